@@ -1,0 +1,86 @@
+"""How much of a device's peaks its kernels reach: one set of constants per GPU, from one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from costmodels.datafile import read_data
+from costmodels.evidence import Evidence, Source
+from costmodels.gpu_spec import GpuSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Constants of the roofline. Shares are of the datasheet peak; none belongs to a model."""
+
+    name: str
+    gemm_compute: float
+    """Share of the compute peak a GEMM with very many rows reaches."""
+    gemm_half_rows: float
+    """Rows at which a GEMM reaches half of that: the cost of filling and draining the tiles."""
+    gemm_memory: float
+    gemm_fixed_s: float
+    grouped_compute: float
+    grouped_half_rows: float
+    """As above, in rows of one expert."""
+    grouped_memory: float
+    grouped_fixed_s: float
+    tile_rows: int
+    """From this many rows on, a GEMM's rows are rounded up to a multiple of it."""
+    attention_compute: float
+    attention_memory: float
+    attention_tile_tokens: int
+    """KV tokens of one tile: a sequence's last tile is half empty on average."""
+    attention_fixed_s: float
+    elementwise_memory: float
+    elementwise_fixed_s: float
+    sampling_bytes_per_logit: float
+    sampling_fixed_s: float
+    all_reduce_bandwidth: float
+    """Share of the link's bandwidth an all-reduce of a large batch reaches."""
+    all_reduce_hop_s: float
+    all_reduce_fixed_s: float
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+    def label_of(self, constant: str) -> str:
+        """The evidence label of one constant."""
+        evidence = self.evidence.get(constant)
+        return evidence.label if evidence else "assumed"
+
+    def sources(self) -> list[Source]:
+        """Every constant with its label and source."""
+        return [
+            Source(
+                what=f"{self.name} {constant}",
+                value=getattr(self, constant),
+                label=evidence.label,
+                source=evidence.source,
+            )
+            for constant, evidence in self.evidence.items()
+        ]
+
+
+def load_efficiency(gpu: GpuSpec) -> Efficiency:
+    """The constants fitted on this GPU where there are any, else the generic ones."""
+    content = read_data("efficiency.yaml")
+    generic = content["generic"]
+    name = "generic"
+    values = {constant: row["value"] for constant, row in generic.items()}
+    evidence = {
+        constant: Evidence(label=row["label"], source=row["source"])
+        for constant, row in generic.items()
+    }
+    for fitted_name, block in content["fitted"].items():
+        carried = gpu.name in block["carried_to"]
+        if carried or gpu.name in block["gpus"]:
+            name = fitted_name
+            values |= block["constants"]
+            known = Evidence(
+                label="extrapolated" if carried else block["label"], source=block["source"]
+            )
+            evidence |= dict.fromkeys(block["constants"], known)
+    wanted = {item.name for item in fields(Efficiency)} - {"name", "evidence"}
+    if set(values) != wanted:
+        raise ValueError(f"efficiency.yaml: constants differ: {sorted(set(values) ^ wanted)}")
+    return Efficiency(name=name, evidence=evidence, **values)

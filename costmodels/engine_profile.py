@@ -1,0 +1,139 @@
+"""The serving engine's own costs: host time, CUDA graph sizes, memory it keeps for itself."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from costmodels.datafile import find_name, read_data
+from costmodels.evidence import Evidence, Source
+from sim.errors import ScenarioError
+
+_HOST_TERMS = (
+    "schedule_base_s",
+    "schedule_per_running_s",
+    "update_base_s",
+    "update_per_seq_s",
+    "driver_s",
+    "full_graph_launch_s",
+    "piecewise_launch_per_layer_s",
+    "eager_launch_per_dense_layer_s",
+    "eager_launch_per_moe_layer_s",
+    "full_graph_delay_s",
+    "other_delay_s",
+    "prefill_tail_s",
+)
+_MEMORY_TERMS = ("runtime_bytes", "dense_sampler_bytes_per_logit", "moe_sampler_bytes_per_logit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """One engine version on one kind of host. All host terms are seconds of the host's time."""
+
+    name: str
+    engine: str
+    version: str
+    schedule_base_s: float
+    schedule_per_running_s: float
+    update_base_s: float
+    update_per_seq_s: float
+    driver_s: float
+    """The engine loop around schedule and update, once a step."""
+    full_graph_launch_s: float
+    """Decode-only step that replays one CUDA graph."""
+    piecewise_launch_per_layer_s: float
+    """Step with prefill small enough for graphs between the attention calls."""
+    eager_launch_per_dense_layer_s: float
+    """Step too large for any graph: every kernel is launched by itself."""
+    eager_launch_per_moe_layer_s: float
+    full_graph_delay_s: float
+    """End of scheduling to first kernel; ``other_delay_s`` for the other two launch modes."""
+    other_delay_s: float
+    prefill_tail_s: float
+    """A step with prefill ends at least this long after its last launch."""
+    graph_sizes: tuple[int, ...]
+    """Token counts with a captured graph, ascending; smaller batches are padded up."""
+    runtime_bytes: int
+    dense_sampler_bytes_per_logit: int
+    moe_sampler_bytes_per_logit: int
+    host_evidence: Evidence
+    graph_evidence: Evidence
+    memory_evidence: Evidence
+
+    def graphs_for(self, max_num_seqs: int) -> tuple[int, ...]:
+        """The sizes captured with this ``max_num_seqs``: none above twice that."""
+        return tuple(size for size in self.graph_sizes if size <= 2 * max_num_seqs)
+
+    def sources(self) -> list[Source]:
+        """Every constant with its label and source."""
+        terms = [(term, self.host_evidence) for term in _HOST_TERMS]
+        terms.append(("graph_sizes", self.graph_evidence))
+        terms += [(term, self.memory_evidence) for term in _MEMORY_TERMS]
+        return [
+            Source(
+                what=f"{self.name} {term}",
+                value=getattr(self, term),
+                label=evidence.label,
+                source=evidence.source,
+            )
+            for term, evidence in terms
+        ]
+
+
+def profile_names() -> list[str]:
+    """The names of the built-in engine profiles."""
+    return list(read_data("engine_profile.yaml")["profiles"])
+
+
+def load_profile(name: str = "vllm-0.25", *, host_speed_factor: float = 1.0) -> EngineProfile:
+    """A built-in engine profile by name or alias.
+
+    ``host_speed_factor`` multiplies every host term: 1.2 is a host that takes 20% longer, 0.5 one
+    that is twice as fast. Raises `ScenarioError` for an unknown name or a factor that is negative.
+    """
+    if not 0 <= host_speed_factor < math.inf:
+        raise ScenarioError(
+            f"host_speed_factor must be a number from 0 up, not {host_speed_factor!r}"
+        )
+    rows = read_data("engine_profile.yaml")["profiles"]
+    spellings: dict[str, str] = {}
+    for canonical, row in rows.items():
+        for spelling in (canonical, *row.get("aliases", ())):
+            spellings[spelling] = canonical
+    canonical = find_name("engine profile", name, spellings)
+    row = rows[canonical]
+    profile = EngineProfile(
+        name=canonical,
+        engine=row["engine"],
+        version=row["version"],
+        graph_sizes=_graph_sizes(**{k: row["graphs"][k] for k in _GRAPH_KEYS}),
+        host_evidence=_evidence(row["host"]),
+        graph_evidence=_evidence(row["graphs"]),
+        memory_evidence=_evidence(row["memory"]),
+        **row["host"]["constants"],
+        **row["memory"]["constants"],
+    )
+    scaled = {term: getattr(profile, term) * host_speed_factor for term in _HOST_TERMS}
+    return replace(profile, **scaled)
+
+
+def padded_size(tokens: int, graph_sizes: tuple[int, ...]) -> int:
+    """The graph size a batch of ``tokens`` is padded to; ``tokens`` itself above the largest."""
+    place = bisect_left(graph_sizes, tokens)
+    return graph_sizes[place] if place < len(graph_sizes) else tokens
+
+
+_GRAPH_KEYS = ("first_sizes", "fine_step", "fine_limit", "coarse_step", "coarse_limit")
+
+
+def _graph_sizes(
+    first_sizes: list[int], fine_step: int, fine_limit: int, coarse_step: int, coarse_limit: int
+) -> tuple[int, ...]:
+    fine = range(fine_step, fine_limit + 1, fine_step)
+    coarse = range(fine_limit + coarse_step, coarse_limit + 1, coarse_step)
+    return (*first_sizes, *fine, *coarse)
+
+
+def _evidence(block: dict[str, str]) -> Evidence:
+    return Evidence(label=block["label"], source=block["source"])

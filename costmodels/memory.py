@@ -1,0 +1,128 @@
+"""Device memory of one rank: weights, workspace, KV cache and what is left, in exact bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodels.engine_profile import EngineProfile, load_profile
+from costmodels.gpu_spec import GpuSpec
+from costmodels.model_spec import ModelSpec
+from costmodels.parallel import RankShard, shard, valid_sizes
+from sim.errors import ScenarioError
+
+_GB = 1e9
+# Ranks tried when naming the smallest tensor-parallel size that fits.
+_LARGEST_NODE = 72
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Where one rank's device memory goes. The four parts add up to ``device_bytes``."""
+
+    device_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    """Activations of the largest step, the sampler, runtime libraries and graphs."""
+    kv_cache_bytes: int
+    free_bytes: int
+    """Not touched: outside ``gpu_memory_utilization``, or less than a block."""
+    block_size: int
+    block_bytes: int
+    num_gpu_blocks: int
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Tokens whose keys and values fit."""
+        return self.num_gpu_blocks * self.block_size
+
+
+def plan_memory(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    tensor_parallel_size: int = 1,
+    gpu_memory_utilization: float = 0.9,
+    block_size: int = 16,
+    num_gpu_blocks: int | None = None,
+    profile: EngineProfile | None = None,
+) -> DeviceMemory:
+    """Plan one rank's memory as the engine does: what utilization grants, less weights and workspace.
+
+    ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
+    utilization, but not beyond the device. Raises `ScenarioError`, with the arithmetic, if a number
+    is out of range or the model does not fit.
+    """
+    if not 0 < gpu_memory_utilization <= 1:
+        raise ScenarioError(
+            f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}"
+        )
+    if block_size < 1:
+        raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
+    profile = profile or load_profile()
+
+    rank = shard(model, tensor_parallel_size)
+    workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
+    weight_bytes = rank.weight_bytes
+    block_bytes = rank.kv_bytes_per_token * block_size
+    granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
+    if num_gpu_blocks is None:
+        num_gpu_blocks = (granted_bytes - weight_bytes - workspace_bytes) // block_bytes
+        limit_bytes, limit = granted_bytes, f"{gpu_memory_utilization:g} of its memory"
+    else:
+        limit_bytes, limit = gpu.hbm_bytes, "its memory"
+    kv_cache_bytes = num_gpu_blocks * block_bytes
+    used_bytes = weight_bytes + workspace_bytes + kv_cache_bytes
+    if num_gpu_blocks < 1 or used_bytes > limit_bytes:
+        blocks = max(num_gpu_blocks, 1)
+        hint = "no tensor_parallel_size fits"
+        for ranks in valid_sizes(model, _LARGEST_NODE):
+            other = shard(model, ranks)
+            other_bytes = other.weight_bytes + blocks * block_size * other.kv_bytes_per_token
+            other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
+            if other_bytes <= limit_bytes:
+                hint = f"the smallest tensor_parallel_size that fits is {ranks}"
+                break
+        raise ScenarioError(
+            f"{model.name} does not fit {gpu.name} with tensor_parallel_size "
+            f"{tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
+            f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.2f} GB KV "
+            f"cache ({blocks} block{'s' * (blocks > 1)}) exceed {limit_bytes / _GB:.2f} GB "
+            f"({limit}); {hint}"
+        )
+    return DeviceMemory(
+        device_bytes=gpu.hbm_bytes,
+        weight_bytes=weight_bytes,
+        workspace_bytes=workspace_bytes,
+        kv_cache_bytes=kv_cache_bytes,
+        free_bytes=gpu.hbm_bytes - used_bytes,
+        block_size=block_size,
+        block_bytes=block_bytes,
+        num_gpu_blocks=num_gpu_blocks,
+    )
+
+
+def _workspace_bytes(
+    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+) -> int:
+    """Peak of the engine's start-up profile run beyond the weights, plus what the runtime holds.
+
+    The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
+    peaks do not overlap. Experts need their inputs and outputs once for every expert chosen.
+    """
+    model = rank.model
+    hidden, width, expert = model.hidden_size, rank.intermediate_size, rank.moe_intermediate_size
+    attention = rank.qkv_size + rank.query_heads * model.head_dim
+    ffn = model.ffn_matrices * width
+    experts = model.num_experts_per_tok * (max(2 * expert, hidden) + expert)
+    # Residual, norm output and layer output live beside the widest operator.
+    row_elements = 3 * hidden + max(attention, ffn, experts)
+    activation_bytes = max_num_batched_tokens * row_elements * model.dtype_bytes
+    bytes_per_logit = (
+        profile.moe_sampler_bytes_per_logit
+        if model.num_moe_layers
+        else profile.dense_sampler_bytes_per_logit
+    )
+    sampler_bytes = max_num_seqs * model.vocab_size * bytes_per_logit
+    return profile.runtime_bytes + max(activation_bytes, sampler_bytes)

@@ -1,0 +1,118 @@
+"""The shape of a decoder with full MHA/GQA attention and a dense or mixture-of-experts FFN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One checkpoint's architecture, in the words of its config file.
+
+    Counts are per layer or per model as named; nothing here depends on the hardware.
+    `read_hf_config` and `load_model` build it and check it.
+    """
+
+    name: str
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    """FFN width of a dense layer; 0 if every layer is a mixture of experts."""
+    vocab_size: int
+    max_position_embeddings: int
+    ffn: Literal["gated", "plain"] = "gated"
+    """gated: gate, up and down matrices (SwiGLU); plain: two matrices (OPT)."""
+    norm: Literal["rms", "layer"] = "rms"
+    """layer: LayerNorm, which has a bias as well as a weight."""
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    qk_norm: bool = False
+    learned_position_rows: int = 0
+    """Rows of a learned position table; 0 for rotary positions."""
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    num_moe_layers: int = 0
+    dtype: str = "bfloat16"
+    kv_cache_dtype: str = "bfloat16"
+    confidence: str = ""
+    source: str = ""
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of one weight or activation element."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers with a dense FFN."""
+        return self.num_layers - self.num_moe_layers
+
+    @property
+    def ffn_matrices(self) -> int:
+        """Weight matrices of one FFN (or of one expert)."""
+        return 3 if self.ffn == "gated" else 2
+
+    @property
+    def attention_params(self) -> int:
+        """Parameters of one layer's attention: q, k, v, o, their biases and the QK-norms."""
+        q_size = self.num_attention_heads * self.head_dim
+        qkv_size = q_size + 2 * self.num_key_value_heads * self.head_dim
+        params = self.hidden_size * (qkv_size + q_size)
+        params += qkv_size * self.qkv_bias + self.hidden_size * self.out_bias
+        return params + 2 * self.head_dim * self.qk_norm
+
+    @property
+    def dense_ffn_params(self) -> int:
+        """Parameters of one dense FFN."""
+        weights = self.ffn_matrices * self.hidden_size * self.intermediate_size
+        biases = (self.ffn_matrices - 1) * self.intermediate_size + self.hidden_size
+        return weights + biases * self.ffn_bias
+
+    @property
+    def expert_params(self) -> int:
+        """Parameters of one expert."""
+        return self.ffn_matrices * self.hidden_size * self.moe_intermediate_size
+
+    @property
+    def norm_params(self) -> int:
+        """Parameters of one norm over the hidden size."""
+        return self.hidden_size * (2 if self.norm == "layer" else 1)
+
+    @property
+    def embedding_params(self) -> int:
+        """Parameters of the token table (the LM head, if not tied, has as many again)."""
+        return self.vocab_size * self.hidden_size
+
+    def _params(self, experts_counted: int) -> int:
+        moe_ffn = self.hidden_size * self.num_experts + experts_counted * self.expert_params
+        layers = self.num_layers * (self.attention_params + 2 * self.norm_params)
+        layers += self.num_dense_layers * self.dense_ffn_params + self.num_moe_layers * moe_ffn
+        tables = self.embedding_params * (1 if self.tie_word_embeddings else 2)
+        tables += self.learned_position_rows * self.hidden_size
+        return layers + tables + self.norm_params
+
+    @property
+    def total_params(self) -> int:
+        """All parameters, embeddings and LM head included."""
+        return self._params(self.num_experts)
+
+    @property
+    def active_params(self) -> int:
+        """Parameters one token passes through, embeddings and LM head included."""
+        return self._params(self.num_experts_per_tok)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes one token adds to the KV cache, all layers, unsharded: 2 L kv_heads head_dim b."""
+        elements = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
+        return elements * DTYPE_BYTES[self.kv_cache_dtype]

@@ -1,0 +1,188 @@
+"""Compiles (model, GPU, layout, engine) into a step cost: table look-ups and three products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.describe import OperatorRow, account_evidence, describe_step, step_sources
+from costmodels.efficiency import Efficiency, load_efficiency
+from costmodels.engine_profile import EngineProfile, load_profile
+from costmodels.evidence import Source
+from costmodels.gpu_spec import GpuSpec
+from costmodels.model_spec import ModelSpec
+from costmodels.parallel import RankShard, shard
+from costmodels.step_split import split_steps
+from costmodels.step_tables import StepTables, build_tables
+from sim.clock import NS_PER_S, to_ns
+from sim.errors import ScenarioError
+from sim.protocols import StepPrice
+from sim.shape import StepShape
+
+_FREE = StepPrice(0)
+# Step numbers 0, 1, 2, ... as floats; longer runs than this build their own.
+_STEPS = np.arange(4096, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineStepCost:
+    """A `sim.protocols.StepCost` from the roofline of each operator. `compile_step_cost` builds it.
+
+    The tables hold float nanoseconds; a price is rounded once, half to even. `price` and
+    `price_decodes` do the same float operations in the same order.
+    """
+
+    shard: RankShard
+    gpu: GpuSpec
+    efficiency: Efficiency
+    profile: EngineProfile
+    graph_sizes: tuple[int, ...]
+    tables: StepTables
+    token_ns: list[float]
+    logit_ns: list[float]
+    decode_token_ns: float
+    prefill_pair_ns: float
+    prefill_token_ns: float
+    seq_tokens: int
+    largest_graph: int
+    full_graph_ns: tuple[int, int, int]
+    """Launch delay, launch, tail of a decode-only step in one graph; and so on."""
+    eager_decode_ns: tuple[int, int, int]
+    piecewise_ns: tuple[int, int, int]
+    eager_ns: tuple[int, int, int]
+
+    def price(self, shape: StepShape, /) -> StepPrice:
+        """The cost of one step. Raises `ScenarioError` beyond the compiled token or sequence limit."""
+        decodes, context, _, prefill_tokens, prefill_context, pairs, logits = shape
+        tokens = decodes + prefill_tokens
+        if not tokens:
+            return _FREE
+        try:
+            base_ns = self.token_ns[tokens] + self.logit_ns[logits]
+        except IndexError:
+            raise self._beyond(tokens, logits) from None
+        gpu_ns = (context + self.seq_tokens * decodes) * self.decode_token_ns + base_ns
+        if not prefill_tokens:
+            host = self.full_graph_ns if tokens <= self.largest_graph else self.eager_decode_ns
+            return StepPrice(round(gpu_ns), *host)
+        compute_ns = pairs * self.prefill_pair_ns
+        memory_ns = (prefill_context + prefill_tokens) * self.prefill_token_ns
+        gpu_ns += compute_ns if compute_ns > memory_ns else memory_ns
+        host = self.piecewise_ns if tokens <= self.largest_graph else self.eager_ns
+        return StepPrice(round(gpu_ns), *host)
+
+    def price_decodes(self, shape: StepShape, steps: int, /) -> tuple[StepPrice, NDArray[np.int64]]:
+        """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
+        first = self.price(shape)
+        decodes = shape.decode_seqs
+        if not decodes:
+            return first, np.zeros(steps, dtype=np.int64)
+        numbers = _STEPS[:steps] if steps <= _STEPS.size else np.arange(steps, dtype=np.float64)
+        gpu_ns = numbers * decodes
+        gpu_ns += shape.decode_context_tokens + self.seq_tokens * decodes
+        gpu_ns *= self.decode_token_ns
+        gpu_ns += self.token_ns[decodes] + self.logit_ns[shape.logits]
+        np.rint(gpu_ns, out=gpu_ns)
+        return first, gpu_ns.astype(np.int64)
+
+    def schedule_ns(self, running: int, /) -> int:
+        """Host time of one scheduler call."""
+        profile = self.profile
+        return to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
+
+    def update_ns(self, seqs: int, /) -> int:
+        """Host time to apply a step's outputs, and of the loop around it."""
+        profile = self.profile
+        return to_ns(profile.driver_s + profile.update_base_s + profile.update_per_seq_s * seqs)
+
+    def split(
+        self, columns: Mapping[str, NDArray[np.float64]], /
+    ) -> dict[str, NDArray[np.float64]]:
+        """GPU seconds of many steps by account; see `step_split.split_steps`."""
+        return split_steps(self.tables, columns)
+
+    def evidence(self) -> dict[str, str]:
+        """The evidence label of each GPU time account."""
+        return account_evidence(self.shard, self.gpu, self.efficiency)
+
+    def sources(self) -> list[Source]:
+        """Every number behind the prices, with its label and source."""
+        return step_sources(self.gpu, self.efficiency, self.profile)
+
+    def describe(self, shape: StepShape) -> list[OperatorRow]:
+        """Work and time of each operator in a step of this shape, for people."""
+        return describe_step(self.shard, self.gpu, self.efficiency, self.graph_sizes, shape)
+
+    def _beyond(self, tokens: int, logits: int) -> ScenarioError:
+        return ScenarioError(
+            f"a step of {tokens} tokens and {logits} sampling sequences is outside the compiled "
+            f"range: max_num_batched_tokens {len(self.token_ns) - 1}, "
+            f"max_num_seqs {len(self.logit_ns) - 1}"
+        )
+
+
+def compile_step_cost(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    tensor_parallel_size: int = 1,
+    profile: EngineProfile | None = None,
+    efficiency: Efficiency | None = None,
+) -> RooflineStepCost:
+    """Tabulate a step's cost for every batch up to the two limits.
+
+    ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
+    the GPU. Raises `ScenarioError` if the limits are not positive, fewer tokens than sequences fit
+    a step, or the model does not divide over the ranks.
+    """
+    if not 1 <= max_num_seqs <= max_num_batched_tokens:
+        raise ScenarioError(
+            f"max_num_seqs {max_num_seqs} must be at least 1 and at most max_num_batched_tokens "
+            f"{max_num_batched_tokens}: every running sequence needs a token in the step"
+        )
+    profile = profile or load_profile()
+    efficiency = efficiency or load_efficiency(gpu)
+    rank = shard(model, tensor_parallel_size)
+    graph_sizes = profile.graphs_for(max_num_seqs)
+    tables = build_tables(
+        rank,
+        gpu,
+        efficiency,
+        graph_sizes=graph_sizes,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+    )
+    eager_launch_s = (
+        model.num_dense_layers * profile.eager_launch_per_dense_layer_s
+        + model.num_moe_layers * profile.eager_launch_per_moe_layer_s
+    )
+    piecewise_launch_s = model.num_layers * profile.piecewise_launch_per_layer_s
+    other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
+    return RooflineStepCost(
+        shard=rank,
+        gpu=gpu,
+        efficiency=efficiency,
+        profile=profile,
+        graph_sizes=graph_sizes,
+        tables=tables,
+        token_ns=(tables.token_seconds() * NS_PER_S).tolist(),
+        logit_ns=(tables.logit_seconds() * NS_PER_S).tolist(),
+        decode_token_ns=tables.decode_token_s * NS_PER_S,
+        prefill_pair_ns=tables.prefill_pair_s * NS_PER_S,
+        prefill_token_ns=tables.prefill_token_s * NS_PER_S,
+        seq_tokens=tables.seq_tokens,
+        largest_graph=graph_sizes[-1] if graph_sizes else 0,
+        full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
+        eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
+        piecewise_ns=_host_ns(other_delay_s, piecewise_launch_s, tail_s),
+        eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
+    )
+
+
+def _host_ns(delay_s: float, launch_s: float, tail_s: float) -> tuple[int, int, int]:
+    return to_ns(delay_s), to_ns(launch_s), to_ns(tail_s)

@@ -1,0 +1,77 @@
+"""Splits the GPU seconds of many steps by time account, vectorised over the step log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.operators import Array
+from costmodels.roofline import OperatorSeconds
+from costmodels.step_tables import StepTables
+from sim import accounts
+
+# Where the decode part of an operator's work goes; its fixed time is launch, unless it is a link's.
+_DECODE_ACCOUNT = {
+    "gemm": accounts.DECODE_WEIGHT_READS,
+    "grouped_gemm": accounts.DECODE_WEIGHT_READS,
+    "attention": accounts.DECODE_STATE_READS,
+    "elementwise": accounts.REMAINDER,
+    "sampling": accounts.REMAINDER,
+    "all_reduce": accounts.COMMUNICATION,
+}
+
+
+def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, Array]:
+    """GPU seconds ``[n]`` by account; ``columns`` as in `sim.protocols.StepCost.split`.
+
+    The decode accounts hold what the decodes would cost in a step of their own, whichever side of
+    the roofline binds. What prefills add is prefill compute or memory, by the side that binds the
+    operator in the whole step; what they add on the links is communication.
+    """
+    decode_seqs = columns["decode_seqs"]
+    tokens = _index(decode_seqs + columns["prefill_tokens"])
+    logits = _index(columns["logits"])
+    decodes = _index(decode_seqs)
+    seconds = {account: np.zeros(tokens.size) for account in accounts.GPU_ACCOUNTS}
+    for operator in tables.by_tokens:
+        _post(seconds, operator, tokens, decodes)
+    decode_logits = np.minimum(decodes, logits)
+    for operator in tables.by_logits:
+        _post(seconds, operator, logits, decode_logits)
+
+    context = columns["decode_context_tokens"] + tables.seq_tokens * decode_seqs
+    seconds[accounts.DECODE_STATE_READS] += tables.decode_token_s * context
+    compute_s = tables.prefill_pair_s * columns["prefill_pairs"]
+    memory_s = tables.prefill_token_s * (
+        columns["prefill_context_tokens"] + columns["prefill_tokens"]
+    )
+    compute_bound = compute_s > memory_s
+    seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, compute_s, 0.0)
+    seconds[accounts.PREFILL_MEMORY] += np.where(compute_bound, 0.0, memory_s)
+    return seconds
+
+
+def _post(
+    seconds: dict[str, Array],
+    operator: OperatorSeconds,
+    whole: NDArray[np.int64],
+    decodes: NDArray[np.int64],
+) -> None:
+    """Post one operator: its decode part at index ``decodes``, the rest up to ``whole``."""
+    kind = operator.operator.kind
+    decode_work_s, decode_fixed_s = operator.work_s[decodes], operator.fixed_s[decodes]
+    added_s = operator.total_s[whole] - (decode_work_s + decode_fixed_s)
+    if kind == "all_reduce":
+        seconds[accounts.COMMUNICATION] += operator.total_s[whole]
+        return
+    seconds[_DECODE_ACCOUNT[kind]] += decode_work_s
+    seconds[accounts.LAUNCH_AND_HOST] += decode_fixed_s
+    compute_bound = operator.compute_bound[whole]
+    seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, added_s, 0.0)
+    seconds[accounts.PREFILL_MEMORY] += np.where(compute_bound, 0.0, added_s)
+
+
+def _index(counts: Array) -> NDArray[np.int64]:
+    return counts.astype(np.int64)

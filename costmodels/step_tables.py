@@ -1,0 +1,95 @@
+"""Everything about a step that depends on one count alone, tabulated once for all counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.efficiency import Efficiency
+from costmodels.gpu_spec import GpuSpec
+from costmodels.operators import (
+    Array,
+    Operator,
+    attention_operator,
+    logit_operators,
+    token_operators,
+)
+from costmodels.parallel import RankShard
+from costmodels.roofline import OperatorSeconds, operator_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTables:
+    """A step's operators priced at every token count and every number of logits.
+
+    Attention is linear in its sums, so it needs three rates in place of a table.
+    """
+
+    by_tokens: tuple[OperatorSeconds, ...]
+    """Arrays ``[max_num_batched_tokens + 1]``, indexed by tokens before padding to a graph."""
+    by_logits: tuple[OperatorSeconds, ...]
+    """Arrays ``[max_num_seqs + 1]``, indexed by sequences that sample."""
+    decode_token_s: float
+    """Decode attention, a token of context, all layers: the slower of compute and KV reads."""
+    prefill_pair_s: float
+    """Prefill attention, compute side, a query-key pair, all layers."""
+    prefill_token_s: float
+    """Prefill attention, memory side, a KV token read, all layers."""
+    seq_tokens: int
+    """Tokens a decoding sequence reads beyond its context: its own, and half a KV tile."""
+
+    def token_seconds(self) -> Array:
+        """GPU seconds by token count, all operators: ``[max_num_batched_tokens + 1]``."""
+        return _sum([op.total_s for op in self.by_tokens])
+
+    def logit_seconds(self) -> Array:
+        """GPU seconds by number of logits, all operators: ``[max_num_seqs + 1]``."""
+        return _sum([op.total_s for op in self.by_logits])
+
+
+def build_tables(
+    shard: RankShard,
+    gpu: GpuSpec,
+    efficiency: Efficiency,
+    *,
+    graph_sizes: tuple[int, ...],
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+) -> StepTables:
+    """Price every operator of ``shard`` on ``gpu``. Raises `ScenarioError` as `operator_seconds`."""
+    ranks = shard.tensor_parallel_size
+
+    def priced(operators: list[Operator]) -> tuple[OperatorSeconds, ...]:
+        return tuple(operator_seconds(op, gpu, efficiency, ranks) for op in operators)
+
+    def attention_s(pairs: float, kv_tokens: float) -> float:
+        operator = attention_operator(shard, "attention", np.array([pairs]), np.array([kv_tokens]))
+        return float(operator_seconds(operator, gpu, efficiency, ranks).work_s[0])
+
+    sizes = padded_sizes(np.arange(max_num_batched_tokens + 1), graph_sizes)
+    logits = np.arange(max_num_seqs + 1, dtype=np.float64)
+    return StepTables(
+        by_tokens=priced(token_operators(shard, sizes)),
+        by_logits=priced(logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)),
+        decode_token_s=attention_s(1.0, 1.0),
+        prefill_pair_s=attention_s(1.0, 0.0),
+        prefill_token_s=attention_s(0.0, 1.0),
+        seq_tokens=1 + efficiency.attention_tile_tokens // 2,
+    )
+
+
+def padded_sizes(tokens: NDArray[np.int64], graph_sizes: tuple[int, ...]) -> Array:
+    """Each token count padded to its graph: float64 ``[n]``. No tokens stay none."""
+    if not graph_sizes:
+        return tokens.astype(np.float64)
+    graphs = np.array(graph_sizes)
+    place = np.minimum(np.searchsorted(graphs, tokens), graphs.size - 1)
+    in_graph = (tokens > 0) & (tokens <= graphs[-1])
+    return np.where(in_graph, graphs[place], tokens).astype(np.float64)
+
+
+def _sum(arrays: list[Array]) -> Array:
+    total: Array = np.sum(arrays, axis=0)
+    return total

@@ -1,0 +1,16 @@
+"""Every choice a serving system makes. A policy is one file, listed here by name.
+
+A name maps to ``module:attribute``; the module is imported only when the policy is used. A
+scenario may also name any importable ``module:attribute`` of its own.
+"""
+
+SCHEDULERS: dict[str, str] = {
+    "fcfs": "policies.fcfs:fcfs",
+    "priority": "policies.priority:PriorityScheduler",
+    "prefill_first": "policies.prefill_first:prefill_first",
+}
+
+ROUTERS: dict[str, str] = {
+    "round_robin": "policies.round_robin:RoundRobin",
+    "least_loaded": "policies.least_loaded:LeastLoaded",
+}

@@ -1,0 +1,22 @@
+"""vLLM V1's default: running requests first, then the waiting ones in order of arrival."""
+
+from sim.batch import UNTIL_CHANGE, Plan
+from sim.engine_view import EngineView
+
+
+def fcfs(view: EngineView) -> Plan:
+    """Continuous batching with chunked prefill.
+
+    Every running request gets its tokens, decodes one each and a half-done prefill the rest of
+    the budget; what is left goes to waiting requests, in order, the last of them cut to fit. The
+    first that does not fit ends the step: nobody skips ahead. A step that preempted admits nobody.
+
+    Source: vLLM V1 ``Scheduler.schedule`` (0.25).
+    """
+    batch = view.new_batch()
+    batch.add_running()
+    if not batch.has_preempted:
+        for request in list(view.waiting):
+            if not batch.admit(request):
+                break
+    return batch.plan(repeat=UNTIL_CHANGE)

@@ -1,0 +1,34 @@
+"""vLLM's ``--scheduling-policy priority``: the lowest value first, ties by arrival."""
+
+from sim.batch import UNTIL_CHANGE, Plan
+from sim.engine_view import EngineView
+from sim.request import Request
+
+
+def least_important(view: EngineView) -> Request:
+    """The victim: the running request with the highest priority value, the latest among equals."""
+    return max(view.running, key=_order)
+
+
+class PriorityScheduler:
+    """As `policies.fcfs`, but both the waiting order and the victim follow the priority.
+
+    Source: vLLM V1 ``Scheduler.schedule`` (0.25), ``SchedulingPolicy.PRIORITY``.
+    """
+
+    def waiting_order(self, request: Request) -> tuple[int, int]:
+        """Key of the waiting queue."""
+        return request.priority, request.arrival_ns
+
+    def __call__(self, view: EngineView) -> Plan:
+        batch = view.new_batch()
+        batch.add_running(victim=least_important)
+        if not batch.has_preempted:
+            for request in list(view.waiting):
+                if not batch.admit(request):
+                    break
+        return batch.plan(repeat=UNTIL_CHANGE)
+
+
+def _order(request: Request) -> tuple[int, int, int]:
+    return request.priority, request.arrival_ns, request.index

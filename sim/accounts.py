@@ -1,0 +1,42 @@
+"""The time accounts: every nanosecond of a request's life is posted to exactly one of them."""
+
+ADMISSION_QUEUE = "admission_queue"
+SCHEDULING_WAIT = "scheduling_wait"
+CACHE_LOAD = "cache_load"
+PREFILL_COMPUTE = "prefill_compute"
+PREFILL_MEMORY = "prefill_memory"
+DECODE_WEIGHT_READS = "decode_weight_reads"
+DECODE_STATE_READS = "decode_state_reads"
+COMMUNICATION = "communication"
+LAUNCH_AND_HOST = "launch_and_host"
+OTHERS_PREFILL = "others_prefill"
+PREEMPTION_RECOMPUTE = "preemption_recompute"
+REMAINDER = "remainder"
+
+# What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
+# decode accounts; what prefills add goes to the prefill accounts, by what binds them.
+GPU_ACCOUNTS = (
+    PREFILL_COMPUTE,
+    PREFILL_MEMORY,
+    DECODE_WEIGHT_READS,
+    DECODE_STATE_READS,
+    COMMUNICATION,
+    LAUNCH_AND_HOST,
+    REMAINDER,
+)
+
+# Every account of a request's end-to-end time, in the order it is met.
+TIME_ACCOUNTS = (
+    ADMISSION_QUEUE,
+    SCHEDULING_WAIT,
+    CACHE_LOAD,
+    PREFILL_COMPUTE,
+    PREFILL_MEMORY,
+    DECODE_WEIGHT_READS,
+    DECODE_STATE_READS,
+    COMMUNICATION,
+    LAUNCH_AND_HOST,
+    OTHERS_PREFILL,
+    PREEMPTION_RECOMPUTE,
+    REMAINDER,
+)

@@ -1,0 +1,193 @@
+"""Building one engine step: the builder owns the budgets, the policy only orders and preempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.request import Request, Status
+from sim.shape import StepShape, causal_pairs
+
+if TYPE_CHECKING:
+    from sim.engine_view import EngineView
+
+UNTIL_CHANGE = 1 << 60
+"""For `BatchBuilder.plan`: the choice stands until a request arrives, leaves or lacks a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step computes, and how often it may be repeated unchanged."""
+
+    shape: StepShape
+    prefills: list[tuple[Request, int]]
+    """Each prefilling request with the tokens of its chunk."""
+    held_back: list[Request]
+    """Decoding requests that this step leaves out."""
+    decodes: bool
+    """Whether the decode group (less `held_back`) is part of the step."""
+    repeat: int
+    until_ns: int | None
+    preempted: int
+
+
+def newest(view: EngineView) -> Request:
+    """vLLM's FCFS victim: the request admitted last."""
+    return next(reversed(view.running))
+
+
+class BatchBuilder:
+    """One step under construction. Lives for one scheduler call."""
+
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+        self._token_budget = view.config.max_num_batched_tokens
+        self._prefills: dict[Request, int] = {}
+        self._decoding: dict[Request, bool] | None = None  # chosen -> was given a new block
+        self._all_decodes = False
+        self._preempted = 0
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens that can still be added."""
+        return self._token_budget
+
+    @property
+    def has_preempted(self) -> bool:
+        """Whether anything was preempted for this step (vLLM then admits nothing new)."""
+        return self._preempted > 0
+
+    @property
+    def num_prefills(self) -> int:
+        """Prefilling requests in the step so far."""
+        return len(self._prefills)
+
+    def add_running(self, victim: Callable[[EngineView], Request] = newest) -> None:
+        """Add every running request, in order, preempting `victim` while KV blocks are short."""
+        view = self._view
+        group = view.decode_group
+        queue: Iterable[Request] = view.running
+        if self._decoding is None and len(group) <= self._token_budget:
+            due = group.blocks_due(1)
+            if due <= view.kv.free_blocks:
+                view.kv.take(due)
+                self._all_decodes = True
+                self._token_budget -= len(group)
+                queue = view.prefilling
+        for request in list(queue):
+            while self._can_add(request) and not self._add(request, None):
+                chosen = victim(view)
+                self.preempt(chosen)
+                if chosen is request:
+                    return  # vLLM ends the step's running part here
+
+    def add(self, request: Request, max_tokens: int | None = None) -> bool:
+        """Add one running request (a prefill: at most ``max_tokens`` of it).
+
+        False, and nothing changed, if it cannot be part of the step: it is not running, already
+        added or done, the token budget is used up, or too few KV blocks are free.
+        """
+        return self._can_add(request) and self._add(request, max_tokens)
+
+    def admit(self, request: Request, max_tokens: int | None = None) -> bool:
+        """Take a request from the waiting queue and add the first chunk of its prompt.
+
+        False, and nothing changed, if the token budget or ``max_num_seqs`` is used up, or if the
+        whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
+        gate; only the chunk's blocks are taken).
+        """
+        view = self._view
+        if self._token_budget <= 0 or len(view.running) >= view.config.max_num_seqs:
+            return False
+        hit = view.kv.lookup(request)
+        if not view.kv.fits(request, hit):
+            return False
+        view.kv.pin(request, hit)
+        view.admitted(request)
+        return self.add(request, max_tokens)
+
+    def preempt(self, request: Request) -> None:
+        """Free a running request's blocks and put it back to wait; it will be recomputed.
+
+        If it is already part of this step, it is taken out and its tokens return to the budget.
+        """
+        extra_blocks = 0
+        self._token_budget += self._prefills.pop(request, 0)
+        if request.status is Status.DECODING and self._has_decode(request):
+            chosen = self._chosen_decodes()
+            extra_blocks = int(chosen.pop(request))
+            self._token_budget += 1
+        self._view.preempted(request, extra_blocks=extra_blocks)
+        self._preempted += 1
+
+    def plan(self, *, repeat: int = 1, until_ns: int | None = None) -> Plan:
+        """Close the step.
+
+        ``repeat`` promises that the policy would choose the same for that many steps
+        (`UNTIL_CHANGE`: until something changes), ``until_ns`` that it would until then.
+        """
+        group = self._view.decode_group
+        held_back: list[Request] = []
+        seqs, context = len(group), group.context_tokens
+        decodes = self._all_decodes or bool(self._decoding)
+        if not decodes:
+            seqs = context = 0
+        elif self._decoding is not None:
+            held_back = [request for request in group.members if request not in self._decoding]
+            seqs -= len(held_back)
+            context -= sum(map(group.computed_tokens, held_back))
+        logits = seqs
+        tokens = pairs = prefill_context = 0
+        for request, chunk in self._prefills.items():
+            tokens += chunk
+            pairs += causal_pairs(request.num_computed_tokens, chunk)
+            prefill_context += request.num_computed_tokens
+            logits += chunk == request.num_uncomputed_tokens
+        shape = StepShape(
+            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits
+        )
+        chunks = list(self._prefills.items())
+        return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+
+    def _can_add(self, request: Request) -> bool:
+        if self._token_budget <= 0:
+            return False
+        if request.status is Status.DECODING:
+            return not self._has_decode(request)
+        return request.status is Status.PREFILLING and request not in self._prefills
+
+    def _add(self, request: Request, max_tokens: int | None) -> bool:
+        """Take the KV blocks and the budget; False, and nothing changed, if blocks are short."""
+        kv = self._view.kv
+        if request.status is Status.DECODING:
+            needs_block = self._view.decode_group.needs_block(request)
+            if needs_block:
+                if kv.free_blocks < 1:
+                    return False
+                kv.take(1)
+            self._chosen_decodes()[request] = needs_block
+            self._token_budget -= 1
+            return True
+        tokens = min(request.num_uncomputed_tokens, self._token_budget)
+        if max_tokens is not None:
+            tokens = min(tokens, max_tokens)
+        if not kv.extend(request, request.num_computed_tokens + tokens):
+            return False
+        kv.register(request, request.num_computed_tokens + tokens)
+        self._prefills[request] = tokens
+        self._token_budget -= tokens
+        return True
+
+    def _has_decode(self, request: Request) -> bool:
+        return self._all_decodes or (self._decoding is not None and request in self._decoding)
+
+    def _chosen_decodes(self) -> dict[Request, bool]:
+        """The decodes chosen so far, one by one (the whole group, if all of it was added)."""
+        if self._decoding is None:
+            group = self._view.decode_group
+            self._decoding = {}
+            if self._all_decodes:
+                self._decoding = {request: group.needs_block(request) for request in group.members}
+        self._all_decodes = False
+        return self._decoding

@@ -1,0 +1,39 @@
+"""Simulated time is integer nanoseconds; seconds appear only at the edges."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import simpy
+
+NS_PER_S = 1_000_000_000
+
+# SimPy orders events of one instant by priority. Arrivals use its default, 1, so an arrival at the
+# very end of a step is seen by the plan that follows; engines come after, in order of replica, so
+# that simultaneous engines act in the same order however they got there.
+_FIRST_ENGINE = 2
+
+
+def to_ns(seconds: float) -> int:
+    """Round seconds to the nearest nanosecond (half to even). Rounded once, when priced."""
+    return round(seconds * NS_PER_S)
+
+
+def to_s(nanoseconds: float) -> float:
+    """Nanoseconds as seconds, for results and messages."""
+    return nanoseconds / NS_PER_S
+
+
+class Alarm(simpy.Event):
+    """An engine's wake-up: fires ``delay_ns`` after it is rung, after that instant's arrivals."""
+
+    def __init__(self, env: simpy.Environment, replica: int) -> None:
+        super().__init__(env)
+        self._priority = _FIRST_ENGINE + replica
+
+    def ring(self, delay_ns: int = 0) -> Self:
+        """Schedule it; once."""
+        self._ok = True
+        self._value = None
+        self.env.schedule(self, priority=self._priority, delay=delay_ns)  # type: ignore[arg-type]
+        return self

@@ -1,0 +1,169 @@
+"""A pool of engines behind a router, fed from a request table: one simulation, start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from sim.engine import Engine
+from sim.engine_view import EngineConfig
+from sim.errors import PolicyError
+from sim.kv_cache import KVCache
+from sim.protocols import ReplicaLoad, Router, Scheduler, StepCost
+from sim.recorder import RequestLog, StepLog
+from sim.request import Request, Status
+from sim.request_table import RequestTable
+from sim.waiting import SortedQueue
+
+_PROGRESS_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """Equal engines behind one router."""
+
+    engine: EngineConfig
+    cost: StepCost
+    make_scheduler: Callable[[], Scheduler]
+    """A fresh scheduler for each engine. If it has a method ``waiting_order(request)``, its
+    engine keeps the waiting queue in the order of that key; else it is first come, first served."""
+    make_router: Callable[[int], Router]
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """All that a simulation leaves behind; metrics and ledgers are functions of it."""
+
+    table: RequestTable
+    requests: RequestLog
+    steps: list[StepLog]
+    """One a replica."""
+    pool: PoolConfig
+    end_ns: int
+    """When the simulation stopped: the last event, or the horizon."""
+    num_events: int
+    """SimPy events processed."""
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+class _CountingEnvironment(simpy.Environment):
+    """Counts the events it processes: a measure of work that no noisy machine disturbs."""
+
+    num_events = 0
+
+    def step(self) -> None:
+        self.num_events += 1
+        super().step()
+
+
+class _Source:
+    """Sends the table's requests at their times, at most ``max_concurrency`` at once."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        table: RequestTable,
+        send: Callable[[Request], None],
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self._env = env
+        self._table = table
+        self._send = send
+        self._progress = progress
+        self._in_flight = 0
+        self._slot_free: simpy.Event | None = None
+
+    def run(self) -> Generator[simpy.Event, None, None]:
+        """The process: one event an arrival instant."""
+        table, env = self._table, self._env
+        limit = table.max_concurrency
+        columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for index, (arrival_ns, prompt_tokens, output_tokens, priority) in enumerate(rows):
+            now_ns = int(env.now)
+            if arrival_ns > now_ns:
+                yield env.timeout(arrival_ns - now_ns)
+            if limit is not None:
+                while self._in_flight >= limit:
+                    self._slot_free = env.event()
+                    yield self._slot_free
+            self._in_flight += 1
+            request = Request(
+                index, int(env.now), prompt_tokens, max(1, output_tokens), priority
+            )
+            self._send(request)
+            if self._progress is not None and index % _PROGRESS_EVERY == 0:
+                self._progress(index)
+
+    def left(self, _: Request) -> None:
+        """A request finished or was rejected: a slot is free."""
+        self._in_flight -= 1
+        if self._slot_free is not None and not self._slot_free.triggered:
+            self._slot_free.succeed()
+
+
+def run_cluster(
+    table: RequestTable,
+    pool: PoolConfig,
+    *,
+    until_ns: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RunLog:
+    """Simulate the table on the pool until everything has left, or until the horizon.
+
+    ``progress`` is called now and then with the number of requests sent. Raises PolicyError
+    where a policy breaks its contract and ScenarioError where the pool cannot be built.
+    """
+    env = _CountingEnvironment(initial_time=0)
+    log = RequestLog(len(table))
+    router = pool.make_router(pool.replicas)
+    engines: list[Engine] = []
+
+    def send(request: Request) -> None:
+        replica = router.choose(request)
+        if not 0 <= replica < len(engines):
+            raise PolicyError(f"the router chose replica {replica} of {len(engines)}")
+        engines[replica].submit(request)
+
+    def publish(replica: int, waiting: int, running: int) -> None:
+        router.publish(replica, ReplicaLoad(waiting, running))
+
+    source = _Source(env, table, send, progress)
+    for replica in range(pool.replicas):
+        scheduler = pool.make_scheduler()
+        order = getattr(scheduler, "waiting_order", None)
+        kv = KVCache(
+            pool.engine.num_gpu_blocks,
+            pool.engine.block_size,
+            prefix_caching=pool.engine.enable_prefix_caching,
+            chains=table.chains,
+        )
+        engine = Engine(
+            env,
+            pool.engine,
+            pool.cost,
+            scheduler,
+            kv,
+            log,
+            waiting=None if order is None else SortedQueue(order),
+            replica=replica,
+            on_leave=source.left,
+            on_load=publish,
+        )
+        engines.append(engine)
+    env.process(source.run())
+    env.run(until=until_ns)
+    status = np.frombuffer(log.status, np.int8)
+    status[status < Status.FINISHED] = Status.UNFINISHED
+    return RunLog(
+        table=table,
+        requests=log,
+        steps=[engine.steps for engine in engines],
+        pool=pool,
+        end_ns=int(env.now),
+        num_events=env.num_events,
+    )

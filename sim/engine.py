@@ -1,0 +1,327 @@
+"""One serving engine: plan a step, run it on two clocks, read its tokens. A SimPy process.
+
+How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `_commit`
+books what the plan computes; `_step` launches it and, once two steps are in flight, waits for the
+older one, whose tokens `_read` makes visible. A plan that may be repeated unchanged is not
+stepped but jumped over (`_jump`); a jump gives exactly the times that stepping gives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import simpy
+
+from sim.batch import Plan
+from sim.clock import Alarm, to_s
+from sim.engine_view import EngineConfig, EngineView
+from sim.errors import PolicyError
+from sim.kv_cache import KVCache
+from sim.pipeline import Int64, launch_step, run_async, run_sync
+from sim.protocols import Scheduler, StepCost
+from sim.recorder import RequestLog, StepLog
+from sim.request import Request, Status
+from sim.waiting import FifoQueue, WaitingQueue
+
+Process = Generator[simpy.Event, None, None]
+
+_LONGEST_JUMP_STEPS = 4096  # bounds the arrays of a jump that an arrival may cut short
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A launched step whose outputs have not been read."""
+
+    gpu_end_ns: int
+    update_ns: int
+    row: int
+    is_empty: bool = False
+    first_tokens: list[Request] = field(default_factory=list)
+    finishing: list[Request] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Jump:
+    """A run of equal steps under way; it ends after the last, or at a plan an arrival asks for."""
+
+    plan_ns: Int64
+    ended: Alarm
+    steps: int = 0
+    """How many steps it took, once that is known."""
+
+    def cut(self, now_ns: int) -> None:
+        """Something arrived: plan anew at the next scheduler call from now on."""
+        steps = max(1, int(self.plan_ns.searchsorted(now_ns)))
+        self.end_after(steps, int(self.plan_ns[steps]) - now_ns)
+
+    def end_after(self, steps: int, delay_ns: int) -> None:
+        """Wake the engine, if nothing has been told to yet."""
+        if not self.steps:
+            self.steps = steps
+            self.ended.ring(delay_ns)
+
+
+class Engine:
+    """Serves the requests submitted to it until the simulation ends."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        config: EngineConfig,
+        cost: StepCost,
+        scheduler: Scheduler,
+        kv: KVCache,
+        request_log: RequestLog,
+        *,
+        waiting: WaitingQueue | None = None,
+        replica: int = 0,
+        on_leave: Callable[[Request], None] = lambda request: None,
+        on_load: Callable[[int, int, int], None] = lambda replica, waiting, running: None,
+    ) -> None:
+        """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
+        (replica, waiting, running) whenever one of them has changed."""
+        self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        self.steps = StepLog()
+        self.replica = replica
+        self._env = env
+        self._cost = cost
+        self._scheduler = scheduler
+        self._requests = request_log
+        self._on_leave = on_leave
+        self._on_load = on_load
+        self._depth = 2 if config.async_scheduling else 1
+        self._inbox: list[Request] = []
+        self._in_flight: deque[_InFlight] = deque()
+        self._gpu_free_ns = 0
+        self._alarm = Alarm(env, replica)
+        self._is_idle = False
+        self._jumping: _Jump | None = None
+        env.process(self.run())
+
+    def submit(self, request: Request) -> None:
+        """Hand over an arriving request; the engine sees it at its next scheduler call."""
+        now_ns = self._now_ns
+        self._requests.arrival_ns[request.index] = now_ns
+        self._requests.replica[request.index] = self.replica
+        reason = self._refusal(request)
+        if reason:
+            request.status = Status.REJECTED
+            self._requests.rejected(request, now_ns, reason)
+            self._on_leave(request)
+            return
+        self._inbox.append(request)
+        self._publish_load()
+        if self._is_idle:
+            self._is_idle = False
+            self._alarm.ring()
+        elif self._jumping is not None:
+            self._jumping.cut(now_ns)
+
+    def run(self) -> Process:
+        """The process: one round a scheduler call."""
+        view = self.view
+        while True:
+            self._receive()
+            if view.running or view.waiting:
+                plan = self._schedule()
+                steps = self._steps_to_jump(plan)
+                yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
+            elif self._in_flight:
+                yield from self._read_oldest(self._now_ns)
+            else:
+                self._is_idle = True
+                self._alarm = Alarm(self._env, self.replica)
+                yield self._alarm
+
+    @property
+    def _now_ns(self) -> int:
+        return int(self._env.now)
+
+    def _refusal(self, request: Request) -> str | None:
+        tokens = request.prompt_tokens + request.output_tokens
+        if tokens > self.view.config.max_model_len:
+            return "longer than max_model_len"
+        if self.view.kv.blocks_for(tokens) > self.view.kv.usable_blocks:
+            return "longer than the KV pool"
+        return None
+
+    def _receive(self) -> None:
+        self.view.now_ns = self._now_ns
+        for request in self._inbox:
+            request.num_target_tokens = request.prompt_tokens
+            self._requests.seen_ns[request.index] = self._now_ns
+            self.view.waiting.add(request)
+        self._inbox.clear()
+
+    def _schedule(self) -> Plan:
+        view = self.view
+        if view.kv.shares_output and view.waiting:
+            for request in view.decode_group.members:  # what they filled since can be hit now
+                view.kv.register(request, view.hashed_tokens(request))
+        plan = self._scheduler(view)
+        self.steps.plans += 1
+        row = len(self.steps)
+        for request in view.newly_admitted:
+            self._requests.admitted(request, view.now_ns, row)
+        for request in view.newly_preempted:
+            self._requests.preempted(request, row)
+        if view.newly_admitted or view.newly_preempted:
+            view.newly_admitted.clear()
+            view.newly_preempted.clear()
+            self._publish_load()
+        return plan
+
+    def _steps_to_jump(self, plan: Plan) -> int:
+        """How many steps this plan can be repeated before anything the engine knows of changes."""
+        group = self.view.decode_group
+        if (
+            plan.repeat <= 1
+            or plan.preempted  # the next step may admit again
+            or plan.prefills
+            or plan.held_back
+            or not plan.decodes
+            or not self.view.config.fast_forward
+            or len(self._in_flight) != self._depth - 1
+            or (self._in_flight and self._in_flight[0].finishing)
+            or (self.view.kv.shares_output and self.view.waiting)
+        ):
+            return 1
+        steps = min(plan.repeat, group.steps_to_leave(), _LONGEST_JUMP_STEPS)
+        return group.steps_within(self.view.kv.free_blocks + group.blocks_due(1), steps)
+
+    def _step(self, plan: Plan) -> Process:
+        """Launch one step; read the oldest in flight once the pipeline is full."""
+        view, now_ns = self.view, self._now_ns
+        schedule_ns = self._cost.schedule_ns(len(view.running))
+        shape = plan.shape
+        if not shape.num_tokens:
+            if not self._in_flight and not plan.preempted:
+                raise PolicyError(
+                    f"at {to_s(now_ns):.6f} s the scheduler planned nothing although "
+                    f"{len(view.running)} requests run, {len(view.waiting)} wait and no step is "
+                    "in flight; the run would never end"
+                )
+            launched_ns = now_ns + schedule_ns
+            batch = _InFlight(launched_ns, self._cost.update_ns(0), -1, is_empty=True)
+        else:
+            price = self._cost.price(shape)
+            launched_ns, end_ns = launch_step(now_ns, self._gpu_free_ns, schedule_ns, price)
+            update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
+            batch = _InFlight(end_ns, update_ns, len(self.steps))
+            self._gpu_free_ns = end_ns
+            self._log(plan, 1, now_ns, price.gpu_ns)
+            self._commit(plan, batch)
+        self._in_flight.append(batch)
+        if len(self._in_flight) < self._depth and not batch.is_empty:
+            yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
+        else:
+            yield from self._read_oldest(launched_ns)
+
+    def _jump(self, plan: Plan, steps: int) -> Process:
+        """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
+        view, group, now_ns = self.view, self.view.decode_group, self._now_ns
+        schedule_ns = self._cost.schedule_ns(len(view.running))
+        update_ns = self._cost.update_ns(len(group))
+        price, gpu_ns = self._cost.price_decodes(plan.shape, steps)
+        if self._in_flight:
+            oldest = self._in_flight[0]
+            times = run_async(
+                now_ns, oldest.gpu_end_ns, oldest.update_ns, schedule_ns, update_ns, price, gpu_ns
+            )
+        else:
+            times = run_sync(now_ns, schedule_ns, update_ns, price, gpu_ns)
+        if plan.until_ns is not None:
+            steps = max(1, int(times.plan_ns[:steps].searchsorted(plan.until_ns)))
+        jump = self._jumping = _Jump(times.plan_ns[: steps + 1], Alarm(self._env, self.replica))
+        timer = Alarm(self._env, self.replica).ring(int(times.plan_ns[steps]) - now_ns)
+        timer.callbacks.append(lambda _: jump.end_after(steps, 0))
+        yield jump.ended
+        self._jumping = None
+        steps = jump.steps
+
+        row = len(self.steps)
+        self._gpu_free_ns = int(times.gpu_end_ns[steps - 1])
+        self._log(plan, steps, now_ns, int(gpu_ns[:steps].sum()))
+        view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
+        batch = _InFlight(self._gpu_free_ns, update_ns, row)
+        self._leave_group(group.advance(steps), batch)
+        self._in_flight.append(batch)
+        # The step before the run (async) or the run's own (sync) have been read on the way.
+        first_read = self._in_flight.popleft()
+        for request in first_read.first_tokens:
+            self._requests.first_token_ns[request.index] = int(times.plan_ns[1])
+        self.steps.visible_ns.frombytes(times.plan_ns[1 : steps + 1].tobytes())
+        for request in first_read.finishing:
+            self._finish(request, first_read.row)
+
+    def _commit(self, plan: Plan, batch: _InFlight) -> None:
+        """Book what the step computes: tokens, samples, who decodes next and who is done."""
+        view, group = self.view, self.view.decode_group
+        for request in plan.held_back:
+            group.hold_back(request)
+        if plan.decodes:
+            self._leave_group(group.advance(1), batch)
+        for request, tokens in plan.prefills:
+            request.num_computed_tokens += tokens
+            if request.num_uncomputed_tokens:
+                continue
+            request.num_sampled_tokens += 1
+            del view.prefilling[request]
+            self._requests.prefilled(request, batch.row)
+            if request.num_sampled_tokens == 1:
+                batch.first_tokens.append(request)
+            if request.num_sampled_tokens == request.output_tokens:
+                request.status = Status.FINISHING
+                batch.finishing.append(request)
+            else:
+                request.status = Status.DECODING
+                group.join(request)
+
+    def _leave_group(self, leaving: list[Request], batch: _InFlight) -> None:
+        for request in leaving:
+            request.status = Status.FINISHING
+            request.num_blocks = self.view.kv.blocks_for(request.num_computed_tokens)
+        batch.finishing.extend(leaving)
+
+    def _read_oldest(self, host_free_ns: int) -> Process:
+        """Block on the oldest step in flight and make its tokens visible."""
+        batch = self._in_flight.popleft()
+        visible_ns = max(host_free_ns, batch.gpu_end_ns) + batch.update_ns
+        yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
+        if batch.is_empty:
+            return
+        self.steps.visible_ns.append(visible_ns)
+        for request in batch.first_tokens:
+            self._requests.first_token_ns[request.index] = visible_ns
+        for request in batch.finishing:
+            self._finish(request, batch.row)
+
+    def _finish(self, request: Request, row: int) -> None:
+        view = self.view
+        if request in view.running:  # not so if it was preempted with its last token in flight
+            del view.running[request]
+            view.kv.release(request, view.hashed_tokens(request), will_return=False)
+        request.status = Status.FINISHED
+        self._requests.finished(request, self._now_ns, row)
+        self._publish_load()
+        self._on_leave(request)
+
+    def _log(self, plan: Plan, steps: int, plan_ns: int, gpu_ns: int) -> None:
+        view = self.view
+        self.steps.append(
+            steps,
+            plan_ns,
+            self._gpu_free_ns,
+            gpu_ns,
+            plan.shape,
+            len(view.running),
+            len(view.waiting),
+            view.kv.free_blocks,
+            plan.preempted,
+        )
+
+    def _publish_load(self) -> None:
+        view = self.view
+        self._on_load(self.replica, len(view.waiting) + len(self._inbox), len(view.running))

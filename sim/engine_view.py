@@ -1,0 +1,111 @@
+"""What a scheduler sees of its engine, and the state the batch builder acts on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.batch import BatchBuilder
+from sim.clock import to_s
+from sim.decode_group import DecodeGroup
+from sim.errors import ScenarioError
+from sim.kv_cache import KVCache
+from sim.request import Request, Status
+from sim.waiting import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Engine options, named as vLLM names them."""
+
+    max_num_batched_tokens: int = 8192
+    """Token budget of one step."""
+    max_num_seqs: int = 1024
+    """Most requests running at once."""
+    max_model_len: int = 32768
+    """Longest prompt plus output; longer requests are rejected."""
+    block_size: int = 16
+    """Tokens a KV block."""
+    num_gpu_blocks: int = 4096
+    """KV blocks in the pool, the null block included."""
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    """Plan the next step before the last one's tokens are read (two steps in flight)."""
+    fast_forward: bool = True
+    """Jump over runs of equal steps; off, every step is planned. The results are the same."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size"):
+            if getattr(self, name) < 1:
+                raise ScenarioError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ScenarioError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be smaller than "
+                f"max_num_seqs ({self.max_num_seqs}): every running request decodes every step"
+            )
+
+
+class EngineView:
+    """Waiting and running requests and the KV pool of one engine at a scheduler call.
+
+    A scheduler reads it and works through ``new_batch()``. ``running`` and ``prefilling`` are
+    ordered by admission.
+    """
+
+    def __init__(self, config: EngineConfig, kv: KVCache, waiting: WaitingQueue) -> None:
+        self.config = config
+        self.kv = kv
+        self.waiting = waiting
+        self.running: dict[Request, None] = {}
+        self.prefilling: dict[Request, None] = {}
+        self.decode_group = DecodeGroup(config.block_size)
+        self.now_ns = 0
+        self.newly_admitted: list[Request] = []
+        self.newly_preempted: list[Request] = []
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time of this scheduler call."""
+        return to_s(self.now_ns)
+
+    def new_batch(self) -> BatchBuilder:
+        """Start the next step."""
+        return BatchBuilder(self)
+
+    def admitted(self, request: Request) -> None:
+        """Bookkeeping of `BatchBuilder.admit`."""
+        self.waiting.remove(request)
+        self.running[request] = None
+        self.prefilling[request] = None
+        request.status = Status.PREFILLING
+        self.newly_admitted.append(request)
+
+    def preempted(self, request: Request, *, extra_blocks: int) -> None:
+        """Bookkeeping of `BatchBuilder.preempt`; ``extra_blocks`` were taken for this step."""
+        finishing = request.status is Status.FINISHING
+        if request.status is Status.DECODING:
+            self.decode_group.remove(request)
+            request.num_blocks = self.kv.blocks_for(request.num_computed_tokens) + extra_blocks
+        self.prefilling.pop(request, None)
+        del self.running[request]
+        self.kv.release(request, self.hashed_tokens(request), will_return=not finishing)
+        request.num_preemptions += 1
+        self.newly_preempted.append(request)
+        if finishing:
+            return  # its last token is on its way: it ends when that is read
+        request.status = Status.WAITING
+        request.num_target_tokens = request.prompt_tokens + request.num_sampled_tokens
+        request.num_computed_tokens = 0
+        self.waiting.put_back(request)
+
+    def hashed_tokens(self, request: Request) -> int:
+        """Computed tokens whose content was known when they were planned, so has a hash.
+
+        With async scheduling a decode is planned before the token before it has been read.
+        """
+        computed, sampled = request.num_computed_tokens, request.num_sampled_tokens
+        if request.status is Status.DECODING and request in self.decode_group.members:
+            computed = self.decode_group.computed_tokens(request)
+            sampled = self.decode_group.sampled_tokens(request)
+        if request.status is Status.PREFILLING or not self.config.async_scheduling:
+            return computed
+        return min(computed, max(request.num_target_tokens, request.prompt_tokens + sampled - 2))

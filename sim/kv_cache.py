@@ -1,0 +1,285 @@
+"""The paged KV pool of one engine, with vLLM's block-hash prefix cache.
+
+A block is *held* by running requests or *free*. A free block is either empty (never used, or its
+content has no hash) or still caches hashed content; empty ones are reused first, cached ones in
+LRU order, a request's tail before its head. One block of the pool is vLLM's null block.
+
+Cached content is kept a *node* at a time: the run of consecutive blocks that one prefix id names
+(one 512-token id over 16-token blocks is 32 blocks), or the blocks of one request that no other
+request can share. Blocks are freed and evicted from the tail, so what is left of a node is always
+its leading blocks, and one number a node says which are resident.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from sim.errors import ScenarioError
+from sim.request import Request
+from sim.request_table import PrefixChains
+
+
+_UNBOUNDED = 1 << 60
+
+
+class Hit(NamedTuple):
+    """What a lookup found: leading blocks of the request that are resident."""
+
+    blocks: int
+    evictable: int
+    """How many of them no running request holds: using them takes from the free blocks."""
+    nodes: list[tuple[int, int]]
+    """(node, leading blocks hit in it), in order."""
+
+
+class _Node:
+    """Resident leading blocks of one id; the first `pinned` of them are held by requests."""
+
+    __slots__ = ("depths", "free_runs", "pinned", "resident")
+
+    def __init__(self) -> None:
+        self.resident = 0
+        self.pinned = 0
+        self.depths: dict[int, int] = {}  # blocks pinned by a holder -> how many such holders
+        self.free_runs: list[_FreeRun] = []  # covers [pinned, resident), deepest and oldest first
+
+
+class _FreeRun:
+    """Blocks ``[start, stop)`` of a node, freed at one instant: one entry of the LRU."""
+
+    __slots__ = ("key", "node", "node_id", "start", "stop")
+
+    def __init__(self, key: int, node_id: int, node: _Node, start: int, stop: int) -> None:
+        self.key = key
+        self.node_id = node_id
+        self.node = node
+        self.start = start
+        self.stop = stop
+
+
+class KVCache:
+    """Conserves blocks exactly: ``free_blocks`` plus blocks held is always ``usable_blocks``."""
+
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool = True,
+        chains: PrefixChains | None = None,
+    ) -> None:
+        """``chains`` are the prefix ids of the request table, if it has any.
+
+        Raises ScenarioError where ids and blocks cannot be lined up.
+        """
+        if num_gpu_blocks < 2:
+            raise ScenarioError(f"num_gpu_blocks is {num_gpu_blocks}; an engine needs at least 2")
+        self.block_size = block_size
+        self.usable_blocks = num_gpu_blocks - 1
+        self.free_blocks = self.usable_blocks
+        self._prefix_caching = prefix_caching
+        self._chains = chains if prefix_caching else None
+        self._empty_blocks = self.usable_blocks
+        self._nodes: dict[int, _Node] = {}
+        self._lru: OrderedDict[int, _FreeRun] = OrderedDict()
+        self._next_key = 0
+        self._ids_a_node = 1
+        if self._chains is not None:
+            small, large = sorted((self._chains.block_tokens, block_size))
+            if large % small:
+                raise ScenarioError(
+                    f"block_size {block_size} does not divide, nor is divided by, the trace's "
+                    f"prefix blocks of {self._chains.block_tokens} tokens; choose one that does"
+                )
+            self._ids_a_node = max(1, block_size // self._chains.block_tokens)
+
+    @property
+    def shares_output(self) -> bool:
+        """Whether blocks filled while decoding can be hit by others."""
+        return self._chains is not None and self._chains.covers_output
+
+    def lookup(self, request: Request) -> Hit:
+        """Find the request's resident leading blocks; changes nothing.
+
+        At least one token is left to compute (vLLM's limit), so a full hit recomputes a block.
+        """
+        limit = (request.num_target_tokens - 1) // self.block_size if self._prefix_caching else 0
+        blocks = evictable = 0
+        hits: list[tuple[int, int]] = []
+        if not self._nodes:
+            return Hit(0, 0, hits)
+        for node_id, size in self._node_sizes(request):
+            node = self._nodes.get(node_id)
+            if node is None or blocks >= limit:
+                break
+            depth = min(node.resident, size, limit - blocks)
+            hits.append((node_id, depth))
+            blocks += depth
+            evictable += max(0, depth - node.pinned)
+            if depth < size:
+                break
+        return Hit(blocks, evictable, hits)
+
+    def fits(self, request: Request, hit: Hit) -> bool:
+        """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks."""
+        need = self.blocks_for(request.num_target_tokens) - hit.blocks
+        return need <= self.free_blocks - hit.evictable
+
+    def pin(self, request: Request, hit: Hit) -> None:
+        """Let an admitted request hold the blocks it hit."""
+        for node_id, depth in hit.nodes:
+            self._pin(self._nodes[node_id], depth)
+            request.pinned.append((node_id, depth))
+        self.free_blocks -= hit.evictable
+        request.num_blocks = hit.blocks
+        request.num_computed_tokens = hit.blocks * self.block_size
+
+    def extend(self, request: Request, num_computed_tokens: int) -> bool:
+        """Hold the blocks of that many tokens; False, and nothing changed, if too few are free."""
+        need = self.blocks_for(num_computed_tokens) - request.num_blocks
+        if need > self.free_blocks:
+            return False
+        self.take(need)
+        request.num_blocks += need
+        return True
+
+    def take(self, blocks: int) -> None:
+        """Hold ``blocks`` free blocks, evicting cached ones where no empty one is left."""
+        self.free_blocks -= blocks
+        if blocks <= self._empty_blocks:
+            self._empty_blocks -= blocks
+            return
+        blocks -= self._empty_blocks
+        self._empty_blocks = 0
+        while blocks:
+            run = next(iter(self._lru.values()))
+            evicted = min(blocks, run.stop - run.start)
+            blocks -= evicted
+            run.stop -= evicted
+            run.node.resident = run.stop
+            if run.start == run.stop:
+                del self._lru[run.key]
+                run.node.free_runs.remove(run)
+                if run.node.resident == 0:
+                    del self._nodes[run.node_id]
+
+    def register(self, request: Request, num_hashed_tokens: int) -> None:
+        """Make the request's full blocks of its first ``num_hashed_tokens`` hittable."""
+        if self._chains is None:
+            return
+        full = num_hashed_tokens // self.block_size
+        self._register(request, full, shared_only=True)
+
+    def release(self, request: Request, num_hashed_tokens: int, *, will_return: bool) -> None:
+        """Free all blocks of a request; hashed content stays cached until it is evicted.
+
+        ``will_return`` (preempted): its private content can be hit again, by itself.
+        """
+        held = request.num_blocks
+        if self._prefix_caching and (will_return or self._chains is not None):
+            full = min(num_hashed_tokens // self.block_size, held)
+            self._register(request, full, shared_only=False)
+        # Blocks without a hash, and copies of what another request registered first, are empty.
+        freed = held - sum(depth for _, depth in request.pinned)
+        self._empty_blocks += freed
+        for node_id, depth in reversed(request.pinned):
+            freed += self._unpin(node_id, depth)
+        self.free_blocks += freed
+        request.pinned.clear()
+        request.num_blocks = 0
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold ``tokens`` tokens."""
+        return -(-tokens // self.block_size)
+
+    def _node_sizes(self, request: Request) -> list[tuple[int, int]]:
+        """(node id, blocks of that node in this request): its chain, then its private rest."""
+        if request.nodes is None:
+            request.nodes = self._chain_nodes(request.index)
+            request.nodes.append((-1 - request.index, _UNBOUNDED))
+        return request.nodes
+
+    def _chain_nodes(self, index: int) -> list[tuple[int, int]]:
+        chains = self._chains
+        if chains is None:
+            return []
+        start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])
+        tokens = int(chains.tokens[index])
+        node_tokens = max(chains.block_tokens, self.block_size)
+        ids = chains.ids[start + self._ids_a_node - 1 : stop : self._ids_a_node].tolist()
+        node_blocks = node_tokens // self.block_size
+        nodes = [(node_id, node_blocks) for node_id in ids]
+        if nodes:
+            last_blocks = (tokens - (len(nodes) - 1) * node_tokens) // self.block_size
+            if last_blocks < node_blocks:
+                nodes[-1] = (nodes[-1][0], last_blocks)
+                if last_blocks <= 0:
+                    nodes.pop()
+        return nodes
+
+    def _register(self, request: Request, full: int, *, shared_only: bool) -> None:
+        pinned = request.pinned
+        done = sum(depth for _, depth in pinned)
+        if full <= done:
+            return
+        position = max(len(pinned) - 1, 0)
+        before = sum(depth for _, depth in pinned[:position])
+        for node_id, size in self._node_sizes(request)[position:]:
+            depth = min(size, full - before)
+            if depth <= 0 or (node_id < 0 and shared_only):
+                break
+            had = pinned[position][1] if position < len(pinned) else 0
+            node = self._nodes.get(node_id)
+            if node is None:
+                node = self._nodes[node_id] = _Node()
+            if node.resident > had:
+                break  # someone else computed these blocks too; ours stay private
+            node.resident = depth
+            if had:
+                self._move_pin(node, had, depth)
+                pinned[position] = (node_id, depth)
+            else:
+                self._pin(node, depth)
+                pinned.append((node_id, depth))
+            before += depth
+            position += 1
+            if depth < size:
+                break
+
+    def _pin(self, node: _Node, depth: int) -> None:
+        node.depths[depth] = node.depths.get(depth, 0) + 1
+        if depth > node.pinned:
+            node.pinned = depth
+            while node.free_runs and node.free_runs[-1].start < depth:
+                run = node.free_runs[-1]
+                if run.stop > depth:
+                    run.start = depth
+                    break
+                node.free_runs.pop()
+                del self._lru[run.key]
+
+    def _move_pin(self, node: _Node, old: int, new: int) -> None:
+        _drop(node.depths, old)
+        self._pin(node, new)
+
+    def _unpin(self, node_id: int, depth: int) -> int:
+        """Returns the blocks that no request holds any more; they join the LRU's young end."""
+        node = self._nodes[node_id]
+        _drop(node.depths, depth)
+        still = max(node.depths, default=0)
+        freed = node.pinned - still
+        if freed:
+            run = _FreeRun(self._next_key, node_id, node, still, node.pinned)
+            self._next_key += 1
+            self._lru[run.key] = run
+            node.free_runs.append(run)
+            node.pinned = still
+        return freed
+
+
+def _drop(counts: dict[int, int], key: int) -> None:
+    if counts[key] == 1:
+        del counts[key]
+    else:
+        counts[key] -= 1

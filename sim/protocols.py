@@ -1,0 +1,109 @@
+"""Every plug point of the simulator, on one page. `sim` is handed these; it never looks one up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sim.batch import Plan
+    from sim.engine_view import EngineView
+    from sim.request import Request
+    from sim.shape import StepShape
+
+
+class StepPrice(NamedTuple):
+    """What one step costs, in integer nanoseconds.
+
+    The engine runs two clocks (see `sim.pipeline`): the host plans and launches, the GPU runs.
+    """
+
+    gpu_ns: int
+    """GPU time of the step's kernels, back to back."""
+    launch_delay_ns: int = 0
+    """From the end of scheduling to the step's first kernel, if the GPU is free."""
+    launch_ns: int = 0
+    """How long the host is busy preparing inputs and launching."""
+    tail_ns: int = 0
+    """The last kernel cannot end earlier than the last launch plus this."""
+
+
+class StepCost(Protocol):
+    """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
+
+    def price(self, shape: StepShape, /) -> StepPrice:
+        """The cost of one step of this shape."""
+        ...
+
+    def price_decodes(self, shape: StepShape, steps: int, /) -> tuple[StepPrice, NDArray[np.int64]]:
+        """Price ``steps`` equal decode-only steps, the context growing by one a sequence a step.
+
+        Returns the price of the first (host terms are the same for all) and an int64 array
+        ``[steps]`` of GPU nanoseconds, equal to pricing each step by itself, bit for bit.
+        """
+        ...
+
+    def schedule_ns(self, running: int, /) -> int:
+        """Host time of one scheduler call with ``running`` requests in the engine."""
+        ...
+
+    def update_ns(self, seqs: int, /) -> int:
+        """Host time to process the outputs of a step with ``seqs`` sequences."""
+        ...
+
+    def split(
+        self, columns: Mapping[str, NDArray[np.float64]], /
+    ) -> dict[str, NDArray[np.float64]]:
+        """GPU seconds of many steps by time account (see `sim.ledger`).
+
+        ``columns`` has one float64 array ``[n]`` per field of `StepShape`; a run of equal decode
+        steps is given at its middle. The accounts of a row add up to its GPU time before rounding.
+        """
+        ...
+
+
+class Scheduler(Protocol):
+    """Chooses what the next step computes. A function will do; see `policies`."""
+
+    def __call__(self, view: EngineView, /) -> Plan:
+        """Order and preempt through ``view.new_batch()``; return its plan."""
+        ...
+
+
+class ReplicaLoad(NamedTuple):
+    """What a router sees of one engine; engines publish it whenever it changes."""
+
+    waiting: int
+    running: int
+
+
+class Router(Protocol):
+    """Chooses the replica of an arriving request."""
+
+    def choose(self, request: Request, /) -> int:
+        """Index of the replica to send ``request`` to."""
+        ...
+
+    def publish(self, replica: int, load: ReplicaLoad, /) -> None:
+        """Take note of a replica's new load. Called on every change."""
+        ...
+
+
+class RouterFactory(Protocol):
+    """Builds a router for a pool of replicas; what `policies.ROUTERS` names."""
+
+    def __call__(self, num_replicas: int, /) -> Router:
+        """A fresh router: it holds no state of another run."""
+        ...
+
+
+class Arrivals(Protocol):
+    """Told about every request that leaves, so that closed loops can send the next one."""
+
+    def __call__(self, request: Request, /) -> None: ...
+
+
+Loads = Sequence[ReplicaLoad]

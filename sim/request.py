@@ -1,0 +1,59 @@
+"""One request on its way through an engine: what was asked, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Where a request is. The last four are final; `UNFINISHED` is given when a run is cut."""
+
+    WAITING = 0
+    PREFILLING = 1
+    DECODING = 2
+    FINISHING = 3
+    """Its last token is planned but not yet read: it holds its blocks and computes nothing."""
+    FINISHED = 4
+    REJECTED = 5
+    FAILED = 6
+    UNFINISHED = 7
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Mutable state of one request. Token counts follow vLLM's scheduler.
+
+    While decoding, ``num_computed_tokens`` and ``num_sampled_tokens`` are those at the time the
+    request joined the decode group; `sim.decode_group` knows how far it has come since.
+    """
+
+    index: int
+    """Row in the request table."""
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    """Tokens it will sample; at least 1 here (a prefill-only request samples one, unseen)."""
+    priority: int = 0
+    status: Status = Status.WAITING
+    num_target_tokens: int = 0
+    """Tokens whose KV must be computed before the next one is sampled: prompt plus sampled."""
+    num_computed_tokens: int = 0
+    num_sampled_tokens: int = 0
+    """Planned samples, the ones in flight included."""
+    num_blocks: int = 0
+    """KV blocks it holds, while waiting or prefilling."""
+    joined_at: int = 0
+    """Decode steps the engine had planned when it joined the decode group."""
+    cached_tokens: int = 0
+    """Prefix tokens found in the cache when it was first admitted."""
+    num_preemptions: int = 0
+    nodes: list[tuple[int, int]] | None = None
+    """(cache node, its blocks) of the request's content, found at its first lookup."""
+    pinned: list[tuple[int, int]] = field(default_factory=list)
+    """Cache nodes it pins, and how many of each node's leading blocks (`sim.kv_cache`)."""
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens left to prefill."""
+        return self.num_target_tokens - self.num_computed_tokens

@@ -1,0 +1,101 @@
+"""The workload as columns: who asks what, when. Built by `workloads`, consumed by `sim`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import TraceError
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrefixChains:
+    """Prefix-chained block ids, one chain a request, flattened.
+
+    Id ``j`` of a chain names the content of tokens ``[0, (j + 1) * block_tokens)``, so equal ids
+    mean equal prefixes. The last block of a chain may be partial.
+    """
+
+    ids: Int64
+    """``[sum of chain lengths]`` ids of all requests, one chain after another."""
+    offsets: Int64
+    """``[n + 1]``: chain ``i`` is ``ids[offsets[i]:offsets[i + 1]]``."""
+    tokens: Int64
+    """``[n]`` tokens each chain covers: the prompt, or prompt and output where both are known."""
+    block_tokens: int
+    """Tokens an id stands for (512 in Mooncake traces, 16 in Qwen-Bailian's)."""
+    covers_output: bool = False
+    """Whether the chains go on over the output, so that a later turn can hit it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestTable:
+    """Requests as columns, in order of arrival. All arrays are int64 of shape ``[n]``."""
+
+    arrival_ns: Int64
+    """Nanoseconds from the start of the run, non-decreasing, >= 0."""
+    prompt_tokens: Int64
+    """At least 1."""
+    output_tokens: Int64
+    """At least 0; 0 is a prefill-only request (scoring, embedding)."""
+    priority: Int64
+    """Lower is served first by the priority scheduler (vLLM's convention); 0 by default."""
+    chains: PrefixChains | None = None
+    """Prefix structure, where the source has it."""
+    max_concurrency: int | None = None
+    """Closed loop as load tools do it: a request is sent at its arrival time or when fewer than
+    this many are in flight, whichever is later, in table order."""
+    source: str = "in memory"
+    """Where the requests come from, for the result's conditions."""
+    skipped_rows: int = 0
+    """Malformed rows a reader was told to skip (``skip_bad_rows``)."""
+    notes: tuple[str, ...] = field(default=())
+    """What was done to the source (ticks spread, time scaled, window cut), in plain words."""
+
+    def __post_init__(self) -> None:
+        n = len(self.arrival_ns)
+        for name in ("prompt_tokens", "output_tokens", "priority"):
+            if len(getattr(self, name)) != n:
+                raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
+        if n and (self.arrival_ns[0] < 0 or (np.diff(self.arrival_ns) < 0).any()):
+            raise TraceError(f"{self.source}: arrival times must be >= 0 and in order")
+        if (self.prompt_tokens < 1).any():
+            raise TraceError(f"{self.source}: every request needs at least one prompt token")
+        if (self.output_tokens < 0).any():
+            raise TraceError(f"{self.source}: output_tokens must not be negative")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise TraceError(f"{self.source}: max_concurrency must be at least 1")
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+
+def request_table(
+    arrival_s: NDArray[np.float64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    *,
+    priority: NDArray[np.int64] | None = None,
+    chains: PrefixChains | None = None,
+    max_concurrency: int | None = None,
+    source: str = "in memory",
+    skipped_rows: int = 0,
+    notes: tuple[str, ...] = (),
+) -> RequestTable:
+    """Build a table from plain columns (arrivals in seconds, already in order)."""
+    n = len(arrival_s)
+    return RequestTable(
+        arrival_ns=np.rint(np.asarray(arrival_s, np.float64) * 1e9).astype(np.int64),
+        prompt_tokens=np.asarray(prompt_tokens, np.int64),
+        output_tokens=np.asarray(output_tokens, np.int64),
+        priority=np.zeros(n, np.int64) if priority is None else np.asarray(priority, np.int64),
+        chains=chains,
+        max_concurrency=max_concurrency,
+        source=source,
+        skipped_rows=skipped_rows,
+        notes=notes,
+    )

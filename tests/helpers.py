@@ -1,0 +1,122 @@
+"""What several tests need: plain cost models, small runs, and where the shared data lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies import ROUTERS, SCHEDULERS
+from scenarios.plugins import load_attribute, scheduler_factory
+from sim.accounts import GPU_ACCOUNTS
+from sim.cluster import PoolConfig, RunLog, run_cluster
+from sim.engine_view import EngineConfig
+from sim.protocols import Router, Scheduler, StepCost, StepPrice
+from sim.request_table import PrefixChains, RequestTable, request_table
+from sim.shape import StepShape
+
+SHARED = Path(os.environ.get("FLEETCAST_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+@dataclass(frozen=True, slots=True)
+class AffineCost:
+    """Seconds = base + tokens * per_token + context * per_context; host terms in ns."""
+
+    base_s: float = 5e-3
+    per_token_s: float = 2e-5
+    per_context_s: float = 3e-8
+    launch_delay_ns: int = 0
+    launch_ns: int = 0
+    tail_ns: int = 0
+    host_ns: int = 0
+    host_per_seq_ns: int = 0
+
+    def price(self, shape: StepShape) -> StepPrice:
+        context = shape.decode_context_tokens + shape.prefill_pairs
+        seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
+        tail_ns = self.tail_ns if shape.prefill_tokens else 0
+        return StepPrice(round(seconds * 1e9), self.launch_delay_ns, self.launch_ns, tail_ns)
+
+    def price_decodes(self, shape: StepShape, steps: int) -> tuple[StepPrice, NDArray[np.int64]]:
+        context = shape.decode_context_tokens + shape.decode_seqs * np.arange(steps)
+        seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
+        return self.price(shape), np.rint(seconds * 1e9).astype(np.int64)
+
+    def schedule_ns(self, running: int) -> int:
+        return self.host_ns + self.host_per_seq_ns * running
+
+    def update_ns(self, seqs: int) -> int:
+        return self.host_ns + self.host_per_seq_ns * seqs
+
+    def split(
+        self, columns: Mapping[str, NDArray[np.float64]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Everything to the decode accounts where there are decodes, the rest to prefill."""
+        decode_context, prefill_pairs = columns["decode_context_tokens"], columns["prefill_pairs"]
+        has_decodes = columns["decode_seqs"] > 0
+        has_prefills = columns["prefill_tokens"] > 0
+        zeros = np.zeros(len(decode_context))
+        split = dict.fromkeys(GPU_ACCOUNTS, zeros)
+        decode_tokens = self.per_token_s * columns["decode_seqs"]
+        split["decode_weight_reads"] = np.where(has_decodes, self.base_s, 0.0) + decode_tokens
+        split["decode_state_reads"] = self.per_context_s * decode_context
+        split["prefill_memory"] = np.where(has_prefills & ~has_decodes, self.base_s, 0.0)
+        split["prefill_compute"] = (
+            self.per_token_s * columns["prefill_tokens"] + self.per_context_s * prefill_pairs
+        )
+        return split
+
+
+def small_run(
+    table: RequestTable,
+    *,
+    engine: EngineConfig,
+    cost: StepCost | None = None,
+    scheduler: str | Callable[[], Scheduler] = "fcfs",
+    router: str = "round_robin",
+    replicas: int = 1,
+    until_ns: int | None = None,
+) -> RunLog:
+    """Run a table on a small pool."""
+    make_router: Callable[[int], Router] = load_attribute(ROUTERS[router])
+    make_scheduler = scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
+    pool = PoolConfig(
+        engine=engine,
+        cost=AffineCost() if cost is None else cost,
+        make_scheduler=make_scheduler,
+        make_router=make_router,
+        replicas=replicas,
+    )
+    return run_cluster(table, pool, until_ns=until_ns)
+
+
+def table_of(
+    *rows: tuple[float, int, int], max_concurrency: int | None = None
+) -> RequestTable:
+    """A table from (arrival_s, prompt_tokens, output_tokens) rows."""
+    arrival_s, prompt_tokens, output_tokens = np.array(rows, float).reshape(-1, 3).T
+    return request_table(
+        arrival_s,
+        prompt_tokens.astype(np.int64),
+        output_tokens.astype(np.int64),
+        max_concurrency=max_concurrency,
+    )
+
+
+def chains_of(
+    chains: list[list[int]], tokens: list[int], block_tokens: int, *, covers_output: bool = False
+) -> PrefixChains:
+    """Prefix chains from lists of ids."""
+    offsets = np.cumsum([0, *map(len, chains)])
+    ids = np.array([i for chain in chains for i in chain], np.int64)
+    return PrefixChains(
+        ids=ids,
+        offsets=offsets,
+        tokens=np.array(tokens, np.int64),
+        block_tokens=block_tokens,
+        covers_output=covers_output,
+    )

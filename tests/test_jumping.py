@@ -1,0 +1,123 @@
+"""Jumped runs equal stepped runs, to the nanosecond, whatever the policy and the pressure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from policies import SCHEDULERS
+from sim.cluster import RunLog
+from sim.engine_view import EngineConfig
+from sim.request_table import RequestTable, request_table
+from tests.helpers import AffineCost, chains_of, small_run
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RequestTable:
+    """Bursts and gaps, one-token prompts and answers, prefix chains, closed and open loops."""
+    n = draw(st.integers(1, 24))
+    gaps_ms = draw(st.lists(st.sampled_from([0, 0, 1, 3, 20, 200]), min_size=n, max_size=n))
+    prompts = draw(st.lists(st.integers(1, 150), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
+    priority = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    chains = None
+    kind = draw(st.sampled_from(["none", "prompt", "output"]))
+    if kind != "none":
+        block_tokens = draw(st.sampled_from([4, 8, 16]))
+        family = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+        covered = [p + (o if kind == "output" else 0) for p, o in zip(prompts, outputs, strict=True)]
+        ids = [
+            [f * 1000 + j for j in range(-(-c // block_tokens))]
+            for f, c in zip(family, covered, strict=True)
+        ]
+        chains = chains_of(ids, covered, block_tokens, covers_output=kind == "output")
+    return request_table(
+        np.cumsum(gaps_ms) * 1e-3,
+        np.array(prompts),
+        np.array(outputs),
+        priority=np.array(priority),
+        chains=chains,
+        max_concurrency=draw(st.sampled_from([None, None, 3])),
+    )
+
+
+COSTS = st.builds(
+    AffineCost,
+    base_s=st.sampled_from([1e-4, 5e-3]),
+    launch_delay_ns=st.sampled_from([0, 300_000]),
+    launch_ns=st.sampled_from([0, 400_000, 6_000_000]),
+    tail_ns=st.sampled_from([0, 100_000]),
+    host_ns=st.sampled_from([0, 50_000]),
+    host_per_seq_ns=st.sampled_from([0, 7_000]),
+)
+ENGINES = st.builds(
+    EngineConfig,
+    max_num_batched_tokens=st.sampled_from([8, 40, 512]),
+    max_num_seqs=st.sampled_from([1, 4, 8]),
+    max_model_len=st.just(200),
+    block_size=st.sampled_from([4, 8]),
+    num_gpu_blocks=st.integers(20, 120),
+    enable_prefix_caching=st.booleans(),
+    async_scheduling=st.booleans(),
+)
+
+
+def outcome(log: RunLog) -> dict[str, Any]:
+    """Everything that must not depend on how the run was carried out."""
+    steps = [s.columns() for s in log.steps]
+    expanded = {
+        name: [np.repeat(columns[name], columns["steps"]) for columns in steps]
+        for name in ("decode_seqs", "prefill_tokens", "running", "waiting", "preempted")
+    }
+    requests = log.requests
+    return {
+        "status": list(requests.status),
+        "arrival": list(requests.arrival_ns),
+        "admitted": list(requests.admitted_ns),
+        "first_token": list(requests.first_token_ns),
+        "finished": list(requests.finished_ns),
+        "cached": list(requests.cached_tokens),
+        "preemptions": list(requests.preemptions),
+        "visible": [list(s.visible_ns) for s in log.steps],
+        "gpu_ns": [int(columns["gpu_ns"].sum()) for columns in steps],
+        "end": log.end_ns,
+        **{name: [list(map(int, column)) for column in value] for name, value in expanded.items()},
+    }
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@settings(deadline=None, max_examples=150)
+@given(
+    table=tables(),
+    engine=ENGINES,
+    cost=COSTS,
+    replicas=st.integers(1, 3),
+    router=st.sampled_from(["round_robin", "least_loaded"]),
+)
+def test_jumped_equals_stepped(
+    scheduler: str,
+    table: RequestTable,
+    engine: EngineConfig,
+    cost: AffineCost,
+    replicas: int,
+    router: str,
+) -> None:
+    def run(fast_forward: bool) -> dict[str, Any]:
+        config = replace(engine, fast_forward=fast_forward)
+        return outcome(
+            small_run(
+                table,
+                engine=config,
+                cost=cost,
+                scheduler=scheduler,
+                router=router,
+                replicas=replicas,
+            )
+        )
+
+    assert run(True) == run(False)

@@ -1,0 +1,1 @@
+"""Who asks what, when: trace readers, transforms and a generator, all giving a `RequestTable`."""
