@@ -48,7 +48,7 @@ def plan_memory(
     num_gpu_blocks: int | None = None,
     profile: EngineProfile | None = None,
 ) -> DeviceMemory:
-    """Plan one rank's memory as the engine does: what utilization grants, less weights and workspace.
+    """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
     utilization, but not beyond the device. Raises `ScenarioError`, with the arithmetic, if a number
@@ -87,9 +87,9 @@ def plan_memory(
         raise ScenarioError(
             f"{model.name} does not fit {gpu.name} with tensor_parallel_size "
             f"{tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
-            f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.2f} GB KV "
-            f"cache ({blocks} block{'s' * (blocks > 1)}) exceed {limit_bytes / _GB:.2f} GB "
-            f"({limit}); {hint}"
+            f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
+            f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
+            f"{hint}"
         )
     return DeviceMemory(
         device_bytes=gpu.hbm_bytes,

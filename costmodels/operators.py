@@ -95,7 +95,7 @@ def logit_operators(
 
 
 def attention_operator(shard: RankShard, name: str, pairs: Array, kv_tokens: Array) -> Operator:
-    """Attention over ``pairs`` query-key pairs that reads ``kv_tokens`` cached tokens, one layer."""
+    """Attention over ``pairs`` query-key pairs that reads ``kv_tokens`` cached tokens."""
     model = shard.model
     return _operator(
         name,

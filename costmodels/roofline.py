@@ -85,7 +85,7 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
 
 
 def tiled_rows(rows: Array, tile_rows: int) -> Array:
-    """Rows rounded up to the tiles a GEMM uses: 16, 32, 64, 128, then multiples of ``tile_rows``."""
+    """Rows rounded up to a GEMM's tiles: 16, 32, 64, 128, then multiples of ``tile_rows``."""
     small = _SMALL_TILES[np.minimum(np.searchsorted(_SMALL_TILES, rows), 3)]
     large = np.ceil(rows / tile_rows) * tile_rows
     tiled: Array = np.where(rows <= _SMALL_TILES[-1], small, large)

@@ -23,8 +23,6 @@ from sim.protocols import StepPrice
 from sim.shape import StepShape
 
 _FREE = StepPrice(0)
-# Step numbers 0, 1, 2, ... as floats; longer runs than this build their own.
-_STEPS = np.arange(4096, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,7 @@ class RooflineStepCost:
     eager_ns: tuple[int, int, int]
 
     def price(self, shape: StepShape, /) -> StepPrice:
-        """The cost of one step. Raises `ScenarioError` beyond the compiled token or sequence limit."""
+        """The cost of one step. Raises `ScenarioError` beyond the compiled limits."""
         decodes, context, _, prefill_tokens, prefill_context, pairs, logits = shape
         tokens = decodes + prefill_tokens
         if not tokens:
@@ -76,17 +74,16 @@ class RooflineStepCost:
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> tuple[StepPrice, NDArray[np.int64]]:
         """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
+        decodes, context, logits = shape.decode_seqs, shape.decode_context_tokens, shape.logits
         first = self.price(shape)
-        decodes = shape.decode_seqs
         if not decodes:
             return first, np.zeros(steps, dtype=np.int64)
-        numbers = _STEPS[:steps] if steps <= _STEPS.size else np.arange(steps, dtype=np.float64)
-        gpu_ns = numbers * decodes
-        gpu_ns += shape.decode_context_tokens + self.seq_tokens * decodes
+        read = context + self.seq_tokens * decodes
+        # Whole numbers below 2^53: the floats are exact.
+        gpu_ns = np.arange(read, read + steps * decodes, decodes, dtype=np.float64)
         gpu_ns *= self.decode_token_ns
-        gpu_ns += self.token_ns[decodes] + self.logit_ns[shape.logits]
-        np.rint(gpu_ns, out=gpu_ns)
-        return first, gpu_ns.astype(np.int64)
+        gpu_ns += self.token_ns[decodes] + self.logit_ns[logits]
+        return first, np.rint(gpu_ns, out=gpu_ns).astype(np.int64)
 
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call."""

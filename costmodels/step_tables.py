@@ -58,7 +58,7 @@ def build_tables(
     max_num_batched_tokens: int,
     max_num_seqs: int,
 ) -> StepTables:
-    """Price every operator of ``shard`` on ``gpu``. Raises `ScenarioError` as `operator_seconds`."""
+    """Price every operator of ``shard`` on ``gpu``; raises what `operator_seconds` raises."""
     ranks = shard.tensor_parallel_size
 
     def priced(operators: list[Operator]) -> tuple[OperatorSeconds, ...]:

@@ -41,6 +41,11 @@ class _InFlight:
     first_tokens: list[Request] = field(default_factory=list)
     finishing: list[Request] = field(default_factory=list)
 
+    @property
+    def changes_batch(self) -> bool:
+        """Whether the plan after next may differ once this has been read."""
+        return self.is_empty or bool(self.finishing)
+
 
 @dataclass(slots=True)
 class _Jump:
@@ -184,7 +189,7 @@ class Engine:
             or not plan.decodes
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
-            or (self._in_flight and self._in_flight[0].finishing)
+            or (self._in_flight and self._in_flight[0].changes_batch)
             or (self.view.kv.shares_output and self.view.waiting)
         ):
             return 1

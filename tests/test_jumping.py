@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
 from policies import SCHEDULERS
 from sim.cluster import RunLog
@@ -91,7 +91,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     table=tables(),
     engine=ENGINES,
