@@ -19,6 +19,7 @@ from sim.request_table import RequestTable
 from sim.waiting import SortedQueue
 
 _PROGRESS_EVERY = 256
+_TURNAROUND_NS = 1  # a client that waited for an answer sends after that instant, not in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class _Source:
         self._send = send
         self._progress = progress
         self._in_flight = 0
-        self._slot_free: simpy.Event | None = None
+        self._slot_free = env.event()
 
     def run(self) -> Generator[simpy.Event, None, None]:
         """The process: one event an arrival instant."""
@@ -91,6 +92,7 @@ class _Source:
                 while self._in_flight >= limit:
                     self._slot_free = env.event()
                     yield self._slot_free
+                    yield env.timeout(_TURNAROUND_NS)
             self._in_flight += 1
             request = Request(
                 index, int(env.now), prompt_tokens, max(1, output_tokens), priority
@@ -102,7 +104,7 @@ class _Source:
     def left(self, _: Request) -> None:
         """A request finished or was rejected: a slot is free."""
         self._in_flight -= 1
-        if self._slot_free is not None and not self._slot_free.triggered:
+        if not self._slot_free.triggered:
             self._slot_free.succeed()
 
 
