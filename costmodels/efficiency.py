@@ -43,6 +43,11 @@ class Efficiency:
     all_reduce_fixed_s: float
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
+    @property
+    def decode_seq_tokens(self) -> int:
+        """Tokens a decoding sequence reads beyond its context: its own, and half a KV tile."""
+        return 1 + self.attention_tile_tokens // 2
+
     def label_of(self, constant: str) -> str:
         """The evidence label of one constant."""
         evidence = self.evidence.get(constant)

@@ -24,6 +24,7 @@ _HOST_TERMS = (
     "other_delay_s",
     "prefill_tail_s",
 )
+_GRAPH_KEYS = ("first_sizes", "fine_step", "fine_limit", "coarse_step", "coarse_limit")
 _MEMORY_TERMS = ("runtime_bytes", "dense_sampler_bytes_per_logit", "moe_sampler_bytes_per_logit")
 
 
@@ -122,9 +123,6 @@ def padded_size(tokens: int, graph_sizes: tuple[int, ...]) -> int:
     """The graph size a batch of ``tokens`` is padded to; ``tokens`` itself above the largest."""
     place = bisect_left(graph_sizes, tokens)
     return graph_sizes[place] if place < len(graph_sizes) else tokens
-
-
-_GRAPH_KEYS = ("first_sizes", "fine_step", "fine_limit", "coarse_step", "coarse_limit")
 
 
 def _graph_sizes(

@@ -65,6 +65,7 @@ def read_hf_config(
 ) -> ModelSpec:
     """Read a config given as a mapping, a ``config.json`` path, or the folder that holds one.
 
+    Of a multimodal file the language model alone is read: its other towers are not in the spec.
     Raises `ScenarioError` for a file that is missing or not JSON, a field that is missing or of the
     wrong kind, and for an architecture outside `SUPPORTED_MODEL_TYPES`.
     """
@@ -118,7 +119,9 @@ def _refuse_unsupported(fields: _Fields) -> None:
             f"quantization_config ({method or 'unnamed method'}) is not supported yet; "
             "use the bfloat16 or float16 checkpoint's config"
         )
-    layer_types = fields.first("layer_types") or ()
+    layer_types = fields.first("layer_types") or []
+    if not isinstance(layer_types, list | tuple):
+        raise fields.error(f"field layer_types must be a list, not {layer_types!r}")
     odd = sorted({str(kind) for kind in layer_types if kind not in _FULL_ATTENTION})
     if odd:
         raise fields.error(

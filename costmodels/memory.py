@@ -60,8 +60,9 @@ def plan_memory(
         )
     if block_size < 1:
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
+    if num_gpu_blocks is not None and num_gpu_blocks < 1:
+        raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
     profile = profile or load_profile()
-
     rank = shard(model, tensor_parallel_size)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
     weight_bytes = rank.weight_bytes
@@ -76,20 +77,20 @@ def plan_memory(
     used_bytes = weight_bytes + workspace_bytes + kv_cache_bytes
     if num_gpu_blocks < 1 or used_bytes > limit_bytes:
         blocks = max(num_gpu_blocks, 1)
-        hint = "no tensor_parallel_size fits"
-        for ranks in valid_sizes(model, _LARGEST_NODE):
+
+        def fits(ranks: int) -> bool:
             other = shard(model, ranks)
             other_bytes = other.weight_bytes + blocks * block_size * other.kv_bytes_per_token
             other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
-            if other_bytes <= limit_bytes:
-                hint = f"the smallest tensor_parallel_size that fits is {ranks}"
-                break
+            return other_bytes <= limit_bytes
+
+        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE)), None)
         raise ScenarioError(
             f"{model.name} does not fit {gpu.name} with tensor_parallel_size "
             f"{tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
             f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
             f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
-            f"{hint}"
+            f"the smallest tensor_parallel_size that fits: {smallest or 'none'}"
         )
     return DeviceMemory(
         device_bytes=gpu.hbm_bytes,
@@ -111,10 +112,10 @@ def _workspace_bytes(
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap. Experts need their inputs and outputs once for every expert chosen.
     """
-    model = rank.model
-    hidden, width, expert = model.hidden_size, rank.intermediate_size, rank.moe_intermediate_size
-    attention = rank.qkv_size + rank.query_heads * model.head_dim
-    ffn = model.ffn_matrices * width
+    model = rank.local
+    hidden, expert = model.hidden_size, model.moe_intermediate_size
+    attention = rank.qkv_size + model.num_attention_heads * model.head_dim
+    ffn = model.ffn_matrices * model.intermediate_size
     experts = model.num_experts_per_tok * (max(2 * expert, hidden) + expert)
     # Residual, norm output and layer output live beside the widest operator.
     row_elements = 3 * hidden + max(attention, ffn, experts)
@@ -124,5 +125,5 @@ def _workspace_bytes(
         if model.num_moe_layers
         else profile.dense_sampler_bytes_per_logit
     )
-    sampler_bytes = max_num_seqs * model.vocab_size * bytes_per_logit
+    sampler_bytes = max_num_seqs * rank.model.vocab_size * bytes_per_logit
     return profile.runtime_bytes + max(activation_bytes, sampler_bytes)

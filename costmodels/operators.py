@@ -47,10 +47,10 @@ def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
     The attention kernel appears with no work: its launch is paid in every step, its work depends on
     contexts (see `attention_operator`).
     """
-    model = shard.model
+    model = shard.local
     layers, hidden, elem = model.num_layers, model.hidden_size, model.dtype_bytes
-    q_size = shard.query_heads * model.head_dim
-    kv_size = shard.kv_heads * model.head_dim
+    q_size = model.num_attention_heads * model.head_dim
+    kv_size = model.num_key_value_heads * model.head_dim
     operators = [
         _elementwise("embedding", 1, 2 * hidden * elem, tokens),
         # A norm adds the residual first: it reads and writes both.
@@ -76,19 +76,19 @@ def logit_operators(
     shard: RankShard, logits: Array, sampling_bytes_per_logit: float
 ) -> list[Operator]:
     """The LM head and the sampler over ``logits`` rows. Each rank samples the full vocabulary."""
-    model = shard.model
+    model, vocab_size = shard.local, shard.model.vocab_size
     operators = [
-        _gemm("lm_head", 1, model.hidden_size, shard.vocab_rows, model.dtype_bytes, logits),
+        _gemm("lm_head", 1, model.hidden_size, model.vocab_size, model.dtype_bytes, logits),
         _operator(
             "sampling",
             "sampling",
             1,
             logits,
-            activation_bytes=sampling_bytes_per_logit * model.vocab_size * logits,
+            activation_bytes=sampling_bytes_per_logit * vocab_size * logits,
         ),
     ]
     if shard.tensor_parallel_size > 1:
-        row_bytes = model.vocab_size * model.dtype_bytes
+        row_bytes = vocab_size * model.dtype_bytes
         # A gather moves each part once: half of what an all-reduce does.
         operators.append(_all_reduce("logits_gather", 1, row_bytes / 2, shard, logits))
     return operators
@@ -96,13 +96,13 @@ def logit_operators(
 
 def attention_operator(shard: RankShard, name: str, pairs: Array, kv_tokens: Array) -> Operator:
     """Attention over ``pairs`` query-key pairs that reads ``kv_tokens`` cached tokens."""
-    model = shard.model
+    model = shard.local
     return _operator(
         name,
         "attention",
         model.num_layers,
         pairs,
-        flops=4.0 * shard.query_heads * model.head_dim * pairs,
+        flops=4.0 * model.num_attention_heads * model.head_dim * pairs,
         state_bytes=shard.kv_bytes_per_token / model.num_layers * kv_tokens,
         launches=0,
     )
@@ -110,17 +110,15 @@ def attention_operator(shard: RankShard, name: str, pairs: Array, kv_tokens: Arr
 
 def distinct_experts(num_experts: int, top_k: int, tokens: Array) -> Array:
     """Expected experts that ``tokens`` tokens reach, each choosing ``top_k`` evenly: ``[n]``."""
-    covered: Array = (
-        num_experts * -np.expm1(tokens * np.log1p(-top_k / num_experts))
-        if (top_k < num_experts)
-        else np.where(tokens > 0, float(num_experts), 0.0)
-    )
-    return covered
+    if top_k == num_experts:
+        return np.where(tokens > 0, float(num_experts), 0.0)
+    reached: Array = num_experts * -np.expm1(tokens * np.log1p(-top_k / num_experts))
+    return reached
 
 
 def _dense_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
-    model = shard.model
-    layers, hidden, width = model.num_dense_layers, model.hidden_size, shard.intermediate_size
+    model = shard.local
+    layers, hidden, width = model.num_dense_layers, model.hidden_size, model.intermediate_size
     elem = model.dtype_bytes
     inputs = model.ffn_matrices - 1
     return [
@@ -131,8 +129,8 @@ def _dense_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
 
 
 def _moe_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
-    model = shard.model
-    layers, hidden, width = model.num_moe_layers, model.hidden_size, shard.moe_intermediate_size
+    model = shard.local
+    layers, hidden, width = model.num_moe_layers, model.hidden_size, model.moe_intermediate_size
     elem, top_k = model.dtype_bytes, model.num_experts_per_tok
     routed = tokens * top_k
     experts = distinct_experts(model.num_experts, top_k, tokens)

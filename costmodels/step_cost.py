@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.describe import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.efficiency import Efficiency, load_efficiency
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.evidence import Source
+from costmodels.explain import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.gpu_spec import GpuSpec
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard

@@ -38,7 +38,7 @@ class StepTables:
     prefill_token_s: float
     """Prefill attention, memory side, a KV token read, all layers."""
     seq_tokens: int
-    """Tokens a decoding sequence reads beyond its context: its own, and half a KV tile."""
+    """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
 
     def token_seconds(self) -> Array:
         """GPU seconds by token count, all operators: ``[max_num_batched_tokens + 1]``."""
@@ -76,7 +76,7 @@ def build_tables(
         decode_token_s=attention_s(1.0, 1.0),
         prefill_pair_s=attention_s(1.0, 0.0),
         prefill_token_s=attention_s(0.0, 1.0),
-        seq_tokens=1 + efficiency.attention_tile_tokens // 2,
+        seq_tokens=efficiency.decode_seq_tokens,
     )
 
 

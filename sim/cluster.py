@@ -94,9 +94,7 @@ class _Source:
                     yield self._slot_free
                     yield env.timeout(_TURNAROUND_NS)
             self._in_flight += 1
-            request = Request(
-                index, int(env.now), prompt_tokens, max(1, output_tokens), priority
-            )
+            request = Request(index, int(env.now), prompt_tokens, max(1, output_tokens), priority)
             self._send(request)
             if self._progress is not None and index % _PROGRESS_EVERY == 0:
                 self._progress(index)

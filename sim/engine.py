@@ -266,6 +266,7 @@ class Engine:
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
             group.hold_back(request)
+            self._requests.held_back.append((request.index, batch.row))
         if plan.decodes:
             self._leave_group(group.advance(1), batch)
         for request, tokens in plan.prefills:

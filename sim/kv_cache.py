@@ -19,7 +19,6 @@ from sim.errors import ScenarioError
 from sim.request import Request
 from sim.request_table import PrefixChains
 
-
 _UNBOUNDED = 1 << 60
 
 
@@ -177,7 +176,10 @@ class KVCache:
         ``will_return`` (preempted): its private content can be hit again, by itself.
         """
         held = request.num_blocks
-        if self._prefix_caching and (will_return or self._chains is not None):
+        # Content that nobody can hit again need not be kept, except for its place in the LRU
+        # behind content that can.
+        can_be_hit = will_return or self._chains is not None
+        if self._prefix_caching and (can_be_hit or self._nodes):
             full = min(num_hashed_tokens // self.block_size, held)
             self._register(request, full, shared_only=False)
         # Blocks without a hash, and copies of what another request registered first, are empty.

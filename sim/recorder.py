@@ -39,6 +39,8 @@ class RequestLog:
         self.preemptions = array("i", [0]) * n
         self.recomputes: list[tuple[int, int, int]] = []
         """(request, row that preempted it, row that had recomputed it), closed intervals."""
+        self.held_back: list[tuple[int, int]] = []
+        """(request, row): a decode step that left a decoding request out."""
         self._preempted_at: dict[int, int] = {}
         self.reject_reasons: dict[int, str] = {}
 
@@ -119,7 +121,17 @@ class StepLog:
 
         The shape is that of the first step; in a run only the context grows.
         """
-        values = (steps, plan_ns, gpu_end_ns, gpu_ns, *shape, running, waiting, free_blocks, preempted)
+        values = (
+            steps,
+            plan_ns,
+            gpu_end_ns,
+            gpu_ns,
+            *shape,
+            running,
+            waiting,
+            free_blocks,
+            preempted,
+        )
         for append, value in zip(self._appends, values, strict=True):
             append(value)
 

@@ -52,9 +52,7 @@ class AffineCost:
     def update_ns(self, seqs: int) -> int:
         return self.host_ns + self.host_per_seq_ns * seqs
 
-    def split(
-        self, columns: Mapping[str, NDArray[np.float64]]
-    ) -> dict[str, NDArray[np.float64]]:
+    def split(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
         """Everything to the decode accounts where there are decodes, the rest to prefill."""
         decode_context, prefill_pairs = columns["decode_context_tokens"], columns["prefill_pairs"]
         has_decodes = columns["decode_seqs"] > 0
@@ -94,9 +92,7 @@ def small_run(
     return run_cluster(table, pool, until_ns=until_ns)
 
 
-def table_of(
-    *rows: tuple[float, int, int], max_concurrency: int | None = None
-) -> RequestTable:
+def table_of(*rows: tuple[float, int, int], max_concurrency: int | None = None) -> RequestTable:
     """A table from (arrival_s, prompt_tokens, output_tokens) rows."""
     arrival_s, prompt_tokens, output_tokens = np.array(rows, float).reshape(-1, 3).T
     return request_table(

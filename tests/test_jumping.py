@@ -30,7 +30,9 @@ def tables(draw: st.DrawFn) -> RequestTable:
     if kind != "none":
         block_tokens = draw(st.sampled_from([4, 8, 16]))
         family = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
-        covered = [p + (o if kind == "output" else 0) for p, o in zip(prompts, outputs, strict=True)]
+        covered = [
+            p + (o if kind == "output" else 0) for p, o in zip(prompts, outputs, strict=True)
+        ]
         ids = [
             [f * 1000 + j for j in range(-(-c // block_tokens))]
             for f, c in zip(family, covered, strict=True)

@@ -51,9 +51,7 @@ def describe_step(
     if not shape.num_tokens:
         return []
     tokens = np.array([float(padded_size(shape.num_tokens, graph_sizes))])
-    decode_kv = shape.decode_context_tokens + shape.decode_seqs * (
-        1 + efficiency.attention_tile_tokens // 2
-    )
+    decode_kv = shape.decode_context_tokens + efficiency.decode_seq_tokens * shape.decode_seqs
     prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
     operators = token_operators(shard, tokens)
     for name, pairs, kv_tokens in (

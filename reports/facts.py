@@ -1,0 +1,217 @@
+"""What a summary says, as rows and sentences that the terminal and the page both show."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reports.words import (
+    LATENCY_LABELS,
+    STATISTICS,
+    THROUGHPUT_LABELS,
+    UTILISATION_LABELS,
+    count_of,
+    duration_unit,
+    humanised,
+    is_number,
+    number,
+    significant,
+    unit_text,
+)
+from reports.words import MISSING as MISSING
+
+Summary = dict[str, Any]
+
+# Strongest first; a row made of several figures carries the weakest.
+EVIDENCE = ("measured", "fitted", "extrapolated", "datasheet", "reported", "assumed")
+
+
+class LatencyRow(NamedTuple):
+    """One latency metric, written in one unit."""
+
+    label: str
+    name: str
+    cells: tuple[str, ...]
+    """One for each of ``STATISTICS``."""
+    unit: str
+    population: str
+    evidence: str
+
+
+class GaugeRow(NamedTuple):
+    """One other figure: a single value or mean, and a maximum where there is one."""
+
+    label: str
+    value: str
+    maximum: str
+    unit: str
+    population: str
+    evidence: str
+
+
+class AccountRow(NamedTuple):
+    """Mean seconds of one account over finished requests, and its share of the whole."""
+
+    account: str
+    label: str
+    mean_s: float
+    share: float
+
+
+def section(summary: Summary, *keys: str) -> dict[str, Any]:
+    """A nested object of the summary; empty where it is absent or null."""
+    value: Any = summary
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def entries(summary: Summary, key: str) -> list[Any]:
+    """A list of the summary; empty where it is absent or null."""
+    value = summary.get(key)
+    return value if isinstance(value, list) else []
+
+
+def figures_by_name(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
+    """Figures as name -> statistic -> figure, in the order they stand."""
+    by_name: dict[str, dict[str, dict[str, Any]]] = {}
+    for figure in entries(summary, "figures"):
+        statistic = str(figure.get("statistic") or "value")
+        by_name.setdefault(figure["name"], {})[statistic] = figure
+    return by_name
+
+
+def value_of(summary: Summary, name: str, *statistics: str) -> float | None:
+    """The first of these statistics of a figure that has a value."""
+    figures = figures_by_name(summary).get(name, {})
+    for statistic in statistics or ("value", "mean"):
+        value = figures.get(statistic, {}).get("value")
+        if is_number(value):
+            return value
+    return None
+
+
+def weakest_evidence(figures: list[dict[str, Any]]) -> str:
+    """The weakest label among figures; a label that is not ours is weaker than all."""
+    labels = [str(figure["evidence"]) for figure in figures if figure.get("evidence")]
+    rank = {label: index for index, label in enumerate(EVIDENCE)}
+    return max(labels, key=lambda label: rank.get(label, len(rank)), default=MISSING)
+
+
+def latency_rows(summary: Summary) -> list[LatencyRow]:
+    """The latency metrics that are there, in the usual order, then any others in seconds."""
+    by_name = figures_by_name(summary)
+    names = [name for name in LATENCY_LABELS if name in by_name]
+    names += [name for name in by_name if name not in names and _is_latency(by_name[name])]
+    rows = []
+    for name in names:
+        figures = by_name[name]
+        values = [figures.get(statistic, {}).get("value") for statistic in STATISTICS]
+        unit, per_second = duration_unit(values)
+        cells = [
+            significant(value * per_second) if is_number(value) else MISSING for value in values
+        ]
+        rows.append(
+            LatencyRow(
+                label=LATENCY_LABELS.get(name, humanised(name)),
+                name=name,
+                cells=tuple(cells),
+                unit=unit,
+                population=_population(figures),
+                evidence=weakest_evidence(list(figures.values())),
+            )
+        )
+    return rows
+
+
+def throughput_rows(summary: Summary) -> list[GaugeRow]:
+    """Rates and fractions of requests."""
+    return _gauge_rows(summary, THROUGHPUT_LABELS)
+
+
+def utilisation_rows(summary: Summary) -> list[GaugeRow]:
+    """How busy the engines are."""
+    return _gauge_rows(summary, UTILISATION_LABELS)
+
+
+def other_rows(summary: Summary) -> list[GaugeRow]:
+    """Figures this report has no place for: shown all the same, a row a statistic."""
+    known = {*LATENCY_LABELS, *THROUGHPUT_LABELS, *UTILISATION_LABELS}
+    rows = []
+    for name, figures in figures_by_name(summary).items():
+        if name in known or _is_latency(figures):
+            continue
+        for statistic, figure in figures.items():
+            suffix = "" if statistic == "value" else f", {statistic}"
+            rows.append(_gauge_row(humanised(name) + suffix, name, [figure], figure, {}))
+    return rows
+
+
+def account_rows(summary: Summary, key: str) -> list[AccountRow]:
+    """Non-zero accounts of ``e2e_accounts_s`` or ``ttft_accounts_s``, in the order met."""
+    seconds = {
+        account: value
+        for account, value in section(summary, key).items()
+        if is_number(value) and value != 0
+    }
+    total_s = sum(seconds.values())
+    if total_s <= 0:
+        return []
+    return [
+        AccountRow(account, humanised(account), value, value / total_s)
+        for account, value in seconds.items()
+    ]
+
+
+def evidence_shares(summary: Summary) -> list[tuple[str, float]]:
+    """Share of simulated time by evidence label, strongest label first."""
+    rank = {label: index for index, label in enumerate(EVIDENCE)}
+    shares = [
+        (label, share)
+        for label, share in section(summary, "evidence").items()
+        if is_number(share) and share > 0
+    ]
+    return sorted(shares, key=lambda item: rank.get(item[0], len(rank)))
+
+
+def _is_latency(figures: dict[str, dict[str, Any]]) -> bool:
+    in_seconds = all(figure.get("unit") == "s" for figure in figures.values())
+    return in_seconds and any(statistic in figures for statistic in ("p50", "p90", "p99"))
+
+
+def _population(figures: dict[str, dict[str, Any]]) -> str:
+    for figure in figures.values():
+        text = count_of(figure.get("count"), figure.get("population"))
+        if text:
+            return text
+    return ""
+
+
+def _gauge_rows(summary: Summary, labels: dict[str, str]) -> list[GaugeRow]:
+    by_name = figures_by_name(summary)
+    rows = []
+    for name, label in labels.items():
+        figures = by_name.get(name, {})
+        if not figures:
+            continue
+        main = figures.get("value") or figures.get("mean") or next(iter(figures.values()))
+        maximum = figures.get("max", {})
+        rows.append(_gauge_row(label, name, list(figures.values()), main, maximum))
+    return rows
+
+
+def _gauge_row(
+    label: str,
+    name: str,
+    figures: list[dict[str, Any]],
+    main: dict[str, Any],
+    maximum: dict[str, Any],
+) -> GaugeRow:
+    unit = str(main.get("unit") or "")
+    return GaugeRow(
+        label=label,
+        value=number(main.get("value"), unit),
+        maximum=number(maximum["value"], unit) if is_number(maximum.get("value")) else "",
+        unit=unit_text(name, unit),
+        population=count_of(main.get("count"), main.get("population")),
+        evidence=weakest_evidence(figures),
+    )

@@ -1,0 +1,148 @@
+"""Read a result folder: the summary, the rows of requests and of steps, the resolved scenario."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.accounts import TIME_ACCOUNTS
+from sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "fleetcast.result/1"
+
+REQUEST_COLUMNS = (
+    "request",
+    "replica",
+    "status",
+    "reject_reason",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "preemptions",
+    "queue_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "good",
+    *(f"{account}_ns" for account in TIME_ACCOUNTS),
+)
+STEP_COLUMNS = (
+    "replica",
+    "plan_s",
+    "gpu_end_s",
+    "steps",
+    "gpu_s",
+    "decode_seqs",
+    "decode_context_tokens",
+    "prefill_seqs",
+    "prefill_tokens",
+    "prefill_context_tokens",
+    "prefill_pairs",
+    "logits",
+    "running",
+    "waiting",
+    "free_blocks",
+    "preempted",
+)
+
+
+def read_summary(folder: Path | str) -> dict[str, Any]:
+    """Read ``summary.json``.
+
+    Raises:
+        ScenarioError: the folder or file is missing, is not JSON, or is of another schema.
+    """
+    path = _existing(folder, "summary.json")
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(
+            f"{path}: not valid JSON ({error}). Was the run cut off? Run the scenario again."
+        ) from error
+    if not isinstance(summary, dict):
+        raise ScenarioError(f"{path}: expected an object with a 'schema' key, not a list or value.")
+    schema = summary.get("schema")
+    if schema != SCHEMA:
+        found = f"schema {schema!r}" if schema is not None else "no 'schema' key"
+        writer = summary.get("fleetcast_version")
+        written = f" (written by fleetcast {writer})" if writer else ""
+        raise ScenarioError(
+            f"{path}: {found}{written}; this version reads {SCHEMA!r}. "
+            "Run the scenario again with this version."
+        )
+    figures = summary.get("figures", [])
+    if not isinstance(figures, list) or not all(
+        isinstance(figure, dict) and isinstance(figure.get("name"), str) for figure in figures
+    ):
+        raise ScenarioError(f"{path}: 'figures' must be a list of objects, each with a 'name'.")
+    return summary
+
+
+def read_requests(folder: Path | str) -> pd.DataFrame:
+    """Read ``requests.parquet``: one row a request, columns ``REQUEST_COLUMNS`` at least.
+
+    Times are seconds; a time that never came is NaN. Accounts are integer nanoseconds.
+
+    Raises:
+        ScenarioError: the file is missing, unreadable, or lacks columns.
+    """
+    return _read_table(folder, "requests.parquet", REQUEST_COLUMNS)
+
+
+def read_steps(folder: Path | str) -> pd.DataFrame:
+    """Read ``steps.parquet``: one row a run of equal steps, columns ``STEP_COLUMNS`` at least.
+
+    Raises:
+        ScenarioError: the file is missing, unreadable, or lacks columns.
+    """
+    return _read_table(folder, "steps.parquet", STEP_COLUMNS)
+
+
+def read_scenario(folder: Path | str) -> str:
+    """Read the text of the resolved ``scenario.yaml``.
+
+    Raises:
+        ScenarioError: the file is missing.
+    """
+    return _existing(folder, "scenario.yaml").read_text(encoding="utf-8")
+
+
+def _existing(folder: Path | str, name: str) -> Path:
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ScenarioError(
+            f"{folder}: no such folder. Give the result folder of a run: the one with summary.json."
+        )
+    path = folder / name
+    if not path.is_file():
+        raise ScenarioError(
+            f"{path}: missing. A result folder holds summary.json, requests.parquet, "
+            "steps.parquet and scenario.yaml; run the scenario again to write all of them."
+        )
+    return path
+
+
+def _read_table(folder: Path | str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+
+    path = _existing(folder, name)
+    try:
+        table = pd.read_parquet(path, engine="pyarrow")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ScenarioError(
+            f"{path}: not a readable Parquet file ({reason}). Run the scenario again."
+        ) from error
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise ScenarioError(
+            f"{path}: lacks the columns {', '.join(missing)}; {SCHEMA!r} has all of: "
+            f"{', '.join(columns)}."
+        )
+    return table

@@ -1,0 +1,141 @@
+"""How numbers and names are written for people: units, significant digits, labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TypeGuard
+
+MISSING = "–"
+"""Stands where there is no number."""
+
+LATENCY_LABELS = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "e2e": "E2E",
+    "queue": "Queue",
+}
+LATENCY_MEANINGS = {
+    "ttft": "time to first token",
+    "tpot": "time per output token after the first",
+    "itl": "gap between tokens",
+    "e2e": "arrival to last token",
+    "queue": "arrival to first prefill",
+}
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+THROUGHPUT_LABELS = {
+    "request_throughput": "Requests",
+    "goodput": "Goodput",
+    "input_throughput": "Input",
+    "output_throughput": "Output",
+    "total_throughput_per_gpu": "All tokens, a GPU",
+    "attainment": "SLO attainment",
+    "availability": "Availability",
+}
+UTILISATION_LABELS = {
+    "gpu_busy": "GPU busy",
+    "kv_occupancy": "KV occupancy",
+    "running": "Running",
+    "waiting": "Waiting",
+    "cache_hit_fraction": "Prefix cache hits",
+    "cache_hit_tokens": "Prefix cache hits",
+    "preemptions": "Preemptions",
+}
+_UNITS = {"1/s": "requests/s", "count": "", "fraction": "", "": ""}
+_PLAIN_UNITS = {"running": "requests", "waiting": "requests", "cache_hit_tokens": "tokens"}
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of a summary is a finite number (a null, NaN or text is not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Write to so many significant digits; whole digits are never dropped: 8.52, 213, 1,234."""
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    decimals = max(digits - 1 - magnitude, 0)
+    rounded = round(value, decimals)
+    if rounded and math.floor(math.log10(abs(rounded))) > magnitude:
+        decimals = max(decimals - 1, 0)  # 9.996 is 10.0, not 10.00
+    return f"{rounded:,.{decimals}f}"
+
+
+def percent(fraction: float) -> str:
+    """Write a fraction as a percentage; only exactly 0 and 1 are written as 0% and 100%."""
+    if fraction in (0, 1):
+        return f"{fraction:.0%}"
+    if 0 < fraction < 0.001:
+        return "<0.1%"
+    if 0.999 < fraction < 1:
+        # Rounded down: three nines must not read as four.
+        return f"{math.floor(fraction * 10_000) / 100:.2f}%"
+    return f"{fraction:.1%}"
+
+
+def duration_unit(values_s: Iterable[object]) -> tuple[str, float]:
+    """Choose a unit for a row of durations: its name and how many of it make a second.
+
+    The middle value decides, so that most of a row is written in few digits.
+    """
+    known = sorted(value for value in values_s if is_number(value))
+    middle = known[len(known) // 2] if known else 0.0
+    if 0 < middle < 1e-4:
+        return "µs", 1e6
+    return ("ms", 1e3) if middle < 1 else ("s", 1.0)
+
+
+def duration(value_s: object) -> str:
+    """Write seconds with the unit that suits: 213 ms, 3.41 s."""
+    if not is_number(value_s):
+        return MISSING
+    unit, per_second = duration_unit([value_s])
+    return f"{significant(value_s * per_second)} {unit}"
+
+
+def byte_size(num_bytes: float) -> str:
+    """Write bytes in GiB (2**30), MiB below one tenth of that: 14.96 GiB."""
+    if abs(num_bytes) < 2**30 / 10:
+        return f"{num_bytes / 2**20:,.1f} MiB"
+    return f"{num_bytes / 2**30:,.2f} GiB"
+
+
+def unit_text(name: str, unit: str) -> str:
+    """Name the unit of a figure as a reader would: ``1/s`` of requests is ``requests/s``."""
+    if unit in ("", "count") and name in _PLAIN_UNITS:
+        return _PLAIN_UNITS[name]
+    return _UNITS.get(unit, unit)
+
+
+def number(value: object, unit: str) -> str:
+    """Write a value without its unit, except that a fraction carries its percent sign."""
+    if not is_number(value):
+        return MISSING
+    if unit == "fraction":
+        return percent(value)
+    return f"{value:,.0f}" if float(value).is_integer() else significant(value)
+
+
+def count_of(count: object, population: object) -> str:
+    """Say over what a figure is taken: ``19,366 finished requests``."""
+    words = str(population) if population else ""
+    if not is_number(count):
+        return words
+    return f"{count:,.0f} {words}".strip()
+
+
+def humanised(name: str) -> str:
+    """A machine name as words: ``decode_weight_reads`` is ``decode weight reads``."""
+    text = name.replace("_", " ").strip()
+    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(text, text)
+
+
+def listed(items: Iterable[str]) -> str:
+    """Join as a sentence does: ``a, b and c``."""
+    parts = list(items)
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"

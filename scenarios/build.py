@@ -1,0 +1,119 @@
+"""A scenario's names into objects: model, GPU, memory plan, step cost, policies, pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodels.engine_profile import EngineProfile, load_profile
+from costmodels.gpu_spec import GpuSpec, load_gpu
+from costmodels.memory import DeviceMemory, plan_memory
+from costmodels.model_spec import ModelSpec
+from costmodels.models import load_model
+from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from policies import ROUTERS, SCHEDULERS
+from scenarios.plugins import resolve, scheduler_factory
+from scenarios.schema import Scenario
+from sim.cluster import PoolConfig
+from sim.engine_view import EngineConfig
+from sim.errors import ScenarioError
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """What a scenario is made of, ready to run."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    profile: EngineProfile
+    memory: DeviceMemory
+    cost: RooflineStepCost
+    pool: PoolConfig
+    notes: tuple[str, ...]
+    """What was decided for the user, in plain words."""
+
+
+def build(scenario: Scenario) -> Build:
+    """Look up and compile everything but the workload. Raises ScenarioError."""
+    options, kv = scenario.engine, scenario.kv
+    model, gpu = load_model(scenario.model), load_gpu(scenario.hardware.gpu)
+    profile = load_profile(options.profile, host_speed_factor=options.host_speed_factor)
+    tokens, seqs = _batch_limits(scenario, gpu)
+    memory = plan_memory(
+        model,
+        gpu,
+        tensor_parallel_size=options.tensor_parallel_size,
+        gpu_memory_utilization=kv.gpu_memory_utilization,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        block_size=kv.block_size,
+        num_gpu_blocks=kv.num_gpu_blocks,
+        profile=profile,
+    )
+    max_model_len, notes = _max_model_len(scenario, model, memory)
+    cost = compile_step_cost(
+        model,
+        gpu,
+        tensor_parallel_size=options.tensor_parallel_size,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        profile=profile,
+    )
+    pool = PoolConfig(
+        engine=EngineConfig(
+            max_num_batched_tokens=tokens,
+            max_num_seqs=seqs,
+            max_model_len=max_model_len,
+            block_size=kv.block_size,
+            num_gpu_blocks=memory.num_gpu_blocks,
+            enable_prefix_caching=kv.enable_prefix_caching,
+            async_scheduling=options.async_scheduling,
+        ),
+        cost=cost,
+        make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
+        make_router=resolve(scenario.pool.router, ROUTERS, "router"),
+        replicas=scenario.pool.replicas,
+    )
+    return Build(
+        model=model, gpu=gpu, profile=profile, memory=memory, cost=cost, pool=pool, notes=notes
+    )
+
+
+def _batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
+    """vLLM's API-server defaults: larger ones for GPUs of 70 GiB and more, the A100 apart.
+
+    Source: vLLM 0.25 ``EngineArgs.get_batch_defaults``.
+    """
+    large = gpu.hbm_bytes >= 70 * _GIB and not gpu.name.startswith("A100")
+    default_tokens, default_seqs = (8192, 1024) if large else (2048, 256)
+    options = scenario.engine
+    tokens = options.max_num_batched_tokens or default_tokens
+    seqs = options.max_num_seqs or min(default_seqs, tokens)
+    return tokens, seqs
+
+
+def _max_model_len(
+    scenario: Scenario, model: ModelSpec, memory: DeviceMemory
+) -> tuple[int, tuple[str, ...]]:
+    pool_tokens = (memory.num_gpu_blocks - 1) * memory.block_size
+    asked = scenario.engine.max_model_len
+    if asked is None:
+        if model.max_position_embeddings <= pool_tokens:
+            return model.max_position_embeddings, ()
+        note = (
+            f"max_model_len is {pool_tokens:,}, all that the KV pool holds, not the model's "
+            f"{model.max_position_embeddings:,}"
+        )
+        return pool_tokens, (note,)
+    if asked > model.max_position_embeddings:
+        raise ScenarioError(
+            f"engine.max_model_len {asked:,} is beyond the {model.max_position_embeddings:,} "
+            f"positions of {model.name}"
+        )
+    if asked > pool_tokens:
+        raise ScenarioError(
+            f"engine.max_model_len {asked:,} is more than the {pool_tokens:,} tokens the KV pool "
+            "holds; lower it, raise kv.gpu_memory_utilization or engine.tensor_parallel_size"
+        )
+    return asked, ()

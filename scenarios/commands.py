@@ -1,0 +1,105 @@
+"""What the commands do, once their options are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from scenarios.load import dump_scenario
+from scenarios.schema import Scenario
+from sim.errors import ScenarioError
+
+
+def run_simulate(
+    scenario: Scenario, *, save: Path | None, out: Path | None, as_json: bool
+) -> float | None:
+    """Simulate, print the summary, write what was asked for; returns the SLO attainment."""
+    from scenarios.simulate import simulate
+
+    if save is not None:
+        save.write_text(dump_scenario(scenario), encoding="utf-8")
+    result = _with_progress(lambda progress: simulate(scenario, progress=progress))
+    if as_json:
+        print(json.dumps(result.summary, indent=1, allow_nan=False))
+    else:
+        from reports.terminal import print_summary
+
+        print_summary(result.summary)
+    if out is not None:
+        from reports.page import write_page
+
+        result.write(out)
+        page = write_page(out)
+        if not as_json:
+            print(f"results in {out}, report in {page}")
+    attainment: float | None = result.summary["slo"]["attainment"]
+    return attainment
+
+
+def _with_progress[T](run: Callable[[Callable[[int, int], None] | None], T]) -> T:
+    """Show a bar on stderr when that is a terminal."""
+    if not sys.stderr.isatty():
+        return run(None)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        return run(lambda sent, total: bar.update(task, completed=sent, total=total))
+
+
+def print_names(what: str) -> None:
+    """Print the names of a kind, one a line, with what helps to choose."""
+    printers = {
+        "models": _print_models,
+        "gpus": _print_gpus,
+        "policies": _print_policies,
+        "presets": _print_presets,
+    }
+    if what not in printers:
+        raise ScenarioError(f"cannot list {what!r}; known: {', '.join(printers)}")
+    printers[what]()
+
+
+def print_schema() -> None:
+    """Print the JSON Schema of a scenario."""
+    print(json.dumps(Scenario.model_json_schema(), indent=1))
+
+
+def _print_models() -> None:
+    from costmodels.models import load_model, model_names
+
+    for name in model_names():
+        model = load_model(name)
+        size = f"{model.total_params / 1e9:.1f}B"
+        if model.num_experts:
+            size += f" ({model.active_params / 1e9:.1f}B active)"
+        print(f"{name:45} {size:22} {model.kv_bytes_per_token:>10,} KV bytes/token")
+
+
+def _print_gpus() -> None:
+    from costmodels.gpu_spec import gpu_names, load_gpu
+
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        print(
+            f"{name:28} {gpu.bf16_flop_per_s / 1e12:7,.0f} TFLOP/s bf16 "
+            f"{gpu.hbm_bytes / 1e9:7,.1f} GB {gpu.hbm_bytes_per_s / 1e9:7,.0f} GB/s"
+        )
+
+
+def _print_policies() -> None:
+    from policies import ROUTERS, SCHEDULERS
+
+    for kind, names in (("scheduler", SCHEDULERS), ("router", ROUTERS)):
+        for name, target in names.items():
+            print(f"{kind:10} {name:16} {target}")
+
+
+def _print_presets() -> None:
+    from workloads.presets import preset, preset_names
+
+    for name in preset_names():
+        print(f"{name:32} {preset(name).description}")

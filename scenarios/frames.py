@@ -1,0 +1,74 @@
+"""The columns of a run as DataFrames: what requests.parquet and steps.parquet hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sim.accounts import TIME_ACCOUNTS
+from sim.cluster import RunLog
+from sim.ledger import TimeBooks
+from sim.metrics import RequestMetrics
+from sim.recorder import StepLog
+from sim.request import Status
+from sim.shape import StepShape
+
+
+def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd.DataFrame:
+    """One row a request of the table; NaN where a time never came."""
+    requests, table = log.requests, log.table
+    names = np.array([status.name.lower() for status in Status])
+    reasons = [requests.reject_reasons.get(i) for i in range(len(table))]
+    frame = pd.DataFrame(
+        {
+            "request": np.arange(len(table)),
+            "replica": np.frombuffer(requests.replica, np.int16),
+            "status": names[metrics.status],
+            "reject_reason": pd.array(reasons, dtype="str"),
+            "arrival_s": metrics.arrival_s,
+            "prompt_tokens": table.prompt_tokens,
+            "output_tokens": table.output_tokens,
+            "cached_tokens": np.frombuffer(requests.cached_tokens, np.int64),
+            "preemptions": np.frombuffer(requests.preemptions, np.int32),
+            "queue_s": metrics.queue_s,
+            "ttft_s": metrics.ttft_s,
+            "tpot_s": metrics.tpot_s,
+            "e2e_s": metrics.e2e_s,
+            "good": metrics.good,
+        }
+    )
+    accounts = {
+        f"{account}_ns": books.e2e_ns[:, column] for column, account in enumerate(TIME_ACCOUNTS)
+    }
+    return pd.concat([frame, pd.DataFrame(accounts)], axis=1)
+
+
+def steps_frame(log: RunLog) -> pd.DataFrame:
+    """One row a run of equal steps; the shape and state are those of its first step."""
+    frames = [_replica_frame(replica, steps) for replica, steps in enumerate(log.steps)]
+    return pd.concat(frames, ignore_index=True)
+
+
+def step_times_frame(log: RunLog) -> pd.DataFrame:
+    """When each step's outputs became visible, one row a step: every token's time."""
+    frames = [
+        pd.DataFrame({"replica": replica, "visible_ns": steps.step_visible_ns()})
+        for replica, steps in enumerate(log.steps)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _replica_frame(replica: int, steps: StepLog) -> pd.DataFrame:
+    columns = steps.columns()
+    seconds = {f"{name}_s": columns[f"{name}_ns"] / 1e9 for name in ("plan", "gpu_end", "gpu")}
+    state = ("running", "waiting", "free_blocks", "preempted")
+    return pd.DataFrame(
+        {
+            "replica": np.full(len(steps), replica, np.int64),
+            "plan_s": seconds["plan_s"],
+            "gpu_end_s": seconds["gpu_end_s"],
+            "steps": columns["steps"],
+            "gpu_s": seconds["gpu_s"],
+            **{name: columns[name] for name in (*StepShape._fields, *state)},
+        }
+    )

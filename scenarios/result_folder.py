@@ -1,0 +1,37 @@
+"""Writes the result folder: the only thing that passes from a run to its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scenarios.frames import step_times_frame
+from scenarios.load import dump_scenario
+from sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from scenarios.simulate import RunResult
+
+
+def write_result(result: RunResult, folder: Path) -> Path:
+    """Write summary.json, requests, steps and step times as parquet, and the resolved scenario.
+
+    Raises ScenarioError if the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scenario.yaml").write_text(dump_scenario(result.scenario), encoding="utf-8")
+        result.requests.to_parquet(folder / "requests.parquet", index=False)
+        result.steps.to_parquet(folder / "steps.parquet", index=False)
+        step_times_frame(result.log).to_parquet(
+            folder / "step_times.parquet",
+            index=False,
+            use_dictionary=False,
+            column_encoding="DELTA_BINARY_PACKED",
+        )
+        text = json.dumps(result.summary, indent=1, allow_nan=False)
+        (folder / "summary.json").write_text(text + "\n", encoding="utf-8")  # last: it is complete
+    except OSError as error:
+        raise ScenarioError(f"cannot write the result folder {folder}: {error}") from error
+    return folder

@@ -1,0 +1,156 @@
+"""What a scenario may say. The YAML file, the command line and Python all become a `Scenario`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Hardware(_Section):
+    """The accelerator every replica runs on."""
+
+    gpu: str = Field("H200", description="a name of `fleetcast list gpus`")
+
+
+class EngineOptions(_Section):
+    """The serving engine. Options are named as vLLM names them."""
+
+    profile: str = Field("vllm-0.25", description="engine, version and host times it stands for")
+    tensor_parallel_size: Count = 1
+    max_num_batched_tokens: Count | None = Field(
+        None, description="tokens a step; None: the engine's default for the GPU"
+    )
+    max_num_seqs: Count | None = Field(
+        None, description="requests running at once; None: the engine's default for the GPU"
+    )
+    max_model_len: Count | None = Field(
+        None, description="longest prompt + output; None: the model's, or what the KV pool holds"
+    )
+    scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
+    async_scheduling: bool = Field(True, description="plan a step before the last one is read")
+    host_speed_factor: Positive = Field(1.0, description="multiplies all host times")
+
+
+class KvOptions(_Section):
+    """The paged KV cache of each engine."""
+
+    block_size: Count = Field(16, description="tokens a block")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    num_gpu_blocks: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="override the number of blocks the memory plan gives"
+    )
+    enable_prefix_caching: bool = True
+
+
+class Pool(_Section):
+    """Equal replicas behind one router."""
+
+    replicas: Count = 1
+    router: str = Field("round_robin", description="a router, or your own as module:attribute")
+
+
+class Trace(_Section):
+    """A recorded workload."""
+
+    path: str = Field(description="the file; relative paths start at the scenario's folder")
+    format: str | None = Field(None, description="its format; None: detected from the content")
+    skip_bad_rows: bool = Field(False, description="count malformed rows instead of stopping")
+    spread_ticks: bool = Field(True, description="spread Mooncake's 3 s ticks")
+
+
+class Lognormal(_Section):
+    """A component of a length distribution: ln(tokens) is normal."""
+
+    weight: Positive = 1.0
+    mu: float
+    sigma: Positive
+
+
+class Lengths(_Section):
+    """A fixed length, or a clipped mixture of lognormals."""
+
+    fixed: Annotated[int, Field(ge=0)] | None = None
+    lognormal: list[Lognormal] = []
+    min: Annotated[int, Field(ge=1)] = 1
+    max: Count = 131072
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.fixed is None) == (not self.lognormal):
+            raise ValueError("give either fixed or lognormal")
+        return self
+
+
+class Generator(_Section):
+    """A synthetic workload."""
+
+    arrivals: Literal["poisson", "gamma", "constant", "all-at-once"] = "poisson"
+    cv: Positive = Field(1.0, description="of the gaps between arrivals, for gamma")
+    input_tokens: Lengths
+    output_tokens: Lengths
+
+
+class Workload(_Section):
+    """Who asks what, when: a trace, a preset, or a generator, and what is done to it."""
+
+    trace: Trace | None = None
+    preset: str | None = Field(None, description="a name of `fleetcast list presets`")
+    generator: Generator | None = None
+    rate_per_s: Positive | None = Field(
+        None, description="mean arrival rate; a trace's time is stretched to it"
+    )
+    num_requests: Count | None = Field(
+        None, description="generate, or keep from a trace, this many"
+    )
+    duration_s: Positive | None = Field(None, description="generate arrivals for this long")
+    window_s: tuple[float, float] | None = Field(
+        None, description="[start, end) of a trace to keep, before its rate is scaled"
+    )
+    repeat: Count = Field(1, description="play a trace this many times, one after another")
+    max_concurrency: Count | None = Field(
+        None, description="closed loop: at most this many requests in flight"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [name for name in ("trace", "preset", "generator") if getattr(self, name)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"give exactly one of trace, preset, generator; found {found}")
+        if self.trace is not None and self.duration_s is not None:
+            raise ValueError("duration_s is for generated workloads; cut a trace with window_s")
+        if self.trace is None and (self.window_s is not None or self.repeat > 1):
+            raise ValueError("window_s and repeat are for traces")
+        return self
+
+
+class SloTargets(_Section):
+    """Latency targets in seconds, each for every request; None is no target."""
+
+    ttft_s: Positive | None = None
+    tpot_s: Positive | None = None
+    e2e_s: Positive | None = None
+
+
+class Scenario(_Section):
+    """One simulation. Everything not given has a default; unknown keys are refused."""
+
+    model: str = Field(description="a name of `fleetcast list models`, or a config.json")
+    hardware: Hardware = Hardware()
+    engine: EngineOptions = EngineOptions()
+    kv: KvOptions = KvOptions()
+    pool: Pool = Pool()
+    workload: Workload
+    slo: SloTargets = SloTargets()
+    horizon_s: Positive | None = Field(
+        None, description="stop here; requests still there are unfinished. None: run until empty"
+    )
+    seed: Annotated[int, Field(ge=0)] = 0

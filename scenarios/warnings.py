@@ -1,0 +1,110 @@
+"""What a reader must know before trusting a run, in plain words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.cluster import RunLog
+from sim.metrics import RequestMetrics
+
+_FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting
+_CLOSE_TO_SATURATION = 0.85
+
+
+def warnings_for(
+    log: RunLog, metrics: RequestMetrics, summary: dict[str, Any]
+) -> list[dict[str, str]]:
+    """Warnings as {code, text}, the gravest first."""
+    checks = (
+        _nothing_finished(summary),
+        _unstable(log, metrics),
+        _near_saturation(summary),
+        _rejected(summary),
+        _unfinished(summary),
+        _few_samples(summary),
+    )
+    return [warning for warning in checks if warning is not None]
+
+
+def _nothing_finished(summary: dict[str, Any]) -> dict[str, str] | None:
+    requests = summary["requests"]
+    if requests["arrived"] and not requests["finished"]:
+        return _warning("nothing_finished", "no request finished: there are no latencies to show")
+    return None
+
+
+def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
+    """The number of requests in the system keeps growing while requests arrive (open loop)."""
+    if log.table.max_concurrency is not None or len(log.table) < 50:
+        return None
+    arrivals = np.sort(metrics.arrival_s[~np.isnan(metrics.arrival_s)])
+    left_ns = np.frombuffer(log.requests.finished_ns, np.int64)
+    left = np.sort(np.where(left_ns < 0, np.inf, left_ns / 1e9))
+    # Over the middle and end of the arrivals: at the start every system fills.
+    at = np.linspace(arrivals[0], arrivals[-1], 21)[6:]
+    in_system = np.searchsorted(arrivals, at, "right") - np.searchsorted(left, at, "right")
+    slope, start = np.polyfit(np.arange(len(at)), in_system, 1)
+    growth = slope * (len(at) - 1)
+    if growth > max(20, 0.75 * max(start, 1)) and in_system[-1] >= 0.8 * in_system.max():
+        return _warning(
+            "unstable",
+            f"the queue grows over the window: {in_system[0]:,} requests were in the system at "
+            f"30% of the arrivals and {in_system[-1]:,} at their end; the latencies depend on how "
+            "long the run lasts",
+        )
+    return None
+
+
+def _near_saturation(summary: dict[str, Any]) -> dict[str, str] | None:
+    limit = summary["saturation"]
+    if limit is None or limit["load"] is None or limit["load"] < _CLOSE_TO_SATURATION:
+        return None
+    return _warning(
+        "near_saturation",
+        f"the load is {limit['load']:.0%} of the estimated saturation rate "
+        f"({limit['saturation_per_s']:.3g} requests/s): a 2% error in step times becomes 10 to "
+        "50% of TTFT here",
+    )
+
+
+def _rejected(summary: dict[str, Any]) -> dict[str, str] | None:
+    reasons = summary["requests"]["reject_reasons"]
+    if not reasons:
+        return None
+    parts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+    return _warning("rejected", f"requests were rejected: {parts}; they count as not good")
+
+
+def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:
+    count = summary["requests"]["unfinished"]
+    if not count:
+        return None
+    return _warning(
+        "unfinished",
+        f"{count:,} requests were still in the system at the horizon: latencies are of finished "
+        "requests only, so they are biased low",
+    )
+
+
+def _few_samples(summary: dict[str, Any]) -> dict[str, str] | None:
+    count = next(
+        (f["count"] for f in summary["figures"] if (f["name"], f["statistic"]) == ("ttft", "p99")),
+        0,
+    )
+    for percentile in (90, 95, 99):
+        beyond = int(count * (100 - percentile) / 100)
+        if count and beyond < _FEWEST_BEYOND:
+            above = "" if percentile == 99 else " and above"
+            need = _FEWEST_BEYOND * 100 // (100 - percentile)
+            return _warning(
+                "few_samples",
+                f"p{percentile}{above} rests on few samples: {beyond} requests lie beyond it, "
+                f"{_FEWEST_BEYOND} would need {need:,} finished requests",
+            )
+    return None
+
+
+def _warning(code: str, text: str) -> dict[str, str]:
+    return {"code": code, "text": text}

@@ -1,0 +1,92 @@
+"""Where this engine would saturate under this mix of requests: a fluid estimate, no simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.clock import to_s
+from sim.cluster import RunLog
+from sim.protocols import StepCost
+from sim.recorder import UNSET
+from sim.shape import StepShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation:
+    """Distance to saturation. ``load`` near or above 1: queues grow without bound."""
+
+    offered_per_s: float | None
+    """Arrival rate over the span of the arrivals; None for closed loops and single requests."""
+    saturation_per_s: float
+    """Requests per second at which all replicas' batches are as full as they can be."""
+
+    @property
+    def load(self) -> float | None:
+        """Offered over saturation rate."""
+        if self.offered_per_s is None:
+            return None
+        return self.offered_per_s / self.saturation_per_s
+
+
+def saturation(log: RunLog) -> Saturation | None:
+    """Estimate from the mean request of the run (rejected ones left out); None without requests.
+
+    The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of
+    its output; as many requests are prefilled a step as finish in one. A step lasts as long as
+    the busier of GPU and host. Source: the steady state of continuous batching, as in the M/D/1
+    view of Yu et al. 2022 (Orca) and Agrawal et al. 2024 (Sarathi-Serve).
+    """
+    admitted = np.frombuffer(log.requests.first_row, np.int64) != UNSET
+    if not admitted.any():
+        return None
+    config = log.pool.engine
+    prompt = log.table.prompt_tokens[admitted]
+    cached = np.frombuffer(log.requests.cached_tokens, np.int64)[admitted]
+    computed = (prompt - cached).astype(float)
+    pairs = float((computed * cached + computed * (computed + 1) / 2).mean())
+    decodes = float(np.maximum(log.table.output_tokens[admitted] - 1, 0).mean())
+    context = float(prompt.mean()) + decodes / 2
+
+    pool_tokens = (config.num_gpu_blocks - 1) * config.block_size
+    seqs = min(config.max_num_seqs, pool_tokens / context) if decodes else 0.0
+    prefills = (config.max_num_batched_tokens - seqs) / computed.mean()
+    if decodes:
+        prefills = min(prefills, seqs / decodes)
+        seqs = prefills * decodes
+    # A step has a whole number of prefills; between them are steps with none.
+    a_step = max(1, math.ceil(prefills))
+    per_prefill = (computed.mean(), float(cached.mean()), pairs)
+    new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
+    new = min(new, config.max_num_batched_tokens - round(seqs))
+    decoding = StepShape(round(seqs), round(seqs * context), logits=round(seqs))
+    mixed = decoding._replace(
+        prefill_seqs=a_step,
+        prefill_tokens=new,
+        prefill_context_tokens=context_read,
+        prefill_pairs=new_pairs,
+        logits=round(seqs) + min(a_step, config.max_num_seqs - round(seqs)),
+    )
+    share = prefills / a_step
+    step_s = share * _step_s(log.pool.cost, mixed) + (1 - share) * _step_s(log.pool.cost, decoding)
+    return Saturation(
+        offered_per_s=_offered_per_s(log),
+        saturation_per_s=log.pool.replicas * prefills / step_s,
+    )
+
+
+def _step_s(cost: StepCost, shape: StepShape) -> float:
+    seqs = shape.decode_seqs + shape.prefill_seqs
+    price = cost.price(shape)
+    host_ns = cost.schedule_ns(seqs) + price.launch_ns + cost.update_ns(seqs)
+    return to_s(max(price.gpu_ns, host_ns))
+
+
+def _offered_per_s(log: RunLog) -> float | None:
+    arrival_ns = log.table.arrival_ns
+    if log.table.max_concurrency is not None or len(arrival_ns) < 2:
+        return None
+    span_s = to_s(int(arrival_ns[-1] - arrival_ns[0]))
+    return (len(arrival_ns) - 1) / span_s if span_s else None

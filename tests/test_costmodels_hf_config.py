@@ -1,0 +1,156 @@
+"""config.json in its spellings, and every refusal as a sentence rather than a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodels.hf_config import read_hf_config
+from sim.errors import ScenarioError
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+}
+QWEN3_MOE: dict[str, Any] = LLAMA | {
+    "model_type": "qwen3_moe",
+    "head_dim": 64,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 128,
+}
+OPT: dict[str, Any] = {
+    "model_type": "opt",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "ffn_dim": 1024,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+}
+
+
+def test_head_dim_absent_or_given() -> None:
+    assert read_hf_config(LLAMA).head_dim == 32
+    assert read_hf_config(LLAMA | {"head_dim": None}).head_dim == 32
+    assert read_hf_config(LLAMA | {"head_dim": 64}).head_dim == 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype"),
+    [
+        ({}, "bfloat16"),
+        ({"torch_dtype": "float16"}, "float16"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "torch.float16"}, "float16"),
+        ({"torch_dtype": "float32"}, "bfloat16"),
+    ],
+)
+def test_dtype_spellings(fields: dict[str, Any], dtype: str) -> None:
+    model = read_hf_config(LLAMA | fields)
+    assert (model.dtype, model.dtype_bytes) == (dtype, 2)
+
+
+def test_experts_in_both_spellings() -> None:
+    new = {key: value for key, value in QWEN3_MOE.items() if key != "num_experts"}
+    assert read_hf_config(QWEN3_MOE) == read_hf_config(new | {"num_local_experts": 16})
+
+
+@pytest.mark.parametrize(
+    ("fields", "moe_layers"),
+    [
+        ({}, 4),
+        ({"decoder_sparse_step": 2}, 2),
+        ({"mlp_only_layers": [0]}, 3),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, 1),
+    ],
+)
+def test_dense_layers_among_experts(fields: dict[str, Any], moe_layers: int) -> None:
+    model = read_hf_config(QWEN3_MOE | fields)
+    assert model.num_moe_layers == moe_layers
+    assert model.intermediate_size == (0 if moe_layers == 4 else 512)
+
+
+def test_nested_text_config() -> None:
+    nested = {"model_type": "some_vision_model", "text_config": LLAMA}
+    assert read_hf_config(nested) == read_hf_config(LLAMA)
+
+
+def test_family_traits() -> None:
+    qwen2 = read_hf_config(LLAMA | {"model_type": "qwen2"})
+    assert (qwen2.qkv_bias, qwen2.out_bias, qwen2.qk_norm) == (True, False, False)
+    qwen3 = read_hf_config(LLAMA | {"model_type": "qwen3", "head_dim": 64})
+    assert (qwen3.qkv_bias, qwen3.qk_norm) == (False, True)
+    biased = read_hf_config(LLAMA | {"attention_bias": True, "mlp_bias": True})
+    assert (biased.qkv_bias, biased.out_bias, biased.ffn_bias) == (True, True, True)
+    opt = read_hf_config(OPT)
+    assert (opt.ffn, opt.norm, opt.ffn_matrices) == ("plain", "layer", 2)
+    assert opt.tie_word_embeddings
+    assert opt.learned_position_rows == 2050
+
+
+def test_unused_window_is_accepted() -> None:
+    unused = {"model_type": "qwen2", "sliding_window": 131072, "use_sliding_window": False}
+    assert read_hf_config(LLAMA | unused) == read_hf_config(LLAMA | {"model_type": "qwen2"})
+    read_hf_config(LLAMA | {"model_type": "mistral", "sliding_window": None})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LLAMA | {"model_type": "deepseek_v3"}, "supported: llama, mistral"),
+        (LLAMA | {"model_type": ["llama"]}, "is not supported"),
+        ({}, "model_type None is not supported"),
+        (
+            LLAMA | {"model_type": "mistral", "sliding_window": 4096},
+            "sliding_window 4096 is in use",
+        ),
+        (
+            LLAMA | {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True},
+            "sliding_window 4096 is in use",
+        ),
+        (LLAMA | {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        (LLAMA | {"layer_types": 3}, "layer_types must be a list"),
+        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, r"quantization_config \(fp8\)"),
+        (LLAMA | {"hidden_size": None}, "hidden_size is missing"),
+        (LLAMA | {"hidden_size": "4096"}, "hidden_size must be a positive integer, not '4096'"),
+        (LLAMA | {"num_hidden_layers": True}, "num_hidden_layers must be a positive integer"),
+        (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer, not 0"),
+        (LLAMA | {"num_key_value_heads": 3}, "not a multiple of num_key_value_heads 3"),
+        (LLAMA | {"hidden_size": 250}, "give head_dim"),
+        (LLAMA | {"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        (LLAMA | {"dtype": "int4"}, "dtype 'int4' is not supported"),
+        (LLAMA | {"text_config": 3}, "text_config must be an object"),
+        (QWEN3_MOE | {"num_experts_per_tok": 17}, "exceeds the number of experts 16"),
+        (QWEN3_MOE | {"num_experts": None}, "num_experts or num_local_experts is missing"),
+        (QWEN3_MOE | {"mlp_only_layers": 3}, "mlp_only_layers must be a list"),
+        (OPT | {"word_embed_proj_dim": 128}, "OPT-350M"),
+    ],
+)
+def test_refusals_name_the_field(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        read_hf_config(config, name="m")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", "\x00"])
+def test_bad_files(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(ScenarioError, match=r"config\.json"):
+        read_hf_config(path)
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        read_hf_config(tmp_path / "absent.json")
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScenarioError, match="not a JSON file"):
+        read_hf_config(tmp_path)

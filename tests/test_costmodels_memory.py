@@ -1,0 +1,110 @@
+"""The memory plan: every byte in one place, and errors that show the arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.gpu_spec import gpu_names, load_gpu
+from costmodels.memory import DeviceMemory, plan_memory
+from costmodels.models import load_model, model_names
+from sim.errors import ScenarioError
+
+
+def plan(model: str, gpu: str = "h200", **options: Any) -> DeviceMemory:
+    limits = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
+    return plan_memory(load_model(model), load_gpu(gpu), **(limits | options))
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks", "tolerance"),
+    [("llama-3.1-8b", 56_057, 0.02), ("qwen3-30b-a3b", 44_633, 0.04)],
+)
+def test_blocks_of_a_real_engine(model: str, blocks: int, tolerance: float) -> None:
+    """vLLM 0.25.1 on one H200 with its default limits, block size 16, utilization 0.9."""
+    planned = plan(model).num_gpu_blocks
+    print(f"\n{model}: {planned} blocks planned, {blocks} allocated ({planned / blocks - 1:+.2%})")
+    assert planned == pytest.approx(blocks, rel=tolerance)
+
+
+@given(
+    model=st.sampled_from(model_names()),
+    gpu=st.sampled_from(gpu_names()),
+    ranks=st.sampled_from([1, 2, 4, 8]),
+    utilization=st.floats(0.3, 1.0),
+    block_size=st.sampled_from([1, 16, 32, 128]),
+    tokens=st.integers(512, 16_384),
+)
+def test_parts_add_up_to_the_device(
+    model: str, gpu: str, ranks: int, utilization: float, block_size: int, tokens: int
+) -> None:
+    try:
+        memory = plan(
+            model,
+            gpu,
+            tensor_parallel_size=ranks,
+            gpu_memory_utilization=utilization,
+            block_size=block_size,
+            max_num_batched_tokens=tokens,
+            max_num_seqs=256,
+        )
+    except ScenarioError:
+        return
+    parts = (
+        memory.weight_bytes,
+        memory.workspace_bytes,
+        memory.kv_cache_bytes,
+        memory.free_bytes,
+    )
+    assert all(isinstance(part, int) and part >= 0 for part in parts)
+    assert sum(parts) == memory.device_bytes == load_gpu(gpu).hbm_bytes
+    assert memory.kv_cache_bytes == memory.num_gpu_blocks * memory.block_bytes
+    assert memory.kv_cache_tokens == memory.num_gpu_blocks * block_size
+    # One more block would not fit what the engine is granted.
+    ungranted = memory.device_bytes - int(memory.device_bytes * utilization)
+    assert memory.free_bytes - ungranted < memory.block_bytes
+
+
+def test_given_number_of_blocks() -> None:
+    memory = plan("llama-3.1-8b", num_gpu_blocks=1000)
+    assert memory.num_gpu_blocks == 1000
+    assert memory.kv_cache_bytes == 1000 * 16 * 131_072
+    assert plan("llama-3.1-8b", num_gpu_blocks=60_000).free_bytes > 0
+    with pytest.raises(ScenarioError, match=r"90000 KV blocks exceed 150\.11 GB"):
+        plan("llama-3.1-8b", num_gpu_blocks=90_000)
+
+
+def test_too_big_names_the_smallest_size_that_fits() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        plan("llama-3.1-405b")
+    message = str(caught.value)
+    assert "811.71 GB weights" in message
+    assert "exceed 135.10 GB" in message
+    assert "smallest tensor_parallel_size that fits: 8" in message
+    assert plan("llama-3.1-405b", tensor_parallel_size=8).num_gpu_blocks > 1000
+    with pytest.raises(ScenarioError, match="does not fit"):
+        plan("llama-3.1-405b", tensor_parallel_size=4)
+
+
+def test_hopelessly_small_device() -> None:
+    with pytest.raises(ScenarioError, match="tensor_parallel_size that fits: none"):
+        plan("opt-13b", "t4", gpu_memory_utilization=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpu_memory_utilization": 0.0}, "gpu_memory_utilization"),
+        ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization"),
+        ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
+        ({"block_size": 0}, "block_size"),
+        ({"num_gpu_blocks": 0}, "num_gpu_blocks must be at least 1"),
+        ({"tensor_parallel_size": 3}, "32 attention heads"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        plan("llama-3.1-8b", **options)

@@ -1,0 +1,314 @@
+"""The compiled step cost: exactness, monotonicity, the split by account, limits."""
+
+from __future__ import annotations
+
+import timeit
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.gpu_spec import load_gpu
+from costmodels.models import load_model
+from costmodels.operators import distinct_experts, token_operators
+from costmodels.parallel import shard
+from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from sim import accounts
+from sim.errors import ScenarioError
+from sim.protocols import StepCost, StepPrice
+from sim.shape import StepShape, causal_pairs
+
+MAX_TOKENS, MAX_SEQS = 4096, 1024
+CASES = [
+    ("llama-3.1-8b", "h200", 1),
+    ("qwen3-30b-a3b", "h200", 1),
+    ("opt-13b", "a100", 1),
+    ("llama-3.1-70b", "h100", 4),
+]
+
+
+@cache
+def compiled(model: str, gpu: str, ranks: int) -> RooflineStepCost:
+    return compile_step_cost(
+        load_model(model),
+        load_gpu(gpu),
+        tensor_parallel_size=ranks,
+        max_num_batched_tokens=MAX_TOKENS,
+        max_num_seqs=MAX_SEQS,
+    )
+
+
+def decode(seqs: int, context: int) -> StepShape:
+    return StepShape(decode_seqs=seqs, decode_context_tokens=seqs * context, logits=seqs)
+
+
+def prefill(tokens: int, start: int = 0, decodes: int = 0, context: int = 0) -> StepShape:
+    return StepShape(
+        decode_seqs=decodes,
+        decode_context_tokens=decodes * context,
+        prefill_seqs=1,
+        prefill_tokens=tokens,
+        prefill_context_tokens=start,
+        prefill_pairs=causal_pairs(start, tokens),
+        logits=decodes + 1,
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> StepShape:
+    """Any batch a step may hold, empty and prefill-only ones included."""
+    decodes = draw(st.integers(0, 600))
+    context = draw(st.integers(0, 40_000)) * decodes
+    prefills = draw(st.integers(0, 8))
+    tokens = draw(st.integers(prefills, 3000)) if prefills else 0
+    start = draw(st.integers(0, 30_000)) if prefills else 0
+    finishing = draw(st.integers(0, prefills))
+    return StepShape(
+        decode_seqs=decodes,
+        decode_context_tokens=context,
+        prefill_seqs=prefills,
+        prefill_tokens=tokens,
+        prefill_context_tokens=start,
+        prefill_pairs=causal_pairs(start, tokens),
+        logits=decodes + finishing,
+    )
+
+
+def columns(rows: list[StepShape]) -> dict[str, np.ndarray]:
+    return {
+        name: np.array([getattr(row, name) for row in rows], dtype=np.float64)
+        for name in StepShape._fields
+    }
+
+
+def test_is_a_step_cost() -> None:
+    cost: StepCost = compiled(*CASES[0])
+    assert cost.price(StepShape()) == StepPrice(0)
+    first, gpu_ns = cost.price_decodes(StepShape(), 3)
+    assert first == StepPrice(0)
+    assert gpu_ns.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=60, deadline=None)
+@given(
+    seqs=st.integers(1, MAX_SEQS),
+    context=st.integers(0, 50_000_000),
+    steps=st.integers(1, 300),
+)
+def test_a_run_of_decodes_equals_its_steps(
+    case: tuple[str, str, int], seqs: int, context: int, steps: int
+) -> None:
+    cost = compiled(*case)
+    shape = StepShape(decode_seqs=seqs, decode_context_tokens=context, logits=seqs)
+    first, gpu_ns = cost.price_decodes(shape, steps)
+    one_by_one = [
+        cost.price(shape._replace(decode_context_tokens=context + step * seqs))
+        for step in range(steps)
+    ]
+    assert gpu_ns.dtype == np.int64
+    assert gpu_ns.tolist() == [price.gpu_ns for price in one_by_one]
+    assert {price[1:] for price in one_by_one} == {first[1:]}
+    assert first == one_by_one[0]
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(shapes(), min_size=1, max_size=20))
+def test_split_adds_up_to_the_price(case: tuple[str, str, int], rows: list[StepShape]) -> None:
+    cost = compiled(*case)
+    split = cost.split(columns(rows))
+    assert tuple(split) == accounts.GPU_ACCOUNTS
+    total_s = np.sum(list(split.values()), axis=0)
+    priced_ns = np.array([cost.price(row).gpu_ns for row in rows])
+    assert np.abs(total_s * 1e9 - priced_ns).max() <= 1.0
+    assert all((seconds >= -1e-12).all() for seconds in split.values())
+
+
+def test_split_of_a_decode_step_has_no_prefill() -> None:
+    split = compiled("llama-3.1-8b", "h200", 1).split(columns([decode(64, 1000)]))
+    seconds = {account: float(values[0]) for account, values in split.items()}
+    assert seconds[accounts.PREFILL_COMPUTE] == seconds[accounts.PREFILL_MEMORY] == 0
+    assert seconds[accounts.COMMUNICATION] == 0
+    # 15 GB of weights and 8.4 GB of keys and values at 4.8 TB/s, neither at full efficiency.
+    assert 15.0e9 / 4.8e12 < seconds[accounts.DECODE_WEIGHT_READS] < 1.4 * 15.0e9 / 4.8e12
+    assert 8.4e9 / 4.8e12 < seconds[accounts.DECODE_STATE_READS] < 1.4 * 8.4e9 / 4.8e12
+
+
+def test_split_gives_prefills_what_they_add() -> None:
+    cost = compiled("llama-3.1-8b", "h200", 1)
+    mixed, alone = prefill(2000, decodes=32, context=1000), decode(32, 1000)
+    split = cost.split(columns([mixed, alone]))
+    decode_accounts = set(accounts.GPU_ACCOUNTS) - {
+        accounts.PREFILL_COMPUTE,
+        accounts.PREFILL_MEMORY,
+    }
+    for account in decode_accounts:
+        assert split[account][0] == pytest.approx(split[account][1], rel=1e-12)
+    assert split[accounts.PREFILL_COMPUTE][0] > 3 * split[accounts.PREFILL_MEMORY][0] > 0
+
+
+def test_ranks_communicate() -> None:
+    split = compiled("llama-3.1-70b", "h100", 4).split(columns([decode(64, 100), prefill(2000)]))
+    assert (split[accounts.COMMUNICATION] > 0).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_more_work_never_costs_less(case: tuple[str, str, int]) -> None:
+    cost = compiled(*case)
+    by_seqs = [cost.price(decode(n, 1000)).gpu_ns for n in range(MAX_SEQS + 1)]
+    by_context = [cost.price(decode(16, n)).gpu_ns for n in range(0, 30_000, 500)]
+    by_tokens = [cost.price(prefill(n)).gpu_ns for n in range(1, MAX_TOKENS + 1, 7)]
+    by_start = [cost.price(prefill(64, start=n)).gpu_ns for n in range(0, 30_000, 500)]
+    for prices in (by_seqs, by_context, by_tokens, by_start):
+        assert all(a <= b for a, b in pairwise(prices))
+
+
+def test_host_terms_follow_the_launch_mode() -> None:
+    dense, moe = compiled("llama-3.1-8b", "h200", 1), compiled("qwen3-30b-a3b", "h200", 1)
+    assert dense.price(decode(8, 100))[1:] == (1_000_000, 1_000_000, 0)
+    assert dense.price(prefill(500))[1:] == (1_500_000, 32 * 330_000, 300_000)
+    assert dense.price(prefill(513))[1:] == (1_500_000, 32 * 700_000, 300_000)
+    assert dense.price(decode(513, 100))[1:] == (1_500_000, 32 * 700_000, 0)
+    assert moe.price(prefill(513)).launch_ns == 48 * 1_350_000
+    assert dense.schedule_ns(100) == 80_000 + 100 * 10_500
+    assert dense.update_ns(100) == 70_000 + 100 * 6_800
+
+
+def test_decodes_are_padded_to_the_graph() -> None:
+    cost = compiled("llama-3.1-8b", "h200", 1)
+    # The same graph, so the same time but for attention and logits.
+    assert cost.token_ns[9] == cost.token_ns[16] < cost.token_ns[17]
+    assert cost.token_ns[513] < cost.token_ns[600]
+
+
+def test_description_adds_up_and_shows_the_work() -> None:
+    cost = compiled("llama-3.1-8b", "h200", 1)
+    shape = prefill(1000, start=200, decodes=20, context=500)
+    rows = {row.name: row for row in cost.describe(shape)}
+    assert sum(row.seconds for row in rows.values()) * 1e9 == pytest.approx(
+        cost.price(shape).gpu_ns, abs=1
+    )
+    assert rows["gate_up"].weight_bytes == 32 * 2 * 4096 * 14336 * 2
+    assert rows["gate_up"].flops == 2 * 1020 * 32 * 2 * 4096 * 14336
+    assert rows["prefill_attention"].flops == 4 * 32 * 128 * 32 * shape.prefill_pairs
+    assert rows["prefill_attention"].state_bytes == 1200 * 131_072
+    assert rows["gate_up"].bound == "compute"
+    assert cost.describe(StepShape()) == []
+
+
+def test_evidence_covers_every_account() -> None:
+    for case in CASES:
+        assert tuple(compiled(*case).evidence()) == accounts.GPU_ACCOUNTS
+    h200 = compiled("llama-3.1-8b", "h200", 1)
+    assert h200.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"
+    assert compiled("opt-13b", "a100", 1).evidence()[accounts.DECODE_STATE_READS] == "datasheet"
+    several = compiled("llama-3.1-70b", "h100", 4).evidence()
+    assert several[accounts.DECODE_WEIGHT_READS] == "extrapolated"
+    assert several[accounts.COMMUNICATION] == "assumed"
+    assert {source["what"] for source in h200.sources()} >= {
+        "H200-SXM hbm_bytes_per_s",
+        "h200-vllm-0.25 gemm_memory",
+        "vllm-0.25 schedule_base_s",
+    }
+
+
+def test_distinct_experts() -> None:
+    tokens = np.array([0.0, 1, 4, 16, 64, 128])
+    reached = distinct_experts(256, 8, tokens)
+    assert np.round(reached, 1).tolist() == [0.0, 8.0, 30.5, 102.0, 222.4, 251.6]
+    assert distinct_experts(8, 8, tokens).tolist() == [0, 8, 8, 8, 8, 8]
+
+
+def test_operators_touch_every_weight_once() -> None:
+    for name in ("llama-3.1-8b", "qwen2.5-7b", "opt-13b", "mixtral-8x7b", "qwen3-30b-a3b"):
+        rank = shard(load_model(name), 1)
+        # Enough tokens to reach every expert.
+        operators = token_operators(rank, np.array([1e6]))
+        weight_bytes = sum(op.calls * float(op.weight_bytes[0]) for op in operators)
+        model = rank.model
+        tables = (1 if model.tie_word_embeddings else 2) * model.embedding_params
+        matrices = rank.weight_bytes - 2 * tables
+        assert weight_bytes == pytest.approx(matrices, rel=2e-3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_sharding_conserves_weights(ranks: int) -> None:
+    model = load_model("llama-3.1-70b")
+    assert shard(model, 1).weight_bytes == 2 * model.total_params
+    replicated = 2 * (2 * model.num_layers + 1) * model.hidden_size
+    whole = ranks * (shard(model, ranks).weight_bytes - replicated) + replicated
+    assert whole == 2 * model.total_params
+
+
+def test_kv_heads_are_replicated_beyond_their_number() -> None:
+    model = load_model("llama-3.1-70b")
+    assert shard(model, 8).kv_bytes_per_token * 8 == model.kv_bytes_per_token
+    assert shard(model, 16).kv_bytes_per_token == shard(model, 8).kv_bytes_per_token
+    assert shard(model, 16).local.num_key_value_heads == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "reason"),
+    [
+        ("llama-3.1-8b", 0, "must be at least 1"),
+        ("llama-3.1-8b", 3, "32 attention heads are not a multiple of 3"),
+        ("llama-3.1-8b", 64, "32 attention heads are not a multiple of 64"),
+        ("qwen2.5-7b", 28, "not a multiple of 28; sizes that do: 1, 2, 4$"),
+        ("qwen2.5-7b", 7, "4 KV heads neither divide into nor replicate over 7"),
+        ("qwen2.5-14b", 5, "8 KV heads neither"),
+    ],
+)
+def test_ranks_that_do_not_divide(model: str, ranks: int, reason: str) -> None:
+    with pytest.raises(ScenarioError, match=reason):
+        shard(load_model(model), ranks)
+
+
+def test_limits_are_checked() -> None:
+    model, gpu = load_model("llama-3.1-8b"), load_gpu("h200")
+    with pytest.raises(ScenarioError, match="max_num_seqs 10 must be"):
+        compile_step_cost(model, gpu, max_num_batched_tokens=5, max_num_seqs=10)
+    with pytest.raises(ScenarioError, match=f"{MAX_TOKENS + 1} tokens"):
+        compiled("llama-3.1-8b", "h200", 1).price(prefill(MAX_TOKENS + 1))
+    with pytest.raises(ScenarioError, match="TPU-v5e has no known device-to-device link"):
+        compile_step_cost(
+            model,
+            replace(load_gpu("tpu-v5e"), fabric_bytes_per_s=None),
+            tensor_parallel_size=2,
+            max_num_batched_tokens=64,
+            max_num_seqs=8,
+        )
+
+
+def test_unfitted_gpu_is_near_a_published_fit() -> None:
+    """DistServe's profile of its own engine: OPT-13B, one A100-80G (simdistserve, 2024)."""
+    cost = compiled("opt-13b", "a100", 1)
+    for seqs, context in ((16, 512), (32, 512), (64, 256), (90, 256)):
+        published_s = (19.93 + 6.27e-4 * seqs * context + 0.0385 * seqs) / 1e3
+        assert cost.price(decode(seqs, context)).gpu_ns / 1e9 == pytest.approx(published_s, rel=0.2)
+    for tokens in (512, 1024, 2048):
+        published_s = (18.10 + 0.1019 * tokens + 7.12e-6 * tokens**2) / 1e3
+        assert cost.price(prefill(tokens)).gpu_ns / 1e9 == pytest.approx(published_s, rel=0.1)
+
+
+def test_pricing_is_cheap() -> None:
+    """Wide bars: a busy machine must not fail them. The printed numbers are the point."""
+    cost, shape = compiled("qwen3-30b-a3b", "h200", 1), decode(100, 1000)
+    mixed = prefill(500, decodes=100, context=1000)
+    calls = 5000
+
+    def microseconds(call: str) -> float:
+        names = {"cost": cost, "shape": shape, "mixed": mixed}
+        return min(timeit.repeat(call, globals=names, number=calls, repeat=5)) / calls * 1e6
+
+    compile_s = min(timeit.repeat(lambda: compiled.__wrapped__(*CASES[1]), number=1, repeat=3))
+    price_us = max(microseconds("cost.price(shape)"), microseconds("cost.price(mixed)"))
+    run_us = microseconds("cost.price_decodes(shape, 100)")
+    print(f"\ncompile {compile_s * 1e3:.1f} ms, price {price_us:.2f} us, 100 steps {run_us:.1f} us")
+    assert compile_s < 0.3
+    assert price_us < 10
+    assert run_us < 40
