@@ -15,7 +15,7 @@ from reports.facts import (
     utilisation_rows,
 )
 from reports.verdict import conditions_text, requests_sentence, verdict
-from reports.words import STATISTICS, duration, percent
+from reports.words import STATISTICS, duration, listed, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,19 +65,22 @@ class _Printer:
         rows = latency_rows(summary)
         if not rows:
             return
-        populations = list(dict.fromkeys(row.population for row in rows if row.population))
-        over = f", {populations[0]}" if len(populations) == 1 else ""
-        self._heading(f"Latency{over}")
-        table = self._table("", *STATISTICS, "", "over", "evidence")
+        self._heading("Latency")
+        table = self._table("", *STATISTICS, "", "evidence")
         for column in table.columns[1 : len(STATISTICS) + 1]:
             column.justify = "right"
-        # The requests a row is over are said once where they agree, else in the row.
-        table.columns[-2].header = "" if len(populations) < 2 else table.columns[-2].header
+        metrics_over: dict[str, list[str]] = {}
         for row in rows:
-            own = row.population if len(populations) > 1 else ""
-            cells = [row.label, *row.cells, row.unit, own, row.evidence]
+            cells = (row.label, *row.cells, row.unit, row.evidence)
             table.add_row(*(self._text(cell) for cell in cells))
+            metrics_over.setdefault(row.population, []).append(row.label)
         self._show(table)
+        over = [
+            f"{listed(labels)} over {population}" if len(metrics_over) > 1 else f"over {population}"
+            for population, labels in metrics_over.items()
+            if population
+        ]
+        self._show(self._text("; ".join(over), "dim"))
 
     def _gauges(self, summary: Summary) -> None:
         from rich.table import Table
@@ -87,7 +90,7 @@ class _Printer:
         if not left and not right:
             return
         self._heading("Throughput and utilisation")
-        side_by_side = Table.grid(padding=(0, 4, 0, 0))
+        side_by_side = Table.grid(padding=(0, 3, 0, 0))
         side_by_side.add_row(*(self._gauge_table(rows) for rows in (left, right) if rows))
         self._show(side_by_side)
 
@@ -95,7 +98,7 @@ class _Printer:
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column()
+        table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column()
         for row in rows:

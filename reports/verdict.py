@@ -13,6 +13,8 @@ from reports.words import (
     listed,
     percent,
     significant,
+    target,
+    whole_percent,
 )
 
 Tone = Literal["good", "bad", "plain"]
@@ -65,8 +67,8 @@ def verdict(summary: Summary) -> Verdict:
 def slo_targets(summary: Summary) -> dict[str, float]:
     """The latency targets that are set, as metric name -> seconds, in the usual order."""
     slo = section(summary, "conditions", "slo")
-    targets = {name: slo.get(f"{name}_s") for name in LATENCY_LABELS}
-    return {name: target for name, target in targets.items() if is_number(target)}
+    targets_s = {name: slo.get(f"{name}_s") for name in LATENCY_LABELS}
+    return {name: value_s for name, value_s in targets_s.items() if is_number(value_s)}
 
 
 def requests_sentence(summary: Summary) -> str:
@@ -109,7 +111,9 @@ def conditions_text(summary: Summary) -> str:
     policies = [str(conditions[key]) for key in ("scheduler", "router") if conditions.get(key)]
     cost_model = conditions.get("cost_model")
     seed = conditions.get("seed")
-    evidence = ", ".join(f"{percent(share)} {label}" for label, share in evidence_shares(summary))
+    evidence = ", ".join(
+        f"{whole_percent(share)} {label}" for label, share in evidence_shares(summary)
+    )
     parts = [
         f"{system_text(summary)} ({', '.join(layout)})" if layout else system_text(summary),
         " ".join([str(conditions.get("engine") or ""), *policies]).strip(),
@@ -124,7 +128,7 @@ def conditions_text(summary: Summary) -> str:
 
 def _targets_text(targets: dict[str, float]) -> str:
     return ", ".join(
-        f"{LATENCY_LABELS[name]} ≤ {duration(target)}" for name, target in targets.items()
+        f"{LATENCY_LABELS[name]} ≤ {target(target_s)}" for name, target_s in targets.items()
     )
 
 
@@ -151,7 +155,7 @@ def _distance(summary: Summary) -> list[str]:
     at = f" ({significant(limit)} requests/s)" if is_number(limit) else ""
     if load >= 1:
         return [f"the offered load is {significant(load)} times saturation{at}, so queues grow"]
-    return [f"the load is {percent(load)} of saturation{at}"]
+    return [f"the load is {whole_percent(load)} of saturation{at}"]
 
 
 def _reason(summary: Summary) -> str:

@@ -76,6 +76,11 @@ def percent(fraction: float) -> str:
     return f"{fraction:.1%}"
 
 
+def whole_percent(fraction: float) -> str:
+    """Write a fraction as a percentage without decimals, for shares that need none: 23%."""
+    return "<1%" if 0 < fraction < 0.005 else f"{fraction:.0%}"
+
+
 def duration_unit(values_s: Iterable[object]) -> tuple[str, float]:
     """Choose a unit for a row of durations: its name and how many of it make a second.
 
@@ -94,6 +99,12 @@ def duration(value_s: object) -> str:
         return MISSING
     unit, per_second = duration_unit([value_s])
     return f"{significant(value_s * per_second)} {unit}"
+
+
+def target(value_s: float) -> str:
+    """Write a target as it was set, without digits it did not have: 50 ms."""
+    unit, per_second = duration_unit([value_s])
+    return f"{value_s * per_second:.6g} {unit}"
 
 
 def byte_size(num_bytes: float) -> str:

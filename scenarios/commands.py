@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scenarios.load import dump_scenario
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from scenarios.simulate import RunResult
 
 
 def run_simulate(
@@ -38,7 +44,7 @@ def run_simulate(
     return attainment
 
 
-def _with_progress[T](run: Callable[[Callable[[int, int], None] | None], T]) -> T:
+def _with_progress(run: Callable[[Callable[[int, int], None] | None], RunResult]) -> RunResult:
     """Show a bar on stderr when that is a terminal."""
     if not sys.stderr.isatty():
         return run(None)

@@ -36,7 +36,7 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
 
 
 def parse_scenario(values: Mapping[str, Any], *, where: str = "scenario") -> Scenario:
-    """Validate a nested mapping. Raises ScenarioError with one line for each thing that is wrong."""
+    """Validate a nested mapping. Raises ScenarioError, one line for each thing wrong."""
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:

@@ -104,7 +104,7 @@ def _rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[di
         return amount / window if window else None
 
     over = f"measured window of {window:.6g} s"
-    single = [
+    single: list[tuple[str, float | None, str, str]] = [
         ("request_throughput", rate(int(finished.sum())), "requests/s", over),
         ("input_throughput", rate(prompts), "tokens/s", over),
         ("output_throughput", rate(outputs), "tokens/s", over),
@@ -117,7 +117,10 @@ def _rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[di
         ("cache_hit_fraction", _share(cached, prompts), "fraction", "prompts of finished requests"),
         ("preemptions", int(sum(requests.preemptions)), "count", "all requests"),
     ]
-    figures = [_figure(name, "value", *rest, count=arrived) for name, *rest in single]
+    figures = [
+        _figure(name, "value", value, unit, population, count=arrived)
+        for name, value, unit, population in single
+    ]
     usable = log.pool.engine.num_gpu_blocks - 1
     free_mean, _ = time_weighted(log, "free_blocks")
     free_least = min((int(s.column("free_blocks").min()) for s in log.steps if len(s)), default=0)
@@ -213,7 +216,7 @@ def _slo(log: RunLog, metrics: RequestMetrics, slo: Slo) -> dict[str, Any]:
 
 
 def _evidence_shares(build: Build, books: TimeBooks, metrics: RequestMetrics) -> dict[str, float]:
-    """Share of the finished requests' served time by evidence label; waiting has none of its own."""
+    """Share of finished requests' served time by evidence label; waiting has none of its own."""
     labels = build.cost.evidence()
     fallback = labels["launch_and_host"]
     total_ns = books.e2e_ns[metrics.finished].sum(axis=0)

@@ -1,1 +1,1 @@
-"""The cluster in motion, and the contracts it is handed: clock, requests, engine, KV blocks, books."""
+"""The cluster in motion and the contracts it is handed: clock, requests, engine, KV, books."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sim.request import Request, Status
 from sim.shape import StepShape, causal_pairs
@@ -13,11 +12,11 @@ if TYPE_CHECKING:
     from sim.engine_view import EngineView
 
 UNTIL_CHANGE = 1 << 60
-"""For `BatchBuilder.plan`: the choice stands until a request arrives, leaves or lacks a block."""
+"""For `BatchBuilder.plan`: the choice stands until a request arrives or lacks a block, or one leaves
+while others wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What one step computes, and how often it may be repeated unchanged."""
 
     shape: StepShape
@@ -68,12 +67,12 @@ class BatchBuilder:
         view = self._view
         group = view.decode_group
         queue: Iterable[Request] = view.running
-        if self._decoding is None and len(group) <= self._token_budget:
+        if self._decoding is None and len(group.members) <= self._token_budget:
             due = group.blocks_due(1)
             if due <= view.kv.free_blocks:
                 view.kv.take(due)
                 self._all_decodes = True
-                self._token_budget -= len(group)
+                self._token_budget -= len(group.members)
                 queue = view.prefilling
         for request in list(queue):
             while self._can_add(request) and not self._add(request, None):
@@ -129,7 +128,7 @@ class BatchBuilder:
         """
         group = self._view.decode_group
         held_back: list[Request] = []
-        seqs, context = len(group), group.context_tokens
+        seqs, context = len(group.members), group.context_tokens
         decodes = self._all_decodes or bool(self._decoding)
         if not decodes:
             seqs = context = 0

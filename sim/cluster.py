@@ -152,7 +152,7 @@ def run_cluster(
             waiting=None if order is None else SortedQueue(order),
             replica=replica,
             on_leave=source.left,
-            on_load=publish,
+            on_load=publish if pool.replicas > 1 else None,
         )
         engines.append(engine)
     env.process(source.run())

@@ -61,6 +61,8 @@ class DecodeGroup:
 
     def blocks_due(self, steps: int) -> int:
         """New KV blocks the next ``steps`` decode steps of the whole group need."""
+        if steps == 1:
+            return self._due_by_phase[self.steps % self._block_size]
         cycles, rest = divmod(steps, self._block_size)
         due = cycles * len(self.members)
         phase = self.steps % self._block_size

@@ -41,11 +41,6 @@ class _InFlight:
     first_tokens: list[Request] = field(default_factory=list)
     finishing: list[Request] = field(default_factory=list)
 
-    @property
-    def changes_batch(self) -> bool:
-        """Whether the plan after next may differ once this has been read."""
-        return self.is_empty or bool(self.finishing)
-
 
 @dataclass(slots=True)
 class _Jump:
@@ -83,7 +78,7 @@ class Engine:
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
-        on_load: Callable[[int, int, int], None] = lambda replica, waiting, running: None,
+        on_load: Callable[[int, int, int], None] | None = None,
     ) -> None:
         """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
         (replica, waiting, running) whenever one of them has changed."""
@@ -153,12 +148,13 @@ class Engine:
         return None
 
     def _receive(self) -> None:
-        self.view.now_ns = self._now_ns
-        for request in self._inbox:
-            request.num_target_tokens = request.prompt_tokens
-            self._requests.seen_ns[request.index] = self._now_ns
-            self.view.waiting.add(request)
-        self._inbox.clear()
+        now_ns = self.view.now_ns = self._now_ns
+        if self._inbox:
+            for request in self._inbox:
+                request.num_target_tokens = request.prompt_tokens
+                self._requests.seen_ns[request.index] = now_ns
+                self.view.waiting.add(request)
+            self._inbox.clear()
 
     def _schedule(self) -> Plan:
         view = self.view
@@ -167,7 +163,7 @@ class Engine:
                 view.kv.register(request, view.hashed_tokens(request))
         plan = self._scheduler(view)
         self.steps.plans += 1
-        row = len(self.steps)
+        row = self.steps.num_rows
         for request in view.newly_admitted:
             self._requests.admitted(request, view.now_ns, row)
         for request in view.newly_preempted:
@@ -189,7 +185,8 @@ class Engine:
             or not plan.decodes
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
-            or (self._in_flight and self._in_flight[0].changes_batch)
+            or (self._in_flight and self._in_flight[0].is_empty)
+            or (self._in_flight and self._in_flight[0].finishing and self.view.waiting)
             or (self.view.kv.shares_output and self.view.waiting)
         ):
             return 1
@@ -198,7 +195,8 @@ class Engine:
 
     def _step(self, plan: Plan) -> Process:
         """Launch one step; read the oldest in flight once the pipeline is full."""
-        view, now_ns = self.view, self._now_ns
+        view = self.view
+        now_ns = view.now_ns
         schedule_ns = self._cost.schedule_ns(len(view.running))
         shape = plan.shape
         if not shape.num_tokens:
@@ -214,9 +212,10 @@ class Engine:
             price = self._cost.price(shape)
             launched_ns, end_ns = launch_step(now_ns, self._gpu_free_ns, schedule_ns, price)
             update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
-            batch = _InFlight(end_ns, update_ns, len(self.steps))
+            batch = _InFlight(end_ns, update_ns, self.steps.num_rows)
             self._gpu_free_ns = end_ns
-            self._log(plan, 1, now_ns, price.gpu_ns)
+            state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
+            self.steps.append(1, now_ns, end_ns, price.gpu_ns, shape, *state)
             self._commit(plan, batch)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
@@ -226,40 +225,55 @@ class Engine:
 
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
-        view, group, now_ns = self.view, self.view.decode_group, self._now_ns
-        schedule_ns = self._cost.schedule_ns(len(view.running))
-        update_ns = self._cost.update_ns(len(group))
+        view, group, now_ns = self.view, self.view.decode_group, self.view.now_ns
         price, gpu_ns = self._cost.price_decodes(plan.shape, steps)
-        if self._in_flight:
-            oldest = self._in_flight[0]
+        schedule_ns = self._cost.schedule_ns(len(view.running))
+        update_ns = self._cost.update_ns(len(group.members))
+        before = self._in_flight.popleft() if self._in_flight else None
+        if before is not None:
+            rest_running = len(view.running) - len(before.finishing)
             times = run_async(
-                now_ns, oldest.gpu_end_ns, oldest.update_ns, schedule_ns, update_ns, price, gpu_ns
+                now_ns,
+                before.gpu_end_ns,
+                (schedule_ns, before.update_ns),
+                (self._cost.schedule_ns(rest_running), update_ns),
+                price,
+                gpu_ns,
             )
+            self._read_at(before, times.plan_ns.item(1))
         else:
             times = run_sync(now_ns, schedule_ns, update_ns, price, gpu_ns)
         if plan.until_ns is not None:
             steps = max(1, int(times.plan_ns[:steps].searchsorted(plan.until_ns)))
+
+        state = (len(view.running), len(view.waiting), view.kv.free_blocks)
         jump = self._jumping = _Jump(times.plan_ns[: steps + 1], Alarm(self._env, self.replica))
-        timer = Alarm(self._env, self.replica).ring(int(times.plan_ns[steps]) - now_ns)
+        timer = Alarm(self._env, self.replica).ring(times.plan_ns.item(steps) - now_ns)
         timer.callbacks.append(lambda _: jump.end_after(steps, 0))
         yield jump.ended
         self._jumping = None
         steps = jump.steps
 
-        row = len(self.steps)
-        self._gpu_free_ns = int(times.gpu_end_ns[steps - 1])
-        self._log(plan, steps, now_ns, int(gpu_ns[:steps].sum()))
-        view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
-        batch = _InFlight(self._gpu_free_ns, update_ns, row)
-        self._leave_group(group.advance(steps), batch)
-        self._in_flight.append(batch)
-        # The step before the run (async) or the run's own (sync) have been read on the way.
-        first_read = self._in_flight.popleft()
-        for request in first_read.first_tokens:
-            self._requests.first_token_ns[request.index] = int(times.plan_ns[1])
+        self._gpu_free_ns = times.gpu_end_ns.item(steps - 1)
+        batch = _InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
+        busy_ns = int(gpu_ns[:steps].sum())
+        self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
         self.steps.visible_ns.frombytes(times.plan_ns[1 : steps + 1].tobytes())
-        for request in first_read.finishing:
-            self._finish(request, first_read.row)
+        view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
+        self._leave_group(group.advance(steps), batch)
+        if before is not None:
+            self._in_flight.append(batch)
+        else:
+            self._apply(batch)
+
+    def _read_at(self, batch: _InFlight, visible_ns: int) -> None:
+        """Apply a step's outputs at a later instant, in the middle of a jump."""
+        for request in batch.first_tokens:
+            self._requests.first_token_ns[request.index] = visible_ns
+        batch.first_tokens.clear()
+        if batch.finishing:
+            alarm = Alarm(self._env, self.replica).ring(visible_ns - self.view.now_ns)
+            alarm.callbacks.append(lambda _: self._apply(batch))
 
     def _commit(self, plan: Plan, batch: _InFlight) -> None:
         """Book what the step computes: tokens, samples, who decodes next and who is done."""
@@ -296,11 +310,14 @@ class Engine:
         batch = self._in_flight.popleft()
         visible_ns = max(host_free_ns, batch.gpu_end_ns) + batch.update_ns
         yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
-        if batch.is_empty:
-            return
-        self.steps.visible_ns.append(visible_ns)
+        if not batch.is_empty:
+            self.steps.visible_ns.append(visible_ns)
+            self._apply(batch)
+
+    def _apply(self, batch: _InFlight) -> None:
+        """The outputs of a step are visible now: first tokens are out, last ones end requests."""
         for request in batch.first_tokens:
-            self._requests.first_token_ns[request.index] = visible_ns
+            self._requests.first_token_ns[request.index] = self._now_ns
         for request in batch.finishing:
             self._finish(request, batch.row)
 
@@ -314,20 +331,7 @@ class Engine:
         self._publish_load()
         self._on_leave(request)
 
-    def _log(self, plan: Plan, steps: int, plan_ns: int, gpu_ns: int) -> None:
-        view = self.view
-        self.steps.append(
-            steps,
-            plan_ns,
-            self._gpu_free_ns,
-            gpu_ns,
-            plan.shape,
-            len(view.running),
-            len(view.waiting),
-            view.kv.free_blocks,
-            plan.preempted,
-        )
-
     def _publish_load(self) -> None:
-        view = self.view
-        self._on_load(self.replica, len(view.waiting) + len(self._inbox), len(view.running))
+        if self._on_load is not None:
+            view = self.view
+            self._on_load(self.replica, len(view.waiting) + len(self._inbox), len(view.running))

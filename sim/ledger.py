@@ -160,5 +160,5 @@ def _cumulative(posted: Int64) -> Int64:
 
 
 def waits_only(account: str) -> bool:
-    """Whether an account is time spent waiting for others, so that it has no evidence of its own."""
+    """Whether an account is time spent waiting for others: it has no evidence of its own."""
     return account in (ADMISSION_QUEUE, SCHEDULING_WAIT)

@@ -54,7 +54,8 @@ class RequestMetrics:
     @property
     def finished(self) -> NDArray[np.bool_]:
         """Which requests finished."""
-        return self.status == Status.FINISHED
+        finished: NDArray[np.bool_] = self.status == Status.FINISHED
+        return finished
 
     def meets(self, metric: str, target_s: float) -> NDArray[np.bool_]:
         """Which finished requests meet one target; no TPOT meets any."""

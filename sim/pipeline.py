@@ -58,15 +58,15 @@ def run_sync(
 def run_async(
     now_ns: int,
     gpu_free_ns: int,
-    first_update_ns: int,
-    schedule_ns: int,
-    update_ns: int,
+    first_host_ns: tuple[int, int],
+    host_ns: tuple[int, int],
     price: StepPrice,
     gpu_ns: Int64,
 ) -> RunTimes:
     """A run with one step in flight before it, which ends at ``gpu_free_ns``.
 
-    ``first_update_ns`` is the update of that step, ``update_ns`` that of the run's own.
+    ``first_host_ns`` is (scheduling the run's first step, updating from the step before);
+    ``host_ns`` is the same for the run's own steps.
     """
     k = len(gpu_ns)
     plan_ns = np.empty(k + 1, np.int64)
@@ -74,25 +74,28 @@ def run_async(
     # Once the host has launched a step before the GPU is done with the one before, and every
     # step takes the GPU longer than the host, the GPU never waits again.
     delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns
-    host_ns = schedule_ns + max(delay_ns, launch_ns + tail_ns)
-    gpu_bound = int(gpu_ns.min()) >= host_ns + max(first_update_ns, update_ns)
+    longest_host_ns = (
+        max(first_host_ns[0], host_ns[0])
+        + max(delay_ns, launch_ns + tail_ns)
+        + max(first_host_ns[1], host_ns[1])
+    )
+    gpu_bound = int(gpu_ns.min()) >= longest_host_ns
     done = 0
-    update = first_update_ns
-    for step_ns in gpu_ns.tolist():
-        if gpu_bound and now_ns + host_ns <= gpu_free_ns:
-            break
+    schedule_ns, update_ns = first_host_ns
+    while done < k and not (gpu_bound and now_ns + longest_host_ns <= gpu_free_ns):
+        step_ns = gpu_ns.item(done)
         plan_ns[done] = now_ns
         launched_ns = now_ns + schedule_ns + launch_ns
         gpu_start_ns = max(gpu_free_ns, now_ns + schedule_ns + delay_ns)
-        now_ns = max(launched_ns, gpu_free_ns) + update
+        now_ns = max(launched_ns, gpu_free_ns) + update_ns
         gpu_free_ns = max(gpu_start_ns + step_ns, launched_ns + tail_ns)
         end_ns[done] = gpu_free_ns
-        update = update_ns
+        schedule_ns, update_ns = host_ns
         done += 1
     plan_ns[done] = now_ns
     if done < k:
         np.cumsum(gpu_ns[done:], out=end_ns[done:])
         end_ns[done:] += gpu_free_ns
-        plan_ns[done + 1] = gpu_free_ns + update
-        plan_ns[done + 2 :] = end_ns[done:-1] + update_ns
+        plan_ns[done + 1] = gpu_free_ns + update_ns
+        plan_ns[done + 2 :] = end_ns[done:-1] + host_ns[1]
     return RunTimes(plan_ns, end_ns)

@@ -96,14 +96,15 @@ class StepLog:
     )
 
     def __init__(self) -> None:
-        self._columns = {name: array("q") for name in self.COLUMNS}
-        self._appends = [column.append for column in self._columns.values()]
+        self._rows = array("q")
+        self._width = len(self.COLUMNS)
         self.visible_ns = array("q")
+        self.num_rows = 0
         self.plans = 0
         """Scheduler calls, empty plans included."""
 
     def __len__(self) -> int:
-        return len(self._columns["steps"])
+        return self.num_rows
 
     def append(
         self,
@@ -121,23 +122,14 @@ class StepLog:
 
         The shape is that of the first step; in a run only the context grows.
         """
-        values = (
-            steps,
-            plan_ns,
-            gpu_end_ns,
-            gpu_ns,
-            *shape,
-            running,
-            waiting,
-            free_blocks,
-            preempted,
-        )
-        for append, value in zip(self._appends, values, strict=True):
-            append(value)
+        self.num_rows += 1
+        state = (running, waiting, free_blocks, preempted)
+        self._rows.extend((steps, plan_ns, gpu_end_ns, gpu_ns, *shape, *state))
 
     def column(self, name: str) -> NDArray[np.int64]:
         """A column as int64 ``[rows]`` (a view: take it when the run is over)."""
-        return np.frombuffer(self._columns[name], np.int64)
+        rows = np.frombuffer(self._rows, np.int64).reshape(-1, self._width)
+        return rows[:, self.COLUMNS.index(name)]
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
         """All columns, by name."""

@@ -1,4 +1,4 @@
-"""Every token's time, recovered from the log: a token is there when its step's output is visible."""
+"""Every token's time, recovered from the log: it is there when its step's output is visible."""
 
 from __future__ import annotations
 
@@ -99,4 +99,5 @@ def _token_times(
     counts = index.steps[decode_rows]
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     token_steps = np.concatenate([index.first_step[sampled], np.repeat(starts, counts) + offsets])
-    return index.visible_ns[np.sort(token_steps)]
+    times: Int64 = index.visible_ns[np.sort(token_steps)]
+    return times

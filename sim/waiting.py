@@ -28,27 +28,21 @@ class WaitingQueue(Protocol):
         ...
 
 
-class FifoQueue:
+class FifoQueue(OrderedDict[Request, None]):
     """Order of arrival; preempted requests go to the head. All operations O(1)."""
 
-    def __init__(self) -> None:
-        self._requests: OrderedDict[Request, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
-
     def add(self, request: Request) -> None:
-        self._requests[request] = None
+        """Append a new arrival."""
+        self[request] = None
 
     def put_back(self, request: Request) -> None:
-        self._requests[request] = None
-        self._requests.move_to_end(request, last=False)
+        """Return a preempted request to the head."""
+        self[request] = None
+        self.move_to_end(request, last=False)
 
     def remove(self, request: Request) -> None:
-        del self._requests[request]
+        """Take a request out."""
+        del self[request]
 
 
 class SortedQueue:
@@ -65,11 +59,13 @@ class SortedQueue:
         return iter(self._requests)
 
     def add(self, request: Request) -> None:
+        """Put a request where its key belongs."""
         insort(self._requests, request, key=self._order)
 
     put_back = add
 
     def remove(self, request: Request) -> None:
+        """Take a request out."""
         del self._requests[bisect_left(self._requests, self._order(request), key=self._order)]
 
     def _order(self, request: Request) -> tuple[Any, int]:

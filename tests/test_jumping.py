@@ -74,7 +74,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
     steps = [s.columns() for s in log.steps]
     expanded = {
         name: [np.repeat(columns[name], columns["steps"]) for columns in steps]
-        for name in ("decode_seqs", "prefill_tokens", "running", "waiting", "preempted")
+        for name in ("decode_seqs", "prefill_tokens", "waiting", "preempted")
     }
     requests = log.requests
     return {

@@ -1,0 +1,172 @@
+"""Matplotlib figures as small SVG texts that are the same at every run and follow the page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#1f2329"
+MUTED = "#5f6772"
+GRID = "#e1e4e8"
+PAPER = "#fefefe"
+
+# Okabe and Ito's palette, safe for the common kinds of colour blindness, with lighter tints of
+# three for accounts that belong together.
+BLUE, SKY, GREEN, MINT = "#0072b2", "#56b4e9", "#009e73", "#7fcfb9"
+ORANGE, SAND, VERMILION, PINK = "#e69f00", "#f5d08a", "#d55e00", "#cc79a7"
+YELLOW, VIOLET, GREY, SILVER = "#f0e442", "#6a51a3", "#8a8f98", "#c3c7cd"
+
+_VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--rule",
+    PAPER: "--paper",
+    BLUE: "--blue",
+    VERMILION: "--vermilion",
+    VIOLET: "--violet",
+}
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "path.simplify": True,
+    "lines.linewidth": 1.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+@contextmanager
+def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
+    """A figure in our style; draw and render it before leaving."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def render(figure: Figure, name: str, alt: str) -> str:
+    """Write a figure as one ``<svg>`` element to stand inside a page.
+
+    ``name`` makes its ids unique in the page and its output repeatable; ``alt`` is its text
+    alternative. Colours of text and lines become CSS variables, so that a dark page can set them.
+    """
+    import matplotlib
+
+    buffer = io.StringIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata=metadata)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = _own_ids(text, name)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+    # The reader's own font: sizes stay, the family is the page's.
+    text = re.sub(
+        r"font: (?:(bold|\d{3}) )?([\d.]+px) [^;\"]*",
+        lambda m: f"font-size: {m[2]}" + (f"; font-weight: {m[1]}" if m[1] else ""),
+        text,
+    )
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var({variable}, {colour})")
+    return re.sub(r"\s*\n\s*", "\n", text).strip()
+
+
+def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = False) -> None:
+    """Scale an axis of durations logarithmically, with few ticks that carry their unit."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    from reports.words import target
+
+    low_s, high_s = low_s / 1.15, high_s * 1.15
+    axis = axes.yaxis if vertical else axes.xaxis
+    (axes.set_yscale if vertical else axes.set_xscale)("log")
+    (axes.set_ylim if vertical else axes.set_xlim)(low_s, high_s)
+    ticks = _log_ticks(low_s, high_s, 6 if vertical else 4)
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FixedFormatter([target(tick) for tick in ticks]))
+    axis.set_minor_locator(NullLocator())
+
+
+def time_unit(end_s: float) -> tuple[str, float]:
+    """The unit for an axis of simulated time, and its length in seconds."""
+    for unit, length_s in (("h", 3600.0), ("min", 60.0)):
+        if end_s >= 4 * length_s:
+            return unit, length_s
+    return "s", 1.0
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    for steps in ((1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
+        ticks = [
+            float(f"{step * 10.0**exponent:.6g}")
+            for exponent in exponents
+            for step in steps
+            if low <= step * 10.0**exponent <= high
+        ]
+        if len(ticks) <= most:
+            return ticks
+    return ticks[:: -(-len(ticks) // most)]
+
+
+def _own_ids(text: str, name: str) -> str:
+    """Drop ids nothing refers to; make the others the figure's own."""
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+
+    def renamed(match: re.Match[str]) -> str:
+        return f' id="{name}-{match[1]}"' if match[1] in used else ""
+
+    text = re.sub(r'\sid="([^"]+)"', renamed, text)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+
+
+def positive(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The finite values above zero, all that a logarithmic axis can show."""
+    kept: NDArray[np.float64] = values[np.isfinite(values) & (values > 0)]
+    return kept
