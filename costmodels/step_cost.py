@@ -19,7 +19,7 @@ from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
-from sim.protocols import StepPrice
+from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape
 
 _FREE = StepPrice(0)
@@ -44,6 +44,9 @@ class RooflineStepCost:
     decode_token_ns: float
     prefill_pair_ns: float
     prefill_token_ns: float
+    schedule_table_ns: list[int]
+    """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
+    update_table_ns: list[int]
     seq_tokens: int
     largest_graph: int
     full_graph_ns: tuple[int, int, int]
@@ -72,28 +75,28 @@ class RooflineStepCost:
         host = self.piecewise_ns if tokens <= self.largest_graph else self.eager_ns
         return StepPrice(round(gpu_ns), *host)
 
-    def price_decodes(self, shape: StepShape, steps: int, /) -> tuple[StepPrice, NDArray[np.int64]]:
+    def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
         decodes, context, logits = shape.decode_seqs, shape.decode_context_tokens, shape.logits
         first = self.price(shape)
         if not decodes:
-            return first, np.zeros(steps, dtype=np.int64)
+            return DecodeRun(first, np.zeros(steps, dtype=np.int64), 0)
         read = context + self.seq_tokens * decodes
         # Whole numbers below 2^53: the floats are exact.
         gpu_ns = np.arange(read, read + steps * decodes, decodes, dtype=np.float64)
         gpu_ns *= self.decode_token_ns
         gpu_ns += self.token_ns[decodes] + self.logit_ns[logits]
-        return first, np.rint(gpu_ns, out=gpu_ns).astype(np.int64)
+        # Rounded floats add up exactly below 2^53 ns, 104 days; longer contexts take longer.
+        cumulative_ns = np.cumsum(np.rint(gpu_ns, out=gpu_ns), out=gpu_ns).astype(np.int64)
+        return DecodeRun(first, cumulative_ns, first.gpu_ns)
 
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call."""
-        profile = self.profile
-        return to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
+        return self.schedule_table_ns[running]
 
     def update_ns(self, seqs: int, /) -> int:
         """Host time to apply a step's outputs, and of the loop around it."""
-        profile = self.profile
-        return to_ns(profile.driver_s + profile.update_base_s + profile.update_per_seq_s * seqs)
+        return self.update_table_ns[seqs]
 
     def split(
         self, columns: Mapping[str, NDArray[np.float64]], /
@@ -172,6 +175,14 @@ def compile_step_cost(
         decode_token_ns=tables.decode_token_s * NS_PER_S,
         prefill_pair_ns=tables.prefill_pair_s * NS_PER_S,
         prefill_token_ns=tables.prefill_token_s * NS_PER_S,
+        schedule_table_ns=[
+            to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
+            for running in range(max_num_seqs + 1)
+        ],
+        update_table_ns=[
+            to_ns(profile.driver_s + profile.update_base_s + profile.update_per_seq_s * seqs)
+            for seqs in range(max_num_seqs + 1)
+        ],
         seq_tokens=tables.seq_tokens,
         largest_graph=graph_sizes[-1] if graph_sizes else 0,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ _VARIABLES = {
     VIOLET: "--violet",
 }
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": ["DejaVu Sans"],
     "font.size": 9,
@@ -74,6 +74,18 @@ _STYLE: dict[str, Any] = {
 }
 
 
+WIDTH_IN = 8.0
+
+
+class Plot(NamedTuple):
+    """A figure to stand in a page."""
+
+    name: str
+    title: str
+    svg: str
+    caption: str
+
+
 @contextmanager
 def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
     """A figure in our style; draw and render it before leaving."""
@@ -101,17 +113,16 @@ def render(figure: Figure, name: str, alt: str) -> str:
         figure.savefig(buffer, format="svg", metadata=metadata)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # The style element would hold for the whole page; the page's own style says the same.
+    surplus = r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>"
+    text = re.sub(surplus, "", text, flags=re.DOTALL)
+    text = re.sub(r"(\d\.\d{2})\d+", r"\1", text)  # a hundredth of a point is never seen
     text = _own_ids(text, name)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
     # The reader's own font: sizes stay, the family is the page's.
-    text = re.sub(
-        r"font: (?:(bold|\d{3}) )?([\d.]+px) [^;\"]*",
-        lambda m: f"font-size: {m[2]}" + (f"; font-weight: {m[1]}" if m[1] else ""),
-        text,
-    )
+    text = text.replace(" font-family: 'DejaVu Sans';", "")
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable}, {colour})")
     return re.sub(r"\s*\n\s*", "\n", text).strip()
@@ -127,7 +138,7 @@ def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = F
     axis = axes.yaxis if vertical else axes.xaxis
     (axes.set_yscale if vertical else axes.set_xscale)("log")
     (axes.set_ylim if vertical else axes.set_xlim)(low_s, high_s)
-    ticks = _log_ticks(low_s, high_s, 6 if vertical else 4)
+    ticks = _log_ticks(low_s, high_s, 0.15 if vertical else 0.2)
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_major_formatter(FixedFormatter([target(tick) for tick in ticks]))
     axis.set_minor_locator(NullLocator())
@@ -141,8 +152,11 @@ def time_unit(end_s: float) -> tuple[str, float]:
     return "s", 1.0
 
 
-def _log_ticks(low: float, high: float, most: int) -> list[float]:
+def _log_ticks(low: float, high: float, least_gap: float) -> list[float]:
+    """Round values between the limits, no two nearer than a share of the axis."""
+    span = np.log(high / low)
     exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks: list[float] = []
     for steps in ((1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
         ticks = [
             float(f"{step * 10.0**exponent:.6g}")
@@ -150,9 +164,9 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
             for step in steps
             if low <= step * 10.0**exponent <= high
         ]
-        if len(ticks) <= most:
+        if all(gap >= least_gap * span for gap in np.diff(np.log(ticks))):
             return ticks
-    return ticks[:: -(-len(ticks) // most)]
+    return ticks[:: -(-len(ticks) // 4)]
 
 
 def _own_ids(text: str, name: str) -> str:

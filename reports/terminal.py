@@ -26,7 +26,9 @@ _MAX_WIDTH = 100
 _BAR_WIDTH = 28
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _TONES = {"good": "bold green", "bad": "bold red", "plain": "bold"}
-_ASCII = str.maketrans({"≤": "<=", "×": "x", "·": "|", "–": "-", "µ": "u", "’": "'"})
+_ASCII = str.maketrans(
+    {"≤": "<=", "\N{MULTIPLICATION SIGN}": "x", "·": "|", "\N{EN DASH}": "-", "µ": "u"}
+)
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:

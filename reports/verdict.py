@@ -95,7 +95,9 @@ def system_text(summary: Summary) -> str:
     """The system in a few words: ``Llama-3.1-8B on 2 x H200``."""
     conditions = section(summary, "conditions")
     gpu, gpus = conditions.get("gpu"), conditions.get("gpus")
-    hardware = f"{gpus:,.0f} × {gpu}" if gpu and is_number(gpus) else str(gpu or "")
+    hardware = (
+        f"{gpus:,.0f} \N{MULTIPLICATION SIGN} {gpu}" if gpu and is_number(gpus) else str(gpu or "")
+    )
     model = str(conditions.get("model") or "")
     return " on ".join(part for part in (model, hardware) if part) or "unnamed system"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TypeGuard
 
-MISSING = "–"
+MISSING = "\N{EN DASH}"
 """Stands where there is no number."""
 
 LATENCY_LABELS = {

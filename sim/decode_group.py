@@ -64,11 +64,10 @@ class DecodeGroup:
         if steps == 1:
             return self._due_by_phase[self.steps % self._block_size]
         cycles, rest = divmod(steps, self._block_size)
-        due = cycles * len(self.members)
-        phase = self.steps % self._block_size
-        for offset in range(rest):
-            due += self._due_by_phase[(phase + offset) % self._block_size]
-        return due
+        start = self.steps % self._block_size
+        stop = start + rest
+        wrapped = sum(self._due_by_phase[: max(stop - self._block_size, 0)])
+        return cycles * len(self.members) + sum(self._due_by_phase[start:stop]) + wrapped
 
     def needs_block(self, request: Request) -> bool:
         """Whether this member's next token opens a new block."""
@@ -76,7 +75,8 @@ class DecodeGroup:
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
         """The most steps, up to ``steps``, whose new blocks fit into ``free_blocks``."""
-        if self.blocks_due(steps) <= free_blocks:
+        most = len(self.members) * (steps // self._block_size + 1)
+        if most <= free_blocks or self.blocks_due(steps) <= free_blocks:
             return steps
         low, high = 0, steps  # blocks_due(low) fits, blocks_due(high) does not
         while high - low > 1:

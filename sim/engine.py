@@ -226,7 +226,7 @@ class Engine:
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
         view, group, now_ns = self.view, self.view.decode_group, self.view.now_ns
-        price, gpu_ns = self._cost.price_decodes(plan.shape, steps)
+        run = self._cost.price_decodes(plan.shape, steps)
         schedule_ns = self._cost.schedule_ns(len(view.running))
         update_ns = self._cost.update_ns(len(group.members))
         before = self._in_flight.popleft() if self._in_flight else None
@@ -237,12 +237,11 @@ class Engine:
                 before.gpu_end_ns,
                 (schedule_ns, before.update_ns),
                 (self._cost.schedule_ns(rest_running), update_ns),
-                price,
-                gpu_ns,
+                run,
             )
             self._read_at(before, times.plan_ns.item(1))
         else:
-            times = run_sync(now_ns, schedule_ns, update_ns, price, gpu_ns)
+            times = run_sync(now_ns, schedule_ns, update_ns, run)
         if plan.until_ns is not None:
             steps = max(1, int(times.plan_ns[:steps].searchsorted(plan.until_ns)))
 
@@ -256,7 +255,7 @@ class Engine:
 
         self._gpu_free_ns = times.gpu_end_ns.item(steps - 1)
         batch = _InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
-        busy_ns = int(gpu_ns[:steps].sum())
+        busy_ns = run.gpu_cumulative_ns.item(steps - 1)
         self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
         self.steps.visible_ns.frombytes(times.plan_ns[1 : steps + 1].tobytes())
         view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.protocols import StepPrice
+from sim.protocols import DecodeRun, StepPrice
 
 Int64 = NDArray[np.int64]
 
@@ -42,15 +42,14 @@ def launch_step(
     return launched_ns, max(gpu_start_ns + price.gpu_ns, launched_ns + price.tail_ns)
 
 
-def run_sync(
-    now_ns: int, schedule_ns: int, update_ns: int, price: StepPrice, gpu_ns: Int64
-) -> RunTimes:
+def run_sync(now_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun) -> RunTimes:
     """A run without async scheduling: every step waits for the one before, from start to end."""
+    price = run.first
+    gpu_ns = np.diff(run.gpu_cumulative_ns, prepend=0)
     gpu_part = np.maximum(gpu_ns + price.launch_delay_ns, price.launch_ns + price.tail_ns)
-    step_ns = gpu_part + (schedule_ns + update_ns)
     plan_ns = np.empty(len(gpu_ns) + 1, np.int64)
     plan_ns[0] = now_ns
-    np.cumsum(step_ns, out=plan_ns[1:])
+    np.cumsum(gpu_part + (schedule_ns + update_ns), out=plan_ns[1:])
     plan_ns[1:] += now_ns
     return RunTimes(plan_ns, plan_ns[1:] - update_ns)
 
@@ -60,42 +59,52 @@ def run_async(
     gpu_free_ns: int,
     first_host_ns: tuple[int, int],
     host_ns: tuple[int, int],
-    price: StepPrice,
-    gpu_ns: Int64,
+    run: DecodeRun,
 ) -> RunTimes:
     """A run with one step in flight before it, which ends at ``gpu_free_ns``.
 
     ``first_host_ns`` is (scheduling the run's first step, updating from the step before);
     ``host_ns`` is the same for the run's own steps.
     """
-    k = len(gpu_ns)
-    plan_ns = np.empty(k + 1, np.int64)
-    end_ns = np.empty(k, np.int64)
+    price, cumulative_ns = run.first, run.gpu_cumulative_ns
+    k = len(cumulative_ns)
     # Once the host has launched a step before the GPU is done with the one before, and every
     # step takes the GPU longer than the host, the GPU never waits again.
     delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns
-    longest_host_ns = (
-        max(first_host_ns[0], host_ns[0])
-        + max(delay_ns, launch_ns + tail_ns)
-        + max(first_host_ns[1], host_ns[1])
-    )
-    gpu_bound = int(gpu_ns.min()) >= longest_host_ns
-    done = 0
+    planning_ns = max(first_host_ns[0], host_ns[0]) + max(delay_ns, launch_ns + tail_ns)
+    gpu_bound = run.shortest_ns >= planning_ns + max(first_host_ns[1], host_ns[1])
+    if gpu_bound and now_ns + planning_ns <= gpu_free_ns:
+        return _gpu_bound_run(now_ns, gpu_free_ns, first_host_ns[1], host_ns[1], cumulative_ns)
+
+    plan_ns, end_ns = np.empty(k + 1, np.int64), np.empty(k, np.int64)
     schedule_ns, update_ns = first_host_ns
-    while done < k and not (gpu_bound and now_ns + longest_host_ns <= gpu_free_ns):
-        step_ns = gpu_ns.item(done)
+    before_ns = 0
+    for done, after_ns in enumerate(cumulative_ns.tolist()):
+        if gpu_bound and now_ns + planning_ns <= gpu_free_ns:
+            rest = _gpu_bound_run(
+                now_ns, gpu_free_ns, update_ns, host_ns[1], cumulative_ns[done:] - before_ns
+            )
+            plan_ns[done:], end_ns[done:] = rest
+            return RunTimes(plan_ns, end_ns)
         plan_ns[done] = now_ns
         launched_ns = now_ns + schedule_ns + launch_ns
         gpu_start_ns = max(gpu_free_ns, now_ns + schedule_ns + delay_ns)
         now_ns = max(launched_ns, gpu_free_ns) + update_ns
-        gpu_free_ns = max(gpu_start_ns + step_ns, launched_ns + tail_ns)
+        gpu_free_ns = max(gpu_start_ns + after_ns - before_ns, launched_ns + tail_ns)
         end_ns[done] = gpu_free_ns
         schedule_ns, update_ns = host_ns
-        done += 1
-    plan_ns[done] = now_ns
-    if done < k:
-        np.cumsum(gpu_ns[done:], out=end_ns[done:])
-        end_ns[done:] += gpu_free_ns
-        plan_ns[done + 1] = gpu_free_ns + update_ns
-        plan_ns[done + 2 :] = end_ns[done:-1] + host_ns[1]
+        before_ns = after_ns
+    plan_ns[k] = now_ns
+    return RunTimes(plan_ns, end_ns)
+
+
+def _gpu_bound_run(
+    now_ns: int, gpu_free_ns: int, first_update_ns: int, update_ns: int, cumulative_ns: Int64
+) -> RunTimes:
+    """The GPU runs without a gap; the host follows it, one update behind."""
+    end_ns = cumulative_ns + gpu_free_ns
+    plan_ns = np.empty(len(end_ns) + 1, np.int64)
+    plan_ns[0] = now_ns
+    plan_ns[1] = gpu_free_ns + first_update_ns
+    np.add(end_ns[:-1], update_ns, out=plan_ns[2:])
     return RunTimes(plan_ns, end_ns)

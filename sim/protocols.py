@@ -31,6 +31,18 @@ class StepPrice(NamedTuple):
     """The last kernel cannot end earlier than the last launch plus this."""
 
 
+class DecodeRun(NamedTuple):
+    """The price of a run of equal decode-only steps whose context grows by one a sequence a step."""
+
+    first: StepPrice
+    """The first step's; the host terms are the same for all."""
+    gpu_cumulative_ns: NDArray[np.int64]
+    """``[steps]`` GPU time up to the end of each step. Its differences are what pricing each step
+    by itself gives, bit for bit."""
+    shortest_ns: int
+    """The least GPU time of any of them."""
+
+
 class StepCost(Protocol):
     """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
 
@@ -38,12 +50,8 @@ class StepCost(Protocol):
         """The cost of one step of this shape."""
         ...
 
-    def price_decodes(self, shape: StepShape, steps: int, /) -> tuple[StepPrice, NDArray[np.int64]]:
-        """Price ``steps`` equal decode-only steps, the context growing by one a sequence a step.
-
-        Returns the price of the first (host terms are the same for all) and an int64 array
-        ``[steps]`` of GPU nanoseconds, equal to pricing each step by itself, bit for bit.
-        """
+    def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
+        """Price ``steps`` decode-only steps, the first of this shape."""
         ...
 
     def schedule_ns(self, running: int, /) -> int:

@@ -15,7 +15,7 @@ from scenarios.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
 from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
-from sim.protocols import Router, Scheduler, StepCost, StepPrice
+from sim.protocols import DecodeRun, Router, Scheduler, StepCost, StepPrice
 from sim.request_table import PrefixChains, RequestTable, request_table
 from sim.shape import StepShape
 
@@ -41,10 +41,11 @@ class AffineCost:
         tail_ns = self.tail_ns if shape.prefill_tokens else 0
         return StepPrice(round(seconds * 1e9), self.launch_delay_ns, self.launch_ns, tail_ns)
 
-    def price_decodes(self, shape: StepShape, steps: int) -> tuple[StepPrice, NDArray[np.int64]]:
+    def price_decodes(self, shape: StepShape, steps: int) -> DecodeRun:
         context = shape.decode_context_tokens + shape.decode_seqs * np.arange(steps)
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
-        return self.price(shape), np.rint(seconds * 1e9).astype(np.int64)
+        gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
+        return DecodeRun(self.price(shape), np.cumsum(gpu_ns), int(gpu_ns.min()))
 
     def schedule_ns(self, running: int) -> int:
         return self.host_ns + self.host_per_seq_ns * running

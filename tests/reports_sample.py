@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from reports.folder import STEP_COLUMNS
 from sim.accounts import TIME_ACCOUNTS
 
 E2E_SHARES = {
@@ -120,15 +121,7 @@ def sample_steps(last_s: float, replicas: int, seed: int, rows: int = 4000) -> p
                 }
             )
         )
-    empty = {"replica": [0], "plan_s": [0.0], "gpu_end_s": [0.0]}
-    return pd.concat(frames) if frames else pd.DataFrame(empty).reindex(columns=STEP_NAMES).iloc[:0]
-
-
-STEP_NAMES = (
-    "replica plan_s gpu_end_s steps gpu_s decode_seqs decode_context_tokens prefill_seqs "
-    "prefill_tokens prefill_context_tokens prefill_pairs logits running waiting free_blocks "
-    "preempted"
-).split()
+    return pd.concat(frames) if frames else pd.DataFrame(columns=list(STEP_COLUMNS))
 
 
 def sample_summary(rows: pd.DataFrame, replicas: int = 1) -> dict[str, Any]:

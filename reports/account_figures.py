@@ -1,0 +1,95 @@
+"""Figure of the time accounts: where a request's time goes."""
+
+from __future__ import annotations
+
+from reports import svg
+from reports.facts import AccountRow
+from reports.words import duration, percent, whole_percent
+from sim.accounts import TIME_ACCOUNTS
+
+_ACCOUNT_COLOURS = dict(
+    zip(
+        TIME_ACCOUNTS,
+        (
+            svg.ORANGE,
+            svg.SAND,
+            svg.VIOLET,
+            svg.BLUE,
+            svg.SKY,
+            svg.GREEN,
+            svg.MINT,
+            svg.YELLOW,
+            svg.GREY,
+            svg.PINK,
+            svg.VERMILION,
+            svg.SILVER,
+        ),
+        strict=True,
+    )
+)
+
+
+def account_breakdown(e2e: list[AccountRow], ttft: list[AccountRow]) -> svg.Plot | None:
+    """Where the time of a finished request goes: a stacked bar each for E2E and TTFT.
+
+    Rows are as ``account_rows`` returns them. None where there is no time to split.
+    """
+    bars = [(label, rows) for label, rows in (("E2E", e2e), ("TTFT", ttft)) if rows]
+    if not bars:
+        return None
+    labels = {row.account: row.label for _, rows in bars for row in rows}
+    said = []
+    with svg.drawing(svg.WIDTH_IN, 0.62 * len(bars) + 1.25) as figure:
+        axes = figure.subplots()
+        drawn: set[str] = set()
+        for position, (_, rows) in enumerate(bars):
+            left = 0.0
+            for row in rows:
+                axes.barh(
+                    -position,
+                    row.share,
+                    left=left,
+                    height=0.62,
+                    color=_ACCOUNT_COLOURS.get(row.account, svg.SILVER),
+                    edgecolor=svg.PAPER,
+                    linewidth=0.8,
+                    label=None if row.account in drawn else labels[row.account],
+                )
+                if row.share >= 0.055:
+                    middle = (left + row.share / 2, -position)
+                    # The fills stay light or dark in both themes, so their text does as well.
+                    axes.annotate(
+                        whole_percent(row.share),
+                        middle,
+                        ha="center",
+                        va="center",
+                        fontsize=8.5,
+                        color=_text_on(_ACCOUNT_COLOURS.get(row.account, svg.SILVER)),
+                    )
+                drawn.add(row.account)
+                left += row.share
+        names = [f"{label}\n{duration(sum(row.mean_s for row in rows))}" for label, rows in bars]
+        axes.set_yticks([-position for position in range(len(bars))], names)
+        axes.tick_params(axis="y", labelcolor=svg.INK, labelsize=9)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0.36 - len(bars), 0.36)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.set_xticks([])
+        figure.legend(
+            loc="outside lower left", ncols=4, handlelength=1.0, handleheight=1.0, columnspacing=1.4
+        )
+        for label, rows in bars:
+            shares = ", ".join(f"{row.label} {percent(row.share)}" for row in rows)
+            said.append(f"{label}: {shares}.")
+        text = svg.render(figure, "account-breakdown", f"Shares of time. {' '.join(said)}")
+    caption = (
+        "Mean over finished requests. Every second of a request is in exactly one account, so "
+        "each bar is the whole time."
+    )
+    return svg.Plot("account-breakdown", "Shares of time by account", text, caption)
+
+
+def _text_on(colour: str) -> str:
+    dark = {svg.BLUE, svg.VIOLET, svg.GREEN, svg.VERMILION}
+    return "#ffffff" if colour in dark else "#111111"

@@ -1,0 +1,170 @@
+"""Figures of latency: how it is distributed, and how it moves over the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reports import svg
+from reports.series import distribution, windows
+from reports.words import LATENCY_LABELS, duration, percent, target
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+def latency_distributions(requests: pd.DataFrame, targets_s: dict[str, float]) -> svg.Plot | None:
+    """Share of finished requests within a latency: TTFT, TPOT, E2E, with their SLO lines.
+
+    ``requests`` is as ``read_requests`` returns it; ``targets_s`` is metric name -> seconds.
+    None where no request finished.
+    """
+    finished = _finished(requests)
+    metrics = [name for name in ("ttft", "tpot", "e2e") if len(_values(finished, name))]
+    if not metrics:
+        return None
+    said = []
+    with svg.drawing(svg.WIDTH_IN, 2.7) as figure:
+        panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+        figure.set_layout_engine("constrained", wspace=0.05)
+        for axes, name in zip(panels, metrics, strict=True):
+            values_s = _values(finished, name)
+            said.append(_draw_distribution(axes, name, values_s, targets_s.get(name)))
+        panels[0].set_ylabel("share of requests")
+        alt = f"Cumulative distributions of latency. {' '.join(said)}"
+        text = svg.render(figure, "latency-distributions", alt)
+    counts = [f"{LATENCY_LABELS[name]} {len(_values(finished, name)):,}" for name in metrics]
+    caption = (
+        f"Share of finished requests at or below a latency (requests: {', '.join(counts)}; "
+        "a one-token answer has no TPOT). Logarithmic scale."
+    )
+    if targets_s:
+        caption += " Dashed: the SLO."
+    return svg.Plot("latency-distributions", "Latency distributions", text, caption)
+
+
+def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> svg.Plot | None:
+    """TTFT and TPOT by time of arrival: median, and bands to p90 and p99.
+
+    None where no request finished.
+    """
+    finished = _finished(requests)
+    metrics = [name for name in ("ttft", "tpot") if len(_values(finished, name))]
+    if not metrics:
+        return None
+    arrivals_s = finished["arrival_s"].to_numpy(float)
+    end_s = max(float(arrivals_s.max()), 1e-3)
+    unit, unit_s = svg.time_unit(end_s)
+    said, middles = [], []
+    with svg.drawing(svg.WIDTH_IN, 1.9 * len(metrics) + 0.5) as figure:
+        panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, name in zip(panels, metrics, strict=True):
+            values_s = finished[f"{name}_s"].to_numpy(float)
+            found = windows(arrivals_s, values_s, (0.5, 0.9, 0.99))
+            p50, p90, p99 = found.percentiles
+            edges = found.edges_s / unit_s
+            # Windows are drawn as steps: a line between their middles would invent values.
+            axes.stairs(p99, edges, baseline=p90, fill=True, color=svg.BLUE, alpha=0.16, lw=0)
+            axes.stairs(p90, edges, baseline=p50, fill=True, color=svg.BLUE, alpha=0.34, lw=0)
+            axes.stairs(p50, edges, baseline=None, color=svg.BLUE, lw=1.5)
+            shown = [*svg.positive(found.percentiles.ravel())]
+            shown += [targets_s[name]] if name in targets_s else []
+            if shown:
+                svg.duration_axis(axes, min(shown), max(shown), vertical=True)
+            if name in targets_s:
+                axes.axhline(targets_s[name], color=svg.VERMILION, lw=1.1, ls=(0, (4, 3)))
+            axes.set_title(LATENCY_LABELS[name])
+            middles.append((found.median_count, found.edges_s[1] - found.edges_s[0]))
+            said.append(
+                f"The median {LATENCY_LABELS[name]} of a window lies between "
+                f"{duration(np.nanmin(p50))} and {duration(np.nanmax(p50))}, its p99 between "
+                f"{duration(np.nanmin(p99))} and {duration(np.nanmax(p99))}."
+            )
+        panels[-1].set_xlabel(f"arrival time ({unit})")
+        panels[-1].set_xlim(0, end_s / unit_s)
+        _band_legend(panels[0], bool(targets_s))
+        alt = f"Latency over arrival time. {' '.join(said)}"
+        text = svg.render(figure, "latency-over-time", alt)
+    count, length_s = middles[0]
+    caption = (
+        f"Finished requests by time of arrival, in windows of {duration(length_s)} with about "
+        f"{count:,} requests each"
+        + (": a window's p99 is near its maximum." if count < 100 else ".")
+        + " Logarithmic scale."
+    )
+    return svg.Plot("latency-over-time", "Latency over time", text, caption)
+
+
+def _finished(requests: pd.DataFrame) -> pd.DataFrame:
+    return requests[requests["status"].astype(str).str.lower() == "finished"]
+
+
+def _values(finished: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    return svg.positive(finished[f"{name}_s"].to_numpy(float))
+
+
+def _draw_distribution(
+    axes: Axes, name: str, values_s: NDArray[np.float64], target_s: float | None
+) -> str:
+    """One panel; returns what it says in words."""
+    label = LATENCY_LABELS[name]
+    x_s, share = distribution(values_s)
+    axes.step(np.append(x_s[0], x_s), np.append(0.0, share), where="post", color=svg.BLUE)
+    highest_s = max(float(x_s[-1]), target_s or 0.0)
+    # The slowest few in a thousand hold the axis; the fastest must not stretch it.
+    svg.duration_axis(axes, max(float(x_s[0]), highest_s / 1e4), highest_s)
+    axes.set_ylim(0, 1.04)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+    axes.set_title(label)
+    ordered = np.sort(values_s)
+    middle_s, slow_s = (float(np.quantile(ordered, q, method="inverted_cdf")) for q in (0.5, 0.99))
+    axes.plot([middle_s, slow_s], [0.5, 0.99], "o", ms=4, color=svg.BLUE)
+    axes.set_title(
+        f"p50 {duration(middle_s)}, p99 {duration(slow_s)}",
+        loc="right",
+        fontsize=8.5,
+        fontweight="normal",
+    )
+    said = f"{label}: half within {duration(middle_s)}, 99% within {duration(slow_s)}"
+    if target_s is not None:
+        within = float((values_s <= target_s).mean())
+        axes.axvline(target_s, color=svg.VERMILION, lw=1.1, ls=(0, (4, 3)))
+        # Right of the curve's foot is always free; the axis's own end may be too near.
+        low_s, high_s = axes.get_xlim()
+        is_near_end = np.log(target_s / low_s) > 0.6 * np.log(high_s / low_s)
+        axes.annotate(
+            f"SLO {target(target_s)}",
+            (target_s, 0.05),
+            xytext=(-4 if is_near_end else 4, 0),
+            textcoords="offset points",
+            ha="right" if is_near_end else "left",
+            fontsize=8.5,
+            color=svg.VERMILION,
+        )
+        said += f"; {percent(within)} within the SLO of {target(target_s)}"
+    return f"{said}."
+
+
+def _band_legend(axes: Axes, with_slo: bool) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=svg.BLUE, lw=1.5, label="p50"),
+        Patch(facecolor=svg.BLUE, alpha=0.5, lw=0, label="to p90"),
+        Patch(facecolor=svg.BLUE, alpha=0.16, lw=0, label="to p99"),
+    ]
+    if with_slo:
+        handles.append(Line2D([], [], color=svg.VERMILION, lw=1.1, ls=(0, (4, 3)), label="SLO"))
+    axes.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=4,
+        borderaxespad=0.1,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
