@@ -86,9 +86,9 @@ class RooflineStepCost:
         gpu_ns = np.arange(read, read + steps * decodes, decodes, dtype=np.float64)
         gpu_ns *= self.decode_token_ns
         gpu_ns += self.token_ns[decodes] + self.logit_ns[logits]
+        np.rint(gpu_ns, out=gpu_ns)
         # Rounded floats add up exactly below 2^53 ns, 104 days; longer contexts take longer.
-        cumulative_ns = np.cumsum(np.rint(gpu_ns, out=gpu_ns), out=gpu_ns).astype(np.int64)
-        return DecodeRun(first, cumulative_ns, first.gpu_ns)
+        return DecodeRun(first, gpu_ns.cumsum(out=gpu_ns).astype(np.int64), first.gpu_ns)
 
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call."""

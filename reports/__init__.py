@@ -1,0 +1,1 @@
+"""What a result folder says: the terminal summary, the figures and the HTML page. Runs nothing."""

@@ -19,10 +19,12 @@ _MOST_LINES = 6
 _REPLICA_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 
 
-def engines_over_time(steps: pd.DataFrame) -> svg.Plot | None:
+def engines_over_time(steps: pd.DataFrame, usable_blocks: float | None = None) -> svg.Plot | None:
     """Running, waiting, KV occupancy and token rates over time, a line a replica.
 
-    More than six replicas are shown as their mean and range. None where no step was taken.
+    ``usable_blocks`` is the KV blocks of a replica; without it, the most that were ever free
+    stand in for them. More than six replicas are shown as their mean and range. None where no
+    step was taken.
     """
     if not len(steps):
         return None
@@ -31,7 +33,8 @@ def engines_over_time(steps: pd.DataFrame) -> svg.Plot | None:
     num_windows = max(300 // num_replicas, 60) if num_replicas <= _MOST_LINES else 200
     num_windows = min(num_windows, max(len(steps), 2))
     edges_s = np.linspace(0.0, end_s, num_windows + 1)
-    series = replica_series(steps, edges_s)
+    most_free = float(steps["free_blocks"].max())
+    series = replica_series(steps, edges_s, usable_blocks or most_free)
     unit, unit_s = svg.time_unit(end_s)
     panels_of = {
         "running": "Running requests",
@@ -47,7 +50,7 @@ def engines_over_time(steps: pd.DataFrame) -> svg.Plot | None:
             values = np.array([getattr(one, field) for one in series])
             _draw_replicas(axes, edges_s / unit_s, values, series)
             axes.set_title(title)
-            axes.set_ylim(0, max(float(values.max()) * 1.1, 1e-9))
+            axes.set_ylim(0, float(values.max()) * 1.1 or 1.0)
             axes.locator_params(axis="y", nbins=4)
             _whole_numbers(axes, as_percent=field == "kv_occupancy")
             said.append(
@@ -71,7 +74,8 @@ def engines_over_time(steps: pd.DataFrame) -> svg.Plot | None:
         shown = ", one line a replica" if num_replicas > 1 else ""
     caption = (
         f"Means over windows of {duration(edges_s[1])}{shown}. KV occupancy is blocks in use over "
-        "the most seen free. Prompt tokens are those computed; cache hits are not among them."
+        f"{'all blocks' if usable_blocks else 'the most seen free'}. Prompt tokens are those "
+        "computed; cache hits are not among them."
     )
     return svg.Plot("engines-over-time", "Engines over time", text, caption)
 

@@ -14,6 +14,7 @@ from reports.words import (
     humanised,
     is_number,
     number,
+    sentence,
     significant,
     unit_text,
 )
@@ -115,7 +116,7 @@ def latency_rows(summary: Summary) -> list[LatencyRow]:
                 label=LATENCY_LABELS.get(name, humanised(name)),
                 name=name,
                 cells=tuple(cells),
-                unit=unit,
+                unit=unit if any(is_number(value) for value in values) else "",
                 population=_population(figures),
                 evidence=weakest_evidence(list(figures.values())),
             )
@@ -171,6 +172,16 @@ def evidence_shares(summary: Summary) -> list[tuple[str, float]]:
         if is_number(share) and share > 0
     ]
     return sorted(shares, key=lambda item: rank.get(item[0], len(rank)))
+
+
+def warning_texts(summary: Summary) -> list[str]:
+    """Warnings as sentences, in the order given: the gravest first."""
+    texts = (
+        str(warning.get("text") or warning.get("code") or "")
+        for warning in entries(summary, "warnings")
+        if isinstance(warning, dict)
+    )
+    return [sentence(text) for text in texts if text]
 
 
 def _is_latency(figures: dict[str, dict[str, Any]]) -> bool:

@@ -63,7 +63,7 @@ def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> sv
         panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
         for axes, name in zip(panels, metrics, strict=True):
             values_s = finished[f"{name}_s"].to_numpy(float)
-            found = windows(arrivals_s, values_s, (0.5, 0.9, 0.99))
+            found = windows(arrivals_s, values_s, (0.5, 0.9, 0.99), end_s=end_s)
             p50, p90, p99 = found.percentiles
             edges = found.edges_s / unit_s
             # Windows are drawn as steps: a line between their middles would invent values.
@@ -91,7 +91,7 @@ def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> sv
     count, length_s = middles[0]
     caption = (
         f"Finished requests by time of arrival, in windows of {duration(length_s)} with about "
-        f"{count:,} requests each"
+        f"{count:,} {'request' if count == 1 else 'requests'} each"
         + (": a window's p99 is near its maximum." if count < 100 else ".")
         + " Logarithmic scale."
     )

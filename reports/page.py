@@ -3,89 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from reports.facts import (
-    Summary,
-    account_rows,
-    entries,
-    evidence_shares,
-    figures_by_name,
-    latency_rows,
-    other_rows,
-    section,
-    throughput_rows,
-    utilisation_rows,
-    value_of,
-    weakest_evidence,
-)
+from reports.facts import Summary
 from reports.figures import draw_figures
 from reports.folder import read_requests, read_scenario, read_steps, read_summary
-from reports.verdict import requests_sentence, slo_targets, system_text, verdict
-from reports.words import (
-    LATENCY_LABELS,
-    LATENCY_MEANINGS,
-    MISSING,
-    STATISTICS,
-    byte_size,
-    duration,
-    humanised,
-    is_number,
-    listed,
-    percent,
-    significant,
-    target,
-    whole_percent,
-)
+from reports.page_facts import page_facts
+from reports.words import duration, named_quantity, percent, whole_percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HERE = Path(__file__).parent
-_CONDITIONS = {
-    "model": "Model",
-    "gpu": "GPU",
-    "gpus": "GPUs in all",
-    "replicas": "Replicas",
-    "tensor_parallel_size": "Tensor parallel size",
-    "engine": "Engine",
-    "scheduler": "Scheduler",
-    "router": "Router",
-    "workload": "Workload",
-    "cost_model": "Cost model",
-    "seed": "Seed",
-}
-# Which metrics a figure shows; its evidence is theirs.
-_FIGURE_METRICS = {
-    "latency-distributions": ("ttft", "tpot", "e2e"),
-    "latency-over-time": ("ttft", "tpot"),
-    "engines-over-time": ("running", "waiting", "kv_occupancy", "output_throughput"),
-    "account-breakdown": ("e2e", "ttft"),
-}
-
-
-class Tile(NamedTuple):
-    """One of the few numbers at the head of the page."""
-
-    label: str
-    value: str
-    note: str
-
-
-class SloRow(NamedTuple):
-    """One latency target and how many requests met it."""
-
-    label: str
-    target: str
-    met: str
-    p99: str
-    evidence: str
-
-
-class ByteRow(NamedTuple):
-    """One account of a GPU's memory."""
-
-    label: str
-    size: str
-    num_bytes: str
-    share: float | None
 
 
 def write_page(folder: Path | str) -> Path:
@@ -104,7 +33,9 @@ def write_page(folder: Path | str) -> Path:
     return path
 
 
-def render_page(summary: Summary, requests: Any, steps: Any, scenario_yaml: str) -> str:
+def render_page(
+    summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame, scenario_yaml: str
+) -> str:
     """The page as text; arguments are what the readers of ``reports.folder`` return."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -119,6 +50,7 @@ def render_page(summary: Summary, requests: Any, steps: Any, scenario_yaml: str)
     )
     environment.filters |= {
         "percent": percent,
+        "quantity": named_quantity,
         "whole_percent": whole_percent,
         "duration": duration,
     }
@@ -134,146 +66,3 @@ def render_page(summary: Summary, requests: Any, steps: Any, scenario_yaml: str)
         scenario_yaml=scenario_yaml,
         **page_facts(summary),
     )
-
-
-def page_facts(summary: Summary) -> dict[str, Any]:
-    """Everything the page says in words and tables, by the name the template uses."""
-    return {
-        "system": system_text(summary),
-        "verdict": verdict(summary),
-        "requests_sentence": requests_sentence(summary),
-        "tiles": _tiles(summary),
-        "slo_rows": _slo_rows(summary),
-        "attainment": _attainment_text(summary),
-        "statistics": STATISTICS,
-        "latency_rows": latency_rows(summary),
-        "meanings": LATENCY_MEANINGS,
-        "gauges": {
-            "Throughput and requests": throughput_rows(summary),
-            "Utilisation": [*utilisation_rows(summary), *other_rows(summary)],
-        },
-        "accounts": {
-            "End-to-end time": account_rows(summary, "e2e_accounts_s"),
-            "Time to first token": account_rows(summary, "ttft_accounts_s"),
-        },
-        "figure_evidence": {
-            name: _evidence_of(summary, metrics) for name, metrics in _FIGURE_METRICS.items()
-        },
-        "byte_rows": _byte_rows(summary),
-        "warnings": [
-            str(warning.get("text") or warning.get("code") or "")
-            for warning in entries(summary, "warnings")
-            if isinstance(warning, dict)
-        ],
-        "conditions": _conditions(summary),
-        "evidence": evidence_shares(summary),
-        "sources": [source for source in entries(summary, "sources") if isinstance(source, dict)],
-        "run": [
-            (humanised(name), f"{value:,.0f}")
-            for name, value in section(summary, "run").items()
-            if is_number(value) and name != "wall_s"
-        ],
-        "wall": section(summary, "run").get("wall_s"),
-        "version": summary.get("fleetcast_version") or "",
-    }
-
-
-def _tiles(summary: Summary) -> list[Tile]:
-    slo, saturation = section(summary, "slo"), section(summary, "saturation")
-    tiles = []
-    if slo_targets(summary):
-        attainment, goodput = slo.get("attainment"), slo.get("goodput_per_s")
-        tiles.append(
-            Tile(
-                "SLO attainment",
-                percent(attainment) if is_number(attainment) else MISSING,
-                "of arrived requests",
-            )
-        )
-        tiles.append(
-            Tile(
-                "Goodput",
-                significant(goodput) if is_number(goodput) else MISSING,
-                "good requests/s",
-            )
-        )
-    targets = slo_targets(summary)
-    for name in ("ttft", "tpot"):
-        value = value_of(summary, name, "p99")
-        note = f"target {target(targets[name])}" if name in targets else "of finished requests"
-        tiles.append(Tile(f"{LATENCY_LABELS[name]} p99", duration(value), note))
-    load, limit = saturation.get("load"), saturation.get("saturation_per_s")
-    if is_number(load):
-        note = f"of {significant(limit)} requests/s" if is_number(limit) else "of saturation"
-        tiles.append(Tile("Load", whole_percent(load), note))
-    return tiles
-
-
-def _slo_rows(summary: Summary) -> list[SloRow]:
-    met = section(summary, "slo", "by_target")
-    by_name = figures_by_name(summary)
-    return [
-        SloRow(
-            label=LATENCY_LABELS[name],
-            target=f"≤ {target(target_s)}",
-            met=percent(met[name]) if is_number(met.get(name)) else MISSING,
-            p99=duration(value_of(summary, name, "p99")),
-            evidence=weakest_evidence(list(by_name.get(name, {}).values())),
-        )
-        for name, target_s in slo_targets(summary).items()
-    ]
-
-
-def _attainment_text(summary: Summary) -> str:
-    attainment = section(summary, "slo").get("attainment")
-    return percent(attainment) if is_number(attainment) else MISSING
-
-
-def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
-    """Evidence label -> the metrics that carry it, for the caption of a figure."""
-    by_name = figures_by_name(summary)
-    carried: dict[str, list[str]] = {}
-    for name in metrics:
-        label = weakest_evidence(list(by_name.get(name, {}).values()))
-        if label != MISSING:
-            carried.setdefault(label, []).append(LATENCY_LABELS.get(name, humanised(name)))
-    return {label: listed(names) for label, names in carried.items()}
-
-
-def _byte_rows(summary: Summary) -> list[ByteRow]:
-    device = {
-        name: value for name, value in section(summary, "device_bytes").items() if is_number(value)
-    }
-    total = device.pop("total", None)
-    if total is not None and sum(device.values()) != total:
-        # Shown, not hidden: books that do not balance are a finding.
-        device["not posted"] = total - sum(device.values())
-    whole = total or sum(device.values())
-    rows = [
-        ByteRow(
-            humanised(name), byte_size(value), f"{value:,.0f}", value / whole if whole else None
-        )
-        for name, value in device.items()
-    ]
-    if total is not None:
-        rows.append(ByteRow("total", byte_size(total), f"{total:,.0f}", None))
-    return rows
-
-
-def _conditions(summary: Summary) -> list[tuple[str, str]]:
-    conditions = section(summary, "conditions")
-    names = [name for name in _CONDITIONS if conditions.get(name) is not None]
-    names += [
-        name
-        for name, value in conditions.items()
-        if name not in (*_CONDITIONS, "slo", "notes") and value is not None
-    ]
-    rows = [(_CONDITIONS.get(name, humanised(name)), str(conditions[name])) for name in names]
-    notes = conditions.get("notes")
-    if isinstance(notes, list):
-        rows += [("Note", str(note)) for note in notes]
-    saturation = section(summary, "saturation")
-    for key, label in (("offered_per_s", "Offered load"), ("saturation_per_s", "Saturation")):
-        if is_number(saturation.get(key)):
-            rows.append((label, f"{significant(saturation[key])} requests/s"))
-    return rows

@@ -35,7 +35,6 @@ class ReplicaSeries(NamedTuple):
     running: Float
     waiting: Float
     kv_occupancy: Float
-    """Share of the most blocks ever seen free."""
     output_tokens_per_s: Float
     prompt_tokens_per_s: Float
 
@@ -62,18 +61,18 @@ def windows(
     values: Float,
     levels: Sequence[float],
     *,
+    end_s: float,
     max_windows: int = 60,
     per_window: int = 50,
 ) -> Windows:
     """Percentiles of values by equal windows of their times, about ``per_window`` in each.
 
-    Times start at zero. Levels are fractions. NaN values are left out.
+    The windows span zero to ``end_s``, above zero. Levels are fractions. NaN values are left out.
     """
     known = np.isfinite(values) & np.isfinite(times_s)
     times_s, values = times_s[known], values[known]
     count = int(np.clip(len(values) // per_window, 1, max_windows))
-    end_s = float(times_s.max()) if len(times_s) else 0.0
-    edges_s = np.linspace(0.0, end_s if end_s > 0 else 1.0, count + 1)
+    edges_s = np.linspace(0.0, end_s, count + 1)
     window = np.clip(np.searchsorted(edges_s, times_s, side="right") - 1, 0, count - 1)
     percentiles = np.full((len(levels), count), np.nan)
     counts = np.bincount(window, minlength=count)
@@ -83,12 +82,14 @@ def windows(
     return Windows(edges_s, percentiles, int(np.median(filled)) if len(filled) else 0)
 
 
-def replica_series(steps: pd.DataFrame, edges_s: Float) -> list[ReplicaSeries]:
+def replica_series(
+    steps: pd.DataFrame, edges_s: Float, usable_blocks: float
+) -> list[ReplicaSeries]:
     """Each engine's state and token rates, averaged over the windows between the edges.
 
-    A state holds from its plan to the next; an engine without work runs nothing.
+    ``usable_blocks`` is a replica's KV blocks, of which ``free_blocks`` are free. A state holds
+    from its plan to the next; an engine without work runs nothing.
     """
-    most_free = float(steps["free_blocks"].max()) if len(steps) else 0.0
     found = []
     for replica, rows in steps.groupby("replica", sort=True):
         rows = rows.sort_values("plan_s", kind="stable")
@@ -96,7 +97,7 @@ def replica_series(steps: pd.DataFrame, edges_s: Float) -> list[ReplicaSeries]:
         end_s = rows["gpu_end_s"].to_numpy(float)
         next_s = np.append(plan_s[1:], end_s[-1])
         held_until_s = np.where(next_s - end_s > _IDLE_GAP_S, end_s, np.maximum(next_s, plan_s))
-        used = 1 - rows["free_blocks"].to_numpy(float) / most_free if most_free else 0 * plan_s
+        used = 1 - rows["free_blocks"].to_numpy(float) / max(usable_blocks, 1.0)
         num_steps = rows["steps"].to_numpy(float)
         start_s = np.minimum(np.maximum(plan_s, np.append(0.0, end_s[:-1])), end_s)
 

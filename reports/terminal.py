@@ -8,11 +8,11 @@ from reports.facts import (
     GaugeRow,
     Summary,
     account_rows,
-    entries,
     latency_rows,
     other_rows,
     throughput_rows,
     utilisation_rows,
+    warning_texts,
 )
 from reports.verdict import conditions_text, requests_sentence, verdict
 from reports.words import STATISTICS, duration, listed, percent
@@ -104,9 +104,7 @@ class _Printer:
         table.add_column(justify="right", no_wrap=True)
         table.add_column()
         for row in rows:
-            after = ", ".join(
-                part for part in (row.unit, f"max {row.maximum}" if row.maximum else "") if part
-            )
+            after = f"max {row.maximum}" if row.maximum else row.unit
             table.add_row(self._text(row.label), self._text(row.value), self._text(after, "dim"))
         return table
 
@@ -137,12 +135,7 @@ class _Printer:
     def _warnings(self, summary: Summary) -> None:
         from rich.table import Table
 
-        warnings = [
-            str(warning.get("text") or warning.get("code") or "")
-            for warning in entries(summary, "warnings")
-            if isinstance(warning, dict)
-        ]
-        warnings = [text for text in warnings if text]
+        warnings = warning_texts(summary)
         if not warnings:
             return
         self._heading("Mind")

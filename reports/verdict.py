@@ -42,8 +42,8 @@ def verdict(summary: Summary) -> Verdict:
 
     tone: Tone = "plain"
     if arrived == 0:
-        head = "No request arrived, so there is nothing to answer"
-    elif not targets:
+        return Verdict("No request arrived, so there is nothing to answer.", "", tone)
+    if not targets:
         head = _without_slo(summary)
     elif not is_number(attainment):
         head = f"SLO attainment ({_targets_text(targets)}) is not known"
@@ -75,8 +75,11 @@ def requests_sentence(summary: Summary) -> str:
     """How many requests arrived, and what became of them."""
     requests = section(summary, "requests")
     arrived = requests.get("arrived")
-    if not is_number(arrived):
+    if not is_number(arrived) or arrived == 0:
         return ""
+    noun = "request" if arrived == 1 else "requests"
+    if requests.get("finished") == arrived:
+        return f"{arrived:,.0f} {noun} arrived and finished."
     reasons = section(summary, "requests", "reject_reasons")
     parts = []
     for outcome in ("finished", "rejected", "failed", "unfinished"):
@@ -87,7 +90,6 @@ def requests_sentence(summary: Summary) -> str:
         if outcome == "rejected" and reasons:
             text += f" ({', '.join(_reason_text(reasons))})"
         parts.append(text)
-    noun = "request" if arrived == 1 else "requests"
     return f"{arrived:,.0f} {noun} arrived: {listed(parts)}." if parts else ""
 
 
@@ -120,7 +122,7 @@ def conditions_text(summary: Summary) -> str:
         f"{system_text(summary)} ({', '.join(layout)})" if layout else system_text(summary),
         " ".join([str(conditions.get("engine") or ""), *policies]).strip(),
         str(conditions.get("workload") or ""),
-        f"{cost_model} cost model" if cost_model else "",
+        f"cost: {cost_model}" if cost_model else "",
         f"seed {seed}" if seed is not None else "",
         *(str(note) for note in conditions.get("notes") or []),
         f"evidence: {evidence}" if evidence else "",

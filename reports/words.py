@@ -40,10 +40,12 @@ UTILISATION_LABELS = {
     "running": "Running",
     "waiting": "Waiting",
     "cache_hit_fraction": "Prefix cache hits",
-    "cache_hit_tokens": "Prefix cache hits",
+    "cache_hit_tokens": "Tokens from cache",
     "preemptions": "Preemptions",
 }
 _UNITS = {"1/s": "requests/s", "count": "", "fraction": "", "": ""}
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
+_COUNTED = ("arrived requests", "finished requests", "gaps")
 _PLAIN_UNITS = {"running": "requests", "waiting": "requests", "cache_hit_tokens": "tokens"}
 
 
@@ -114,6 +116,19 @@ def byte_size(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:,.2f} GiB"
 
 
+def named_quantity(name: str, value: object) -> str:
+    """Write a value whose name ends in its unit: ``hbm_bytes_per_s`` of 4.8e12 is 4.8 TB/s."""
+    if not is_number(value):
+        return "" if value is None else str(value)
+    for suffix, unit in (("_flop_per_s", "FLOP/s"), ("_bytes_per_s", "B/s")):
+        if name.endswith(suffix) and value >= 1e6:
+            prefix, size = next(pair for pair in _PREFIXES if value >= pair[1])
+            return f"{value / size:.4g} {prefix}{unit}"
+    if name.endswith("_bytes"):
+        return byte_size(value)
+    return duration(value) if name.endswith("_s") and value else f"{value:,.6g}"
+
+
 def unit_text(name: str, unit: str) -> str:
     """Name the unit of a figure as a reader would: ``1/s`` of requests is ``requests/s``."""
     if unit in ("", "count") and name in _PLAIN_UNITS:
@@ -133,9 +148,18 @@ def number(value: object, unit: str) -> str:
 def count_of(count: object, population: object) -> str:
     """Say over what a figure is taken: ``19,366 finished requests``."""
     words = str(population) if population else ""
-    if not is_number(count):
+    # A window or a span of time is not counted in requests, whatever count stands beside it.
+    if not is_number(count) or not words.startswith(_COUNTED):
         return words
+    if count == 1:
+        words = words.replace("requests", "request").replace("gaps", "gap")
     return f"{count:,.0f} {words}".strip()
+
+
+def sentence(text: str) -> str:
+    """A text with a capital first letter and a full stop."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def humanised(name: str) -> str:

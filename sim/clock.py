@@ -37,3 +37,12 @@ class Alarm(simpy.Event):
         self._value = None
         self.env.schedule(self, priority=self._priority, delay=delay_ns)  # type: ignore[arg-type]
         return self
+
+    def fire(self) -> None:
+        """Wake whoever waits for it at once, from the callback of another alarm."""
+        self._ok = True
+        self._value = None
+        callbacks = self.callbacks
+        self.callbacks = None  # type: ignore[assignment]  # as SimPy marks an event processed
+        for callback in callbacks:
+            callback(self)

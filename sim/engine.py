@@ -19,7 +19,7 @@ from sim.clock import Alarm, to_s
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.kv_cache import KVCache
-from sim.pipeline import Int64, launch_step, run_async, run_sync
+from sim.pipeline import RunTimes, launch_step, run_async, run_sync
 from sim.protocols import Scheduler, StepCost
 from sim.recorder import RequestLog, StepLog
 from sim.request import Request, Status
@@ -46,21 +46,27 @@ class _InFlight:
 class _Jump:
     """A run of equal steps under way; it ends after the last, or at a plan an arrival asks for."""
 
-    plan_ns: Int64
-    ended: Alarm
-    steps: int = 0
-    """How many steps it took, once that is known."""
+    times: RunTimes
+    over: Alarm
+    steps: int
+    """How many steps it takes, as far as is known."""
+    is_cut: bool = False
 
-    def cut(self, now_ns: int) -> None:
+    def end_after(self, steps: int, alarm: Alarm, now_ns: int) -> None:
+        """Wake the engine when the step after these would be planned."""
+        self.steps = steps
+        alarm.ring(self.times.plan_ns(steps) - now_ns)
+        alarm.callbacks.append(lambda _: self._end(steps))
+
+    def cut(self, alarm: Alarm, now_ns: int) -> None:
         """Something arrived: plan anew at the next scheduler call from now on."""
-        steps = max(1, int(self.plan_ns.searchsorted(now_ns)))
-        self.end_after(steps, int(self.plan_ns[steps]) - now_ns)
+        if not self.is_cut:
+            self.is_cut = True
+            self.end_after(self.times.first_plan_from(now_ns), alarm, now_ns)
 
-    def end_after(self, steps: int, delay_ns: int) -> None:
-        """Wake the engine, if nothing has been told to yet."""
-        if not self.steps:
-            self.steps = steps
-            self.ended.ring(delay_ns)
+    def _end(self, steps: int) -> None:
+        if steps == self.steps and not self.over.triggered:  # else: it has been cut shorter
+            self.over.fire()
 
 
 class Engine:
@@ -91,6 +97,7 @@ class Engine:
         self._requests = request_log
         self._on_leave = on_leave
         self._on_load = on_load
+        self._shares_output = kv.shares_output
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
         self._in_flight: deque[_InFlight] = deque()
@@ -117,7 +124,7 @@ class Engine:
             self._is_idle = False
             self._alarm.ring()
         elif self._jumping is not None:
-            self._jumping.cut(now_ns)
+            self._jumping.cut(Alarm(self._env, self.replica), now_ns)
 
     def run(self) -> Process:
         """The process: one round a scheduler call."""
@@ -158,7 +165,7 @@ class Engine:
 
     def _schedule(self) -> Plan:
         view = self.view
-        if view.kv.shares_output and view.waiting:
+        if self._shares_output and view.waiting:
             for request in view.decode_group.members:  # what they filled since can be hit now
                 view.kv.register(request, view.hashed_tokens(request))
         plan = self._scheduler(view)
@@ -187,7 +194,7 @@ class Engine:
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
             or (self._in_flight and self._in_flight[0].finishing and self.view.waiting)
-            or (self.view.kv.shares_output and self.view.waiting)
+            or (self._shares_output and self.view.waiting)
         ):
             return 1
         steps = min(plan.repeat, group.steps_to_leave(), _LONGEST_JUMP_STEPS)
@@ -239,25 +246,24 @@ class Engine:
                 (self._cost.schedule_ns(rest_running), update_ns),
                 run,
             )
-            self._read_at(before, times.plan_ns.item(1))
+            self._read_at(before, times.plan_ns(1))
         else:
             times = run_sync(now_ns, schedule_ns, update_ns, run)
         if plan.until_ns is not None:
-            steps = max(1, int(times.plan_ns[:steps].searchsorted(plan.until_ns)))
+            steps = times.first_plan_from(plan.until_ns)
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
-        jump = self._jumping = _Jump(times.plan_ns[: steps + 1], Alarm(self._env, self.replica))
-        timer = Alarm(self._env, self.replica).ring(times.plan_ns.item(steps) - now_ns)
-        timer.callbacks.append(lambda _: jump.end_after(steps, 0))
-        yield jump.ended
+        jump = self._jumping = _Jump(times, Alarm(self._env, self.replica), steps)
+        jump.end_after(steps, Alarm(self._env, self.replica), now_ns)
+        yield jump.over
         self._jumping = None
         steps = jump.steps
 
-        self._gpu_free_ns = times.gpu_end_ns.item(steps - 1)
+        self._gpu_free_ns = times.gpu_end_ns(steps)
         batch = _InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
         busy_ns = run.gpu_cumulative_ns.item(steps - 1)
         self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
-        self.steps.visible_ns.frombytes(times.plan_ns[1 : steps + 1].tobytes())
+        self.steps.visible_ns.frombytes(times.visible_ns(steps).tobytes())
         view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
         self._leave_group(group.advance(steps), batch)
         if before is not None:
