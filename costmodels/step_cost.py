@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape
 
 _FREE = StepPrice(0)
+_SHORT_RUN_STEPS = 128  # below, a Python loop beats the overhead of array operations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +79,21 @@ class RooflineStepCost:
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
-        decodes, context, logits = shape.decode_seqs, shape.decode_context_tokens, shape.logits
+        decodes, logits = shape.decode_seqs, shape.logits
         first = self.price(shape)
         if not decodes:
-            return DecodeRun(first, np.zeros(steps, dtype=np.int64), 0)
-        read = context + self.seq_tokens * decodes
-        # Whole numbers below 2^53: the floats are exact.
-        gpu_ns = np.arange(read, read + steps * decodes, decodes, dtype=np.float64)
-        gpu_ns *= self.decode_token_ns
-        gpu_ns += self.token_ns[decodes] + self.logit_ns[logits]
-        np.rint(gpu_ns, out=gpu_ns)
-        # Rounded floats add up exactly below 2^53 ns, 104 days; longer contexts take longer.
-        return DecodeRun(first, gpu_ns.cumsum(out=gpu_ns).astype(np.int64), first.gpu_ns)
+            return DecodeRun(first, [0] * steps, 0)
+        read = shape.decode_context_tokens + self.seq_tokens * decodes
+        stop = read + steps * decodes
+        base_ns = self.token_ns[decodes] + self.logit_ns[logits]
+        per_read_ns = self.decode_token_ns
+        if steps <= _SHORT_RUN_STEPS:
+            gpu_ns = [round(r * per_read_ns + base_ns) for r in range(read, stop, decodes)]
+            return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
+        # Whole numbers below 2^53, 104 days in ns: the floats and their sums are exact.
+        reads = np.arange(read, stop, decodes, dtype=np.float64)
+        cumulative_ns = np.rint(reads * per_read_ns + base_ns).cumsum()
+        return DecodeRun(first, cumulative_ns.astype(np.int64).tolist(), first.gpu_ns)
 
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call."""

@@ -27,7 +27,7 @@ from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
 
-_LONGEST_JUMP_STEPS = 4096  # bounds the arrays of a jump that an arrival may cut short
+_LONGEST_JUMP_STEPS = 1024  # bounds the work on a jump that an arrival may cut short
 
 
 @dataclass(slots=True)
@@ -261,9 +261,9 @@ class Engine:
 
         self._gpu_free_ns = times.gpu_end_ns(steps)
         batch = _InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
-        busy_ns = run.gpu_cumulative_ns.item(steps - 1)
+        busy_ns = run.gpu_cumulative_ns[steps - 1]
         self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
-        self.steps.visible_ns.frombytes(times.visible_ns(steps).tobytes())
+        self.steps.visible_ns.extend(times.visible_ns(steps))
         view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
         self._leave_group(group.advance(steps), batch)
         if before is not None:

@@ -9,14 +9,10 @@ it blocks on the step it has just launched. All times are integer nanoseconds.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sim.protocols import DecodeRun, StepPrice
-
-Int64 = NDArray[np.int64]
 
 
 class RunTimes(Protocol):
@@ -39,8 +35,8 @@ class RunTimes(Protocol):
         """The first plan, not counting plan 0, at or after a time; the last one at the latest."""
         ...
 
-    def visible_ns(self, steps: int) -> Int64:
-        """Plans 1 to ``steps``: when outputs became visible, int64 ``[steps]``."""
+    def visible_ns(self, steps: int) -> list[int]:
+        """Plans 1 to ``steps``: when outputs became visible."""
         ...
 
 
@@ -56,12 +52,15 @@ def launch_step(
 
 def run_sync(now_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun) -> RunTimes:
     """A run without async scheduling: every step waits for the one before, from start to end."""
-    price = run.first
-    gpu_ns = np.diff(run.gpu_cumulative_ns, prepend=0)
-    gpu_part = np.maximum(gpu_ns + price.launch_delay_ns, price.launch_ns + price.tail_ns)
-    step_ns = gpu_part + (schedule_ns + update_ns)
-    plans = np.concatenate([[now_ns], now_ns + step_ns.cumsum()])
-    return _ListedTimes(plans, plans[1:] - update_ns)
+    plans, ends = [now_ns], []
+    before_ns = 0
+    for after_ns in run.gpu_cumulative_ns:
+        price = run.first._replace(gpu_ns=after_ns - before_ns)
+        _, end_ns = launch_step(plans[-1], 0, schedule_ns, price)
+        ends.append(end_ns)
+        plans.append(end_ns + update_ns)
+        before_ns = after_ns
+    return _ListedTimes(plans, ends)
 
 
 def run_async(
@@ -77,37 +76,26 @@ def run_async(
     ``host_ns`` is the same for the run's own steps.
     """
     price, cumulative_ns = run.first, run.gpu_cumulative_ns
+    schedule_ns, update_ns = first_host_ns
     # Once the host has launched a step before the GPU is done with the one before, and every
     # step takes the GPU longer than the host, the GPU never waits again.
-    delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns
-    planning_ns = max(first_host_ns[0], host_ns[0]) + max(delay_ns, launch_ns + tail_ns)
-    gpu_bound = run.shortest_ns >= planning_ns + max(first_host_ns[1], host_ns[1])
+    planning_ns = max(schedule_ns, host_ns[0])
+    planning_ns += max(price.launch_delay_ns, price.launch_ns + price.tail_ns)
+    gpu_bound = run.shortest_ns >= planning_ns + max(update_ns, host_ns[1])
     if gpu_bound and now_ns + planning_ns <= gpu_free_ns:
-        return _GpuBoundTimes(now_ns, gpu_free_ns, first_host_ns[1], host_ns[1], cumulative_ns)
+        return _GpuBoundTimes(now_ns, gpu_free_ns, update_ns, host_ns[1], cumulative_ns)
 
-    plans, ends = [], []
-    schedule_ns, update_ns = first_host_ns
+    plans, ends = [now_ns], []
     before_ns = 0
-    for after_ns in cumulative_ns.tolist():
-        plans.append(now_ns)
-        launched_ns = now_ns + schedule_ns + launch_ns
-        gpu_start_ns = max(gpu_free_ns, now_ns + schedule_ns + delay_ns)
+    for after_ns in cumulative_ns:
+        step = price._replace(gpu_ns=after_ns - before_ns)
+        launched_ns, end_ns = launch_step(now_ns, gpu_free_ns, schedule_ns, step)
         now_ns = max(launched_ns, gpu_free_ns) + update_ns
-        gpu_free_ns = max(gpu_start_ns + after_ns - before_ns, launched_ns + tail_ns)
-        ends.append(gpu_free_ns)
+        plans.append(now_ns)
+        ends.append(end_ns)
+        gpu_free_ns, before_ns = end_ns, after_ns
         schedule_ns, update_ns = host_ns
-        before_ns = after_ns
-        if gpu_bound and now_ns + planning_ns <= gpu_free_ns:
-            break
-    done = len(plans)
-    rest = gpu_free_ns + cumulative_ns[done:] - before_ns
-    plans.append(now_ns)
-    if len(rest):
-        plans.append(gpu_free_ns + update_ns)
-    listed = np.array(plans, np.int64), np.array(ends, np.int64)
-    return _ListedTimes(
-        np.concatenate([listed[0], rest[:-1] + update_ns]), np.concatenate([listed[1], rest])
-    )
+    return _ListedTimes(plans, ends)
 
 
 class _ListedTimes:
@@ -115,20 +103,20 @@ class _ListedTimes:
 
     __slots__ = ("_ends", "_plans")
 
-    def __init__(self, plans: Int64, ends: Int64) -> None:
+    def __init__(self, plans: list[int], ends: list[int]) -> None:
         self._plans = plans
         self._ends = ends
 
     def plan_ns(self, step: int) -> int:
-        return int(self._plans[step])
+        return self._plans[step]
 
     def gpu_end_ns(self, steps: int) -> int:
-        return int(self._ends[steps - 1])
+        return self._ends[steps - 1]
 
     def first_plan_from(self, time_ns: int) -> int:
-        return 1 + int(self._plans[1:-1].searchsorted(time_ns))
+        return bisect_left(self._plans, time_ns, 1, len(self._ends))
 
-    def visible_ns(self, steps: int) -> Int64:
+    def visible_ns(self, steps: int) -> list[int]:
         return self._plans[1 : steps + 1]
 
 
@@ -143,7 +131,7 @@ class _GpuBoundTimes:
         gpu_free_ns: int,
         first_update_ns: int,
         update_ns: int,
-        cumulative_ns: Int64,
+        cumulative_ns: list[int],
     ) -> None:
         self._now_ns = now_ns
         self._free_ns = gpu_free_ns
@@ -154,18 +142,18 @@ class _GpuBoundTimes:
     def plan_ns(self, step: int) -> int:
         if step < 2:
             return self._first_plan_ns if step else self._now_ns
-        return self._plan_offset_ns + self._cumulative_ns.item(step - 2)
+        return self._plan_offset_ns + self._cumulative_ns[step - 2]
 
     def gpu_end_ns(self, steps: int) -> int:
-        return self._free_ns + self._cumulative_ns.item(steps - 1)
+        return self._free_ns + self._cumulative_ns[steps - 1]
 
     def first_plan_from(self, time_ns: int) -> int:
-        if time_ns <= self._first_plan_ns:
+        cumulative_ns = self._cumulative_ns
+        if time_ns <= self._first_plan_ns or len(cumulative_ns) < 2:
             return 1
-        return 2 + int(self._cumulative_ns[:-2].searchsorted(time_ns - self._plan_offset_ns))
+        last = len(cumulative_ns) - 2
+        return 2 + bisect_left(cumulative_ns, time_ns - self._plan_offset_ns, 0, last)
 
-    def visible_ns(self, steps: int) -> Int64:
-        visible_ns = np.empty(steps, np.int64)
-        visible_ns[0] = self._first_plan_ns
-        np.add(self._cumulative_ns[: steps - 1], self._plan_offset_ns, out=visible_ns[1:])
-        return visible_ns
+    def visible_ns(self, steps: int) -> list[int]:
+        offset_ns = self._plan_offset_ns
+        return [self._first_plan_ns, *[offset_ns + c for c in self._cumulative_ns[: steps - 1]]]

@@ -36,9 +36,9 @@ class DecodeRun(NamedTuple):
 
     first: StepPrice
     """The first step's; the host terms are the same for all."""
-    gpu_cumulative_ns: NDArray[np.int64]
+    gpu_cumulative_ns: list[int]
     """``[steps]`` GPU time up to the end of each step. Its differences are what pricing each step
-    by itself gives, bit for bit."""
+    by itself gives, bit for bit. (A list: most runs are short.)"""
     shortest_ns: int
     """The least GPU time of any of them."""
 

@@ -45,7 +45,7 @@ class AffineCost:
         context = shape.decode_context_tokens + shape.decode_seqs * np.arange(steps)
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
         gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
-        return DecodeRun(self.price(shape), np.cumsum(gpu_ns), int(gpu_ns.min()))
+        return DecodeRun(self.price(shape), np.cumsum(gpu_ns).tolist(), int(gpu_ns.min()))
 
     def schedule_ns(self, running: int) -> int:
         return self.host_ns + self.host_per_seq_ns * running
