@@ -1,6 +1,6 @@
 """One serving engine: plan a step, run it on two clocks, read its tokens. A SimPy process.
 
-How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `_commit`
+How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `commit`
 books what the plan computes; `_step` launches it and, once two steps are in flight, waits for the
 older one, whose tokens `_read` makes visible. A plan that may be repeated unchanged is not
 stepped but jumped over (`_jump`); a jump gives exactly the times that stepping gives.
@@ -31,7 +31,7 @@ _LONGEST_JUMP_STEPS = 1024  # bounds the work on a jump that an arrival may cut 
 
 
 @dataclass(slots=True)
-class _InFlight:
+class InFlight:
     """A launched step whose outputs have not been read."""
 
     gpu_end_ns: int
@@ -100,7 +100,7 @@ class Engine:
         self._shares_output = kv.shares_output
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._gpu_free_ns = 0
         self._alarm = Alarm(env, replica)
         self._is_idle = False
@@ -132,7 +132,7 @@ class Engine:
         while True:
             self._receive()
             if view.running or view.waiting:
-                plan = self._schedule()
+                plan = self.schedule()
                 steps = self._steps_to_jump(plan)
                 yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
             elif self._in_flight:
@@ -163,7 +163,7 @@ class Engine:
                 self.view.waiting.add(request)
             self._inbox.clear()
 
-    def _schedule(self) -> Plan:
+    def schedule(self) -> Plan:
         view = self.view
         if self._shares_output and view.waiting:
             for request in view.decode_group.members:  # what they filled since can be hit now
@@ -214,16 +214,16 @@ class Engine:
                     "in flight; the run would never end"
                 )
             launched_ns = now_ns + schedule_ns
-            batch = _InFlight(launched_ns, self._cost.update_ns(0), -1, is_empty=True)
+            batch = InFlight(launched_ns, self._cost.update_ns(0), -1, is_empty=True)
         else:
             price = self._cost.price(shape)
             launched_ns, end_ns = launch_step(now_ns, self._gpu_free_ns, schedule_ns, price)
             update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
-            batch = _InFlight(end_ns, update_ns, self.steps.num_rows)
+            batch = InFlight(end_ns, update_ns, self.steps.num_rows)
             self._gpu_free_ns = end_ns
             state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, price.gpu_ns, shape, *state)
-            self._commit(plan, batch)
+            self.commit(plan, batch)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
@@ -260,7 +260,7 @@ class Engine:
         steps = jump.steps
 
         self._gpu_free_ns = times.gpu_end_ns(steps)
-        batch = _InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
+        batch = InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
         busy_ns = run.gpu_cumulative_ns[steps - 1]
         self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
         self.steps.visible_ns.extend(times.visible_ns(steps))
@@ -271,7 +271,7 @@ class Engine:
         else:
             self._apply(batch)
 
-    def _read_at(self, batch: _InFlight, visible_ns: int) -> None:
+    def _read_at(self, batch: InFlight, visible_ns: int) -> None:
         """Apply a step's outputs at a later instant, in the middle of a jump."""
         for request in batch.first_tokens:
             self._requests.first_token_ns[request.index] = visible_ns
@@ -280,7 +280,7 @@ class Engine:
             alarm = Alarm(self._env, self.replica).ring(visible_ns - self.view.now_ns)
             alarm.callbacks.append(lambda _: self._apply(batch))
 
-    def _commit(self, plan: Plan, batch: _InFlight) -> None:
+    def commit(self, plan: Plan, batch: InFlight) -> None:
         """Book what the step computes: tokens, samples, who decodes next and who is done."""
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
@@ -304,7 +304,7 @@ class Engine:
                 request.status = Status.DECODING
                 group.join(request)
 
-    def _leave_group(self, leaving: list[Request], batch: _InFlight) -> None:
+    def _leave_group(self, leaving: list[Request], batch: InFlight) -> None:
         for request in leaving:
             request.status = Status.FINISHING
             request.num_blocks = self.view.kv.blocks_for(request.num_computed_tokens)
@@ -319,18 +319,18 @@ class Engine:
             self.steps.visible_ns.append(visible_ns)
             self._apply(batch)
 
-    def _apply(self, batch: _InFlight) -> None:
+    def _apply(self, batch: InFlight) -> None:
         """The outputs of a step are visible now: first tokens are out, last ones end requests."""
         for request in batch.first_tokens:
             self._requests.first_token_ns[request.index] = self._now_ns
         for request in batch.finishing:
-            self._finish(request, batch.row)
+            self.finish(request, batch.row)
 
-    def _finish(self, request: Request, row: int) -> None:
+    def finish(self, request: Request, row: int) -> None:
         view = self.view
         if request in view.running:  # not so if it was preempted with its last token in flight
             del view.running[request]
-            view.kv.release(request, view.hashed_tokens(request), will_return=False)
+            view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
         self._requests.finished(request, self._now_ns, row)
         self._publish_load()

@@ -98,9 +98,9 @@ class EngineView:
         self.waiting.put_back(request)
 
     def hashed_tokens(self, request: Request) -> int:
-        """Computed tokens whose content was known when they were planned, so has a hash.
+        """Computed tokens of a running request whose content is known, so has a hash.
 
-        With async scheduling a decode is planned before the token before it has been read.
+        With async scheduling the newest token is computed from one that has not been read yet.
         """
         computed, sampled = request.num_computed_tokens, request.num_sampled_tokens
         if request.status is Status.DECODING and request in self.decode_group.members:

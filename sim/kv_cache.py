@@ -132,7 +132,7 @@ class KVCache:
             request.pinned.append((node_id, depth))
         self.free_blocks -= hit.evictable
         request.num_blocks = hit.blocks
-        request.num_computed_tokens = hit.blocks * self.block_size
+        request.cached_tokens = request.num_computed_tokens = hit.blocks * self.block_size
 
     def extend(self, request: Request, num_computed_tokens: int) -> bool:
         """Hold the blocks of that many tokens; False, and nothing changed, if too few are free."""

@@ -46,7 +46,7 @@ class Request:
     joined_at: int = 0
     """Decode steps the engine had planned when it joined the decode group."""
     cached_tokens: int = 0
-    """Prefix tokens found in the cache when it was first admitted."""
+    """Prefix tokens found in the cache when it was last admitted."""
     num_preemptions: int = 0
     nodes: list[tuple[int, int]] | None = None
     """(cache node, its blocks) of the request's content, found at its first lookup."""
