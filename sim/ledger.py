@@ -124,11 +124,10 @@ def _step_books(steps: StepLog, cost: StepCost) -> _StepBooks:
 
     prefilling = _posted(cost, whole, columns["steps"])
     decoding = _posted(cost, decodes_only, columns["steps"])
-    has_prefill = columns["prefill_tokens"] > 0
-    rest_ns = gpu_ns - decoding.sum(axis=1)
-    decoding[:, _COLUMN[OTHERS_PREFILL]] += np.where(has_prefill, rest_ns, 0)
-    decoding[:, _COLUMN[REMAINDER]] += np.where(has_prefill, 0, rest_ns)
-    prefilling[:, _COLUMN[REMAINDER]] += gpu_ns - prefilling.sum(axis=1)
+    remainder = np.full(len(steps), _COLUMN[REMAINDER])
+    others = np.full(len(steps), _COLUMN[OTHERS_PREFILL])
+    _post_rest(prefilling, gpu_ns, remainder)
+    _post_rest(decoding, gpu_ns, np.where(columns["prefill_tokens"] > 0, others, remainder))
     for posted in (prefilling, decoding):
         posted[:, _COLUMN[LAUNCH_AND_HOST]] += owned_ns - gpu_ns
 
@@ -150,8 +149,18 @@ def _posted(cost: StepCost, shapes: dict[str, NDArray[np.float64]], steps: Int64
     for account in GPU_ACCOUNTS:
         seconds = split.get(account)
         if seconds is not None:
-            posted[:, _COLUMN[account]] = np.rint(seconds * steps * 1e9).astype(np.int64)
+            posted[:, _COLUMN[account]] = np.floor(seconds * steps * 1e9).astype(np.int64)
     return posted
+
+
+def _post_rest(posted: Int64, gpu_ns: Int64, column: Int64) -> None:
+    """Make every row sum to its GPU time: what is left goes to ``column[row]``.
+
+    Steps were rounded one by one, so a few ns may be missing instead: the largest account gives.
+    """
+    rest_ns = gpu_ns - posted.sum(axis=1)
+    largest = posted.argmax(axis=1)
+    posted[np.arange(len(posted)), np.where(rest_ns < 0, largest, column)] += rest_ns
 
 
 def _cumulative(posted: Int64) -> Int64:

@@ -1,0 +1,99 @@
+"""Latencies, percentiles and verdicts, against what the tokens' own times say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim.engine_view import EngineConfig
+from sim.metrics import Slo, request_metrics, statistics, time_weighted, window_s
+from sim.saturation import saturation
+from sim.token_times import decode_gaps, token_times_ns
+from tests.helpers import AffineCost, small_run, table_of
+
+STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = np.array([4.0, 1.0, np.nan, 3.0, 2.0])
+    assert statistics(values) == {
+        "mean": 2.5,
+        "p50": 2.0,
+        "p90": 4.0,
+        "p95": 4.0,
+        "p99": 4.0,
+        "max": 4.0,
+    }
+
+
+def test_weights_repeat_values() -> None:
+    values, weights = np.array([1.0, 5.0, 2.0]), np.array([7, 1, 92])
+    assert statistics(values, weights) == statistics(np.repeat(values, weights))
+
+
+def test_no_values_have_no_statistics() -> None:
+    assert set(statistics(np.array([np.nan])).values()) == {None}
+
+
+def test_ttft_tpot_and_verdicts() -> None:
+    # Planned at 0: tokens at 10, 20, 30 ms; the second request has one token and no TPOT.
+    log = small_run(table_of((0, 10, 3), (0, 10, 1)), engine=EngineConfig(), cost=STEP)
+    metrics = request_metrics(log, Slo(ttft_s=0.010, tpot_s=0.009))
+    assert metrics.ttft_s.tolist() == [0.010, 0.010]
+    assert metrics.tpot_s[0] == pytest.approx(0.010)
+    assert np.isnan(metrics.tpot_s[1])
+    assert metrics.good.tolist() == [False, True]
+    assert window_s(log) == log.end_ns / 1e9
+
+
+def test_a_rejected_request_is_not_good() -> None:
+    engine = EngineConfig(max_model_len=50)
+    log = small_run(table_of((0, 100, 3), (0, 10, 1)), engine=engine, cost=STEP)
+    metrics = request_metrics(log, Slo())
+    assert metrics.good.tolist() == [False, True]
+    assert np.isnan(metrics.e2e_s[0])
+
+
+@pytest.mark.parametrize("blocks", [4000, 60])
+def test_gaps_from_steps_equal_gaps_from_tokens(blocks: int) -> None:
+    """The quick way, a weighted gap a step, against every request's own tokens."""
+    rng = np.random.default_rng(3)
+    rows = zip(
+        np.cumsum(rng.exponential(0.05, 120)),
+        rng.integers(1, 90, 120),
+        rng.integers(1, 40, 120),
+        strict=True,
+    )
+    engine = EngineConfig(num_gpu_blocks=blocks, block_size=4, max_model_len=200)
+    log = small_run(table_of(*rows), engine=engine)
+    assert (blocks == 4000) == (not log.requests.recomputes)
+    gaps, weights = decode_gaps(log)
+    own = np.concatenate([np.diff(token_times_ns(log, i)) for i in range(120)])
+    assert np.array_equal(np.sort(np.repeat(gaps, weights)), np.sort(own))
+
+
+def test_state_is_weighted_by_time() -> None:
+    log = small_run(
+        table_of((0, 10, 4), (0.015, 10, 1)), engine=EngineConfig(async_scheduling=False), cost=STEP
+    )
+    mean, highest = time_weighted(log, "running")
+    assert mean == pytest.approx(5 / 4)
+    assert highest == 2
+
+
+def test_saturation_is_where_the_simulated_throughput_ends() -> None:
+    """Far past saturation the run serves what the fluid estimate says, within 10%."""
+    rows = [(i * 1e-3, 400, 50) for i in range(4000)]
+    log = small_run(table_of(*rows), engine=EngineConfig(num_gpu_blocks=4000, max_num_seqs=256))
+    limit = saturation(log)
+    assert limit is not None
+    assert limit.load is not None
+    assert limit.load > 5
+    assert 4000 / window_s(log) == pytest.approx(limit.saturation_per_s, rel=0.1)
+
+
+def test_closed_loops_have_no_offered_rate() -> None:
+    log = small_run(table_of(*[(0, 10, 3)] * 9, max_concurrency=3), engine=EngineConfig())
+    limit = saturation(log)
+    assert limit is not None
+    assert limit.load is None
