@@ -11,7 +11,7 @@ from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
-from scenarios.plugins import resolve, scheduler_factory
+from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.schema import Scenario
 from sim.cluster import PoolConfig
 from sim.engine_view import EngineConfig
@@ -72,7 +72,7 @@ def build(scenario: Scenario) -> Build:
         ),
         cost=cost,
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
-        make_router=resolve(scenario.pool.router, ROUTERS, "router"),
+        make_router=router_factory(scenario.pool.router, ROUTERS),
         replicas=scenario.pool.replicas,
     )
     return Build(

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 EXIT_BAD_INPUT = 2
 EXIT_SLO_MISSED = 3
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+class _Commands(TyperGroup):
+    """Turns what a user can cause into one message and an exit code; a traceback is our bug."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from sim.errors import FleetcastError
+
+        try:
+            return super().invoke(ctx)
+        except FleetcastError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(EXIT_BAD_INPUT) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="fleetcast",
-    help="Forecast what an LLM serving fleet will do: TTFT, TPOT, goodput, and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help comes in half the time
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"fleetcast {version('fleetcast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Forecast what an LLM serving fleet will do: TTFT, TPOT, goodput, and why."""
 
 
 @app.command()
@@ -61,7 +102,8 @@ def simulate(
 ) -> None:
     """Replay or generate requests through a simulated engine and print what happens.
 
-    Exit codes: 0 done; 2 the input cannot be used; 3 --require-attainment was missed.
+    Exit codes: 0 done; 2 the input cannot be used; 3 --require-attainment was missed; 130
+    interrupted.
     """
     from scenarios.commands import run_simulate
     from scenarios.flags import scenario_from_flags
@@ -70,24 +112,28 @@ def simulate(
         raise typer.BadParameter(
             f"{output_format!r} is neither text nor json", param_hint="--format"
         )
+    if require_attainment is not None and not 0 <= require_attainment <= 1:
+        raise typer.BadParameter(
+            f"{require_attainment:g} is not a share from 0 to 1", param_hint="--require-attainment"
+        )
     chosen = scenario_from_flags(
         scenario,
         {
-            "model": model,
-            "hardware.gpu": gpu,
-            "engine.tensor_parallel_size": tp,
-            "pool.replicas": replicas,
-            "workload.trace.path": None if trace is None else str(trace),
-            "workload.preset": preset,
-            "workload.generator.input_tokens.fixed": input_tokens,
-            "workload.generator.output_tokens.fixed": output_tokens,
-            "workload.rate_per_s": rate,
-            "workload.max_concurrency": concurrency,
-            "workload.num_requests": num_requests,
-            "slo.ttft_s": slo_ttft,
-            "slo.tpot_s": slo_tpot,
-            "slo.e2e_s": slo_e2e,
-            "seed": seed,
+            "--model": model,
+            "--gpu": gpu,
+            "--tp": tp,
+            "--replicas": replicas,
+            "--trace": None if trace is None else str(trace),
+            "--preset": preset,
+            "--rate": rate,
+            "--concurrency": concurrency,
+            "--input-tokens": input_tokens,
+            "--output-tokens": output_tokens,
+            "--num-requests": num_requests,
+            "--slo-ttft": slo_ttft,
+            "--slo-tpot": slo_tpot,
+            "--slo-e2e": slo_e2e,
+            "--seed": seed,
         },
         override or [],
     )
@@ -98,7 +144,7 @@ def simulate(
 
 @app.command("list")
 def list_names(
-    what: Annotated[str, typer.Argument(help="models, gpus, policies or presets.")],
+    what: Annotated[str, typer.Argument(help="models, gpus, policies, presets or profiles.")],
 ) -> None:
     """List what a scenario can name."""
     from scenarios.commands import print_names
@@ -125,14 +171,20 @@ def report(
 
 
 def main() -> None:
-    """Console entry: errors meant for the user are one message and an exit code, no traceback."""
-    from sim.errors import FleetcastError
-
+    """Console entry."""
     try:
         app()
-    except FleetcastError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+    finally:
+        _flush_stdout()
+
+
+def _flush_stdout() -> None:
+    """Write what is left; a reader that has gone (``| head -1``) is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter would flush again on its way out, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.load import dump_scenario
+from scenarios.dump import save_scenario
+from scenarios.explain import nearest
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 
@@ -25,7 +24,11 @@ def run_simulate(
     from scenarios.simulate import simulate
 
     if save is not None:
-        save.write_text(dump_scenario(scenario), encoding="utf-8")
+        save_scenario(scenario, save)
+    if out is not None:
+        from scenarios.result_folder import make_folder
+
+        make_folder(out)
     result = _with_progress(lambda progress: simulate(scenario, progress=progress))
     if as_json:
         print(json.dumps(result.summary, indent=1, allow_nan=False))
@@ -63,9 +66,10 @@ def print_names(what: str) -> None:
         "gpus": _print_gpus,
         "policies": _print_policies,
         "presets": _print_presets,
+        "profiles": _print_profiles,
     }
     if what not in printers:
-        raise ScenarioError(f"cannot list {what!r}; known: {', '.join(printers)}")
+        raise ScenarioError(f"cannot list {what!r}; {nearest(what, printers)}")
     printers[what]()
 
 
@@ -109,3 +113,11 @@ def _print_presets() -> None:
 
     for name in preset_names():
         print(f"{name:32} {preset(name).description}")
+
+
+def _print_profiles() -> None:
+    from costmodels.engine_profile import load_profile, profile_names
+
+    for name in profile_names():
+        profile = load_profile(name)
+        print(f"{name:32} {profile.engine} {profile.version}")

@@ -6,34 +6,82 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.load import apply_overrides, load_scenario, parse_scenario
+from scenarios.load import apply_override, apply_setting, read_scenario_file, validate
 from scenarios.schema import Scenario
+from scenarios.yaml_text import Places
 from sim.errors import ScenarioError
+
+_FIELDS = {
+    "--model": "model",
+    "--gpu": "hardware.gpu",
+    "--tp": "engine.tensor_parallel_size",
+    "--replicas": "pool.replicas",
+    "--trace": "workload.trace.path",
+    "--preset": "workload.preset",
+    "--input-tokens": "workload.generator.input_tokens",
+    "--output-tokens": "workload.generator.output_tokens",
+    "--rate": "workload.rate_per_s",
+    "--concurrency": "workload.max_concurrency",
+    "--num-requests": "workload.num_requests",
+    "--slo-ttft": "slo.ttft_s",
+    "--slo-tpot": "slo.tpot_s",
+    "--slo-e2e": "slo.e2e_s",
+    "--seed": "seed",
+}
+_SOURCES = {
+    "--trace": "trace",
+    "--preset": "preset",
+    "--input-tokens": "generator",
+    "--output-tokens": "generator",
+}
 
 
 def scenario_from_flags(
     path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
 ) -> Scenario:
-    """A scenario from dotted fields (None: not given) and ``--set`` overrides.
+    """A scenario from options (None: not given) and ``--set`` overrides, which win.
 
-    Without a file the fields make the whole scenario. Raises ScenarioError.
+    Without a file they make the whole scenario; with one, a workload option replaces the file's
+    source of requests. Raises ScenarioError.
     """
-    given = {key: value for key, value in flags.items() if value is not None}
-    settings = [*(f"{key}={value}" for key, value in given.items()), *overrides]
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    sources = {_SOURCES[flag] for flag in given if flag in _SOURCES}
+    values: dict[str, Any] = {}
+    places: Places = {(): "command line"}
     if path is not None:
-        return load_scenario(path, settings)
-    if "model" not in given:
+        values, places = read_scenario_file(path)
+        _replace_source(values, sources)
+    else:
+        _check_complete(given, sources, overrides)
+    for flag, value in given.items():
+        field = {"fixed": value} if flag.endswith("put-tokens") else value
+        apply_setting(values, places, _FIELDS[flag], field, f"{flag} {value}")
+    for override in overrides:
+        apply_override(values, places, override)
+    return validate(values, places)
+
+
+def _replace_source(values: dict[str, Any], sources: set[str]) -> None:
+    workload = values.get("workload")
+    if sources and isinstance(workload, dict):
+        for other in {"trace", "preset", "generator"} - sources:
+            workload.pop(other, None)
+
+
+def _check_complete(given: Mapping[str, Any], sources: set[str], overrides: Sequence[str]) -> None:
+    """Name the options that are missing, where the schema could only name fields."""
+    fields = {override.partition("=")[0] for override in overrides}
+    if "--model" not in given and "model" not in fields:
         raise ScenarioError(
             "nothing to simulate: give a scenario file, or --model with --trace, --preset, or "
             "--rate with --input-tokens and --output-tokens"
         )
-    lengths = [key for key in given if key.startswith("workload.generator")]
-    if len(lengths) == 1:
+    if any(field.startswith("workload.") for field in fields):
+        return
+    if ("--input-tokens" in given) != ("--output-tokens" in given):
         raise ScenarioError("--input-tokens and --output-tokens go together")
-    has_source = lengths or "workload.trace.path" in given or "workload.preset" in given
-    if not has_source and not any(s.startswith("workload.") for s in overrides):
+    if not sources:
         raise ScenarioError(
             "no workload: give --trace FILE, --preset NAME, or --input-tokens and --output-tokens "
             "with --rate or --concurrency"
         )
-    return parse_scenario(apply_overrides({}, settings), where="command line")

@@ -9,9 +9,9 @@ from sim.accounts import TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.ledger import TimeBooks
 from sim.metrics import RequestMetrics
-from sim.recorder import StepLog
 from sim.request import Status
 from sim.shape import StepShape
+from sim.step_log import StepLog
 
 
 def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd.DataFrame:

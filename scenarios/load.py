@@ -1,117 +1,104 @@
-"""YAML, dotted overrides and dicts into a `Scenario`; errors name the field and the nearest key."""
+"""A scenario from a file, from dotted settings, or from a dict; every error says where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from scenarios.explain import dotted, explain
+from scenarios.paths import anchor_paths
 from scenarios.schema import Scenario
+from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     """Read a scenario file and apply ``a.b=value`` overrides.
 
-    Raises ScenarioError naming the file and the field. Relative trace and model paths are taken
-    from the scenario's folder.
+    Relative paths, and policy modules, in the file are looked for in its folder. Raises
+    ScenarioError naming file, line and field.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"cannot read scenario {path}: {error}") from error
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{path} is not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ScenarioError(f"{path} must hold a mapping of fields, e.g. `model: ...`")
-    _anchor_paths(values, path.parent)
-    return parse_scenario(apply_overrides(values, overrides), where=str(path))
+    values, places = read_scenario_file(path)
+    for override in overrides:
+        apply_override(values, places, override)
+    return validate(values, places)
 
 
 def parse_scenario(values: Mapping[str, Any], *, where: str = "scenario") -> Scenario:
     """Validate a nested mapping. Raises ScenarioError, one line for each thing wrong."""
+    return validate(values, {(): where})
+
+
+def validate(values: Mapping[str, Any], places: Places) -> Scenario:
+    """Validate nested values given at ``places``. Raises ScenarioError, a line a fault."""
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(dict(item)) for item in error.errors()]
-        raise ScenarioError("\n".join(f"{where}: {line}" for line in lines)) from error
+        raise ScenarioError(explain(error, places)) from None
 
 
-def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of ``values`` with each ``dotted.key=YAML value`` set."""
-    result = cast(dict[str, Any], _copy(values))
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key:
-            raise ScenarioError(f"--set {override!r}: write it as key=value, e.g. pool.replicas=2")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ScenarioError(f"--set {override!r}: the value is not valid YAML") from error
-        *parents, last = key.split(".")
-        section = result
-        for parent in parents:
-            section = section.setdefault(parent, {})
-            if not isinstance(section, dict):
-                raise ScenarioError(f"--set {override!r}: {parent} is not a section")
-        section[last] = value
-    return result
+def read_scenario_file(path: str | Path) -> tuple[dict[str, Any], Places]:
+    """The values in a scenario file, not validated yet, and where each stands."""
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"cannot read scenario {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"cannot read scenario {path}: it is not a text file") from None
+    values, places = parse_yaml(text, str(path))
+    if values is None:
+        raise ScenarioError(f"{path} is empty; a scenario needs at least `model` and `workload`")
+    if not isinstance(values, dict):
+        raise ScenarioError(
+            f"{path}: a scenario is a mapping of fields (`model: ...`), not a {_kind(values)}"
+        )
+    anchor_paths(values, path.parent)
+    return values, places
 
 
-def dump_scenario(scenario: Scenario) -> str:
-    """The scenario as YAML, defaults included: what ran, in full."""
-    return yaml.safe_dump(scenario.model_dump(mode="json"), sort_keys=False)
+def apply_override(values: dict[str, Any], places: Places, override: str) -> None:
+    """Set the field of one ``dotted.key=YAML value``, in place."""
+    where = f"--set {override}"
+    key, separator, text = override.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ScenarioError(f"{where}: write it as key=value, e.g. --set pool.replicas=2")
+    value, _ = parse_yaml(text, where)
+    apply_setting(values, places, key, value, where)
 
 
-def _copy(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _copy(value) for key, value in values.items()}
-    return values
+def apply_setting(values: dict[str, Any], places: Places, key: str, value: Any, where: str) -> None:
+    """Set a dotted field in place; missing sections are made, a number is a list position."""
+    path: tuple[str | int, ...] = ()
+    section: Any = values
+    *parents, last = key.split(".")
+    for part in (*parents, last):
+        step: str | int = part
+        if isinstance(section, list):
+            step = int(part) if part.isdecimal() else part
+            if not isinstance(step, int) or step >= len(section):
+                raise ScenarioError(
+                    f"{where}: {dotted(path)} is a list of {len(section)}; name an item by its "
+                    f"position, from 0, not by {part!r}"
+                )
+        elif not isinstance(section, dict):
+            raise ScenarioError(
+                f"{where}: {dotted(path)} is {section!r}, not a section; it has no {part!r}"
+            )
+        path = (*path, step)
+        if len(path) <= len(parents):
+            if not isinstance(section, list) and section.get(step) is None:
+                section[step] = {}
+                places[path] = where
+            section = section[step]
+    section[path[-1]] = value
+    for inside in [place for place in places if place[: len(path)] == path]:
+        del places[inside]
+    places[path] = where
 
 
-def _anchor_paths(values: dict[str, Any], folder: Path) -> None:
-    """Paths in a scenario file are relative to the file, wherever it is run from."""
-    workload = values.get("workload")
-    trace = workload.get("trace") if isinstance(workload, dict) else None
-    if isinstance(trace, dict) and isinstance(trace.get("path"), str):
-        trace["path"] = str(folder / trace["path"])
-    model = values.get("model")
-    if isinstance(model, str) and (folder / model).is_file():
-        values["model"] = str(folder / model)
-
-
-def _explain(error: dict[str, Any]) -> str:
-    path = ".".join(str(part) for part in error["loc"])
-    kind, message = error["type"], error["msg"]
-    if kind == "extra_forbidden":
-        *parents, key = error["loc"]
-        known = list(_section_at(parents).model_fields)
-        near = get_close_matches(str(key), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        return f"{path}: unknown key; {hint}"
-    if kind == "missing":
-        return f"{path}: required, but not given"
-    message = message.removeprefix("Value error, ")
-    if kind == "value_error":
-        return f"{path or 'scenario'}: {message}"
-    return f"{path}: {message} (found {error['input']!r})"
-
-
-def _section_at(path: list[Any]) -> type[BaseModel]:
-    section: type[BaseModel] = Scenario
-    for part in path:
-        if isinstance(part, int):
-            continue
-        annotation = section.model_fields[part].annotation
-        candidates = [annotation, *get_args(annotation)]
-        for candidate in candidates:
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                section = candidate
-    return section
+def _kind(value: Any) -> str:
+    return {list: "list", str: "piece of text", bool: "true or false"}.get(type(value), "number")

@@ -1,38 +1,47 @@
-"""Policies by name: one of ours, or ``module:attribute`` of any importable module."""
+"""Policies by name: one of ours, or a user's ``module:attribute`` or ``file.py:attribute``."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from scenarios.explain import nearest
+from scenarios.guard import checked_router, checked_scheduler, describe
 from sim.errors import ScenarioError
-from sim.protocols import Scheduler
+from sim.protocols import Router, Scheduler
 
 
 def load_attribute(target: str) -> Any:
-    """Import ``module:attribute``; modules in the working directory are found too.
+    """Import ``module:attribute`` or ``path/file.py:attribute``.
 
-    Raises ScenarioError saying what could not be imported and why.
+    Modules in the working directory are found too; they come after installed ones. Raises
+    ScenarioError saying what could not be imported and why.
     """
-    module_name, _, attribute = target.partition(":")
+    module_name, _, attribute = target.rpartition(":")
     if not module_name or not attribute:
         raise ScenarioError(f"{target!r} does not name a policy; write it as module:attribute")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail in any way of its own
+        if module_name.endswith(".py"):
+            module = _module_of_file(Path(module_name))
+        else:
+            _add_to_path(Path.cwd())
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way of its own
         raise ScenarioError(
-            f"cannot import {module_name!r} (of {target!r}): {type(error).__name__}: {error}"
+            f"cannot import {module_name!r} (of {target!r}): {describe(error)}"
         ) from error
     if not hasattr(module, attribute):
-        near = get_close_matches(attribute, dir(module), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ScenarioError(f"module {module_name!r} has no {attribute!r}{hint}")
+        near = nearest(attribute, (n for n in dir(module) if n[0] != "_"), list_all=False)
+        file = getattr(module, "__file__", None)
+        raise ScenarioError(
+            f"module {module_name!r}{f' ({file})' if file else ''} has no {attribute!r}"
+            + (f"; {near}" if near else "")
+        )
     return getattr(module, attribute)
 
 
@@ -42,19 +51,58 @@ def resolve(name: str, known: Mapping[str, str], kind: str) -> Any:
         return load_attribute(known[name])
     if ":" in name:
         return load_attribute(name)
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known, list_all=False)
     raise ScenarioError(
-        f"unknown {kind} {name!r}.{hint} Known: {', '.join(known)}; "
+        f"unknown {kind} {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}; "
         "or name your own as module:attribute"
     )
 
 
 def scheduler_factory(name: str, known: Mapping[str, str]) -> Callable[[], Scheduler]:
-    """Makes a fresh scheduler for each engine: a class is instantiated, a function shared."""
+    """Makes a fresh scheduler for each engine: a class is instantiated, a function shared.
+
+    A user's own is checked on every call (see `scenarios.guard`).
+    """
     target = resolve(name, known, "scheduler")
-    if isinstance(target, type):
-        return target
-    if not callable(target):
-        raise ScenarioError(f"scheduler {name!r} is a {type(target).__name__}, not callable")
-    return lambda: target
+    if name in known:
+        return target if isinstance(target, type) else lambda: target
+    return lambda: checked_scheduler(target, policy_label(name))
+
+
+def router_factory(name: str, known: Mapping[str, str]) -> Callable[[int], Router]:
+    """Makes a fresh router for a pool of so many replicas; a user's own is checked."""
+    target = resolve(name, known, "router")
+    if name in known:
+        return target  # type: ignore[no-any-return]
+    return lambda num_replicas: checked_router(target, policy_label(name), num_replicas)
+
+
+def policy_label(name: str) -> str:
+    """A policy's name for people: without the folders of its file."""
+    module, colon, attribute = name.rpartition(":")
+    return f"{Path(module).name}{colon}{attribute}" if module.endswith(".py") else name
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Import a file under a name of its own: two scenarios may each have a ``my_policy.py``."""
+    file = file.resolve()
+    name = f"{file.stem} ({file})"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _add_to_path(file.parent)  # for what it imports from beside it
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _add_to_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

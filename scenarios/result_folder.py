@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.frames import step_times_frame
-from scenarios.load import dump_scenario
+from scenarios.dump import dump_scenario
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from scenarios.simulate import RunResult
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, so that a place that cannot be written is known before a long run.
+
+    Raises ScenarioError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from None
 
 
 def write_result(result: RunResult, folder: Path) -> Path:
@@ -19,8 +33,10 @@ def write_result(result: RunResult, folder: Path) -> Path:
 
     Raises ScenarioError if the folder cannot be written.
     """
+    from scenarios.frames import step_times_frame  # pandas: only where a folder is written
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         (folder / "scenario.yaml").write_text(dump_scenario(result.scenario), encoding="utf-8")
         result.requests.to_parquet(folder / "requests.parquet", index=False)
         result.steps.to_parquet(folder / "steps.parquet", index=False)
@@ -33,5 +49,5 @@ def write_result(result: RunResult, folder: Path) -> Path:
         text = json.dumps(result.summary, indent=1, allow_nan=False)
         (folder / "summary.json").write_text(text + "\n", encoding="utf-8")  # last: it is complete
     except OSError as error:
-        raise ScenarioError(f"cannot write the result folder {folder}: {error}") from error
+        raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from error
     return folder

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+_LONGEST_S = 4e9  # 127 years: int64 nanoseconds end at 292
+_MOST_TOKENS = 100_000_000
+
+
+def _not_true_or_false(value: Any) -> Any:
+    """YAML's yes, no, on and off are truth values, which pydantic would take for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_not_true_or_false)]
+Whole = Annotated[int, BeforeValidator(_not_true_or_false)]
+Positive = Annotated[Number, Field(gt=0)]
+Seconds = Annotated[Number, Field(ge=1e-9, le=_LONGEST_S)]
+Count = Annotated[Whole, Field(ge=1)]
+Tokens = Annotated[Whole, Field(ge=1, le=_MOST_TOKENS)]
 
 
 class _Section(BaseModel):
@@ -25,26 +40,28 @@ class EngineOptions(_Section):
 
     profile: str = Field("vllm-0.25", description="engine, version and host times it stands for")
     tensor_parallel_size: Count = 1
-    max_num_batched_tokens: Count | None = Field(
+    max_num_batched_tokens: Tokens | None = Field(
         None, description="tokens a step; None: the engine's default for the GPU"
     )
     max_num_seqs: Count | None = Field(
         None, description="requests running at once; None: the engine's default for the GPU"
     )
-    max_model_len: Count | None = Field(
+    max_model_len: Tokens | None = Field(
         None, description="longest prompt + output; None: the model's, or what the KV pool holds"
     )
     scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
-    host_speed_factor: Positive = Field(1.0, description="multiplies all host times")
+    host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
+        1.0, description="multiplies all host times"
+    )
 
 
 class KvOptions(_Section):
     """The paged KV cache of each engine."""
 
-    block_size: Count = Field(16, description="tokens a block")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    num_gpu_blocks: Annotated[int, Field(ge=2)] | None = Field(
+    block_size: Tokens = Field(16, description="tokens a block")
+    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = 0.9
+    num_gpu_blocks: Annotated[Whole, Field(ge=2)] | None = Field(
         None, description="override the number of blocks the memory plan gives"
     )
     enable_prefix_caching: bool = True
@@ -53,7 +70,7 @@ class KvOptions(_Section):
 class Pool(_Section):
     """Equal replicas behind one router."""
 
-    replicas: Count = 1
+    replicas: Annotated[Whole, Field(ge=1, le=10_000)] = 1
     router: str = Field("round_robin", description="a router, or your own as module:attribute")
 
 
@@ -70,22 +87,29 @@ class Lognormal(_Section):
     """A component of a length distribution: ln(tokens) is normal."""
 
     weight: Positive = 1.0
-    mu: float
+    mu: Number
     sigma: Positive
 
 
 class Lengths(_Section):
     """A fixed length, or a clipped mixture of lognormals."""
 
-    fixed: Annotated[int, Field(ge=0)] | None = None
+    fixed: Annotated[Whole, Field(ge=0, le=_MOST_TOKENS)] | None = None
     lognormal: list[Lognormal] = []
-    min: Annotated[int, Field(ge=1)] = 1
-    max: Count = 131072
+    min: Tokens = 1
+    max: Tokens = 131072
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.fixed is None) == (not self.lognormal):
             raise ValueError("give either fixed or lognormal")
+        if self.fixed is not None and self.model_fields_set & {"min", "max"}:
+            raise ValueError("min and max clip lognormal lengths; a fixed length has none")
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} must not be above max {self.max}")
+        total = sum(component.weight for component in self.lognormal)
+        if self.lognormal and abs(total - 1) > 0.025:
+            raise ValueError(f"the weights of lognormal must sum to 1, not {total:g}")
         return self
 
 
@@ -93,9 +117,17 @@ class Generator(_Section):
     """A synthetic workload."""
 
     arrivals: Literal["poisson", "gamma", "constant", "all-at-once"] = "poisson"
-    cv: Positive = Field(1.0, description="of the gaps between arrivals, for gamma")
+    cv: Annotated[Number, Field(ge=0.01, le=100)] = Field(
+        1.0, description="of the gaps between arrivals, for gamma"
+    )
     input_tokens: Lengths
     output_tokens: Lengths
+
+    @model_validator(mode="after")
+    def _has_prompts(self) -> Self:
+        if self.input_tokens.fixed == 0:
+            raise ValueError("input_tokens must be at least 1; only output_tokens may be 0")
+        return self
 
 
 class Workload(_Section):
@@ -110,8 +142,8 @@ class Workload(_Section):
     num_requests: Count | None = Field(
         None, description="generate, or keep from a trace, this many"
     )
-    duration_s: Positive | None = Field(None, description="generate arrivals for this long")
-    window_s: tuple[float, float] | None = Field(
+    duration_s: Seconds | None = Field(None, description="generate arrivals for this long")
+    window_s: tuple[Number, Number] | None = Field(
         None, description="[start, end) of a trace to keep, before its rate is scaled"
     )
     repeat: Count = Field(1, description="play a trace this many times, one after another")
@@ -125,10 +157,27 @@ class Workload(_Section):
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"give exactly one of trace, preset, generator; found {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_source(self) -> Self:
         if self.trace is not None and self.duration_s is not None:
             raise ValueError("duration_s is for generated workloads; cut a trace with window_s")
         if self.trace is None and (self.window_s is not None or self.repeat > 1):
             raise ValueError("window_s and repeat are for traces")
+        if (
+            self.generator is not None
+            and self.generator.arrivals == "all-at-once"
+            and (self.rate_per_s is not None or self.duration_s is not None)
+        ):
+            raise ValueError("all-at-once arrivals have no rate_per_s and no duration_s")
+        if self.num_requests is not None and self.duration_s is not None:
+            raise ValueError("give num_requests or duration_s, not both")
+        if self.window_s is not None and not 0 <= self.window_s[0] < self.window_s[1]:
+            start, end = self.window_s
+            raise ValueError(
+                f"window_s must be [start, end] with 0 <= start < end, not [{start:g}, {end:g}]"
+            )
         return self
 
 
@@ -143,14 +192,25 @@ class SloTargets(_Section):
 class Scenario(_Section):
     """One simulation. Everything not given has a default; unknown keys are refused."""
 
-    model: str = Field(description="a name of `fleetcast list models`, or a config.json")
+    model: str = Field(
+        min_length=1, description="a name of `fleetcast list models`, or a config.json"
+    )
     hardware: Hardware = Hardware()
     engine: EngineOptions = EngineOptions()
     kv: KvOptions = KvOptions()
     pool: Pool = Pool()
     workload: Workload
     slo: SloTargets = SloTargets()
-    horizon_s: Positive | None = Field(
+    horizon_s: Seconds | None = Field(
         None, description="stop here; requests still there are unfinished. None: run until empty"
     )
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[Whole, Field(ge=0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, values: Any) -> Any:
+        """A section whose keys are all commented out is null in YAML: it has its defaults."""
+        optional = ("hardware", "engine", "kv", "pool", "slo")
+        if not isinstance(values, dict):
+            return values
+        return {k: v for k, v in values.items() if v is not None or k not in optional}

@@ -9,6 +9,7 @@ import numpy as np
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics
 
+_FEWEST_ARRIVALS = 50  # for a trend to be told from the system filling up
 _FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting
 _CLOSE_TO_SATURATION = 0.85
 
@@ -37,9 +38,9 @@ def _nothing_finished(summary: dict[str, Any]) -> dict[str, str] | None:
 
 def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
     """The number of requests in the system keeps growing while requests arrive (open loop)."""
-    if log.table.max_concurrency is not None or len(log.table) < 50:
-        return None
     arrivals = np.sort(metrics.arrival_s[~np.isnan(metrics.arrival_s)])
+    if log.table.max_concurrency is not None or len(arrivals) < _FEWEST_ARRIVALS:
+        return None
     left_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     left = np.sort(np.where(left_ns < 0, np.inf, left_ns / 1e9))
     # Over the middle and end of the arrivals: at the start every system fills.
@@ -61,6 +62,13 @@ def _near_saturation(summary: dict[str, Any]) -> dict[str, str] | None:
     limit = summary["saturation"]
     if limit is None or limit["load"] is None or limit["load"] < _CLOSE_TO_SATURATION:
         return None
+    if limit["load"] >= 1:
+        return _warning(
+            "near_saturation",
+            f"the load is {limit['load']:.3g} times the estimated saturation rate "
+            f"({limit['saturation_per_s']:.3g} requests/s): the queue grows for as long as "
+            "requests keep coming",
+        )
     return _warning(
         "near_saturation",
         f"the load is {limit['load']:.0%} of the estimated saturation rate "
@@ -74,7 +82,10 @@ def _rejected(summary: dict[str, Any]) -> dict[str, str] | None:
     if not reasons:
         return None
     parts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-    return _warning("rejected", f"requests were rejected: {parts}; they count as not good")
+    count = summary["requests"]["rejected"]
+    return _warning(
+        "rejected", f"{_requests(count, 'was', 'were')} rejected: {parts}; none of them is good"
+    )
 
 
 def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:
@@ -83,8 +94,8 @@ def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:
         return None
     return _warning(
         "unfinished",
-        f"{count:,} requests were still in the system at the horizon: latencies are of finished "
-        "requests only, so they are biased low",
+        f"{_requests(count, 'was', 'were')} still in the system at the horizon: latencies are of "
+        "finished requests only, so they are biased low",
     )
 
 
@@ -94,17 +105,21 @@ def _few_samples(summary: dict[str, Any]) -> dict[str, str] | None:
         0,
     )
     for percentile in (90, 95, 99):
-        beyond = int(count * (100 - percentile) / 100)
+        beyond = count * (100 - percentile) // 100
         if count and beyond < _FEWEST_BEYOND:
-            above = "" if percentile == 99 else " and above"
+            which = "p99 rests" if percentile == 99 else f"p{percentile} and above rest"
             need = _FEWEST_BEYOND * 100 // (100 - percentile)
             return _warning(
                 "few_samples",
-                f"p{percentile}{above} rests on few samples: {beyond} requests lie beyond it, "
-                f"{_FEWEST_BEYOND} would need {need:,} finished requests",
+                f"{which} on few samples: {_requests(beyond, 'lies', 'lie')} beyond "
+                f"p{percentile}; {_FEWEST_BEYOND} would need {need:,} finished requests",
             )
     return None
 
 
 def _warning(code: str, text: str) -> dict[str, str]:
     return {"code": code, "text": text}
+
+
+def _requests(count: int, singular: str, plural: str) -> str:
+    return f"1 request {singular}" if count == 1 else f"{count:,} requests {plural}"

@@ -42,7 +42,7 @@ def _from_trace(workload: Workload) -> RequestTable:
         table = transform.repeat(table, workload.repeat)
     if workload.num_requests is not None:
         table = transform.limit(table, workload.num_requests)
-    if workload.rate_per_s is not None:
+    if workload.rate_per_s is not None and len(table):  # nothing has no rate, and needs none
         table = transform.scale_rate(table, workload.rate_per_s)
     if workload.max_concurrency is not None:
         table = transform.with_concurrency(table, workload.max_concurrency)
@@ -67,12 +67,14 @@ def _generator_spec(workload: Workload) -> GeneratorSpec:
     if workload.rate_per_s is None and process != "all-at-once":
         if workload.max_concurrency is None:
             raise ScenarioError(
-                f"workload.rate_per_s: {process} arrivals need a rate; without one, give "
-                "max_concurrency (as load tools do) or arrivals: all-at-once"
+                f"workload.rate_per_s (--rate): {process} arrivals need a rate; without one, give "
+                "max_concurrency (--concurrency), as load tools do, or arrivals: all-at-once"
             )
         process = "all-at-once"  # a load tool without a rate: the concurrency alone holds it back
     if process == "all-at-once" and num_requests is None:
-        raise ScenarioError("workload.num_requests: needed where no rate bounds the workload")
+        raise ScenarioError(
+            "workload.num_requests (--num-requests): needed where no rate bounds the workload"
+        )
     return GeneratorSpec(
         arrivals=Arrivals(
             process=process,

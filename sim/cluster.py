@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,12 +13,14 @@ from sim.engine_view import EngineConfig
 from sim.errors import PolicyError
 from sim.kv_cache import KVCache
 from sim.protocols import ReplicaLoad, Router, Scheduler, StepCost
-from sim.recorder import RequestLog, StepLog
+from sim.recorder import RequestLog
 from sim.request import Request, Status
 from sim.request_table import RequestTable
+from sim.step_log import StepLog
 from sim.waiting import SortedQueue
 
 _PROGRESS_EVERY = 256
+_ROWS_A_BATCH = 8192
 _TURNAROUND_NS = 1  # a client that waited for an answer sends after that instant, not in it
 
 
@@ -82,9 +84,7 @@ class _Source:
         """The process: one event an arrival instant."""
         table, env = self._table, self._env
         limit = table.max_concurrency
-        columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for index, (arrival_ns, prompt_tokens, output_tokens, priority) in enumerate(rows):
+        for index, (arrival_ns, prompt_tokens, output_tokens, priority) in _rows(table):
             now_ns = int(env.now)
             if arrival_ns > now_ns:
                 yield env.timeout(arrival_ns - now_ns)
@@ -104,6 +104,14 @@ class _Source:
         self._in_flight -= 1
         if not self._slot_free.triggered:
             self._slot_free.succeed()
+
+
+def _rows(table: RequestTable) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The table row by row as plain integers, a batch of rows at a time."""
+    columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)
+    for start in range(0, len(table), _ROWS_A_BATCH):
+        batch = (column[start : start + _ROWS_A_BATCH].tolist() for column in columns)
+        yield from enumerate(zip(*batch, strict=True), start)
 
 
 def run_cluster(

@@ -21,8 +21,9 @@ from sim.errors import PolicyError
 from sim.kv_cache import KVCache
 from sim.pipeline import RunTimes, launch_step, run_async, run_sync
 from sim.protocols import Scheduler, StepCost
-from sim.recorder import RequestLog, StepLog
+from sim.recorder import RequestLog
 from sim.request import Request, Status
+from sim.step_log import StepLog
 from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
@@ -263,7 +264,7 @@ class Engine:
         batch = InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
         busy_ns = run.gpu_cumulative_ns[steps - 1]
         self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
-        self.steps.visible_ns.extend(times.visible_ns(steps))
+        self.steps.add_visible(times.visible_ns(steps))
         view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
         self._leave_group(group.advance(steps), batch)
         if before is not None:
@@ -316,7 +317,7 @@ class Engine:
         visible_ns = max(host_free_ns, batch.gpu_end_ns) + batch.update_ns
         yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
         if not batch.is_empty:
-            self.steps.visible_ns.append(visible_ns)
+            self.steps.add_visible([visible_ns])
             self._apply(batch)
 
     def _apply(self, batch: InFlight) -> None:

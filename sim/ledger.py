@@ -9,6 +9,7 @@ of its last token; cumulative sums over the runs give its share. All sums are ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,9 @@ from sim.accounts import (
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
-from sim.recorder import StepLog
 from sim.request import Status
 from sim.shape import StepShape
+from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
 _COLUMN = {account: index for index, account in enumerate(TIME_ACCOUNTS)}
@@ -43,20 +44,6 @@ class TimeBooks:
     """The same up to the first token: each row sums to the time to first token."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StepBooks:
-    """One engine's runs by account. Cumulative, with a leading zero row."""
-
-    prefilling: Int64
-    """``[rows + 1, accounts]`` as a request that prefills in them lives them."""
-    decoding: Int64
-    """The same for a request that decodes in them: others' prefill apart."""
-    gpu_end_ns: Int64
-    plan_ns: Int64
-    visible_ns: Int64
-    """``[rows]`` when the outputs of each run's last step became visible."""
-
-
 def time_books(log: RunLog) -> TimeBooks:
     """Post the time of every finished request; vectorised over runs and requests."""
     requests = log.requests
@@ -69,103 +56,135 @@ def time_books(log: RunLog) -> TimeBooks:
         chosen = np.flatnonzero(finished & (replica == index))
         if not len(chosen):
             continue
-        step_books = _step_books(steps, log.pool.cost)
         rows = {
             name: np.frombuffer(getattr(requests, name), np.int64)[chosen]
             for name in ("arrival_ns", "seen_ns", "first_row", "first_token_row", "last_row")
         }
         redone = recomputes[np.isin(recomputes[:, 0], chosen)]
         redone[:, 0] = np.searchsorted(chosen, redone[:, 0])
-        books.e2e_ns[chosen] = _post(rows, rows["last_row"], redone, step_books)
-        books.ttft_ns[chosen] = _post(rows, rows["first_token_row"], redone, step_books)
+        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, redone, steps, log.pool.cost)
     return books
 
 
-def _post(rows: dict[str, Int64], end_row: Int64, recomputes: Int64, books: _StepBooks) -> Int64:
-    """Accounts of requests from arrival to the visibility of ``end_row``, ``[n, accounts]``."""
-    first, first_token = rows["first_row"], rows["first_token_row"]
-    posted = books.prefilling[first_token + 1] - books.prefilling[first]
-    posted += books.decoding[end_row + 1] - books.decoding[first_token + 1]
-
+def _post(
+    rows: dict[str, Int64], recomputes: Int64, steps: StepLog, cost: StepCost
+) -> tuple[Int64, Int64]:
+    """Accounts up to the first token and in all, two int64 ``[requests, accounts]``."""
+    first, first_token, last = rows["first_row"], rows["first_token_row"], rows["last_row"]
+    ttft = np.zeros((len(first), len(TIME_ACCOUNTS)), np.int64)
+    after = np.zeros_like(ttft)
     # Being recomputed is neither prefill nor decode: those runs go to an account of their own.
-    for request, start, stop in recomputes:
-        if start > end_row[request]:
-            continue
-        stop = min(stop, end_row[request])
-        split = min(max(first_token[request] + 1, start), stop + 1)
-        moved = books.prefilling[split] - books.prefilling[start]
-        moved += books.decoding[stop + 1] - books.decoding[split]
-        posted[request] -= moved
-        posted[request, _COLUMN[PREEMPTION_RECOMPUTE]] += moved.sum()
+    redone, start, stop = recomputes.T
+    split = np.clip(first_token[redone] + 1, start, stop + 1)
+    early = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
+    late = np.zeros_like(early)
+    _gather(
+        steps,
+        cost,
+        [
+            _Sum(ttft, "prefilling", first, first_token + 1),
+            _Sum(after, "decoding", first_token + 1, last + 1),
+            _Sum(early, "prefilling", start, split),
+            _Sum(late, "decoding", split, stop + 1),
+        ],
+    )
+    for posted, moved in ((ttft, early), (after, late)):
+        np.subtract.at(posted, redone, moved)
+        np.add.at(posted, (redone, _COLUMN[PREEMPTION_RECOMPUTE]), moved.sum(axis=1))
 
     # The first run began before the request was planned, unless the engine was idle: that part
     # is not the request's time, or it is the wait for the step in flight.
-    gpu_free_ns = np.where(first > 0, books.gpu_end_ns[first - 1], 0)
-    plan_ns = books.plan_ns[first]
-    posted[:, _COLUMN[LAUNCH_AND_HOST]] -= np.maximum(plan_ns - gpu_free_ns, 0)
-    posted[:, _COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
-    posted[:, _COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]
-    posted[:, _COLUMN[ADMISSION_QUEUE]] += plan_ns - rows["seen_ns"]
-    posted[:, _COLUMN[LAUNCH_AND_HOST]] += books.visible_ns[end_row] - books.gpu_end_ns[end_row]
-    return posted
+    gpu_end_ns, plan_ns = steps.column("gpu_end_ns"), steps.column("plan_ns")[first]
+    gpu_free_ns = np.where(first > 0, gpu_end_ns[first - 1], 0)
+    ttft[:, _COLUMN[LAUNCH_AND_HOST]] -= np.maximum(plan_ns - gpu_free_ns, 0)
+    ttft[:, _COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
+    ttft[:, _COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]
+    ttft[:, _COLUMN[ADMISSION_QUEUE]] += plan_ns - rows["seen_ns"]
+    after += ttft
+    visible_ns = steps.row_visible_ns()
+    for posted, row in ((ttft, first_token), (after, last)):
+        posted[:, _COLUMN[LAUNCH_AND_HOST]] += visible_ns[row] - gpu_end_ns[row]
+    return ttft, after
 
 
-def _step_books(steps: StepLog, cost: StepCost) -> _StepBooks:
-    columns = steps.columns()
-    gpu_end_ns, gpu_ns = columns["gpu_end_ns"], columns["gpu_ns"]
-    owned_ns = np.diff(gpu_end_ns, prepend=0)
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Adds the accounts of runs ``start[i]`` to ``stop[i]``, exclusive, to row i of a target."""
+
+    target: Int64
+    lived_as: Literal["prefilling", "decoding"]
+    start: Int64
+    stop: Int64
+
+
+def _gather(steps: StepLog, cost: StepCost, sums: list[_Sum]) -> None:
+    """Carry out the sums, a chunk of runs at a time: all runs' accounts would not fit."""
+    points = [
+        (s, row, sign, np.argsort(row, kind="stable"))
+        for s in sums
+        for row, sign in ((s.start, -1), (s.stop, 1))
+    ]
+    done = gpu_free_ns = 0
+    totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
+    for columns in steps.chunks():
+        posted = _account(columns, gpu_free_ns, cost)
+        size = len(columns["steps"])
+        for lived_as, of_runs in posted.items():
+            before = np.concatenate([[totals[lived_as]], totals[lived_as] + of_runs.cumsum(axis=0)])
+            totals[lived_as] = before[-1]
+            for s, row, sign, order in points:
+                if s.lived_as == lived_as:
+                    # A chunk answers for the sums before each of its runs but the first, which
+                    # the chunk before it has answered for, and before the run that follows it.
+                    low, high = np.searchsorted(row, (done + 1, done + size + 1), sorter=order)
+                    chosen = order[low:high]
+                    s.target[chosen] += sign * before[row[chosen] - done]
+        done += size
+        gpu_free_ns = int(columns["gpu_end_ns"][-1])
+
+
+def _account(columns: dict[str, Int64], gpu_free_ns: int, cost: StepCost) -> dict[str, Int64]:
+    """The time each run owns by account, ``[runs, accounts]``, as lived by a request in it."""
+    gpu_ns, steps = columns["gpu_ns"], columns["steps"]
+    owned_ns = np.diff(columns["gpu_end_ns"], prepend=gpu_free_ns)
     whole = {name: columns[name].astype(np.float64) for name in StepShape._fields}
     # A run's context grows by one a sequence a step; it is priced at its middle.
-    whole["decode_context_tokens"] += whole["decode_seqs"] * (columns["steps"] - 1) / 2
+    whole["decode_context_tokens"] += whole["decode_seqs"] * (steps - 1) / 2
     decodes_only = dict(whole)
     for name in ("prefill_seqs", "prefill_tokens", "prefill_context_tokens", "prefill_pairs"):
         decodes_only[name] = np.zeros(len(steps))
     decodes_only["logits"] = whole["decode_seqs"]
 
-    prefilling = _posted(cost, whole, columns["steps"])
-    decoding = _posted(cost, decodes_only, columns["steps"])
     remainder = np.full(len(steps), _COLUMN[REMAINDER])
-    others = np.full(len(steps), _COLUMN[OTHERS_PREFILL])
-    _post_rest(prefilling, gpu_ns, remainder)
-    _post_rest(decoding, gpu_ns, np.where(columns["prefill_tokens"] > 0, others, remainder))
-    for posted in (prefilling, decoding):
-        posted[:, _COLUMN[LAUNCH_AND_HOST]] += owned_ns - gpu_ns
-
-    last_step = np.cumsum(columns["steps"]) - 1
-    visible_ns = steps.step_visible_ns()
-    known = np.minimum(last_step, len(visible_ns) - 1)  # a cut run's last steps are never read
-    return _StepBooks(
-        prefilling=_cumulative(prefilling),
-        decoding=_cumulative(decoding),
-        gpu_end_ns=gpu_end_ns,
-        plan_ns=columns["plan_ns"],
-        visible_ns=visible_ns[known] if len(visible_ns) else np.zeros(len(steps), np.int64),
-    )
+    others = np.where(columns["prefill_tokens"] > 0, _COLUMN[OTHERS_PREFILL], remainder)
+    posted = {
+        "prefilling": _posted(cost, whole, gpu_ns, steps, remainder),
+        "decoding": _posted(cost, decodes_only, gpu_ns, steps, others),
+    }
+    for of_runs in posted.values():
+        of_runs[:, _COLUMN[LAUNCH_AND_HOST]] += owned_ns - gpu_ns
+    return posted
 
 
-def _posted(cost: StepCost, shapes: dict[str, NDArray[np.float64]], steps: Int64) -> Int64:
+def _posted(
+    cost: StepCost,
+    shapes: dict[str, NDArray[np.float64]],
+    gpu_ns: Int64,
+    steps: Int64,
+    rest_column: Int64,
+) -> Int64:
+    """GPU time by account; what the split does not cover goes to ``rest_column[run]``."""
     split = cost.split(shapes)
     posted = np.zeros((len(steps), len(TIME_ACCOUNTS)), np.int64)
     for account in GPU_ACCOUNTS:
         seconds = split.get(account)
         if seconds is not None:
             posted[:, _COLUMN[account]] = np.floor(seconds * steps * 1e9).astype(np.int64)
-    return posted
-
-
-def _post_rest(posted: Int64, gpu_ns: Int64, column: Int64) -> None:
-    """Make every row sum to its GPU time: what is left goes to ``column[row]``.
-
-    Steps were rounded one by one, so a few ns may be missing instead: the largest account gives.
-    """
     rest_ns = gpu_ns - posted.sum(axis=1)
-    largest = posted.argmax(axis=1)
-    posted[np.arange(len(posted)), np.where(rest_ns < 0, largest, column)] += rest_ns
-
-
-def _cumulative(posted: Int64) -> Int64:
-    zero = np.zeros((1, posted.shape[1]), np.int64)
-    return np.concatenate([zero, np.cumsum(posted, axis=0)])
+    # Steps were rounded one by one, so a few ns may be missing instead: the largest account gives.
+    column = np.where(rest_ns < 0, posted.argmax(axis=1), rest_column)
+    posted[np.arange(len(posted)), column] += rest_ns
+    return posted
 
 
 def waits_only(account: str) -> bool:

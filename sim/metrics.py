@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster import RunLog
+from sim.percentiles import chunked_statistics
 from sim.recorder import UNSET
 from sim.request import Status
-from sim.token_times import decode_gaps
+from sim.token_times import gap_chunks
 
 Float = NDArray[np.float64]
-Int64 = NDArray[np.int64]
-
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,32 +99,10 @@ def window_s(log: RunLog) -> float:
     return (log.end_ns - int(arrived.min())) / 1e9 if len(arrived) else 0.0
 
 
-def statistics(values: Float, weights: Int64 | None = None) -> dict[str, float | None]:
-    """Mean, percentiles and maximum over the values that are not NaN; None where there are none.
-
-    Percentiles are the smallest value that at least that share of the (weighted) values do not
-    exceed, so each is a value that occurred.
-    """
-    kept = ~np.isnan(values)
-    values = values[kept]
-    if not len(values):
-        return dict.fromkeys(STATISTICS)
-    weights = np.ones(len(values), np.int64) if weights is None else weights[kept]
-    order = np.argsort(values, kind="stable")
-    values, cumulative = values[order], np.cumsum(weights[order])
-    total = int(cumulative[-1])
-    result: dict[str, float | None] = {"mean": float(np.average(values, weights=weights[order]))}
-    for name in STATISTICS[1:-1]:
-        rank = int(name[1:]) / 100 * total
-        result[name] = float(values[np.searchsorted(cumulative, rank - 1e-9)])
-    result["max"] = float(values[-1])
-    return result
-
-
 def itl_statistics(log: RunLog) -> tuple[dict[str, float | None], int]:
-    """Inter-token latency over all gaps between tokens, in seconds, and how many gaps there are."""
-    gaps_ns, weights = decode_gaps(log)
-    return statistics(gaps_ns / 1e9, weights), int(weights.sum())
+    """Inter-token latency in seconds over all gaps between tokens, and how many gaps there are."""
+    in_ns, count = chunked_statistics(lambda: gap_chunks(log))
+    return {name: None if ns is None else ns / 1e9 for name, ns in in_ns.items()}, count
 
 
 def time_weighted(log: RunLog, column: str) -> tuple[float, int]:

@@ -1,14 +1,10 @@
-"""What a run leaves behind, as columns: a row a request, a row a run of equal steps."""
+"""What a run leaves behind of each request, as columns: one row a request of the table."""
 
 from __future__ import annotations
 
 from array import array
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sim.request import Request, Status
-from sim.shape import StepShape
 
 UNSET = -1
 """Value of a time or a row that never came."""
@@ -19,7 +15,7 @@ def _column(length: int, value: int = UNSET) -> array[int]:
 
 
 class RequestLog:
-    """One row a request of the table; times in ns, rows count into the replica's `StepLog`."""
+    """One row a request of the table; times in ns, rows count into its replica's step log."""
 
     def __init__(self, num_requests: int) -> None:
         n = num_requests
@@ -78,63 +74,3 @@ class RequestLog:
         self.status[request.index] = Status.REJECTED
         self.finished_ns[request.index] = now_ns
         self.reject_reasons[request.index] = reason
-
-
-class StepLog:
-    """One row a run of equal steps of one engine, in order; `visible_ns` has one entry a step."""
-
-    COLUMNS = (
-        "steps",
-        "plan_ns",
-        "gpu_end_ns",
-        "gpu_ns",
-        *StepShape._fields,
-        "running",
-        "waiting",
-        "free_blocks",
-        "preempted",
-    )
-
-    def __init__(self) -> None:
-        self._rows = array("q")
-        self._width = len(self.COLUMNS)
-        self.visible_ns = array("q")
-        self.num_rows = 0
-        self.plans = 0
-        """Scheduler calls, empty plans included."""
-
-    def __len__(self) -> int:
-        return self.num_rows
-
-    def append(
-        self,
-        steps: int,
-        plan_ns: int,
-        gpu_end_ns: int,
-        gpu_ns: int,
-        shape: StepShape,
-        running: int,
-        waiting: int,
-        free_blocks: int,
-        preempted: int,
-    ) -> None:
-        """Add a run: its first plan, GPU end of its last step, GPU time in all, state at the plan.
-
-        The shape is that of the first step; in a run only the context grows.
-        """
-        self.num_rows += 1
-        state = (running, waiting, free_blocks, preempted)
-        self._rows.extend((steps, plan_ns, gpu_end_ns, gpu_ns, *shape, *state))
-
-    def column(self, name: str) -> NDArray[np.int64]:
-        """A column as int64 ``[rows]`` (a view: take it when the run is over)."""
-        rows = np.frombuffer(self._rows, np.int64).reshape(-1, self._width)
-        return rows[:, self.COLUMNS.index(name)]
-
-    def columns(self) -> dict[str, NDArray[np.int64]]:
-        """All columns, by name."""
-        return {name: self.column(name) for name in self.COLUMNS}
-
-    def step_visible_ns(self) -> NDArray[np.int64]:
-        """When each step's outputs became visible, int64 ``[steps]``."""
-        return np.frombuffer(self.visible_ns, np.int64)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster import RunLog
-from sim.recorder import StepLog
 from sim.request import Status
+from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
 
@@ -17,87 +19,91 @@ def token_times_ns(log: RunLog, request: int) -> Int64:
     requests = log.requests
     if requests.status[request] != Status.FINISHED or not log.table.output_tokens[request]:
         return np.empty(0, np.int64)
-    steps = log.steps[requests.replica[request]]
-    spans = [s[1:] for s in requests.recomputes if s[0] == request]
-    return _token_times(
-        _StepIndex(steps),
-        requests.first_token_row[request],
-        requests.last_row[request],
-        spans,
-        [row for index, row in requests.held_back if index == request],
-    )
+    return _TokenTimes(log, requests.replica[request]).of(request)
+
+
+def gap_chunks(log: RunLog) -> Iterator[tuple[Int64, Int64]]:
+    """Gaps between consecutive tokens of finished requests, in chunks of (gap_ns, tokens with it).
+
+    Where every request decodes in every step from its first token to its last, the gap before a
+    step's tokens is the same for all of them, and one weighted entry a step will do. Otherwise
+    each request's own token times are gone through.
+    """
+    finished = np.flatnonzero(np.frombuffer(log.requests.status, np.int8) == Status.FINISHED)
+    replica = np.frombuffer(log.requests.replica, np.int16)[finished]
+    for index, steps in enumerate(log.steps):
+        mine = finished[replica == index]
+        if _is_unbroken(log, steps, mine):
+            yield from _step_gaps(steps)
+        elif len(mine):
+            times = _TokenTimes(log, index)
+            for request in mine.tolist():
+                gaps_ns = np.diff(times.of(request))
+                yield gaps_ns, np.ones(len(gaps_ns), np.int64)
 
 
 def decode_gaps(log: RunLog) -> tuple[Int64, Int64]:
-    """Gaps between consecutive tokens in ns, and how many tokens had each; two int64 arrays.
-
-    Where every request decodes in every step from its first token to its last, the gap before a
-    step's tokens is the same for all of them, and one weighted entry a step will do.
-    """
-    finished = np.flatnonzero(np.frombuffer(log.requests.status, np.int8) == Status.FINISHED)
-    gaps: list[Int64] = []
-    weights: list[Int64] = []
-    for replica, steps in enumerate(log.steps):
-        if not len(steps):
-            continue
-        index = _StepIndex(steps)
-        mine = finished[np.frombuffer(log.requests.replica, np.int16)[finished] == replica]
-        if _is_unbroken(log, index, mine):
-            step_gaps = np.diff(index.visible_ns, prepend=index.visible_ns[:1])
-            seqs = np.repeat(index.decode_seqs, index.steps)[: len(step_gaps)]
-            gaps.append(step_gaps)
-            weights.append(seqs)
-            continue
-        for request in mine.tolist():
-            request_gaps = np.diff(token_times_ns(log, request))
-            gaps.append(request_gaps)
-            weights.append(np.ones(len(request_gaps), np.int64))
-    if not gaps:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    all_gaps, all_weights = np.concatenate(gaps), np.concatenate(weights)
-    counted = all_weights > 0
-    return all_gaps[counted], all_weights[counted]
+    """All of `gap_chunks` at once: two int64 arrays."""
+    chunks = [(np.empty(0, np.int64), np.empty(0, np.int64)), *gap_chunks(log)]
+    gaps, weights = zip(*chunks, strict=True)
+    return np.concatenate(gaps), np.concatenate(weights)
 
 
-class _StepIndex:
-    """Where each run's steps lie in the log of visible times."""
+def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
+    done = 0
+    for columns in steps.chunks():
+        seqs = np.repeat(columns["decode_seqs"], columns["steps"])
+        gaps_ns = steps.gaps_ns(done, done + len(seqs))
+        done += len(seqs)
+        seqs = seqs[: len(gaps_ns)]
+        yield gaps_ns[seqs > 0], seqs[seqs > 0]
 
-    def __init__(self, steps: StepLog) -> None:
-        self.steps = steps.column("steps")
-        self.first_step = np.cumsum(self.steps) - self.steps
-        self.visible_ns = steps.step_visible_ns()
-        self.decode_seqs = steps.column("decode_seqs")
 
-
-def _is_unbroken(log: RunLog, index: _StepIndex, finished: Int64) -> bool:
+def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     """Whether all decodes in the log are those of the finished requests, one in every step."""
-    if log.requests.held_back or log.requests.recomputes:
+    requests = log.requests
+    if requests.held_back or requests.recomputes:
         return False
-    first = np.frombuffer(log.requests.first_token_row, np.int64)[finished]
-    last = np.frombuffer(log.requests.last_row, np.int64)[finished]
-    past = np.append(index.first_step, index.steps.sum())
-    spanned = int((past[last + 1] - past[first + 1]).sum())
+    run_steps = steps.column("steps")
+    before = np.concatenate([[0], run_steps.cumsum()])
+    first = np.frombuffer(requests.first_token_row, np.int64)[finished]
+    last = np.frombuffer(requests.last_row, np.int64)[finished]
+    spanned = int((before[last + 1] - before[first + 1]).sum())
     tokens = int((np.maximum(log.table.output_tokens[finished], 1) - 1).sum())
-    return spanned == tokens == int((index.steps * index.decode_seqs).sum())
+    return spanned == tokens == int((run_steps * steps.column("decode_seqs")).sum())
 
 
-def _token_times(
-    index: _StepIndex,
-    first_row: int,
-    last_row: int,
-    recomputes: list[tuple[int, int]],
-    held_back: list[int],
-) -> Int64:
-    rows = np.arange(first_row + 1, last_row + 1)
-    keep = index.decode_seqs[rows] > 0
-    for start, stop in recomputes:
-        keep &= (rows < start) | (rows > stop)
-    keep[np.isin(rows, held_back)] = False
-    sampled = [first_row, *(stop for start, stop in recomputes if stop > first_row)]
-    decode_rows = rows[keep]
-    starts = index.first_step[decode_rows]
-    counts = index.steps[decode_rows]
-    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    token_steps = np.concatenate([index.first_step[sampled], np.repeat(starts, counts) + offsets])
-    times: Int64 = index.visible_ns[np.sort(token_steps)]
-    return times
+class _TokenTimes:
+    """Token times of one replica's requests: which steps sampled for them, and when those ended."""
+
+    def __init__(self, log: RunLog, replica: int) -> None:
+        steps = log.steps[replica]
+        self._requests = log.requests
+        self._steps = steps.column("steps")
+        self._first_step = self._steps.cumsum() - self._steps
+        self._decode_seqs = steps.column("decode_seqs")
+        self._visible_ns = steps.step_visible_ns()
+        self._recomputes: dict[int, list[tuple[int, int]]] = {}
+        for request, start, stop in log.requests.recomputes:
+            self._recomputes.setdefault(request, []).append((start, stop))
+        self._held_back: dict[int, list[int]] = {}
+        for request, row in log.requests.held_back:
+            self._held_back.setdefault(request, []).append(row)
+
+    def of(self, request: int) -> Int64:
+        """Token times of a finished request with output, in order."""
+        first_row = self._requests.first_token_row[request]
+        rows = np.arange(first_row + 1, self._requests.last_row[request] + 1)
+        decoded = self._decode_seqs[rows] > 0
+        sampled = [first_row]
+        for start, stop in self._recomputes.get(request, ()):
+            decoded &= (rows < start) | (rows > stop)
+            if stop > first_row:
+                sampled.append(stop)
+        decoded[np.isin(rows, self._held_back.get(request, []))] = False
+        rows = rows[decoded]
+        counts = self._steps[rows]
+        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        steps = np.repeat(self._first_step[rows], counts) + within
+        times: Int64 = self._visible_ns[np.sort(np.append(self._first_step[sampled], steps))]
+        return times

@@ -85,7 +85,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
         "finished": list(requests.finished_ns),
         "cached": list(requests.cached_tokens),
         "preemptions": list(requests.preemptions),
-        "visible": [list(s.visible_ns) for s in log.steps],
+        "visible": [s.step_visible_ns().tolist() for s in log.steps],
         "gpu_ns": [int(columns["gpu_ns"].sum()) for columns in steps],
         "end": log.end_ns,
         **{name: [list(map(int, column)) for column in value] for name, value in expanded.items()},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from sim.engine_view import EngineConfig
-from sim.metrics import Slo, request_metrics, statistics, time_weighted, window_s
+from sim.metrics import Slo, itl_statistics, request_metrics, time_weighted, window_s
+from sim.percentiles import chunked_statistics, statistics
 from sim.saturation import saturation
 from sim.token_times import decode_gaps, token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
@@ -29,6 +32,20 @@ def test_percentiles_are_values_that_occurred() -> None:
 def test_weights_repeat_values() -> None:
     values, weights = np.array([1.0, 5.0, 2.0]), np.array([7, 1, 92])
     assert statistics(values, weights) == statistics(np.repeat(values, weights))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    values=st.lists(st.integers(0, 10**13), min_size=1, max_size=60),
+    weights=st.lists(st.integers(1, 50), min_size=60, max_size=60),
+    size=st.integers(1, 60),
+)
+def test_statistics_in_chunks_are_exact(values: list[int], weights: list[int], size: int) -> None:
+    whole, weight = np.array(values), np.array(weights[: len(values)])
+    chunks = [(whole[i : i + size], weight[i : i + size]) for i in range(0, len(values), size)]
+    result, total = chunked_statistics(lambda: chunks)
+    assert total == weight.sum()
+    assert result == pytest.approx(statistics(whole.astype(float), weight))
 
 
 def test_no_values_have_no_statistics() -> None:
@@ -70,6 +87,9 @@ def test_gaps_from_steps_equal_gaps_from_tokens(blocks: int) -> None:
     gaps, weights = decode_gaps(log)
     own = np.concatenate([np.diff(token_times_ns(log, i)) for i in range(120)])
     assert np.array_equal(np.sort(np.repeat(gaps, weights)), np.sort(own))
+    itl, count = itl_statistics(log)
+    assert count == len(own)
+    assert itl == pytest.approx(statistics(own / 1e9))
 
 
 def test_state_is_weighted_by_time() -> None:

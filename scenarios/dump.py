@@ -1,0 +1,32 @@
+"""A scenario as YAML: in full as it ran, or only what was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from scenarios.paths import relocated
+from scenarios.schema import Scenario
+from sim.errors import ScenarioError
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """All fields, defaults included, paths absolute: what ran, readable from anywhere."""
+    return _yaml(relocated(scenario.model_dump(mode="json"), None))
+
+
+def save_scenario(scenario: Scenario, path: Path) -> None:
+    """Write only what was given, so that it reads as if written by hand. Reproduces the run.
+
+    Raises ScenarioError where it cannot be written.
+    """
+    values = scenario.model_dump(mode="json", exclude_unset=True)
+    try:
+        path.write_text(_yaml(relocated(values, path.parent)), encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"--save {path}: cannot be written: {error.strerror}") from None
+
+
+def _yaml(values: dict[str, object]) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,117 @@
+"""Checks on a user's own policy, so that its faults are told in its terms, not the simulator's."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from sim.batch import Plan
+from sim.engine_view import EngineView
+from sim.errors import FleetcastError, PolicyError
+from sim.protocols import Router, Scheduler
+from sim.request import Request
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_CHECKOUT = Path(__file__).resolve().parents[1]
+_NOT_THE_USERS = (
+    *(_CHECKOUT / package for package in ("scenarios", "sim", "policies", "costmodels")),
+    *(Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)),
+)
+
+
+def checked_scheduler(target: Any, name: str) -> Scheduler:
+    """A scheduler of a user's class or function that raises PolicyError where it goes wrong."""
+    scheduler = (
+        _guarded(target, f"making scheduler {name}")() if isinstance(target, type) else target
+    )
+    if not callable(scheduler):
+        raise PolicyError(
+            f"scheduler {name} is of type {type(scheduler).__name__}; it must be a function of an "
+            "EngineView, or a class with __call__"
+        )
+    call = _guarded(scheduler, f"scheduler {name}")
+
+    def checked(view: EngineView) -> Plan:
+        plan = call(view)
+        if not isinstance(plan, Plan):
+            raise PolicyError(
+                f"scheduler {name} returned {_shown(plan)} at {view.now_s:.6f} s; it must return "
+                "the plan of its batch: batch = view.new_batch(); ...; return batch.plan()"
+            )
+        return plan
+
+    order = getattr(scheduler, "waiting_order", None)
+    if order is not None:
+        checked.waiting_order = _guarded(order, f"waiting_order of {name}")  # type: ignore[attr-defined]
+    return checked
+
+
+def checked_router(target: Any, name: str, num_replicas: int) -> Router:
+    """A router of a user's class that raises PolicyError where it goes wrong."""
+    if not callable(target):
+        raise PolicyError(
+            f"router {name} is of type {type(target).__name__}; it must be a class that takes the "
+            "number of replicas"
+        )
+    router = _guarded(target, f"making router {name} for {num_replicas} replicas")(num_replicas)
+    missing = [m for m in ("choose", "publish") if not callable(getattr(router, m, None))]
+    if missing:
+        raise PolicyError(
+            f"router {name} has no method {' and no '.join(missing)}; it must have "
+            "choose(request) -> replica and publish(replica, load)"
+        )
+    return _CheckedRouter(router, name, num_replicas)
+
+
+class _CheckedRouter:
+    def __init__(self, router: Any, name: str, num_replicas: int) -> None:
+        self._choose = _guarded(router.choose, f"choose of router {name}")
+        self.publish = _guarded(router.publish, f"publish of router {name}")
+        self._name = name
+        self._num_replicas = num_replicas
+
+    def choose(self, request: Request) -> int:
+        replica = self._choose(request)
+        try:
+            index = operator.index(replica)
+        except TypeError:
+            index = -1
+        if 0 <= index < self._num_replicas:
+            return index
+        raise PolicyError(
+            f"router {self._name} chose {_shown(replica)} for request {request.index}; it must "
+            f"return a replica from 0 to {self._num_replicas - 1}"
+        )
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, with the innermost line of the user's own code it came from."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in _NOT_THE_USERS):
+            return f"{text} ({file.name}, line {frame.lineno})"
+    return text
+
+
+def _guarded(function: Callable[_P, _T], what: str) -> Callable[_P, _T]:
+    """The same function; what it raises becomes a PolicyError that names it."""
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except FleetcastError:
+            raise
+        except Exception as error:
+            raise PolicyError(f"{what} raised {describe(error)}") from error
+
+    return call
+
+
+def _shown(value: object) -> str:
+    return "nothing (None)" if value is None else f"a {type(value).__name__} ({value!r:.60})"

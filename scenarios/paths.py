@@ -1,0 +1,71 @@
+"""Files a scenario names: from its folder when read, written so that they still hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def anchor_paths(values: dict[str, Any], folder: Path) -> None:
+    """Make the relative paths of a scenario file's values start at ``folder``, in place.
+
+    These are the trace, a model's config.json, and policies: ``my_module:attribute`` becomes
+    ``<folder>/my_module.py:attribute`` where that file exists.
+    """
+    trace = _section(_section(values, "workload"), "trace")
+    if isinstance(trace.get("path"), str):
+        trace["path"] = str(folder / trace["path"])
+    model = values.get("model")
+    if isinstance(model, str) and _is_config(model, folder):
+        values["model"] = str(folder / model)
+    for section, key in (("engine", "scheduler"), ("pool", "router")):
+        policies = _section(values, section)
+        if isinstance(policies.get(key), str):
+            policies[key] = anchored_policy(policies[key], folder)
+
+
+def anchored_policy(name: str, folder: Path) -> str:
+    """``my_module:attribute`` or ``file.py:attribute`` with the file's path, if in ``folder``."""
+    module, colon, attribute = name.rpartition(":")
+    if not colon or not module:
+        return name
+    file = folder / (module if module.endswith(".py") else f"{module}.py")
+    return f"{file}:{attribute}" if file.is_file() else name
+
+
+def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Scenario values whose paths hold wherever they are read, given a run from here.
+
+    Absolute paths; or, for a scenario to be saved in ``folder``, relative to it for files in it.
+    """
+
+    def moved(path: str) -> str:
+        absolute = Path(path).absolute()
+        if folder is not None and absolute.is_relative_to(folder.absolute()):
+            return str(absolute.relative_to(folder.absolute()))
+        return str(absolute)
+
+    trace = _section(_section(values, "workload"), "trace")
+    if trace:
+        trace["path"] = moved(trace["path"])
+    if _is_config(values["model"], Path()):
+        values["model"] = moved(values["model"])
+    for section, key in (("engine", "scheduler"), ("pool", "router")):
+        policies = _section(values, section)
+        if key in policies:
+            file, _, attribute = anchored_policy(policies[key], Path()).rpartition(":")
+            if file.endswith(".py"):
+                file = moved(file)
+                beside = Path(file).parent == Path()  # is found there by its module name
+                policies[key] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
+    return values
+
+
+def _is_config(model: str, folder: Path) -> bool:
+    return model.endswith(".json") or (folder / model / "config.json").is_file()
+
+
+def _section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """A section of values that are not validated yet; empty where there is none."""
+    section = values.get(key)
+    return section if isinstance(section, dict) else {}

@@ -1,0 +1,148 @@
+"""What a run leaves behind of each engine: a row a run of equal steps, a time a step.
+
+Both are kept small while they grow: rows are packed into the narrowest integers that hold them,
+times into 32-bit gaps, so that a million requests fit where their results do.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.shape import StepShape
+
+Int64 = NDArray[np.int64]
+
+_PACK_ROWS = 8192
+_PACK_STEPS = 32768
+_LONG_GAP = np.iinfo(np.uint32).max  # 4.3 s: marks a gap that is kept apart
+
+
+class StepLog:
+    """The steps of one engine, in order."""
+
+    COLUMNS = (
+        "steps",
+        "plan_ns",
+        "gpu_end_ns",
+        "gpu_ns",
+        *StepShape._fields,
+        "running",
+        "waiting",
+        "free_blocks",
+        "preempted",
+    )
+    """Of a run: how many steps, when the first was planned and the last left the GPU, GPU time in
+    all, the first step's shape (in a run only the context grows), and the state at its plan."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self.plans = 0
+        """Scheduler calls, empty plans included."""
+        self._rows = array("q")
+        self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
+        self._visible_ns = array("q")
+        self._gaps_ns = array("I")
+        self._long_gaps_ns: dict[int, int] = {}
+        self._last_visible_ns = 0
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def append(
+        self,
+        steps: int,
+        plan_ns: int,
+        gpu_end_ns: int,
+        gpu_ns: int,
+        shape: StepShape,
+        running: int,
+        waiting: int,
+        free_blocks: int,
+        preempted: int,
+    ) -> None:
+        """Add a run."""
+        self.num_rows += 1
+        state = (running, waiting, free_blocks, preempted)
+        self._rows.extend((steps, plan_ns, gpu_end_ns, gpu_ns, *shape, *state))
+        if not self.num_rows % _PACK_ROWS:
+            self._pack_rows()
+
+    def add_visible(self, visible_ns: list[int]) -> None:
+        """Note when the next steps' outputs became visible, in order."""
+        self._visible_ns.extend(visible_ns)
+        if len(self._visible_ns) >= _PACK_STEPS:
+            self._pack_steps()
+
+    @property
+    def num_visible(self) -> int:
+        """Steps whose outputs became visible."""
+        return len(self._gaps_ns) + len(self._visible_ns)
+
+    def column(self, name: str) -> Int64:
+        """A column as int64 ``[rows]``."""
+        self._pack_rows()
+        position = self.COLUMNS.index(name)
+        parts = [packed[position] for packed in self._packed_rows]
+        return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+
+    def columns(self) -> dict[str, Int64]:
+        """All columns, by name."""
+        return {name: self.column(name) for name in self.COLUMNS}
+
+    def chunks(self) -> Iterator[dict[str, Int64]]:
+        """All columns, a few thousand rows at a time."""
+        self._pack_rows()
+        for packed in self._packed_rows:
+            columns = zip(self.COLUMNS, packed, strict=True)
+            yield {name: column.astype(np.int64) for name, column in columns}
+
+    def gaps_ns(self, start: int = 0, stop: int | None = None) -> Int64:
+        """Time from each step's becoming visible to the one before it (the first: from 0)."""
+        self._pack_steps()
+        gaps = np.frombuffer(self._gaps_ns, np.uint32)[start:stop].astype(np.int64)
+        for step in np.flatnonzero(gaps == _LONG_GAP).tolist():
+            gaps[step] = self._long_gaps_ns[start + step]
+        return gaps
+
+    def row_visible_ns(self) -> Int64:
+        """When each run's last step became visible, int64 ``[rows]``.
+
+        A horizon can cut the reading of the last steps short: those have the last time known.
+        """
+        times, done, now_ns = [np.empty(0, np.int64)], 0, 0
+        for columns in self.chunks():
+            last_step = np.cumsum(columns["steps"]) - 1
+            size = int(last_step[-1]) + 1
+            visible_ns = now_ns + np.append(self.gaps_ns(done, done + size), 0).cumsum()
+            times.append(visible_ns[np.minimum(last_step, len(visible_ns) - 1)])
+            done += size
+            now_ns = int(visible_ns[-1])
+        return np.concatenate(times)
+
+    def step_visible_ns(self) -> Int64:
+        """When each step's outputs became visible, int64 ``[steps]``."""
+        return np.cumsum(self.gaps_ns())
+
+    def _pack_rows(self) -> None:
+        if self._rows:
+            rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(self.COLUMNS))
+            packed = [column.astype(np.min_scalar_type(int(column.max()))) for column in rows.T]
+            self._packed_rows.append(packed)
+            self._rows = array("q")
+
+    def _pack_steps(self) -> None:
+        if self._visible_ns:
+            visible_ns = np.frombuffer(self._visible_ns, np.int64)
+            gaps_ns = np.diff(visible_ns, prepend=self._last_visible_ns)
+            long = np.flatnonzero(gaps_ns >= _LONG_GAP)
+            done = len(self._gaps_ns)
+            self._long_gaps_ns.update(
+                zip((done + long).tolist(), gaps_ns[long].tolist(), strict=True)
+            )
+            self._gaps_ns.frombytes(np.minimum(gaps_ns, _LONG_GAP).astype(np.uint32).tobytes())
+            self._last_visible_ns = int(visible_ns[-1])
+            self._visible_ns = array("q")
