@@ -7,20 +7,25 @@ state is never healed from the log.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
 from collections import deque
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
 import simpy
 
+from calibrate.engine_log import (
+    RequestRow,
+    StepRows,
+    read_info,
+    read_request_runs,
+    read_step_runs,
+)
 from policies.fcfs import fcfs
 from sim.batch import Plan
 from sim.engine import Engine, InFlight
 from sim.engine_view import EngineConfig
+from sim.errors import TraceError
 from sim.kv_cache import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request
@@ -29,9 +34,9 @@ from tests.helpers import SHARED, AffineCost, chains_of
 
 GROUNDTRUTH = SHARED / "data" / "groundtruth"
 BLOCK_SIZE = 16
-SYSTEM_TOKENS = 512  # of `mt40`, by its README
-RUNS = [(key, run) for key in ("m1", "m2") for run in ("p10", "p34", "p26", "mt40")]
-COLUMNS = (
+SYSTEM_TOKENS = 512  # of the conversations in `mt40`
+RUNS = [("m1", "p10"), ("m1", "p34"), ("m1", "mt40"), ("m2", "p10"), ("m2", "p26"), ("m2", "mt40")]
+COMPARED = (
     "prefill_tokens",
     "prefill_reqs",
     "decode_seqs",
@@ -49,24 +54,22 @@ COLUMNS = (
 def test_every_step_is_composed_as_the_real_engine_composed_it(key: str, run: str) -> None:
     if not GROUNDTRUTH.exists():
         pytest.skip("the measured runs (shared/data/groundtruth) are not here")
-    info = json.loads((GROUNDTRUTH / f"{key}_info.json").read_text())
-    requests = [r for r in _json_lines(f"{key}_requests.jsonl.gz") if r["run"] == run]
-    steps = [r for r in _csv_rows(f"{key}_steps.csv.gz") if r["run"] == run]
-    if not steps:
-        pytest.skip(f"{key} has no run {run}")
-    requests.sort(key=lambda r: r["added"])
+    num_gpu_blocks = read_info(GROUNDTRUTH / f"{key}_info.json")["num_gpu_blocks"]
+    requests = read_request_runs(GROUNDTRUTH / f"{key}_requests.jsonl.gz")[run]
+    steps = read_step_runs(GROUNDTRUTH / f"{key}_steps.csv.gz")[run]
 
-    composed, cached = _replay(requests, steps, info["num_gpu_blocks"])
+    composed, cached = _replay(requests, steps, num_gpu_blocks)
 
-    measured = np.array([[int(step[name]) for name in COLUMNS] for step in steps])
-    differing = np.flatnonzero((composed != measured).any(axis=1))
+    measured = np.column_stack([getattr(steps, name) for name in COMPARED])
+    differing = np.flatnonzero((np.array(composed) != measured).any(axis=1))
     assert len(differing) == 0, f"{len(differing)} of {len(steps)} steps, first {differing[:5]}"
-    assert cached == [r["cached"] for r in requests]
+    assert cached == [request.cached for request in requests]
 
 
 def _replay(
-    requests: list[dict[str, Any]], steps: list[dict[str, str]], num_gpu_blocks: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[int]]:
+    requests: list[RequestRow], steps: StepRows, num_gpu_blocks: int
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The columns compared, a row a step, and each request's prefix tokens hit."""
     config = EngineConfig(num_gpu_blocks=num_gpu_blocks, block_size=BLOCK_SIZE)
     kv = KVCache(num_gpu_blocks, BLOCK_SIZE, chains=_conversation_chains(requests))
     _warm_up(kv, requests)
@@ -75,13 +78,13 @@ def _replay(
     view = engine.view
     in_flight: deque[tuple[float, InFlight]] = deque()
     arrivals = deque(enumerate(requests))
-    rows = []
+    composed: list[tuple[int, ...]] = []
 
     def plan_at(now_s: float) -> Plan:
-        while arrivals and arrivals[0][1]["added"] <= now_s:
-            index, r = arrivals.popleft()
-            prompt = r["prompt"]
-            view.waiting.add(Request(index, 0, prompt, r["planned_out"], num_target_tokens=prompt))
+        while arrivals and arrivals[0][1].added <= now_s:
+            index, row = arrivals.popleft()
+            request = Request(index, 0, row.prompt, row.planned_out, num_target_tokens=row.prompt)
+            view.waiting.add(request)
         return engine.schedule()
 
     def read_oldest() -> None:
@@ -89,8 +92,7 @@ def _replay(
         for request in batch.finishing:
             engine.finish(request, batch.row)
 
-    for number, step in enumerate(steps):
-        now_s = float(step["t_sched"])
+    for number, (now_s, read_s) in enumerate(zip(steps.t_sched, steps.t_upd_end, strict=True)):
         while in_flight and in_flight[0][0] <= now_s:
             read_oldest()
         plan = plan_at(now_s)
@@ -98,7 +100,7 @@ def _replay(
             read_oldest()
             plan = plan_at(now_s)
         shape, batch = plan.shape, InFlight(0, 0, number)
-        rows.append(
+        composed.append(
             (
                 shape.prefill_tokens,
                 shape.prefill_seqs,
@@ -113,46 +115,58 @@ def _replay(
             )
         )
         engine.commit(plan, batch)
-        in_flight.append((float(step["t_upd_end"]), batch))
-    return np.array(rows), list(log.cached_tokens)
+        in_flight.append((read_s, batch))
+    return composed, list(log.cached_tokens)
 
 
-def _conversation_chains(requests: list[dict[str, Any]]) -> PrefixChains | None:
-    """Prompts of `mt40`: a shared system prompt of 512 tokens, then the conversation so far."""
-    if not requests[0]["group"]:
+def _conversation_chains(requests: list[RequestRow]) -> PrefixChains | None:
+    """Prompts of `mt40`: a shared system prompt, then all of the conversation so far."""
+    if not requests[0].group:
         return None
     system_blocks = SYSTEM_TOKENS // BLOCK_SIZE
     ids, tokens = [], []
     for request in requests:
-        system, conversation, _ = (int(part[1:]) for part in request["group"].split("/"))
-        total = request["prompt"] + request["planned_out"]
-        tokens.append(total)
+        system, conversation, _ = (int(part[1:]) for part in request.group.split("/"))
+        tokens.append(request.prompt + request.planned_out)
         ids.append(
             [
                 (1_000_000 * (system + 1) if j < system_blocks else 10_000 * conversation) + j
-                for j in range(-(-total // BLOCK_SIZE))
+                for j in range(-(-tokens[-1] // BLOCK_SIZE))
             ]
         )
     return chains_of(ids, tokens, BLOCK_SIZE, covers_output=True)
 
 
-def _warm_up(kv: KVCache, requests: list[dict[str, Any]]) -> None:
+def _warm_up(kv: KVCache, requests: list[RequestRow]) -> None:
     """In some recordings the system prompts were in the cache before the run began."""
-    if not requests[0]["group"]:
-        return
-    first_of = {r["group"].split("/")[0]: index for index, r in reversed([*enumerate(requests)])}
-    for index in (i for i in first_of.values() if requests[i]["cached"]):
+    first_of = {row.group.split("/")[0]: i for i, row in reversed([*enumerate(requests)])}
+    for index in (i for i in first_of.values() if requests[i].cached):
         request = Request(index, 0, SYSTEM_TOKENS, 1, num_target_tokens=SYSTEM_TOKENS)
         assert kv.extend(request, SYSTEM_TOKENS)
         kv.register(request, SYSTEM_TOKENS)
         kv.release(request, SYSTEM_TOKENS, will_return=False)
 
 
-def _json_lines(name: str) -> list[dict[str, Any]]:
-    with gzip.open(GROUNDTRUTH / name, "rt") as file:
-        return [json.loads(line) for line in file]
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("run,t_sched\np10,0.1\n", "missing columns attn_pairs_prefill"),
+        (
+            f"run,t_sched,t_sched_end,t_out,t_upd_end,{','.join(COMPARED)}\np10{',x' * 14}\n",
+            "line 2",
+        ),
+    ],
+)
+def test_a_damaged_step_log_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=message):
+        read_step_runs(path)
 
 
-def _csv_rows(name: str) -> list[dict[str, str]]:
-    with gzip.open(GROUNDTRUTH / name, "rt") as file:
-        return list(csv.DictReader(file))
+@pytest.mark.parametrize(("line", "message"), [("{", "not JSON"), ('{"run": "p10"}', "arrival")])
+def test_a_damaged_request_log_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(line)
+    with pytest.raises(TraceError, match=message):
+        read_request_runs(path)

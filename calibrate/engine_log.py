@@ -1,0 +1,134 @@
+"""Logs of a real serving engine: one line a step, one line a request, and the engine's settings.
+
+The format is that of ``KEY_steps.csv.gz``, ``KEY_requests.jsonl.gz`` and ``KEY_info.json``: several
+named runs of one engine build in one pair of files, times in seconds from each run's start.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import TraceError
+
+Float = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """The steps of one run, in order; every array has one entry a step."""
+
+    t_sched: Float
+    """When the scheduler was called; the others: when it returned, when the outputs were read,
+    and when the scheduler had been updated with them."""
+    t_sched_end: Float
+    t_out: Float
+    t_upd_end: Float
+    prefill_tokens: Int64
+    prefill_reqs: Int64
+    decode_seqs: Int64
+    ctx_decode_sum: Int64
+    """Tokens in the KV cache before the step, summed over the decodes."""
+    ctx_prefill_start_sum: Int64
+    attn_pairs_prefill: Int64
+    running: Int64
+    """After scheduling, as are ``waiting`` and ``free_blocks``."""
+    waiting: Int64
+    preempted: Int64
+    free_blocks: Int64
+
+    def __len__(self) -> int:
+        return len(self.t_sched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """One request of a run."""
+
+    arrival: float
+    """Planned arrival; ``added`` is when it was handed to the engine."""
+    added: float
+    prompt: int
+    planned_out: int
+    out: int
+    cached: int
+    """Prompt tokens found in the prefix cache."""
+    group: str
+    """What its prompt shares with others: system prompt / conversation / turn, or nothing."""
+    preempt: int
+    first: float
+    finish: float
+
+
+def read_step_runs(path: Path) -> dict[str, StepRows]:
+    """Steps by run name. Raises TraceError naming the file, line and field."""
+    types = get_type_hints(StepRows)
+    columns: dict[str, dict[str, list[float]]] = {}
+    with _open(path) as file:
+        reader = csv.DictReader(file)
+        missing = {"run", *types} - set(reader.fieldnames or ())
+        if missing:
+            raise TraceError(f"{path}: missing columns {', '.join(sorted(missing))}")
+        for row in reader:
+            run = columns.setdefault(row["run"], {name: [] for name in types})
+            for name in types:
+                try:
+                    run[name].append(float(row[name]))
+                except (TypeError, ValueError):
+                    raise TraceError(
+                        f"{path}, line {reader.line_num}: {name} is {row[name]!r}, not a number"
+                    ) from None
+    return {name: _step_rows(run) for name, run in columns.items()}
+
+
+def read_request_runs(path: Path) -> dict[str, list[RequestRow]]:
+    """Requests by run name, in order of hand-over. Raises TraceError naming file, line, field."""
+    runs: dict[str, list[RequestRow]] = {}
+    names = [field.name for field in fields(RequestRow)]
+    with _open(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                values = json.loads(line)
+                row = RequestRow(**{name: values[name] for name in names})
+                runs.setdefault(values["run"], []).append(row)
+            except json.JSONDecodeError as error:
+                raise TraceError(f"{path}, line {number}: not JSON ({error.msg})") from None
+            except (KeyError, TypeError) as error:
+                raise TraceError(f"{path}, line {number}: no field {error}") from None
+    for rows in runs.values():
+        rows.sort(key=lambda row: row.added)
+    return runs
+
+
+def read_info(path: Path) -> dict[str, Any]:
+    """The engine's settings (``num_gpu_blocks``, ``hf_config``, ...) as recorded."""
+    try:
+        info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    return info
+
+
+def _step_rows(columns: dict[str, list[float]]) -> StepRows:
+    arrays: dict[str, Any] = {
+        name: np.array(values, np.float64 if name.startswith("t_") else np.int64)
+        for name, values in columns.items()
+    }
+    return StepRows(**arrays)
+
+
+def _open(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from error
+    return (gzip.open if zipped else open)(path, "rt", encoding="utf-8")

@@ -1,0 +1,115 @@
+"""Speed and size of the simulator, printed: ``make bench`` or ``python -m tests.bench [--quick]``.
+
+Rates are requests per second of one core's CPU time. Machines are noisy: compare figures of one
+run, and read medians. Every measurement is a process of its own, so that memory is its own too.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from tests.helpers import SHARED
+
+AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
+TRACE_REQUESTS = 19_366
+REPEATS = 3
+
+
+def main() -> None:
+    """Print all benchmarks."""
+    source = "trace" if AZURE.exists() else "preset"
+    print(f"One replica, Llama-3.1-8B on H200, Azure conversation {source}; work is a request")
+    _row("requests/s", "simulated per core-s", "events", "plans", "steps")
+    for rate_per_s in (2.0, 6.0, 10.0):
+        runs = [_measure(TRACE_REQUESTS, rate_per_s, "simulation") for _ in range(REPEATS)]
+        speed = statistics.median(run["requests_per_core_s"] for run in runs)
+        work = [f"{runs[0][name]:.2f}" for name in ("events", "plans", "steps")]
+        _row(f"{rate_per_s:g}", f"{speed:,.0f}", *work)
+
+    print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
+    _row("requests", "core-s", "us a request", "peak MiB", "bytes a request more")
+    sizes = (20_000, 100_000) if "--quick" in sys.argv else (20_000, 100_000, 300_000, 1_000_000)
+    first_peak = None
+    for size in sizes:
+        run = _measure(size, None, "command")
+        first_peak = first_peak or run["peak_bytes"]
+        more = (run["peak_bytes"] - first_peak) / max(size - sizes[0], 1)
+        us = run["core_s"] / size * 1e6
+        peak_mib = run["peak_bytes"] / 2**20
+        _row(f"{size:,}", f"{run['core_s']:.1f}", f"{us:.1f}", f"{peak_mib:.0f}", f"{more:.0f}")
+
+    print("\nFrom the shell, median of 5")
+    small = "simulate --model llama-3.1-8b --preset azure-conv --num-requests 100"
+    for command in ("--help", small):
+        seconds = statistics.median(_shell_s(command) for _ in range(5))
+        print(f"{seconds:8.2f} s  fleetcast {command}")
+
+
+def _row(*cells: str) -> None:
+    print("".join(f"{cell:>22}" for cell in cells))
+
+
+def _measure(num_requests: int, rate_per_s: float | None, what: str) -> dict[str, Any]:
+    """Run this module in a fresh process and read what it measured."""
+    arguments = [str(num_requests), str(rate_per_s), what]
+    command = [sys.executable, "-m", "tests.bench", "--measure", *arguments]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+def _child(num_requests: int, rate_per_s: float | None, what: str) -> None:
+    from scenarios.build import build
+    from scenarios.load import parse_scenario
+    from scenarios.simulate import simulate
+    from scenarios.workload import build_table
+    from sim.cluster import run_cluster
+
+    workload: dict[str, Any] = {"num_requests": num_requests, "rate_per_s": rate_per_s}
+    if AZURE.exists():
+        workload["trace"] = {"path": str(AZURE)}
+        workload["repeat"] = -(-num_requests // TRACE_REQUESTS)
+    else:
+        workload["preset"] = "azure-conv"
+    scenario = parse_scenario({"model": "llama-3.1-8b", "workload": workload})
+    started = time.process_time()
+    if what == "simulation":
+        built, table = build(scenario), build_table(scenario)
+        started = time.process_time()
+        log = run_cluster(table, built.pool)
+    else:
+        log = simulate(scenario).log
+    core_s = time.process_time() - started
+    work = {
+        "events": log.num_events,
+        "plans": sum(steps.plans for steps in log.steps),
+        "steps": sum(steps.num_visible for steps in log.steps),
+    }
+    measured = {
+        "core_s": core_s,
+        "requests_per_core_s": num_requests / core_s,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **{name: count / num_requests for name, count in work.items()},
+    }
+    print(json.dumps(measured))
+
+
+def _shell_s(arguments: str) -> float:
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "scenarios.cli", *arguments.split()]
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    if "--measure" in sys.argv:
+        count, rate, kind = sys.argv[2:]
+        _child(int(count), None if rate == "None" else float(rate), kind)
+    else:
+        main()
