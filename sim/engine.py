@@ -254,9 +254,10 @@ class Engine:
             steps = times.first_plan_from(plan.until_ns)
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
-        jump = self._jumping = _Jump(times, Alarm(self._env, self.replica), steps)
+        over = Alarm(self._env, self.replica)
+        jump = self._jumping = _Jump(times, over, steps)
         jump.end_after(steps, Alarm(self._env, self.replica), now_ns)
-        yield jump.over
+        yield over
         self._jumping = None
         steps = jump.steps
 
