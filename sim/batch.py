@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from sim.engine_view import EngineView
 
 UNTIL_CHANGE = 1 << 60
-"""For `BatchBuilder.plan`: the choice stands until a request arrives or lacks a block, or one leaves
-while others wait."""
+"""For `BatchBuilder.plan`: the choice stands until a request arrives, one lacks a block, or one
+leaves while others wait."""
 
 
 class Plan(NamedTuple):

@@ -165,6 +165,8 @@ def run_cluster(
         engines.append(engine)
     env.process(source.run())
     env.run(until=until_ns)
+    for engine in engines:
+        engine.close()
     status = np.frombuffer(log.status, np.int8)
     status[status < Status.FINISHED] = Status.UNFINISHED
     return RunLog(

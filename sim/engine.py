@@ -2,7 +2,7 @@
 
 How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `commit`
 books what the plan computes; `_step` launches it and, once two steps are in flight, waits for the
-older one, whose tokens `_read` makes visible. A plan that may be repeated unchanged is not
+older one, whose tokens `_read_oldest` makes visible. A plan that may be repeated unchanged is not
 stepped but jumped over (`_jump`); a jump gives exactly the times that stepping gives.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 
 import simpy
 
@@ -18,8 +17,9 @@ from sim.batch import Plan
 from sim.clock import Alarm, to_s
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
+from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
-from sim.pipeline import RunTimes, launch_step, run_async, run_sync
+from sim.pipeline import launch_step, run_async, run_sync
 from sim.protocols import Scheduler, StepCost
 from sim.recorder import RequestLog
 from sim.request import Request, Status
@@ -29,45 +29,6 @@ from sim.waiting import FifoQueue, WaitingQueue
 Process = Generator[simpy.Event, None, None]
 
 _LONGEST_JUMP_STEPS = 1024  # bounds the work on a jump that an arrival may cut short
-
-
-@dataclass(slots=True)
-class InFlight:
-    """A launched step whose outputs have not been read."""
-
-    gpu_end_ns: int
-    update_ns: int
-    row: int
-    is_empty: bool = False
-    first_tokens: list[Request] = field(default_factory=list)
-    finishing: list[Request] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Jump:
-    """A run of equal steps under way; it ends after the last, or at a plan an arrival asks for."""
-
-    times: RunTimes
-    over: Alarm
-    steps: int
-    """How many steps it takes, as far as is known."""
-    is_cut: bool = False
-
-    def end_after(self, steps: int, alarm: Alarm, now_ns: int) -> None:
-        """Wake the engine when the step after these would be planned."""
-        self.steps = steps
-        alarm.ring(self.times.plan_ns(steps) - now_ns)
-        alarm.callbacks.append(lambda _: self._end(steps))
-
-    def cut(self, alarm: Alarm, now_ns: int) -> None:
-        """Something arrived: plan anew at the next scheduler call from now on."""
-        if not self.is_cut:
-            self.is_cut = True
-            self.end_after(self.times.first_plan_from(now_ns), alarm, now_ns)
-
-    def _end(self, steps: int) -> None:
-        if steps == self.steps and not self.over.triggered:  # else: it has been cut shorter
-            self.over.fire()
 
 
 class Engine:
@@ -105,7 +66,7 @@ class Engine:
         self._gpu_free_ns = 0
         self._alarm = Alarm(env, replica)
         self._is_idle = False
-        self._jumping: _Jump | None = None
+        self._jumping: Jump | None = None
         env.process(self.run())
 
     def submit(self, request: Request) -> None:
@@ -165,6 +126,7 @@ class Engine:
             self._inbox.clear()
 
     def schedule(self) -> Plan:
+        """One scheduler call, and a note of whom it admitted and preempted."""
         view = self.view
         if self._shares_output and view.waiting:
             for request in view.decode_group.members:  # what they filled since can be hit now
@@ -233,54 +195,61 @@ class Engine:
 
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
-        view, group, now_ns = self.view, self.view.decode_group, self.view.now_ns
+        view, group = self.view, self.view.decode_group
         run = self._cost.price_decodes(plan.shape, steps)
         schedule_ns = self._cost.schedule_ns(len(view.running))
         update_ns = self._cost.update_ns(len(group.members))
         before = self._in_flight.popleft() if self._in_flight else None
-        if before is not None:
+        if before is None:
+            times = run_sync(view.now_ns, schedule_ns, update_ns, run)
+        else:
             rest_running = len(view.running) - len(before.finishing)
             times = run_async(
-                now_ns,
+                view.now_ns,
                 before.gpu_end_ns,
                 (schedule_ns, before.update_ns),
                 (self._cost.schedule_ns(rest_running), update_ns),
                 run,
             )
-            self._read_at(before, times.plan_ns(1))
-        else:
-            times = run_sync(now_ns, schedule_ns, update_ns, run)
+            if before.finishing:  # they leave on the way, at the run's second plan
+                alarm = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
+                alarm.callbacks.append(lambda _: self._end_requests(before))
         if plan.until_ns is not None:
             steps = times.first_plan_from(plan.until_ns)
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
         over = Alarm(self._env, self.replica)
-        jump = self._jumping = _Jump(times, over, steps)
-        jump.end_after(steps, Alarm(self._env, self.replica), now_ns)
+        jump = self._jumping = Jump(plan.shape, run, times, before, state, over, steps)
+        jump.end_after(steps, Alarm(self._env, self.replica), view.now_ns)
         yield over
         self._jumping = None
-        steps = jump.steps
 
-        self._gpu_free_ns = times.gpu_end_ns(steps)
-        batch = InFlight(self._gpu_free_ns, update_ns, self.steps.num_rows)
-        busy_ns = run.gpu_cumulative_ns[steps - 1]
-        self.steps.append(steps, now_ns, self._gpu_free_ns, busy_ns, plan.shape, *state, 0)
-        self.steps.add_visible(times.visible_ns(steps))
+        steps = jump.steps
+        batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
+        self._gpu_free_ns = batch.gpu_end_ns
+        self._log_jump(jump, steps, steps)
         view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
         self._leave_group(group.advance(steps), batch)
-        if before is not None:
-            self._in_flight.append(batch)
+        if before is None:
+            self._end_requests(batch)
         else:
-            self._apply(batch)
+            self._in_flight.append(batch)
 
-    def _read_at(self, batch: InFlight, visible_ns: int) -> None:
-        """Apply a step's outputs at a later instant, in the middle of a jump."""
-        for request in batch.first_tokens:
-            self._requests.first_token_ns[request.index] = visible_ns
-        batch.first_tokens.clear()
-        if batch.finishing:
-            alarm = Alarm(self._env, self.replica).ring(visible_ns - self.view.now_ns)
-            alarm.callbacks.append(lambda _: self._apply(batch))
+    def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
+        """Note the run: so many steps planned, the outputs of so many made visible."""
+        times, busy_ns = jump.times, jump.run.gpu_cumulative_ns[steps - 1]
+        plan_ns, end_ns = times.plan_ns(0), times.gpu_end_ns(steps)
+        self.steps.append(steps, plan_ns, end_ns, busy_ns, jump.shape, *jump.state, 0)
+        self.steps.add_visible(times.visible_ns(num_visible))
+        if jump.before is not None and num_visible:
+            for request in jump.before.first_tokens:
+                self._requests.first_token_ns[request.index] = times.plan_ns(1)
+
+    def close(self) -> None:
+        """The simulation has ended, maybe in the middle of a jump: log what was done of it."""
+        if self._jumping is not None:
+            steps = self._jumping.times.first_plan_from(self._now_ns)
+            self._log_jump(self._jumping, steps, steps - 1)
 
     def commit(self, plan: Plan, batch: InFlight) -> None:
         """Book what the step computes: tokens, samples, who decodes next and who is done."""
@@ -319,16 +288,17 @@ class Engine:
         yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
         if not batch.is_empty:
             self.steps.add_visible([visible_ns])
-            self._apply(batch)
+            for request in batch.first_tokens:
+                self._requests.first_token_ns[request.index] = visible_ns
+            self._end_requests(batch)
 
-    def _apply(self, batch: InFlight) -> None:
-        """The outputs of a step are visible now: first tokens are out, last ones end requests."""
-        for request in batch.first_tokens:
-            self._requests.first_token_ns[request.index] = self._now_ns
+    def _end_requests(self, batch: InFlight) -> None:
+        """The outputs of a step are visible now: its last tokens end requests."""
         for request in batch.finishing:
             self.finish(request, batch.row)
 
     def finish(self, request: Request, row: int) -> None:
+        """Its last token, planned in this row, has been read: free its blocks, let it go."""
         view = self.view
         if request in view.running:  # not so if it was preempted with its last token in flight
             del view.running[request]

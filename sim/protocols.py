@@ -32,7 +32,7 @@ class StepPrice(NamedTuple):
 
 
 class DecodeRun(NamedTuple):
-    """The price of a run of equal decode-only steps whose context grows by one a sequence a step."""
+    """The price of a run of decode-only steps whose context grows by one a sequence a step."""
 
     first: StepPrice
     """The first step's; the host terms are the same for all."""

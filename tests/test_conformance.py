@@ -23,9 +23,10 @@ from calibrate.engine_log import (
 )
 from policies.fcfs import fcfs
 from sim.batch import Plan
-from sim.engine import Engine, InFlight
+from sim.engine import Engine
 from sim.engine_view import EngineConfig
 from sim.errors import TraceError
+from sim.in_flight import InFlight
 from sim.kv_cache import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request

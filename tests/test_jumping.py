@@ -99,6 +99,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
     engine=ENGINES,
     cost=COSTS,
     replicas=st.integers(1, 3),
+    until_ns=st.sampled_from([None, None, 300_000_000]),
     router=st.sampled_from(["round_robin", "least_loaded"]),
 )
 def test_jumped_equals_stepped(
@@ -108,6 +109,7 @@ def test_jumped_equals_stepped(
     cost: AffineCost,
     replicas: int,
     router: str,
+    until_ns: int | None,
 ) -> None:
     def run(fast_forward: bool) -> dict[str, Any]:
         config = replace(engine, fast_forward=fast_forward)
@@ -119,6 +121,7 @@ def test_jumped_equals_stepped(
                 scheduler=scheduler,
                 router=router,
                 replicas=replicas,
+                until_ns=until_ns,
             )
         )
 

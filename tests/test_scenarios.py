@@ -168,7 +168,10 @@ def test_wrong_key_is_named_with_line_and_nearest(
         ("workload.generator.arrivals=all-at-once", "all-at-once arrivals have no rate_per_s"),
         ("workload.generator.input_tokens.fixed=0", "input_tokens must be at least 1"),
         ("workload.generator.input_tokens.max=5", "a fixed length has none"),
-        ("workload.generator.input_tokens={min: 9, max: 3, lognormal: [{mu: 1, sigma: 1}]}", "min 9"),
+        (
+            "workload.generator.input_tokens={min: 9, max: 3, lognormal: [{mu: 1, sigma: 1}]}",
+            "min 9",
+        ),
         ("workload.generator.input_tokens={lognormal: [{mu: 1, sigma: 1, weight: 3}]}", "sum to 1"),
         ("workload.generator.input_tokens={}", "give either fixed or lognormal"),
         ("model.x=3", "model is 'meta-llama/Llama-3.1-8B', not a section; it has no 'x'"),
@@ -199,7 +202,9 @@ def test_settings_win_and_reach_into_lists(tmp_path: Path) -> None:
     assert scenario.workload.generator.input_tokens.lognormal[0].mu == 3
     assert scenario.slo.e2e_s == 2
     for position in ("1", "x", "-1"):
-        assert "is a list of 1; name an item by its position" in fault(path, f"{key}.{position}.mu=3")
+        assert "is a list of 1; name an item by its position" in fault(
+            path, f"{key}.{position}.mu=3"
+        )
 
 
 def test_setting_one_of_two_that_share_a_yaml_anchor(tmp_path: Path) -> None:
@@ -222,7 +227,9 @@ def test_window_must_be_one(tmp_path: Path, window: list[int]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=80), st.text(max_size=80).map(str.encode)))
-def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_file_makes_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(content)
     with pytest.raises(ScenarioError):
@@ -269,7 +276,20 @@ def _fields() -> list[str]:
 def test_no_field_makes_a_traceback(tmp_path: Path, field: str) -> None:
     """Every field takes each of these, or says why not, all the way through a run."""
     path = write(tmp_path / "small.yaml", small())
-    for value in ("", "x", "x:y", "-1", "0", "1", "2", "1e308", "1e-308", f"{10**30}", ".nan", "{}"):
+    for value in (
+        "",
+        "x",
+        "x:y",
+        "-1",
+        "0",
+        "1",
+        "2",
+        "1e308",
+        "1e-308",
+        f"{10**30}",
+        ".nan",
+        "{}",
+    ):
         try:
             result = simulate(load_scenario(path, [f"{field}={value}"]))
         except FleetcastError as error:
@@ -299,7 +319,10 @@ def test_no_field_makes_a_traceback(tmp_path: Path, field: str) -> None:
         ),
         ({"engine": {"max_num_seqs": 9000}}, "at most max_num_batched_tokens 8192"),
         ({"workload": {"preset": "azure-con"}}, "did you mean azure-conv?"),
-        ({"workload": {"trace": {"path": "none.csv"}}}, "'none.csv' cannot be opened: No such file"),
+        (
+            {"workload": {"trace": {"path": "none.csv"}}},
+            "'none.csv' cannot be opened: No such file",
+        ),
         ({"workload": small(rate_per_s=None)["workload"]}, "poisson arrivals need a rate"),
         (
             {"workload": small(rate_per_s=None, max_concurrency=2, num_requests=None)["workload"]},
@@ -316,7 +339,9 @@ def test_what_cannot_be_built_says_why(changes: dict[str, Any], words: str) -> N
 def test_malformed_trace_names_file_and_line(tmp_path: Path) -> None:
     trace = write(tmp_path / "t.csv", AZURE_HEADER + "2023-11-16 18:00:00.0000000,oops,3\n")
     with pytest.raises(FleetcastError, match=r"t\.csv, line 2: .*oops"):
-        simulate(parse_scenario({"model": "Llama-3.1-8B", "workload": {"trace": {"path": str(trace)}}}))
+        simulate(
+            parse_scenario({"model": "Llama-3.1-8B", "workload": {"trace": {"path": str(trace)}}})
+        )
 
 
 # Saving
@@ -376,7 +401,9 @@ def test_result_in_python() -> None:
     result = simulate(parse_scenario(small() | {"slo": {"ttft_s": 1}}))
     assert result.requests["status"].eq("finished").all()
     assert result.steps["steps"].sum() == result.summary["run"]["steps"]
-    assert result.figure("ttft", "p50") == pytest.approx(result.requests["ttft_s"].quantile(0.5), 0.2)
+    assert result.figure("ttft", "p50") == pytest.approx(
+        result.requests["ttft_s"].quantile(0.5), 0.2
+    )
     assert len(result.token_times_s(0)) == 5
     assert result.summary["slo"]["attainment"] == 1
     with pytest.raises(KeyError, match="no figure ttft p12"):
@@ -405,7 +432,11 @@ def is_empty(result: RunResult) -> bool:
     summary = json.loads(json.dumps(result.summary, allow_nan=False))
     values = {f["value"] for f in summary["figures"] if not f["population"].startswith("prompts")}
     assert values <= {None, 0}
-    assert summary["slo"] == {"attainment": None, "goodput_per_s": None, "by_target": {"ttft": None}}
+    assert summary["slo"] == {
+        "attainment": None,
+        "goodput_per_s": None,
+        "by_target": {"ttft": None},
+    }
     assert summary["saturation"] is None
     assert summary["warnings"] == []
     assert result.figure("gpu_busy") is None
@@ -470,7 +501,9 @@ def test_few_samples(num_requests: int, which: str) -> None:
 def test_load_warnings(rate_per_s: float, seed: int, expected: list[str]) -> None:
     result = demo(rate_per_s, 1500, seed=seed)
     assert codes(result) == expected
-    text = next((w["text"] for w in result.summary["warnings"] if w["code"] == expected[-2:][0]), "")
+    text = next(
+        (w["text"] for w in result.summary["warnings"] if w["code"] == expected[-2:][0]), ""
+    )
     if rate_per_s > 25:
         assert "times the estimated saturation rate" in text
     elif rate_per_s > 20:
@@ -478,7 +511,12 @@ def test_load_warnings(rate_per_s: float, seed: int, expected: list[str]) -> Non
 
 
 def test_a_closed_loop_is_never_unstable() -> None:
-    workload = {"preset": "azure-conv", "rate_per_s": 90, "num_requests": 300, "max_concurrency": 64}
+    workload = {
+        "preset": "azure-conv",
+        "rate_per_s": 90,
+        "num_requests": 300,
+        "max_concurrency": 64,
+    }
     result = simulate(parse_scenario({"model": "Llama-3.1-8B", "workload": workload}))
     assert codes(result) == ["few_samples"]
 
@@ -502,7 +540,9 @@ def test_unfinished() -> None:
     assert "unfinished" in codes(cut)
     count = int(cut.requests["status"].eq("unfinished").sum())
     text = next(w["text"] for w in cut.summary["warnings"] if w["code"] == "unfinished")
-    assert text.startswith(f"{count} request{'s were' if count > 1 else ' was'} still in the system")
+    assert text.startswith(
+        f"{count} request{'s were' if count > 1 else ' was'} still in the system"
+    )
 
 
 def test_nothing_finished() -> None:
