@@ -39,11 +39,11 @@ class EngineOptions(_Section):
     """The serving engine. Options are named as vLLM names them."""
 
     profile: str = Field("vllm-0.25", description="engine, version and host times it stands for")
-    tensor_parallel_size: Count = 1
+    tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = 1
     max_num_batched_tokens: Tokens | None = Field(
         None, description="tokens a step; None: the engine's default for the GPU"
     )
-    max_num_seqs: Count | None = Field(
+    max_num_seqs: Tokens | None = Field(
         None, description="requests running at once; None: the engine's default for the GPU"
     )
     max_model_len: Tokens | None = Field(
@@ -61,7 +61,7 @@ class KvOptions(_Section):
 
     block_size: Tokens = Field(16, description="tokens a block")
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = 0.9
-    num_gpu_blocks: Annotated[Whole, Field(ge=2)] | None = Field(
+    num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
         None, description="override the number of blocks the memory plan gives"
     )
     enable_prefix_caching: bool = True

@@ -4,17 +4,15 @@ A block is *held* by running requests or *free*. A free block is either empty (n
 content has no hash) or still caches hashed content; empty ones are reused first, cached ones in
 LRU order, a request's tail before its head. One block of the pool is vLLM's null block.
 
-Cached content is kept a *node* at a time: the run of consecutive blocks that one prefix id names
-(one 512-token id over 16-token blocks is 32 blocks), or the blocks of one request that no other
-request can share. Blocks are freed and evicted from the tail, so what is left of a node is always
-its leading blocks, and one number a node says which are resident.
+Cached content is kept a node at a time (`sim.cache_nodes`): the blocks that one prefix id names,
+or those of one request that no other request can share.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
+from sim.cache_nodes import CacheNodes
 from sim.errors import ScenarioError
 from sim.request import Request
 from sim.request_table import PrefixChains
@@ -30,31 +28,6 @@ class Hit(NamedTuple):
     """How many of them no running request holds: using them takes from the free blocks."""
     nodes: list[tuple[int, int]]
     """(node, leading blocks hit in it), in order."""
-
-
-class _Node:
-    """Resident leading blocks of one id; the first `pinned` of them are held by requests."""
-
-    __slots__ = ("depths", "free_runs", "pinned", "resident")
-
-    def __init__(self) -> None:
-        self.resident = 0
-        self.pinned = 0
-        self.depths: dict[int, int] = {}  # blocks pinned by a holder -> how many such holders
-        self.free_runs: list[_FreeRun] = []  # covers [pinned, resident), deepest and oldest first
-
-
-class _FreeRun:
-    """Blocks ``[start, stop)`` of a node, freed at one instant: one entry of the LRU."""
-
-    __slots__ = ("key", "node", "node_id", "start", "stop")
-
-    def __init__(self, key: int, node_id: int, node: _Node, start: int, stop: int) -> None:
-        self.key = key
-        self.node_id = node_id
-        self.node = node
-        self.start = start
-        self.stop = stop
 
 
 class KVCache:
@@ -80,9 +53,7 @@ class KVCache:
         self._prefix_caching = prefix_caching
         self._chains = chains if prefix_caching else None
         self._empty_blocks = self.usable_blocks
-        self._nodes: dict[int, _Node] = {}
-        self._lru: OrderedDict[int, _FreeRun] = OrderedDict()
-        self._next_key = 0
+        self._nodes = CacheNodes()
         self._ids_a_node = 1
         if self._chains is not None:
             small, large = sorted((self._chains.block_tokens, block_size))
@@ -128,7 +99,7 @@ class KVCache:
     def pin(self, request: Request, hit: Hit) -> None:
         """Let an admitted request hold the blocks it hit."""
         for node_id, depth in hit.nodes:
-            self._pin(self._nodes[node_id], depth)
+            self._nodes.pin(node_id, depth)
             request.pinned.append((node_id, depth))
         self.free_blocks -= hit.evictable
         request.num_blocks = hit.blocks
@@ -149,19 +120,8 @@ class KVCache:
         if blocks <= self._empty_blocks:
             self._empty_blocks -= blocks
             return
-        blocks -= self._empty_blocks
+        self._nodes.evict(blocks - self._empty_blocks)
         self._empty_blocks = 0
-        while blocks:
-            run = next(iter(self._lru.values()))
-            evicted = min(blocks, run.stop - run.start)
-            blocks -= evicted
-            run.stop -= evicted
-            run.node.resident = run.stop
-            if run.start == run.stop:
-                del self._lru[run.key]
-                run.node.free_runs.remove(run)
-                if run.node.resident == 0:
-                    del self._nodes[run.node_id]
 
     def register(self, request: Request, num_hashed_tokens: int) -> None:
         """Make the request's full blocks of its first ``num_hashed_tokens`` hittable."""
@@ -186,7 +146,7 @@ class KVCache:
         freed = held - sum(depth for _, depth in request.pinned)
         self._empty_blocks += freed
         for node_id, depth in reversed(request.pinned):
-            freed += self._unpin(node_id, depth)
+            freed += self._nodes.unpin(node_id, depth)
         self.free_blocks += freed
         request.pinned.clear()
         request.num_blocks = 0
@@ -232,56 +192,10 @@ class KVCache:
             if depth <= 0 or (node_id < 0 and shared_only):
                 break
             had = pinned[position][1] if position < len(pinned) else 0
-            node = self._nodes.get(node_id)
-            if node is None:
-                node = self._nodes[node_id] = _Node()
-            if node.resident > had:
+            if not self._nodes.grow(node_id, had, depth):
                 break  # someone else computed these blocks too; ours stay private
-            node.resident = depth
-            if had:
-                self._move_pin(node, had, depth)
-                pinned[position] = (node_id, depth)
-            else:
-                self._pin(node, depth)
-                pinned.append((node_id, depth))
+            pinned[position : position + 1] = [(node_id, depth)]
             before += depth
             position += 1
             if depth < size:
                 break
-
-    def _pin(self, node: _Node, depth: int) -> None:
-        node.depths[depth] = node.depths.get(depth, 0) + 1
-        if depth > node.pinned:
-            node.pinned = depth
-            while node.free_runs and node.free_runs[-1].start < depth:
-                run = node.free_runs[-1]
-                if run.stop > depth:
-                    run.start = depth
-                    break
-                node.free_runs.pop()
-                del self._lru[run.key]
-
-    def _move_pin(self, node: _Node, old: int, new: int) -> None:
-        _drop(node.depths, old)
-        self._pin(node, new)
-
-    def _unpin(self, node_id: int, depth: int) -> int:
-        """Returns the blocks that no request holds any more; they join the LRU's young end."""
-        node = self._nodes[node_id]
-        _drop(node.depths, depth)
-        still = max(node.depths, default=0)
-        freed = node.pinned - still
-        if freed:
-            run = _FreeRun(self._next_key, node_id, node, still, node.pinned)
-            self._next_key += 1
-            self._lru[run.key] = run
-            node.free_runs.append(run)
-            node.pinned = still
-        return freed
-
-
-def _drop(counts: dict[int, int], key: int) -> None:
-    if counts[key] == 1:
-        del counts[key]
-    else:
-        counts[key] -= 1
