@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 _LONGEST_S = 4e9  # 127 years: int64 nanoseconds end at 292
 _MOST_TOKENS = 100_000_000
+_DEFAULT_MAX_TOKENS = 131_072
 
 
 def _not_true_or_false(value: Any) -> Any:
@@ -97,13 +98,13 @@ class Lengths(_Section):
     fixed: Annotated[Whole, Field(ge=0, le=_MOST_TOKENS)] | None = None
     lognormal: list[Lognormal] = []
     min: Tokens = 1
-    max: Tokens = 131072
+    max: Tokens = _DEFAULT_MAX_TOKENS
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.fixed is None) == (not self.lognormal):
             raise ValueError("give either fixed or lognormal")
-        if self.fixed is not None and self.model_fields_set & {"min", "max"}:
+        if self.fixed is not None and (self.min, self.max) != (1, _DEFAULT_MAX_TOKENS):
             raise ValueError("min and max clip lognormal lengths; a fixed length has none")
         if self.min > self.max:
             raise ValueError(f"min {self.min} must not be above max {self.max}")
@@ -136,7 +137,7 @@ class Workload(_Section):
     trace: Trace | None = None
     preset: str | None = Field(None, description="a name of `fleetcast list presets`")
     generator: Generator | None = None
-    rate_per_s: Positive | None = Field(
+    rate_per_s: Annotated[Positive, Field(ge=1e-9, le=1e9)] | None = Field(
         None, description="mean arrival rate; a trace's time is stretched to it"
     )
     num_requests: Count | None = Field(

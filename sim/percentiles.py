@@ -46,7 +46,8 @@ def chunked_statistics(chunks: Chunks) -> tuple[dict[str, float | None], int]:
     total = summed = highest = 0
     for values, weights in chunks():
         if len(values):
-            counts += np.bincount(_bin(values), weights, _NUM_BINS).astype(np.int64)
+            binned = np.bincount(_bin(values), weights)
+            counts[: len(binned)] += binned.astype(np.int64)
             total += int(weights.sum())
             summed += int((values * weights).sum())
             highest = max(highest, int(values.max()))

@@ -155,5 +155,7 @@ class _GpuBoundTimes:
         return 2 + bisect_left(cumulative_ns, time_ns - self._plan_offset_ns, 0, last)
 
     def visible_ns(self, steps: int) -> list[int]:
+        if not steps:
+            return []
         offset_ns = self._plan_offset_ns
         return [self._first_plan_ns, *[offset_ns + c for c in self._cumulative_ns[: steps - 1]]]

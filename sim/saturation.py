@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.clock import to_s
 from sim.cluster import RunLog
+from sim.engine_view import EngineConfig
 from sim.protocols import StepCost
 from sim.recorder import UNSET
 from sim.shape import StepShape
@@ -36,8 +37,7 @@ def saturation(log: RunLog) -> Saturation | None:
 
     The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of
     its output; as many requests are prefilled a step as finish in one. A step lasts as long as
-    the busier of GPU and host. Source: the steady state of continuous batching, as in the M/D/1
-    view of Yu et al. 2022 (Orca) and Agrawal et al. 2024 (Sarathi-Serve).
+    the busier of GPU and host. A test holds it to the throughput of simulated overload.
     """
     admitted = np.frombuffer(log.requests.first_row, np.int64) != UNSET
     if not admitted.any():
@@ -51,11 +51,10 @@ def saturation(log: RunLog) -> Saturation | None:
     context = float(prompt.mean()) + decodes / 2
 
     pool_tokens = (config.num_gpu_blocks - 1) * config.block_size
-    seqs = min(config.max_num_seqs, pool_tokens / context) if decodes else 0.0
-    prefills = (config.max_num_batched_tokens - seqs) / computed.mean()
+    prefills = config.max_num_batched_tokens / (float(computed.mean()) + decodes)
     if decodes:
-        prefills = min(prefills, seqs / decodes)
-        seqs = prefills * decodes
+        prefills = min(prefills, min(config.max_num_seqs, pool_tokens / context) / decodes)
+    seqs = prefills * decodes
     # A step has a whole number of prefills; between them are steps with none.
     a_step = max(1, math.ceil(prefills))
     per_prefill = (computed.mean(), float(cached.mean()), pairs)
@@ -70,18 +69,22 @@ def saturation(log: RunLog) -> Saturation | None:
         logits=round(seqs) + min(a_step, config.max_num_seqs - round(seqs)),
     )
     share = prefills / a_step
-    step_s = share * _step_s(log.pool.cost, mixed) + (1 - share) * _step_s(log.pool.cost, decoding)
+    mixed_s, decoding_s = (_step_s(log.pool.cost, config, shape) for shape in (mixed, decoding))
+    step_s = share * mixed_s + (1 - share) * decoding_s
     return Saturation(
         offered_per_s=_offered_per_s(log),
         saturation_per_s=log.pool.replicas * prefills / step_s,
     )
 
 
-def _step_s(cost: StepCost, shape: StepShape) -> float:
-    seqs = shape.decode_seqs + shape.prefill_seqs
+def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:
+    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.max_num_seqs)
     price = cost.price(shape)
-    host_ns = cost.schedule_ns(seqs) + price.launch_ns + cost.update_ns(seqs)
-    return to_s(max(price.gpu_ns, host_ns))
+    planning_ns = cost.schedule_ns(seqs) + cost.update_ns(seqs)
+    if config.async_scheduling:
+        return to_s(max(price.gpu_ns, planning_ns + price.launch_ns))
+    gpu_ns = max(price.launch_delay_ns + price.gpu_ns, price.launch_ns + price.tail_ns)
+    return to_s(planning_ns + gpu_ns)
 
 
 def _offered_per_s(log: RunLog) -> float | None:
