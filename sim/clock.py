@@ -28,7 +28,8 @@ class Alarm(simpy.Event):
     """An engine's wake-up: fires ``delay_ns`` after it is rung, after that instant's arrivals."""
 
     def __init__(self, env: simpy.Environment, replica: int) -> None:
-        super().__init__(env)
+        self.env = env  # all of `Event.__init__`: an engine makes a few of these a request
+        self.callbacks = []
         self._priority = _FIRST_ENGINE + replica
 
     def ring(self, delay_ns: int = 0) -> Self:

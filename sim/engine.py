@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 
 import simpy
 
-from sim.batch import Plan
+from sim.batch import UNTIL_CHANGE, Plan
 from sim.clock import Alarm, to_s
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
@@ -23,6 +23,7 @@ from sim.pipeline import launch_step, run_async, run_sync
 from sim.protocols import Scheduler, StepCost
 from sim.recorder import RequestLog
 from sim.request import Request, Status
+from sim.shape import StepShape
 from sim.step_log import StepLog
 from sim.waiting import FifoQueue, WaitingQueue
 
@@ -66,6 +67,7 @@ class Engine:
         self._gpu_free_ns = 0
         self._alarm = Alarm(env, replica)
         self._is_idle = False
+        self._plan_stands = False
         self._jumping: Jump | None = None
         env.process(self.run())
 
@@ -94,7 +96,7 @@ class Engine:
         while True:
             self._receive()
             if view.running or view.waiting:
-                plan = self.schedule()
+                plan = self._standing_plan() or self.schedule()
                 steps = self._steps_to_jump(plan)
                 yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
             elif self._in_flight:
@@ -106,7 +108,7 @@ class Engine:
 
     @property
     def _now_ns(self) -> int:
-        return int(self._env.now)
+        return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
     def _refusal(self, request: Request) -> str | None:
         tokens = request.prompt_tokens + request.output_tokens
@@ -132,6 +134,7 @@ class Engine:
             for request in view.decode_group.members:  # what they filled since can be hit now
                 view.kv.register(request, view.hashed_tokens(request))
         plan = self._scheduler(view)
+        self._plan_stands = False
         self.steps.plans += 1
         row = self.steps.num_rows
         for request in view.newly_admitted:
@@ -143,6 +146,19 @@ class Engine:
             view.newly_preempted.clear()
             self._publish_load()
         return plan
+
+    def _standing_plan(self) -> Plan | None:
+        """All decodes again, without asking, where the scheduler promised to choose just that."""
+        view, group = self.view, self.view.decode_group
+        if not self._plan_stands or view.waiting or view.prefilling or not group.members:
+            return None
+        due = group.blocks_due(1)
+        if due > view.kv.free_blocks:
+            return None
+        view.kv.take(due)
+        seqs = len(group.members)
+        shape = StepShape(seqs, group.context_tokens, logits=seqs)
+        return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
         """How many steps this plan can be repeated before anything the engine knows of changes."""
@@ -224,6 +240,7 @@ class Engine:
         yield over
         self._jumping = None
 
+        self._plan_stands = plan.repeat >= UNTIL_CHANGE and plan.until_ns is None
         steps = jump.steps
         batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
         self._gpu_free_ns = batch.gpu_end_ns
