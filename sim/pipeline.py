@@ -10,34 +10,69 @@ it blocks on the step it has just launched. All times are integer nanoseconds.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Protocol
 
 from sim.protocols import DecodeRun, StepPrice
 
 
-class RunTimes(Protocol):
+class RunTimes:
     """When the steps of a run are planned, end, and become visible.
 
     Plan ``i`` counts from 0; plan ``k`` is when the step after a run of ``k`` would be planned.
     Every planning instant after the first is also when the outputs of the oldest step in flight
     become visible: with async scheduling the step before, otherwise the same step.
+
+    The first steps are listed. If the GPU runs without a gap from then on, the rest need not be:
+    steps end as the GPU's time adds up, and plans follow one update behind the step before.
     """
+
+    __slots__ = ("_cumulative_ns", "_end_offset_ns", "_ends", "_plan_offset_ns", "_plans")
+
+    def __init__(
+        self,
+        plans: list[int],
+        ends: list[int],
+        cumulative_ns: list[int],
+        end_offset_ns: int = 0,
+        update_ns: int = 0,
+    ) -> None:
+        """``plans`` and ``ends`` of the listed steps, plans up to the one after the last.
+
+        Where they are not all of the run, ``plans`` has one more, and step ``i`` ends at
+        ``end_offset_ns + cumulative_ns[i]``.
+        """
+        self._plans = plans
+        self._ends = ends
+        self._cumulative_ns = cumulative_ns
+        self._end_offset_ns = end_offset_ns
+        self._plan_offset_ns = end_offset_ns + update_ns
 
     def plan_ns(self, step: int) -> int:
         """When step ``step`` is planned, 0 to k."""
-        ...
+        if step < len(self._plans):
+            return self._plans[step]
+        return self._plan_offset_ns + self._cumulative_ns[step - 2]
 
     def gpu_end_ns(self, steps: int) -> int:
         """When the first ``steps`` steps have ended on the GPU."""
-        ...
+        if steps <= len(self._ends):
+            return self._ends[steps - 1]
+        return self._end_offset_ns + self._cumulative_ns[steps - 1]
 
     def first_plan_from(self, time_ns: int) -> int:
         """The first plan, not counting plan 0, at or after a time; the last one at the latest."""
-        ...
+        plans, steps = self._plans, len(self._cumulative_ns)
+        listed = min(len(plans) - 1, steps)
+        if time_ns <= plans[listed] or listed == steps:
+            return bisect_left(plans, time_ns, 1, listed)
+        offset_ns = time_ns - self._plan_offset_ns
+        return 2 + bisect_left(self._cumulative_ns, offset_ns, listed - 1, steps - 2)
 
     def visible_ns(self, steps: int) -> list[int]:
         """Plans 1 to ``steps``: when outputs became visible."""
-        ...
+        listed = self._plans[1 : steps + 1]
+        offset_ns = self._plan_offset_ns
+        rest = self._cumulative_ns[len(listed) - 1 : steps - 1]
+        return listed + [offset_ns + c for c in rest] if len(listed) < steps else listed
 
 
 def launch_step(
@@ -52,15 +87,16 @@ def launch_step(
 
 def run_sync(now_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun) -> RunTimes:
     """A run without async scheduling: every step waits for the one before, from start to end."""
-    plans, ends = [now_ns], []
+    price, cumulative_ns = run.first, run.gpu_cumulative_ns
+    plans: list[int] = [now_ns]
+    ends: list[int] = []
     before_ns = 0
-    for after_ns in run.gpu_cumulative_ns:
-        price = run.first._replace(gpu_ns=after_ns - before_ns)
-        _, end_ns = launch_step(plans[-1], 0, schedule_ns, price)
-        ends.append(end_ns)
-        plans.append(end_ns + update_ns)
+    for after_ns in cumulative_ns:
+        gpu_ns = max(after_ns - before_ns + price.launch_delay_ns, price.launch_ns + price.tail_ns)
+        ends.append(plans[-1] + schedule_ns + gpu_ns)
+        plans.append(ends[-1] + update_ns)
         before_ns = after_ns
-    return _ListedTimes(plans, ends)
+    return RunTimes(plans, ends, cumulative_ns)
 
 
 def run_async(
@@ -76,86 +112,25 @@ def run_async(
     ``host_ns`` is the same for the run's own steps.
     """
     price, cumulative_ns = run.first, run.gpu_cumulative_ns
+    delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns
     schedule_ns, update_ns = first_host_ns
     # Once the host has launched a step before the GPU is done with the one before, and every
     # step takes the GPU longer than the host, the GPU never waits again.
-    planning_ns = max(schedule_ns, host_ns[0])
-    planning_ns += max(price.launch_delay_ns, price.launch_ns + price.tail_ns)
+    planning_ns = max(schedule_ns, host_ns[0]) + max(delay_ns, launch_ns + tail_ns)
     gpu_bound = run.shortest_ns >= planning_ns + max(update_ns, host_ns[1])
-    if gpu_bound and now_ns + planning_ns <= gpu_free_ns:
-        return _GpuBoundTimes(now_ns, gpu_free_ns, update_ns, host_ns[1], cumulative_ns)
-
-    plans, ends = [now_ns], []
+    plans: list[int] = [now_ns]
+    ends: list[int] = []
     before_ns = 0
     for after_ns in cumulative_ns:
-        step = price._replace(gpu_ns=after_ns - before_ns)
-        launched_ns, end_ns = launch_step(now_ns, gpu_free_ns, schedule_ns, step)
+        if gpu_bound and now_ns + planning_ns <= gpu_free_ns:
+            plans.append(gpu_free_ns + update_ns)
+            return RunTimes(plans, ends, cumulative_ns, gpu_free_ns - before_ns, host_ns[1])
+        launched_ns = now_ns + schedule_ns + launch_ns
+        gpu_start_ns = max(gpu_free_ns, now_ns + schedule_ns + delay_ns)
         now_ns = max(launched_ns, gpu_free_ns) + update_ns
+        gpu_free_ns = max(gpu_start_ns + after_ns - before_ns, launched_ns + tail_ns)
         plans.append(now_ns)
-        ends.append(end_ns)
-        gpu_free_ns, before_ns = end_ns, after_ns
+        ends.append(gpu_free_ns)
         schedule_ns, update_ns = host_ns
-    return _ListedTimes(plans, ends)
-
-
-class _ListedTimes:
-    """Times of every step, listed."""
-
-    __slots__ = ("_ends", "_plans")
-
-    def __init__(self, plans: list[int], ends: list[int]) -> None:
-        self._plans = plans
-        self._ends = ends
-
-    def plan_ns(self, step: int) -> int:
-        return self._plans[step]
-
-    def gpu_end_ns(self, steps: int) -> int:
-        return self._ends[steps - 1]
-
-    def first_plan_from(self, time_ns: int) -> int:
-        return bisect_left(self._plans, time_ns, 1, len(self._ends))
-
-    def visible_ns(self, steps: int) -> list[int]:
-        return self._plans[1 : steps + 1]
-
-
-class _GpuBoundTimes:
-    """The GPU runs without a gap; the host follows it, one update behind."""
-
-    __slots__ = ("_cumulative_ns", "_first_plan_ns", "_free_ns", "_now_ns", "_plan_offset_ns")
-
-    def __init__(
-        self,
-        now_ns: int,
-        gpu_free_ns: int,
-        first_update_ns: int,
-        update_ns: int,
-        cumulative_ns: list[int],
-    ) -> None:
-        self._now_ns = now_ns
-        self._free_ns = gpu_free_ns
-        self._first_plan_ns = gpu_free_ns + first_update_ns
-        self._plan_offset_ns = gpu_free_ns + update_ns
-        self._cumulative_ns = cumulative_ns
-
-    def plan_ns(self, step: int) -> int:
-        if step < 2:
-            return self._first_plan_ns if step else self._now_ns
-        return self._plan_offset_ns + self._cumulative_ns[step - 2]
-
-    def gpu_end_ns(self, steps: int) -> int:
-        return self._free_ns + self._cumulative_ns[steps - 1]
-
-    def first_plan_from(self, time_ns: int) -> int:
-        cumulative_ns = self._cumulative_ns
-        if time_ns <= self._first_plan_ns or len(cumulative_ns) < 2:
-            return 1
-        last = len(cumulative_ns) - 2
-        return 2 + bisect_left(cumulative_ns, time_ns - self._plan_offset_ns, 0, last)
-
-    def visible_ns(self, steps: int) -> list[int]:
-        if not steps:
-            return []
-        offset_ns = self._plan_offset_ns
-        return [self._first_plan_ns, *[offset_ns + c for c in self._cumulative_ns[: steps - 1]]]
+        before_ns = after_ns
+    return RunTimes(plans, ends, cumulative_ns)
