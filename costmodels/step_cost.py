@@ -24,15 +24,16 @@ from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape
 
 _FREE = StepPrice(0)
-_SHORT_RUN_STEPS = 128  # below, a Python loop beats the overhead of array operations
+_FRACTION_BITS = 32
+_HALF = 1 << (_FRACTION_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineStepCost:
     """A `sim.protocols.StepCost` from the roofline of each operator. `compile_step_cost` builds it.
 
-    The tables hold float nanoseconds; a price is rounded once, half to even. `price` and
-    `price_decodes` do the same float operations in the same order.
+    The tables hold nanoseconds in fixed point, `_FRACTION_BITS` bits of them behind the point: a
+    price is exact integer arithmetic, rounded once, so that a run of steps costs a shift a step.
     """
 
     shard: RankShard
@@ -41,11 +42,11 @@ class RooflineStepCost:
     profile: EngineProfile
     graph_sizes: tuple[int, ...]
     tables: StepTables
-    token_ns: list[float]
-    logit_ns: list[float]
-    decode_token_ns: float
-    prefill_pair_ns: float
-    prefill_token_ns: float
+    token_fixed_ns: list[int]
+    logit_fixed_ns: list[int]
+    decode_token_fixed_ns: int
+    prefill_pair_fixed_ns: int
+    prefill_token_fixed_ns: int
     schedule_table_ns: list[int]
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
     update_table_ns: list[int]
@@ -64,36 +65,34 @@ class RooflineStepCost:
         if not tokens:
             return _FREE
         try:
-            base_ns = self.token_ns[tokens] + self.logit_ns[logits]
+            fixed_ns = self.token_fixed_ns[tokens] + self.logit_fixed_ns[logits] + _HALF
         except IndexError:
             raise self._beyond(tokens, logits) from None
-        gpu_ns = (context + self.seq_tokens * decodes) * self.decode_token_ns + base_ns
+        fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns
         if not prefill_tokens:
             host = self.full_graph_ns if tokens <= self.largest_graph else self.eager_decode_ns
-            return StepPrice(round(gpu_ns), *host)
-        compute_ns = pairs * self.prefill_pair_ns
-        memory_ns = (prefill_context + prefill_tokens) * self.prefill_token_ns
-        gpu_ns += compute_ns if compute_ns > memory_ns else memory_ns
+            return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
+        compute_ns = pairs * self.prefill_pair_fixed_ns
+        memory_ns = (prefill_context + prefill_tokens) * self.prefill_token_fixed_ns
+        fixed_ns += compute_ns if compute_ns > memory_ns else memory_ns
         host = self.piecewise_ns if tokens <= self.largest_graph else self.eager_ns
-        return StepPrice(round(gpu_ns), *host)
+        return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
-        decodes, logits = shape.decode_seqs, shape.logits
+        decodes = shape.decode_seqs
         first = self.price(shape)
         if not decodes:
             return DecodeRun(first, [0] * steps, 0)
         read = shape.decode_context_tokens + self.seq_tokens * decodes
-        stop = read + steps * decodes
-        base_ns = self.token_ns[decodes] + self.logit_ns[logits]
-        per_read_ns = self.decode_token_ns
-        if steps <= _SHORT_RUN_STEPS:
-            gpu_ns = [round(r * per_read_ns + base_ns) for r in range(read, stop, decodes)]
-            return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
-        # Whole numbers below 2^53, 104 days in ns: the floats and their sums are exact.
-        reads = np.arange(read, stop, decodes, dtype=np.float64)
-        cumulative_ns = np.rint(reads * per_read_ns + base_ns).cumsum()
-        return DecodeRun(first, cumulative_ns.astype(np.int64).tolist(), first.gpu_ns)
+        start = self.token_fixed_ns[decodes] + self.logit_fixed_ns[shape.logits] + _HALF
+        start += read * self.decode_token_fixed_ns
+        growth = decodes * self.decode_token_fixed_ns
+        if not growth:
+            return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
+        fixed_ns = range(start, start + steps * growth, growth)
+        gpu_ns = [fixed >> _FRACTION_BITS for fixed in fixed_ns]
+        return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
 
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call."""
@@ -124,8 +123,8 @@ class RooflineStepCost:
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
         return ScenarioError(
             f"a step of {tokens} tokens and {logits} sampling sequences is outside the compiled "
-            f"range: max_num_batched_tokens {len(self.token_ns) - 1}, "
-            f"max_num_seqs {len(self.logit_ns) - 1}"
+            f"range: max_num_batched_tokens {len(self.token_fixed_ns) - 1}, "
+            f"max_num_seqs {len(self.logit_fixed_ns) - 1}"
         )
 
 
@@ -175,11 +174,11 @@ def compile_step_cost(
         profile=profile,
         graph_sizes=graph_sizes,
         tables=tables,
-        token_ns=(tables.token_seconds() * NS_PER_S).tolist(),
-        logit_ns=(tables.logit_seconds() * NS_PER_S).tolist(),
-        decode_token_ns=tables.decode_token_s * NS_PER_S,
-        prefill_pair_ns=tables.prefill_pair_s * NS_PER_S,
-        prefill_token_ns=tables.prefill_token_s * NS_PER_S,
+        token_fixed_ns=[_fixed_ns(seconds) for seconds in tables.token_seconds().tolist()],
+        logit_fixed_ns=[_fixed_ns(seconds) for seconds in tables.logit_seconds().tolist()],
+        decode_token_fixed_ns=_fixed_ns(tables.decode_token_s),
+        prefill_pair_fixed_ns=_fixed_ns(tables.prefill_pair_s),
+        prefill_token_fixed_ns=_fixed_ns(tables.prefill_token_s),
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
             for running in range(max_num_seqs + 1)
@@ -195,6 +194,10 @@ def compile_step_cost(
         piecewise_ns=_host_ns(other_delay_s, piecewise_launch_s, tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
     )
+
+
+def _fixed_ns(seconds: float) -> int:
+    return round(seconds * NS_PER_S * (1 << _FRACTION_BITS))
 
 
 def _host_ns(delay_s: float, launch_s: float, tail_s: float) -> tuple[int, int, int]:

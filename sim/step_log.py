@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,13 @@ class StepLog:
     """Of a run: how many steps, when the first was planned and the last left the GPU, GPU time in
     all, the first step's shape (in a run only the context grows), and the state at its plan."""
 
+    _row = Struct(f"{len(COLUMNS)}q")
+
     def __init__(self) -> None:
         self.num_rows = 0
         self.plans = 0
         """Scheduler calls, empty plans included."""
-        self._rows = array("q")
+        self._rows = bytearray()
         self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
         self._visible_ns = array("q")
         self._gaps_ns = array("I")
@@ -67,7 +70,7 @@ class StepLog:
         """Add a run."""
         self.num_rows += 1
         state = (running, waiting, free_blocks, preempted)
-        self._rows.extend((steps, plan_ns, gpu_end_ns, gpu_ns, *shape, *state))
+        self._rows += self._row.pack(steps, plan_ns, gpu_end_ns, gpu_ns, *shape, *state)
         if not self.num_rows % _PACK_ROWS:
             self._pack_rows()
 
@@ -132,7 +135,7 @@ class StepLog:
             rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(self.COLUMNS))
             packed = [column.astype(np.min_scalar_type(int(column.max()))) for column in rows.T]
             self._packed_rows.append(packed)
-            self._rows = array("q")
+            self._rows = bytearray()
 
     def _pack_steps(self) -> None:
         if self._visible_ns:

@@ -182,8 +182,8 @@ def test_host_terms_follow_the_launch_mode() -> None:
 def test_decodes_are_padded_to_the_graph() -> None:
     cost = compiled("llama-3.1-8b", "h200", 1)
     # The same graph, so the same time but for attention and logits.
-    assert cost.token_ns[9] == cost.token_ns[16] < cost.token_ns[17]
-    assert cost.token_ns[513] < cost.token_ns[600]
+    assert cost.token_fixed_ns[9] == cost.token_fixed_ns[16] < cost.token_fixed_ns[17]
+    assert cost.token_fixed_ns[513] < cost.token_fixed_ns[600]
 
 
 def test_description_adds_up_and_shows_the_work() -> None:
