@@ -39,11 +39,7 @@ class Alarm(simpy.Event):
         self.env.schedule(self, priority=self._priority, delay=delay_ns)  # type: ignore[arg-type]
         return self
 
-    def fire(self) -> None:
-        """Wake whoever waits for it at once, from the callback of another alarm."""
-        self._ok = True
-        self._value = None
-        callbacks = self.callbacks
-        self.callbacks = None  # type: ignore[assignment]  # as SimPy marks an event processed
-        for callback in callbacks:
-            callback(self)
+    def take_over(self, later: Alarm) -> None:
+        """Wake, instead of a later alarm, whoever waits for that one."""
+        self.callbacks.extend(later.callbacks)
+        later.callbacks.clear()

@@ -234,10 +234,9 @@ class Engine:
             steps = times.first_plan_from(plan.until_ns)
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
-        over = Alarm(self._env, self.replica)
-        jump = self._jumping = Jump(plan.shape, run, times, before, state, over, steps)
-        jump.end_after(steps, Alarm(self._env, self.replica), view.now_ns)
-        yield over
+        alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
+        jump = self._jumping = Jump(plan.shape, run, times, before, state, alarm, steps)
+        yield alarm
         self._jumping = None
 
         self._plan_stands = plan.repeat >= UNTIL_CHANGE and plan.until_ns is None

@@ -35,23 +35,16 @@ class Jump:
     """The step in flight when it began, read on the way; None without async scheduling."""
     state: tuple[int, int, int]
     """Running, waiting and free blocks at its first plan."""
-    over: Alarm
+    alarm: Alarm
+    """Wakes the engine when the step after the run would be planned."""
     steps: int
     """How many steps it takes, as far as is known."""
-    is_cut: bool = False
-
-    def end_after(self, steps: int, alarm: Alarm, now_ns: int) -> None:
-        """Wake the engine when the step after these would be planned."""
-        self.steps = steps
-        alarm.ring(self.times.plan_ns(steps) - now_ns)
-        alarm.callbacks.append(lambda _: self._end(steps))
 
     def cut(self, alarm: Alarm, now_ns: int) -> None:
-        """Something arrived: plan anew at the next scheduler call from now on."""
-        if not self.is_cut:
-            self.is_cut = True
-            self.end_after(self.times.first_plan_from(now_ns), alarm, now_ns)
-
-    def _end(self, steps: int) -> None:
-        if steps == self.steps and not self.over.triggered:  # else: it has been cut shorter
-            self.over.fire()
+        """Something arrived: wake the engine for its next plan from now on, with this alarm."""
+        steps = self.times.first_plan_from(now_ns)
+        if steps < self.steps:
+            self.steps = steps
+            alarm.ring(self.times.plan_ns(steps) - now_ns)
+            alarm.take_over(self.alarm)
+            self.alarm = alarm
