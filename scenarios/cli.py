@@ -43,9 +43,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from scenarios import __version__
 
-        typer.echo(f"fleetcast {version('fleetcast')}")
+        typer.echo(f"fleetcast {__version__}")
         raise typer.Exit
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import version
 from typing import Any
 
 from costmodels.evidence import LABELS
+from scenarios import __version__
 from scenarios.build import Build
 from scenarios.figures import latency_figures, num_arrived, rate_figures, share, state_figures
 from scenarios.plugins import policy_label
@@ -42,7 +42,7 @@ def summarise(
         figure["evidence"] = label
     summary: dict[str, Any] = {
         "schema": SCHEMA,
-        "fleetcast_version": version("fleetcast"),
+        "fleetcast_version": __version__,
         "conditions": _conditions(scenario, build, log, slo),
         "figures": figures,
         "requests": _request_counts(log, metrics),
