@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
@@ -31,8 +31,7 @@ class PoolConfig:
     engine: EngineConfig
     cost: StepCost
     make_scheduler: Callable[[], Scheduler]
-    """A fresh scheduler for each engine. If it has a method ``waiting_order(request)``, its
-    engine keeps the waiting queue in the order of that key; else it is first come, first served."""
+    """A fresh scheduler for each engine."""
     make_router: Callable[[int], Router]
     replicas: int = 1
 
@@ -50,7 +49,6 @@ class RunLog:
     """When the simulation stopped: the last event, or the horizon."""
     num_events: int
     """SimPy events processed."""
-    counters: dict[str, int] = field(default_factory=dict)
 
 
 class _CountingEnvironment(simpy.Environment):

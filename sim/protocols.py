@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -74,7 +74,11 @@ class StepCost(Protocol):
 
 
 class Scheduler(Protocol):
-    """Chooses what the next step computes. A function will do; see `policies`."""
+    """Chooses what the next step computes. A function will do; see `policies`.
+
+    If it has a method ``waiting_order(request)``, its engine keeps the waiting queue in the order
+    of that key; otherwise it is first come, first served.
+    """
 
     def __call__(self, view: EngineView, /) -> Plan:
         """Order and preempt through ``view.new_batch()``; return its plan."""
@@ -98,20 +102,3 @@ class Router(Protocol):
     def publish(self, replica: int, load: ReplicaLoad, /) -> None:
         """Take note of a replica's new load. Called on every change."""
         ...
-
-
-class RouterFactory(Protocol):
-    """Builds a router for a pool of replicas; what `policies.ROUTERS` names."""
-
-    def __call__(self, num_replicas: int, /) -> Router:
-        """A fresh router: it holds no state of another run."""
-        ...
-
-
-class Arrivals(Protocol):
-    """Told about every request that leaves, so that closed loops can send the next one."""
-
-    def __call__(self, request: Request, /) -> None: ...
-
-
-Loads = Sequence[ReplicaLoad]

@@ -221,7 +221,7 @@ def test_options_that_cannot_work_are_refused(option: str, value: int) -> None:
         EngineConfig(**{option: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("rate_per_s", "events", "plans"), [(2, 7, 4), (20, 6, 4)])
+@pytest.mark.parametrize(("rate_per_s", "events", "plans"), [(2, 6.5, 3), (20, 5.5, 3)])
 def test_work_per_request_is_bounded(rate_per_s: float, events: float, plans: float) -> None:
     """Seconds vary with the machine; events and plans do not."""
     rng = np.random.default_rng(1)
