@@ -1,71 +1,27 @@
-"""Scenarios: what they may say, what their errors say, how they are saved, what runs warn of."""
+"""Scenarios: what they may say, and what their errors say."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.dump import dump_scenario, save_scenario
 from scenarios.load import load_scenario, parse_scenario
 from scenarios.schema import Scenario
-from scenarios.simulate import RunResult, simulate
-from sim.errors import FleetcastError, PolicyError, ScenarioError
-
-SHIPPED = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.yaml"))
-AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+from scenarios.simulate import simulate
+from sim.errors import FleetcastError, ScenarioError
+from tests.scenario_helpers import AZURE_HEADER, azure_trace, fault, small, write
 
 
 @pytest.fixture(autouse=True)
 def _own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-def small(**workload: Any) -> dict[str, Any]:
-    """A scenario of ten short requests a run of milliseconds answers."""
-    generator = {"input_tokens": {"fixed": 100}, "output_tokens": {"fixed": 5}}
-    base = {"generator": generator, "rate_per_s": 5, "num_requests": 10}
-    return {"model": "meta-llama/Llama-3.1-8B", "workload": base | workload}
-
-
-def write(path: Path, values: object) -> Path:
-    path.write_text(values if isinstance(values, str) else yaml.safe_dump(values, sort_keys=False))
-    return path
-
-
-def azure_trace(path: Path, rows: int, gap_s: float = 0.5) -> Path:
-    at = pd.Timestamp("2023-11-16 18:00:00") + pd.to_timedelta(np.arange(rows) * gap_s, unit="s")
-    lines = [f"{time:%Y-%m-%d %H:%M:%S.%f}0,{300 + i},{20 + i % 7}\n" for i, time in enumerate(at)]
-    return write(path, AZURE_HEADER + "".join(lines))
-
-
-def results(result: RunResult) -> dict[str, Any]:
-    """All of a summary but how long the computer took."""
-    summary = json.loads(json.dumps(result.summary))
-    del summary["run"]["wall_s"]
-    return dict(summary)
-
-
-def fault(path: Path, *overrides: str) -> str:
-    with pytest.raises(ScenarioError) as caught:
-        load_scenario(path, overrides)
-    return str(caught.value)
-
-
-def codes(result: RunResult) -> list[str]:
-    return [warning["code"] for warning in result.summary["warnings"]]
-
-
-# Files
 
 
 @pytest.mark.parametrize(
@@ -107,9 +63,6 @@ def test_byte_order_mark_and_empty_sections_are_fine(tmp_path: Path) -> None:
     text = yaml.safe_dump(small()) + "slo:\n  # ttft_s: 1\nkv:\n"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert load_scenario(path).slo.ttft_s is None
-
-
-# Fields
 
 
 @pytest.mark.parametrize(
@@ -297,9 +250,6 @@ def test_no_field_makes_a_traceback(tmp_path: Path, field: str) -> None:
         json.dumps(result.summary, allow_nan=False)
 
 
-# What cannot be built
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -341,309 +291,3 @@ def test_malformed_trace_names_file_and_line(tmp_path: Path) -> None:
         simulate(
             parse_scenario({"model": "Llama-3.1-8B", "workload": {"trace": {"path": str(trace)}}})
         )
-
-
-# Saving
-
-
-def test_saved_scenario_says_only_what_was_given_and_reproduces_the_run(tmp_path: Path) -> None:
-    path = write(tmp_path / "given.yaml", small() | {"seed": 3, "slo": {"ttft_s": 0.5}})
-    scenario = load_scenario(path, ["pool.replicas=2"])
-    save_scenario(scenario, tmp_path / "saved.yaml")
-    saved = yaml.safe_load((tmp_path / "saved.yaml").read_text())
-    assert saved == small() | {"seed": 3, "slo": {"ttft_s": 0.5}, "pool": {"replicas": 2}}
-    again = load_scenario(tmp_path / "saved.yaml")
-    assert again == scenario
-    assert results(simulate(again)) == results(simulate(scenario))
-
-
-def test_paths_hold_wherever_the_scenario_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Relative to the file when read; absolute in a result folder; relative when saved beside."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    azure_trace(tmp_path / "a" / "trace.csv", 20)
-    write(tmp_path / "a" / "mine.py", "from policies.fcfs import fcfs as my_fcfs\n")
-    values = {
-        "model": "meta-llama/Llama-3.1-8B",
-        "workload": {"trace": {"path": "trace.csv"}},
-        "engine": {"scheduler": "mine:my_fcfs"},
-    }
-    write(tmp_path / "a" / "s.yaml", values)
-    monkeypatch.chdir(tmp_path)
-    first = simulate(load_scenario("a/s.yaml"))
-    first.write("result")
-    save_scenario(first.scenario, Path("a/saved.yaml"))
-    save_scenario(first.scenario, Path("b/saved.yaml"))
-    monkeypatch.chdir(tmp_path / "b")
-    for path in ("../result/scenario.yaml", "../a/saved.yaml", "saved.yaml"):
-        again = simulate(load_scenario(path))
-        assert again.summary["figures"] == first.summary["figures"]
-        assert again.summary["conditions"]["scheduler"].endswith(":my_fcfs")
-        pd.testing.assert_frame_equal(again.requests, first.requests)
-    assert yaml.safe_load((tmp_path / "a" / "saved.yaml").read_text()) == values
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_scenario_runs_and_its_dump_says_the_same(path: Path) -> None:
-    scenario = load_scenario(path, ["workload.num_requests=30"])
-    assert simulate(scenario).summary["requests"]["finished"] == 30
-    assert parse_scenario(yaml.safe_load(dump_scenario(scenario))) == scenario
-
-
-# Results
-
-
-def test_result_in_python() -> None:
-    result = simulate(parse_scenario(small() | {"slo": {"ttft_s": 1}}))
-    assert result.requests["status"].eq("finished").all()
-    assert result.steps["steps"].sum() == result.summary["run"]["steps"]
-    assert result.figure("ttft", "p50") == pytest.approx(
-        result.requests["ttft_s"].quantile(0.5), 0.2
-    )
-    assert len(result.token_times_s(0)) == 5
-    assert result.summary["slo"]["attainment"] == 1
-    with pytest.raises(KeyError, match="no figure ttft p12"):
-        result.figure("ttft", "p12")
-
-
-def test_count_is_of_the_population() -> None:
-    result = simulate(parse_scenario(small() | {"kv": {"num_gpu_blocks": 8}, "horizon_s": 1.5}))
-    requests = result.summary["requests"]
-    assert requests["arrived"] > requests["finished"] or requests["finished"] < 10
-    for figure in result.summary["figures"]:
-        population, count = figure["population"], figure["count"]
-        if population.startswith(("measured window", "time ")):
-            assert count is None, figure["name"]
-        elif population in ("arrived requests", "all requests"):
-            assert count == requests["arrived"]
-        elif population in ("prompts of finished requests", "finished requests"):
-            assert count == requests["finished"]
-        else:
-            assert population == "gaps between tokens of finished requests"
-            assert count == 4 * requests["finished"]
-
-
-def is_empty(result: RunResult) -> bool:
-    """No request arrived: everything is defined, and nothing is made up."""
-    summary = json.loads(json.dumps(result.summary, allow_nan=False))
-    values = {f["value"] for f in summary["figures"] if not f["population"].startswith("prompts")}
-    assert values <= {None, 0}
-    assert summary["slo"] == {
-        "attainment": None,
-        "goodput_per_s": None,
-        "by_target": {"ttft": None},
-    }
-    assert summary["saturation"] is None
-    assert summary["warnings"] == []
-    assert result.figure("gpu_busy") is None
-    assert len(result.steps) == 0
-    return bool(summary["requests"]["arrived"] == 0)
-
-
-def test_no_requests(tmp_path: Path) -> None:
-    empty = write(tmp_path / "empty.csv", AZURE_HEADER)
-    some = azure_trace(tmp_path / "some.csv", 5)
-    base = {"model": "Llama-3.1-8B", "slo": {"ttft_s": 1}}
-    for workload in (
-        {"trace": {"path": str(empty)}},
-        {"trace": {"path": str(empty)}, "rate_per_s": 3, "repeat": 2, "num_requests": 4},
-        {"trace": {"path": str(some)}, "window_s": [100, 200], "max_concurrency": 2},
-    ):
-        result = simulate(parse_scenario(base | {"workload": workload}))
-        assert is_empty(result)
-        result.write(tmp_path / "result")
-
-
-@pytest.mark.parametrize("num_requests", [10, 100])
-def test_horizon_before_the_first_arrival(num_requests: int) -> None:
-    scenario = small(num_requests=num_requests) | {"horizon_s": 1e-4, "slo": {"ttft_s": 1}}
-    assert is_empty(simulate(parse_scenario(scenario)))
-
-
-# Warnings: each fires when it should, and only then
-
-
-def demo(rate_per_s: float, num_requests: int) -> RunResult:
-    workload = {"preset": "azure-conv", "rate_per_s": rate_per_s, "num_requests": num_requests}
-    return simulate(parse_scenario({"model": "meta-llama/Llama-3.1-8B", "workload": workload}))
-
-
-@pytest.mark.parametrize(
-    ("num_requests", "which"),
-    [(999, "p90 and above rest"), (1000, "p95 and above rest"), (9999, "p99 rests"), (10_000, "")],
-)
-def test_few_samples(num_requests: int, which: str) -> None:
-    result = simulate(parse_scenario(small(num_requests=num_requests, rate_per_s=50)))
-    texts = [warning["text"] for warning in result.summary["warnings"]]
-    # A stable run with samples enough warns of nothing at all.
-    assert [text.startswith(which) for text in texts] == ([True] if which else [])
-
-
-@pytest.mark.parametrize(
-    ("rate_per_s", "num_requests", "expected"),
-    [
-        (8.0, 1000, ["few_samples"]),
-        (18.0, 1000, ["few_samples"]),
-        (23.5, 2000, ["near_saturation", "few_samples"]),
-        (30.0, 1000, ["unstable", "near_saturation", "few_samples"]),
-        (90.0, 1000, ["unstable", "near_saturation", "few_samples"]),
-        (90.0, 49, ["near_saturation", "few_samples"]),
-    ],
-)
-def test_load_warnings(rate_per_s: float, num_requests: int, expected: list[str]) -> None:
-    result = demo(rate_per_s, num_requests)
-    assert codes(result) == expected
-    texts = {warning["code"]: warning["text"] for warning in result.summary["warnings"]}
-    if rate_per_s > 25:
-        assert "times the estimated saturation rate" in texts["near_saturation"]
-    elif rate_per_s > 20:
-        assert "% of the estimated saturation rate" in texts["near_saturation"]
-    if "unstable" in expected:
-        assert texts["unstable"].startswith("the queue grows over the window: ")
-
-
-def test_a_closed_loop_is_never_unstable() -> None:
-    workload = {
-        "preset": "azure-conv",
-        "rate_per_s": 90,
-        "num_requests": 300,
-        "max_concurrency": 64,
-    }
-    result = simulate(parse_scenario({"model": "Llama-3.1-8B", "workload": workload}))
-    assert codes(result) == ["few_samples"]
-
-
-def test_rejected() -> None:
-    result = simulate(parse_scenario(small() | {"engine": {"max_model_len": 104}}))
-    assert codes(result) == ["nothing_finished", "rejected"]
-    rejected = result.summary["warnings"][1]["text"]
-    assert rejected.startswith("10 requests were rejected: 10 longer than max_model_len")
-    assert "rejected" not in codes(
-        simulate(parse_scenario(small() | {"engine": {"max_model_len": 105}}))
-    )
-
-
-def test_unfinished() -> None:
-    lengths = {"input_tokens": {"fixed": 100}, "output_tokens": {"fixed": 400}}
-    everything = simulate(parse_scenario(small(generator=lengths)))
-    horizon_s = everything.requests["arrival_s"].max() + 0.01
-    cut = simulate(parse_scenario(small(generator=lengths) | {"horizon_s": horizon_s}))
-    assert "unfinished" not in codes(everything)
-    assert "unfinished" in codes(cut)
-    count = int(cut.requests["status"].eq("unfinished").sum())
-    text = next(w["text"] for w in cut.summary["warnings"] if w["code"] == "unfinished")
-    assert text.startswith(
-        f"{count} request{'s were' if count > 1 else ' was'} still in the system"
-    )
-
-
-def test_nothing_finished() -> None:
-    first_s = simulate(parse_scenario(small())).requests["arrival_s"].min()
-    result = simulate(parse_scenario(small() | {"horizon_s": first_s + 1e-4}))
-    assert codes(result) == ["nothing_finished", "unfinished"]
-    assert math.isnan(result.requests["ttft_s"].min())
-
-
-# Policies of a user's own
-
-_FAULTY = {
-    "raises_on_import": ("1 / 0\n", "ZeroDivisionError: division by zero (mine.py, line 1)"),
-    "exits_on_import": ("raise SystemExit(3)\n", "SystemExit: 3 (mine.py, line 1)"),
-    "bad_syntax": ("def f(:\n", "SyntaxError: invalid syntax (mine.py, line 1)"),
-    "lacks_it": ("def polisy(view): ...\n", "has no 'policy'; did you mean 'polisy'?"),
-    "not_callable": ("policy = 3\n", "scheduler mine.py:policy is of type int; it must be"),
-    "returns_none": ("def policy(view): ...\n", "returned nothing (None) at 0.0"),
-    "returns_a_list": ("def policy(view): return [1]\n", "returned a list ([1]) at"),
-    "raises": (
-        "def policy(view):\n    x = {}\n    return x['a']\n",
-        "scheduler mine.py:policy raised KeyError: 'a' (mine.py, line 3)",
-    ),
-    "wrong_arguments": ("def policy(): ...\n", "TypeError: policy() takes 0 positional arguments"),
-    "needs_arguments": (
-        "class policy:\n    def __init__(self, a): ...\n",
-        "making scheduler mine.py:policy raised TypeError",
-    ),
-    "instance_not_callable": ("class policy: ...\n", "is of type policy; it must be a function"),
-    "never_plans": ("def policy(view): return view.new_batch().plan()\n", "planned nothing"),
-    "bad_order": (
-        "class policy:\n    def waiting_order(self, r): return r.nope\n"
-        "    def __call__(self, view): ...\n",
-        "waiting_order of mine.py:policy raised AttributeError",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", _FAULTY)
-def test_faulty_scheduler(tmp_path: Path, name: str) -> None:
-    source, words = _FAULTY[name]
-    write(tmp_path / "mine.py", source)
-    path = write(tmp_path / "s.yaml", small() | {"engine": {"scheduler": "mine:policy"}})
-    with pytest.raises((ScenarioError, PolicyError)) as caught:
-        simulate(load_scenario(path))
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("router = 3\n", "router mine.py:router is of type int"),
-        ("def router(): ...\n", "making router mine.py:router for 2 replicas raised TypeError"),
-        ("class router:\n    def __init__(self, n): ...\n", "no method choose and no publish"),
-        ("{}return 2", "router mine.py:router chose a int (2) for request 0; it must return"),
-        ("{}return -1", "chose a int (-1)"),
-        ("{}return None", "chose nothing (None)"),
-        ("{}return 0.5", "chose a float (0.5)"),
-        ("{}return [][0]", "choose of router mine.py:router raised IndexError"),
-    ],
-)
-def test_faulty_router(tmp_path: Path, source: str, words: str) -> None:
-    head = (
-        "class router:\n    def __init__(self, n): ...\n    def publish(self, replica, load): ...\n"
-        "    def choose(self, request): "
-    )
-    write(tmp_path / "mine.py", source.replace("{}", head))
-    pool = {"replicas": 2, "router": "mine:router"}
-    path = write(tmp_path / "s.yaml", small() | {"pool": pool})
-    with pytest.raises(PolicyError) as caught:
-        simulate(load_scenario(path))
-    assert words in str(caught.value)
-
-
-def test_own_policies_may_share_a_module_name(tmp_path: Path) -> None:
-    """Each scenario gets the module beside it, in one process too."""
-    running = []
-    for limit in (1, 2):
-        folder = tmp_path / str(limit)
-        folder.mkdir()
-        write(
-            folder / "mine.py",
-            "from settings import LIMIT\n"
-            "def policy(view):\n"
-            "    batch = view.new_batch()\n"
-            "    batch.add_running()\n"
-            "    for request in list(view.waiting)[: LIMIT - len(view.running)]:\n"
-            "        batch.admit(request)\n"
-            "    return batch.plan()\n".replace("LIMIT -", f"{limit} -"),
-        )
-        write(folder / "settings.py", f"LIMIT = {limit}\n")
-        values = small(rate_per_s=100) | {"engine": {"scheduler": "mine:policy"}}
-        result = simulate(load_scenario(write(folder / "s.yaml", values)))
-        running.append(result.figure("running", "max"))
-    assert running == [1, 2]
-
-
-def test_own_priority_scheduler_orders_the_queue(tmp_path: Path) -> None:
-    write(
-        tmp_path / "mine.py",
-        "from policies.fcfs import fcfs\n"
-        "class Newest:\n"
-        "    def waiting_order(self, request): return -request.arrival_ns\n"
-        "    def __call__(self, view): return fcfs(view)\n",
-    )
-    engine = {"scheduler": "mine:Newest", "max_num_seqs": 1}
-    values = small(rate_per_s=1000) | {"engine": engine}
-    result = simulate(load_scenario(write(tmp_path / "s.yaml", values)))
-    done = (result.requests["arrival_s"] + result.requests["e2e_s"]).to_numpy()
-    assert (np.diff(done[1:]) < 0).all()  # all but the first came while it ran
