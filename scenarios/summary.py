@@ -13,7 +13,7 @@ from scenarios.plugins import policy_label
 from scenarios.schema import Scenario
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
-from sim.accounts import TIME_ACCOUNTS
+from sim.accounts import PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.ledger import TimeBooks, waits_only
 from sim.metrics import RequestMetrics, Slo, window_s
@@ -137,12 +137,12 @@ def _saturation(log: RunLog) -> dict[str, float | None] | None:
 def _evidence_shares(build: Build, books: TimeBooks, metrics: RequestMetrics) -> dict[str, float]:
     """Share of finished requests' served time by evidence label; waiting has none of its own."""
     labels = build.cost.evidence()
-    fallback = labels["launch_and_host"]
+    prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
     total_ns = books.e2e_ns[metrics.finished].sum(axis=0)
     shares: dict[str, float] = {}
     for account, ns in zip(TIME_ACCOUNTS, total_ns.tolist(), strict=True):
         if ns and not waits_only(account):
-            label = labels.get(account, labels.get("prefill_compute", fallback))
+            label = labels.get(account, prefill_label)
             shares[label] = shares.get(label, 0.0) + ns
     total = sum(shares.values())
     return {label: shares[label] / total for label in LABELS if label in shares}

@@ -28,9 +28,6 @@ class DecodeGroup:
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self.members)
-
     def computed_tokens(self, request: Request) -> int:
         """Tokens of a member whose KV has been planned."""
         return request.num_computed_tokens + self.steps - request.joined_at

@@ -65,8 +65,7 @@ class Engine:
         self._inbox: list[Request] = []
         self._in_flight: deque[InFlight] = deque()
         self._gpu_free_ns = 0
-        self._alarm = Alarm(env, replica)
-        self._is_idle = False
+        self._idle: Alarm | None = None
         self._plan_stands = False
         self._jumping: Jump | None = None
         env.process(self.run())
@@ -84,9 +83,9 @@ class Engine:
             return
         self._inbox.append(request)
         self._publish_load()
-        if self._is_idle:
-            self._is_idle = False
-            self._alarm.ring()
+        if self._idle is not None:
+            self._idle.ring()
+            self._idle = None
         elif self._jumping is not None:
             self._jumping.cut(Alarm(self._env, self.replica), now_ns)
 
@@ -102,9 +101,8 @@ class Engine:
             elif self._in_flight:
                 yield from self._read_oldest(self._now_ns)
             else:
-                self._is_idle = True
-                self._alarm = Alarm(self._env, self.replica)
-                yield self._alarm
+                self._idle = Alarm(self._env, self.replica)
+                yield self._idle
 
     @property
     def _now_ns(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class RequestTable:
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
     """Malformed rows a reader was told to skip (``skip_bad_rows``)."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """What was done to the source (ticks spread, time scaled, window cut), in plain words."""
 
     def __post_init__(self) -> None:

@@ -194,7 +194,7 @@ def check_empty(auditors: list[Auditor]) -> None:
         assert not view.running
         assert not len(view.waiting)
         assert not view.prefilling
-        assert not len(view.decode_group)
+        assert not view.decode_group.members
         assert view.decode_group.context_tokens == 0
         assert view.kv.free_blocks == view.kv.usable_blocks
 
@@ -252,6 +252,7 @@ def check_run_to_the_end(log: RunLog, auditors: list[Auditor]) -> None:
     check_token_times(log)
 
 
+@pytest.mark.parametrize("fast_forward", [True, False], ids=["jumping", "stepping"])
 @moderately
 @over_random_runs
 def test_a_run_to_its_end_conserves_everything(
@@ -261,30 +262,16 @@ def test_a_run_to_its_end_conserves_everything(
     scheduler: str,
     router: str,
     replicas: int,
+    fast_forward: bool,
 ) -> None:
-    """Requests, tokens, blocks and time balance, whatever the policy and the pressure."""
-    make, auditors = audited(MAKERS[scheduler])
-    log = small_run(
-        table, engine=engine, cost=cost, scheduler=make, router=router, replicas=replicas
-    )
-    check_run_to_the_end(log, auditors)
+    """Requests, tokens, blocks and time balance, whatever the policy and the pressure.
 
-
-@moderately
-@over_random_runs
-def test_stepping_conserves_everything(
-    table: RequestTable,
-    engine: EngineConfig,
-    cost: AffineCost,
-    scheduler: str,
-    router: str,
-    replicas: int,
-) -> None:
-    """The same one step at a time, where the auditor looks at every single step."""
+    Stepping, the auditor looks at every single step.
+    """
     make, auditors = audited(MAKERS[scheduler])
-    stepped = replace(engine, fast_forward=False)
+    config = replace(engine, fast_forward=fast_forward)
     log = small_run(
-        table, engine=stepped, cost=cost, scheduler=make, router=router, replicas=replicas
+        table, engine=config, cost=cost, scheduler=make, router=router, replicas=replicas
     )
     check_run_to_the_end(log, auditors)
 
