@@ -9,7 +9,11 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from dataclasses import dataclass, fields
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -72,7 +76,7 @@ def read_step_runs(path: Path) -> dict[str, StepRows]:
     """Steps by run name. Raises TraceError naming the file, line and field."""
     types = get_type_hints(StepRows)
     columns: dict[str, dict[str, list[float]]] = {}
-    with _open(path) as file:
+    with _opened(path) as file:
         reader = csv.DictReader(file)
         missing = {"run", *types} - set(reader.fieldnames or ())
         if missing:
@@ -81,7 +85,7 @@ def read_step_runs(path: Path) -> dict[str, StepRows]:
             run = columns.setdefault(row["run"], {name: [] for name in types})
             for name in types:
                 try:
-                    run[name].append(float(row[name]))
+                    run[name].append(_finite(float(row[name])))
                 except (TypeError, ValueError):
                     raise TraceError(
                         f"{path}, line {reader.line_num}: {name} is {row[name]!r}, not a number"
@@ -92,28 +96,37 @@ def read_step_runs(path: Path) -> dict[str, StepRows]:
 def read_request_runs(path: Path) -> dict[str, list[RequestRow]]:
     """Requests by run name, in order of hand-over. Raises TraceError naming file, line, field."""
     runs: dict[str, list[RequestRow]] = {}
-    names = [field.name for field in fields(RequestRow)]
-    with _open(path) as file:
+    types = get_type_hints(RequestRow)
+    with _opened(path) as file:
         for number, line in enumerate(file, 1):
+            where = f"{path}, line {number}"
             try:
                 values = json.loads(line)
-                row = RequestRow(**{name: values[name] for name in names})
-                runs.setdefault(values["run"], []).append(row)
+                run = values["run"]
+                row = {name: values[name] for name in types}
             except json.JSONDecodeError as error:
-                raise TraceError(f"{path}, line {number}: not JSON ({error.msg})") from None
+                raise TraceError(f"{where}: not JSON ({error.msg})") from None
             except (KeyError, TypeError) as error:
-                raise TraceError(f"{path}, line {number}: no field {error}") from None
+                raise TraceError(f"{where}: no field {error}") from None
+            for name, kind in types.items():
+                _check_type(where, name, row[name], kind)
+            runs.setdefault(run, []).append(RequestRow(**row))
     for rows in runs.values():
         rows.sort(key=lambda row: row.added)
     return runs
 
 
 def read_info(path: Path) -> dict[str, Any]:
-    """The engine's settings (``num_gpu_blocks``, ``hf_config``, ...) as recorded."""
+    """The engine's settings (``num_gpu_blocks``, ``hf_config``, ...) as recorded.
+
+    Raises TraceError naming the file.
+    """
     try:
-        info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        info = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
+    if not isinstance(info, dict):
+        raise TraceError(f"{path}: an info file holds an object, not {type(info).__name__}")
     return info
 
 
@@ -125,10 +138,30 @@ def _step_rows(columns: dict[str, list[float]]) -> StepRows:
     return StepRows(**arrays)
 
 
-def _open(path: Path) -> Any:
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _check_type(where: str, name: str, value: Any, kind: type) -> None:
+    is_right = isinstance(value, (int, float) if kind is float else kind)
+    if kind is not str:
+        is_right = is_right and not isinstance(value, bool) and math.isfinite(value)
+    if not is_right:
+        wanted = {str: "text", int: "a whole number", float: "a number"}[kind]
+        raise TraceError(f"{where}: {name} is {value!r}, not {wanted}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file as text, unzipped if it is zipped; what is wrong with its bytes is a TraceError."""
     try:
         with path.open("rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"
+        with (gzip.open if zipped else open)(path, "rt", encoding="utf-8") as text:
+            yield text
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from error
-    return (gzip.open if zipped else open)(path, "rt", encoding="utf-8")
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    except (EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
+        raise TraceError(f"{path}: {error}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from costmodels.datafile import read_data
 from costmodels.evidence import Evidence, Source
 from costmodels.gpu_spec import GpuSpec
+from sim.throttle import PowerThrottle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,11 @@ class Efficiency:
     attention_memory: float
     attention_tile_tokens: int
     """KV tokens of one tile: a sequence's last tile is half empty on average."""
+    attention_query_tile_tokens: float
+    """Query tokens of one prefill tile: a chunk's last tile costs as much as a full one."""
+    attention_imbalance: float
+    """Share of the last SM's extra work in decode attention (`split_kv`) that shows as time; the
+    rest is made up by the bandwidth that idle SMs leave to the others."""
     attention_fixed_s: float
     elementwise_memory: float
     elementwise_fixed_s: float
@@ -41,12 +47,31 @@ class Efficiency:
     """Share of the link's bandwidth an all-reduce of a large batch reaches."""
     all_reduce_hop_s: float
     all_reduce_fixed_s: float
+    throttle_slowdown: float
+    """How much longer steps with prefill take once the power limit holds the clock down; 0: never.
+    The next two: how fast that sets in under compute-bound load, and passes without."""
+    throttle_onset_s: float
+    throttle_recovery_s: float
+    throttle_full_load: float
+    """Compute-bound share of a step from which the power limit is reached."""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     @property
     def decode_seq_tokens(self) -> int:
         """Tokens a decoding sequence reads beyond its context: its own, and half a KV tile."""
         return 1 + self.attention_tile_tokens // 2
+
+    @property
+    def throttle(self) -> PowerThrottle | None:
+        """How the device's power limit acts; None where it does not."""
+        if not self.throttle_slowdown:
+            return None
+        return PowerThrottle(
+            self.throttle_slowdown,
+            self.throttle_onset_s,
+            self.throttle_recovery_s,
+            self.throttle_full_load,
+        )
 
     def label_of(self, constant: str) -> str:
         """The evidence label of one constant."""

@@ -10,7 +10,7 @@ from costmodels.datafile import find_name, read_data
 from costmodels.evidence import Evidence, Source
 from sim.errors import ScenarioError
 
-_HOST_TERMS = (
+HOST_TERMS = (
     "schedule_base_s",
     "schedule_per_running_s",
     "update_base_s",
@@ -24,6 +24,7 @@ _HOST_TERMS = (
     "other_delay_s",
     "prefill_tail_s",
 )
+SPREADS = ("piecewise_spread", "eager_spread", "eager_moe_spread")
 _GRAPH_KEYS = ("first_sizes", "fine_step", "fine_limit", "coarse_step", "coarse_limit")
 _MEMORY_TERMS = ("runtime_bytes", "dense_sampler_bytes_per_logit", "moe_sampler_bytes_per_logit")
 
@@ -53,6 +54,11 @@ class EngineProfile:
     other_delay_s: float
     prefill_tail_s: float
     """A step with prefill ends at least this long after its last launch."""
+    piecewise_spread: tuple[float, ...]
+    """How launch times scatter around their mean: quantiles at equal steps from 0 to 1, divided
+    by the mean. The next two: eager launches of dense models, and of models with experts."""
+    eager_spread: tuple[float, ...]
+    eager_moe_spread: tuple[float, ...]
     graph_sizes: tuple[int, ...]
     """Token counts with a captured graph, ascending; smaller batches are padded up."""
     runtime_bytes: int
@@ -68,7 +74,8 @@ class EngineProfile:
 
     def sources(self) -> list[Source]:
         """Every constant with its label and source."""
-        terms = [(term, self.host_evidence) for term in _HOST_TERMS]
+        terms = [(term, self.host_evidence) for term in HOST_TERMS]
+        terms += [(spread, self.host_evidence) for spread in SPREADS]
         terms.append(("graph_sizes", self.graph_evidence))
         terms += [(term, self.memory_evidence) for term in _MEMORY_TERMS]
         return [
@@ -87,24 +94,26 @@ def profile_names() -> list[str]:
     return list(read_data("engine_profile.yaml")["profiles"])
 
 
-def load_profile(name: str = "vllm-0.25", *, host_speed_factor: float = 1.0) -> EngineProfile:
-    """A built-in engine profile by name or alias.
+def is_known_profile(name: str) -> bool:
+    """Whether a built-in profile has this name or alias."""
+    return name.casefold() in {spelling.casefold() for spelling in _spellings()}
 
-    ``host_speed_factor`` multiplies every host term: 1.2 is a host that takes 20% longer, 0.5 one
-    that is twice as fast. Raises `ScenarioError` for an unknown name or a factor that is negative.
-    """
-    if not 0 <= host_speed_factor < math.inf:
-        raise ScenarioError(
-            f"host_speed_factor must be a number from 0 up, not {host_speed_factor!r}"
-        )
+
+def _spellings() -> dict[str, str]:
+    return {
+        spelling: canonical
+        for canonical, row in read_data("engine_profile.yaml")["profiles"].items()
+        for spelling in (canonical, *row.get("aliases", ()))
+    }
+
+
+def load_profile(name: str = "vllm-0.25") -> EngineProfile:
+    """A built-in engine profile by name or alias. Raises `ScenarioError` for an unknown name."""
     rows = read_data("engine_profile.yaml")["profiles"]
-    spellings: dict[str, str] = {}
-    for canonical, row in rows.items():
-        for spelling in (canonical, *row.get("aliases", ())):
-            spellings[spelling] = canonical
-    canonical = find_name("engine profile", name, spellings)
+    canonical = find_name("engine profile", name, _spellings())
     row = rows[canonical]
-    profile = EngineProfile(
+    spreads = row["host"]["spreads"]
+    return EngineProfile(
         name=canonical,
         engine=row["engine"],
         version=row["version"],
@@ -113,10 +122,29 @@ def load_profile(name: str = "vllm-0.25", *, host_speed_factor: float = 1.0) -> 
         graph_evidence=_evidence(row["graphs"]),
         memory_evidence=_evidence(row["memory"]),
         **row["host"]["constants"],
+        piecewise_spread=tuple(spreads["piecewise_spread"]),
+        eager_spread=tuple(spreads["eager_spread"]),
+        eager_moe_spread=tuple(spreads["eager_moe_spread"]),
         **row["memory"]["constants"],
     )
-    scaled = {term: getattr(profile, term) * host_speed_factor for term in _HOST_TERMS}
+
+
+def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
+    """The same engine on another host: 1.2 is one that takes 20% longer, 0.5 one twice as fast.
+
+    Raises `ScenarioError` for a factor that is negative.
+    """
+    if not 0 <= factor < math.inf:
+        raise ScenarioError(f"host_speed_factor must be a number from 0 up, not {factor!r}")
+    scaled = {term: getattr(profile, term) * factor for term in HOST_TERMS}
     return replace(profile, **scaled)
+
+
+def quantile(spread: tuple[float, ...], draw: float) -> float:
+    """The value at ``draw`` (0 to 1) of a quantile table with equal steps, interpolated."""
+    place = draw * (len(spread) - 1)
+    below = min(int(place), len(spread) - 2)
+    return spread[below] + (place - below) * (spread[below + 1] - spread[below])
 
 
 def padded_size(tokens: int, graph_sizes: tuple[int, ...]) -> int:

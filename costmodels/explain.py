@@ -13,6 +13,7 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.operators import attention_operator, logit_operators, token_operators
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
+from costmodels.step_tables import decode_imbalance
 from sim import accounts
 from sim.shape import StepShape
 
@@ -53,23 +54,32 @@ def describe_step(
     tokens = np.array([float(padded_size(shape.num_tokens, graph_sizes))])
     decode_kv = shape.decode_context_tokens + efficiency.decode_seq_tokens * shape.decode_seqs
     prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
-    operators = token_operators(shard, tokens)
-    for name, pairs, kv_tokens in (
-        ("decode_attention", decode_kv, decode_kv),
-        ("prefill_attention", shape.prefill_pairs, prefill_kv),
-    ):
-        if kv_tokens:
-            operators.append(
-                attention_operator(
-                    shard, name, np.array([float(pairs)]), np.array([float(kv_tokens)])
-                )
-            )
-    if shape.logits:
-        operators += logit_operators(
-            shard, np.array([float(shape.logits)]), efficiency.sampling_bytes_per_logit
-        )
     ranks = shard.tensor_parallel_size
-    return [_row(operator_seconds(op, gpu, efficiency, ranks)) for op in operators]
+    rows = [
+        _row(operator_seconds(op, gpu, efficiency, ranks)) for op in token_operators(shard, tokens)
+    ]
+
+    def attention(name: str, pairs: float, kv_tokens: float) -> OperatorSeconds:
+        operator = attention_operator(shard, name, np.array([pairs]), np.array([kv_tokens]))
+        return operator_seconds(operator, gpu, efficiency, ranks)
+
+    if decode_kv:
+        uneven = decode_imbalance(shard, gpu, efficiency, shape.decode_seqs)[-1]
+        even = _row(attention("decode_attention", decode_kv, decode_kv))
+        rows.append(even._replace(seconds=even.seconds * float(uneven)))
+    if prefill_kv:
+        # The half-empty query tile of each chunk costs time and is no work.
+        tiled = shape.prefill_pairs + efficiency.attention_query_tile_tokens / 2 * prefill_kv
+        spent = _row(attention("prefill_attention", tiled, prefill_kv))
+        done = _row(attention("prefill_attention", shape.prefill_pairs, prefill_kv))
+        rows.append(spent._replace(flops=done.flops))
+    if shape.logits:
+        logits = np.array([float(shape.logits)])
+        rows += [
+            _row(operator_seconds(op, gpu, efficiency, ranks))
+            for op in logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
+        ]
+    return rows
 
 
 def _row(priced: OperatorSeconds) -> OperatorRow:

@@ -18,6 +18,7 @@ _NUMBERS = (
     "fabric_bytes_per_s",
     "host_link_bytes_per_s",
     "tdp_w",
+    "num_sms",
 )
 
 
@@ -36,6 +37,8 @@ class GpuSpec:
     """Device-to-device, per direction; None: devices talk over the host link."""
     host_link_bytes_per_s: float | None = None
     tdp_w: float | None = None
+    num_sms: int | None = None
+    """Streaming multiprocessors (compute units), over which attention is spread."""
     confidence: str = ""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     """Of each number by its field name."""

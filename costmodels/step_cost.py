@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.efficiency import Efficiency, load_efficiency
-from costmodels.engine_profile import EngineProfile, load_profile
+from costmodels.engine_profile import EngineProfile, load_profile, quantile
 from costmodels.evidence import Source
 from costmodels.explain import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.gpu_spec import GpuSpec
@@ -22,6 +22,7 @@ from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
 from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape
+from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
 _FRACTION_BITS = 32
@@ -42,10 +43,14 @@ class RooflineStepCost:
     profile: EngineProfile
     graph_sizes: tuple[int, ...]
     tables: StepTables
+    throttle: PowerThrottle | None
     token_fixed_ns: list[int]
+    token_compute_ns: list[int]
+    """Whole nanoseconds of the compute-bound part."""
     logit_fixed_ns: list[int]
-    decode_token_fixed_ns: int
+    decode_token_fixed_ns: list[int]
     prefill_pair_fixed_ns: int
+    prefill_tile_fixed_ns: int
     prefill_token_fixed_ns: int
     schedule_table_ns: list[int]
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
@@ -57,9 +62,13 @@ class RooflineStepCost:
     eager_decode_ns: tuple[int, int, int]
     piecewise_ns: tuple[int, int, int]
     eager_ns: tuple[int, int, int]
+    eager_spread: tuple[float, ...]
 
-    def price(self, shape: StepShape, /) -> StepPrice:
-        """The cost of one step. Raises `ScenarioError` beyond the compiled limits."""
+    def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
+        """The cost of one step; ``draw`` as in `sim.protocols.StepCost.price`.
+
+        Raises `ScenarioError` beyond the compiled limits.
+        """
         decodes, context, _, prefill_tokens, prefill_context, pairs, logits = shape
         tokens = decodes + prefill_tokens
         if not tokens:
@@ -68,15 +77,23 @@ class RooflineStepCost:
             fixed_ns = self.token_fixed_ns[tokens] + self.logit_fixed_ns[logits] + _HALF
         except IndexError:
             raise self._beyond(tokens, logits) from None
-        fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns
+        fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
+        in_graph = tokens <= self.largest_graph
         if not prefill_tokens:
-            host = self.full_graph_ns if tokens <= self.largest_graph else self.eager_decode_ns
+            host = self.full_graph_ns if in_graph else self.eager_decode_ns
             return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
-        compute_ns = pairs * self.prefill_pair_fixed_ns
-        memory_ns = (prefill_context + prefill_tokens) * self.prefill_token_fixed_ns
-        fixed_ns += compute_ns if compute_ns > memory_ns else memory_ns
-        host = self.piecewise_ns if tokens <= self.largest_graph else self.eager_ns
-        return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
+        kv_tokens = prefill_context + prefill_tokens
+        attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
+        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
+        memory_ns = kv_tokens * self.prefill_token_fixed_ns
+        if memory_ns > attention_ns:
+            compute_ns, attention_ns = self.token_compute_ns[tokens], memory_ns
+        gpu_ns = (fixed_ns + attention_ns) >> _FRACTION_BITS
+        delay_ns, launch_ns, tail_ns = self.piecewise_ns if in_graph else self.eager_ns
+        if draw is not None:
+            spread = self.profile.piecewise_spread if in_graph else self.eager_spread
+            launch_ns = round(launch_ns * quantile(spread, draw))
+        return StepPrice(gpu_ns, delay_ns, launch_ns, tail_ns, compute_ns)
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
@@ -86,8 +103,8 @@ class RooflineStepCost:
             return DecodeRun(first, [0] * steps, 0)
         read = shape.decode_context_tokens + self.seq_tokens * decodes
         start = self.token_fixed_ns[decodes] + self.logit_fixed_ns[shape.logits] + _HALF
-        start += read * self.decode_token_fixed_ns
-        growth = decodes * self.decode_token_fixed_ns
+        start += read * self.decode_token_fixed_ns[decodes]
+        growth = decodes * self.decode_token_fixed_ns[decodes]
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
@@ -137,12 +154,14 @@ def compile_step_cost(
     tensor_parallel_size: int = 1,
     profile: EngineProfile | None = None,
     efficiency: Efficiency | None = None,
+    equal_contexts: bool = False,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
     ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
-    the GPU. Raises `ScenarioError` if the limits are not positive, fewer tokens than sequences fit
-    a step, or the model does not divide over the ranks.
+    the GPU. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
+    they fill a device more evenly. Raises `ScenarioError` if the limits are not positive, fewer
+    tokens than sequences fit a step, or the model does not divide over the ranks.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ScenarioError(
@@ -160,6 +179,7 @@ def compile_step_cost(
         graph_sizes=graph_sizes,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
+        equal_contexts=equal_contexts,
     )
     eager_launch_s = (
         model.num_dense_layers * profile.eager_launch_per_dense_layer_s
@@ -174,10 +194,13 @@ def compile_step_cost(
         profile=profile,
         graph_sizes=graph_sizes,
         tables=tables,
+        throttle=efficiency.throttle,
         token_fixed_ns=[_fixed_ns(seconds) for seconds in tables.token_seconds().tolist()],
+        token_compute_ns=[to_ns(seconds) for seconds in tables.compute_seconds().tolist()],
         logit_fixed_ns=[_fixed_ns(seconds) for seconds in tables.logit_seconds().tolist()],
-        decode_token_fixed_ns=_fixed_ns(tables.decode_token_s),
+        decode_token_fixed_ns=[_fixed_ns(seconds) for seconds in tables.decode_token_s.tolist()],
         prefill_pair_fixed_ns=_fixed_ns(tables.prefill_pair_s),
+        prefill_tile_fixed_ns=_fixed_ns(tables.prefill_tile_s),
         prefill_token_fixed_ns=_fixed_ns(tables.prefill_token_s),
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
@@ -193,6 +216,7 @@ def compile_step_cost(
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
         piecewise_ns=_host_ns(other_delay_s, piecewise_launch_s, tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
+        eager_spread=profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodels.engine_profile import EngineProfile, load_profile
+from costmodels.calibration import load_constants
+from costmodels.engine_profile import EngineProfile, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec
@@ -38,7 +39,8 @@ def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
     options, kv = scenario.engine, scenario.kv
     model, gpu = load_model(scenario.model), load_gpu(scenario.hardware.gpu)
-    profile = load_profile(options.profile, host_speed_factor=options.host_speed_factor)
+    profile, efficiency = load_constants(options.profile, gpu)
+    profile = scale_host(profile, options.host_speed_factor)
     tokens, seqs = _batch_limits(scenario, gpu)
     memory = plan_memory(
         model,
@@ -59,6 +61,7 @@ def build(scenario: Scenario) -> Build:
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
+        efficiency=efficiency,
     )
     pool = PoolConfig(
         engine=EngineConfig(
@@ -69,6 +72,7 @@ def build(scenario: Scenario) -> Build:
             num_gpu_blocks=memory.num_gpu_blocks,
             enable_prefix_caching=kv.enable_prefix_caching,
             async_scheduling=options.async_scheduling,
+            seed=scenario.seed,
         ),
         cost=cost,
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),

@@ -142,6 +142,75 @@ def simulate(
         raise typer.Exit(EXIT_SLO_MISSED)
 
 
+@app.command()
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder with KEY_info.json and the logs.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A KEY to score; repeat for more. Default: all.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave out steps, conformance or runs; may repeat.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Profile or calibration file. Default: by the recorded version."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write: accuracy.json and an HTML page.")
+    ] = None,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Predict what was measured on a real engine, and print the errors."""
+    from scenarios.validation.command import run_validate
+
+    if output_format not in ("text", "json"):
+        raise typer.BadParameter(
+            f"{output_format!r} is neither text nor json", param_hint="--format"
+        )
+    as_json = output_format == "json"
+    run_validate(
+        folder, only=only or [], skip=skip or [], profile=profile, out=out, as_json=as_json
+    )
+
+
+calibrate_app = typer.Typer(
+    help="Fit the cost model to measurements.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(calibrate_app, name="calibrate")
+
+
+@calibrate_app.command("engine")
+def calibrate_engine(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders with KEY_info.json and step logs, of one GPU.")
+    ],
+    out: Annotated[Path, typer.Option(help="The calibration file to write.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A KEY to fit to; repeat for more. Default: all.")
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Leave out the half of the controlled steps that judges.")
+    ] = False,
+    serving: Annotated[bool, typer.Option(help="Fit to serving runs too.")] = True,
+    machine: Annotated[str, typer.Option(help="What the host is, for the record.")] = "not named",
+    base: Annotated[str, typer.Option(help="Profile to start from.")] = "vllm-0.25",
+) -> None:
+    """Fit an engine's host terms and a GPU's efficiency to step logs."""
+    from scenarios.calibrate_command import run_calibrate_engine
+
+    typer.echo(
+        run_calibrate_engine(
+            folders,
+            out=out,
+            only=only or [],
+            half=half,
+            serving=serving,
+            machine=machine,
+            base=base,
+        )
+    )
+
+
 @app.command("list")
 def list_names(
     what: Annotated[str, typer.Argument(help="models, gpus, policies, presets or profiles.")],

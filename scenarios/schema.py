@@ -39,7 +39,9 @@ class Hardware(_Section):
 class EngineOptions(_Section):
     """The serving engine. Options are named as vLLM names them."""
 
-    profile: str = Field("vllm-0.25", description="engine, version and host times it stands for")
+    profile: str = Field(
+        "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
+    )
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = 1
     max_num_batched_tokens: Tokens | None = Field(
         None, description="tokens a step; None: the engine's default for the GPU"

@@ -39,7 +39,7 @@ def _nothing_finished(summary: dict[str, Any]) -> dict[str, str] | None:
 def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
     """The number of requests in the system keeps growing while requests arrive (open loop)."""
     arrivals = np.sort(metrics.arrival_s[~np.isnan(metrics.arrival_s)])
-    if log.table.max_concurrency is not None or len(arrivals) < _FEWEST_ARRIVALS:
+    if not log.table.is_open_loop or len(arrivals) < _FEWEST_ARRIVALS:
         return None
     left_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     left = np.sort(np.where(left_ns < 0, np.inf, left_ns / 1e9))

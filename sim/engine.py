@@ -15,6 +15,7 @@ import simpy
 
 from sim.batch import UNTIL_CHANGE, Plan
 from sim.clock import Alarm, to_s
+from sim.draws import uniform
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
@@ -25,6 +26,7 @@ from sim.recorder import RequestLog
 from sim.request import Request, Status
 from sim.shape import StepShape
 from sim.step_log import StepLog
+from sim.throttle import Heat
 from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
@@ -65,6 +67,7 @@ class Engine:
         self._inbox: list[Request] = []
         self._in_flight: deque[InFlight] = deque()
         self._gpu_free_ns = 0
+        self._heat = Heat(cost.throttle)
         self._idle: Alarm | None = None
         self._plan_stands = False
         self._jumping: Jump | None = None
@@ -193,19 +196,28 @@ class Engine:
             launched_ns = now_ns + schedule_ns
             batch = InFlight(launched_ns, self._cost.update_ns(0), -1, is_empty=True)
         else:
-            price = self._cost.price(shape)
-            launched_ns, end_ns = launch_step(now_ns, self._gpu_free_ns, schedule_ns, price)
+            price = self._cost.price(shape, self._draw(plan))
+            launched_ns, end_ns, gpu_ns = launch_step(
+                now_ns, self._gpu_free_ns, schedule_ns, price, self._heat
+            )
             update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
             batch = InFlight(end_ns, update_ns, self.steps.num_rows)
             self._gpu_free_ns = end_ns
             state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
-            self.steps.append(1, now_ns, end_ns, price.gpu_ns, shape, *state)
+            self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
             self.commit(plan, batch)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
         else:
             yield from self._read_oldest(launched_ns)
+
+    def _draw(self, plan: Plan) -> float | None:
+        """A uniform number that belongs to the step's first prefill: the same in every scenario."""
+        if not plan.prefills:
+            return None
+        request = plan.prefills[0][0]
+        return uniform(self.view.config.seed, request.index, request.num_computed_tokens)
 
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""

@@ -32,6 +32,8 @@ class EngineConfig:
     """Plan the next step before the last one's tokens are read (two steps in flight)."""
     fast_forward: bool = True
     """Jump over runs of equal steps; off, every step is planned. The results are the same."""
+    seed: int = 0
+    """Of the host's varying launch times."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size"):

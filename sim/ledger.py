@@ -20,6 +20,7 @@ from sim.accounts import (
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
     PREEMPTION_RECOMPUTE,
+    PREFILL_COMPUTE,
     REMAINDER,
     SCHEDULING_WAIT,
     TIME_ACCOUNTS,
@@ -156,9 +157,12 @@ def _account(columns: dict[str, Int64], gpu_free_ns: int, cost: StepCost) -> dic
     decodes_only["logits"] = whole["decode_seqs"]
 
     remainder = np.full(len(steps), _COLUMN[REMAINDER])
-    others = np.where(columns["prefill_tokens"] > 0, _COLUMN[OTHERS_PREFILL], remainder)
+    has_prefill = columns["prefill_tokens"] > 0
+    others = np.where(has_prefill, _COLUMN[OTHERS_PREFILL], remainder)
+    # A power limit stretches compute-bound prefill beyond what the split knows of.
+    throttled = np.where(has_prefill, _COLUMN[PREFILL_COMPUTE], remainder)
     posted = {
-        "prefilling": _posted(cost, whole, gpu_ns, steps, remainder),
+        "prefilling": _posted(cost, whole, gpu_ns, steps, throttled),
         "decoding": _posted(cost, decodes_only, gpu_ns, steps, others),
     }
     for of_runs in posted.values():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from sim.protocols import DecodeRun, StepPrice
+from sim.throttle import Heat
 
 
 class RunTimes:
@@ -76,13 +77,14 @@ class RunTimes:
 
 
 def launch_step(
-    now_ns: int, gpu_free_ns: int, schedule_ns: int, price: StepPrice
-) -> tuple[int, int]:
-    """One step planned now: (host free again, step ends on the GPU)."""
+    now_ns: int, gpu_free_ns: int, schedule_ns: int, price: StepPrice, heat: Heat
+) -> tuple[int, int, int]:
+    """One step planned now: (host free again, step ends on the GPU, its GPU time)."""
     scheduled_ns = now_ns + schedule_ns
     launched_ns = scheduled_ns + price.launch_ns
     gpu_start_ns = max(gpu_free_ns, scheduled_ns + price.launch_delay_ns)
-    return launched_ns, max(gpu_start_ns + price.gpu_ns, launched_ns + price.tail_ns)
+    gpu_ns = price.gpu_ns + heat.stretch_ns(gpu_start_ns, price.gpu_ns, price.compute_ns)
+    return launched_ns, max(gpu_start_ns + gpu_ns, launched_ns + price.tail_ns), gpu_ns
 
 
 def run_sync(now_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun) -> RunTimes:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sim.engine_view import EngineView
     from sim.request import Request
     from sim.shape import StepShape
+    from sim.throttle import PowerThrottle
 
 
 class StepPrice(NamedTuple):
@@ -29,6 +30,8 @@ class StepPrice(NamedTuple):
     """How long the host is busy preparing inputs and launching."""
     tail_ns: int = 0
     """The last kernel cannot end earlier than the last launch plus this."""
+    compute_ns: int = 0
+    """Part of ``gpu_ns`` bound by compute in a step with prefill: it heats the device."""
 
 
 class DecodeRun(NamedTuple):
@@ -46,8 +49,17 @@ class DecodeRun(NamedTuple):
 class StepCost(Protocol):
     """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
 
-    def price(self, shape: StepShape, /) -> StepPrice:
-        """The cost of one step of this shape."""
+    @property
+    def throttle(self) -> PowerThrottle | None:
+        """How the device's power limit acts; each engine keeps the state of its own."""
+        ...
+
+    def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
+        """The cost of one step of this shape.
+
+        ``draw``, uniform from 0 to 1, says where in its distribution the host's launch time falls;
+        None stands for the mean.
+        """
         ...
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:

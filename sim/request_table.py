@@ -37,7 +37,8 @@ class RequestTable:
     """Requests as columns, in order of arrival. All arrays are int64 of shape ``[n]``."""
 
     arrival_ns: Int64
-    """Nanoseconds from the start of the run, non-decreasing, >= 0."""
+    """Nanoseconds from the start of the run, non-decreasing, >= 0. Of a row sent after another
+    (see ``after``) it is the earliest possible time, 0 if any will do, and stands in no order."""
     prompt_tokens: Int64
     """At least 1."""
     output_tokens: Int64
@@ -49,6 +50,12 @@ class RequestTable:
     max_concurrency: int | None = None
     """Closed loop as load tools do it: a request is sent at its arrival time or when fewer than
     this many are in flight, whichever is later, in table order."""
+    after: Int64 | None = None
+    """Closed loop by session: the row whose request must leave first (finish, or be rejected), an
+    earlier row of the table; -1 where there is none. None: no row waits for another."""
+    think_ns: Int64 | None = None
+    """How long after that the request is sent, >= 0; at least a nanosecond passes. Ignored where
+    ``after`` is -1. Its latencies count from when it is sent."""
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
@@ -58,10 +65,11 @@ class RequestTable:
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ns)
-        for name in ("prompt_tokens", "output_tokens", "priority"):
-            if len(getattr(self, name)) != n:
+        for name in ("prompt_tokens", "output_tokens", "priority", "after", "think_ns"):
+            column = getattr(self, name)
+            if column is not None and len(column) != n:
                 raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
-        if n and (self.arrival_ns[0] < 0 or (np.diff(self.arrival_ns) < 0).any()):
+        if n and ((self.arrival_ns < 0).any() or (np.diff(self._own_arrivals_ns()) < 0).any()):
             raise TraceError(f"{self.source}: arrival times must be >= 0 and in order")
         if (self.prompt_tokens < 1).any():
             raise TraceError(f"{self.source}: every request needs at least one prompt token")
@@ -69,9 +77,32 @@ class RequestTable:
             raise TraceError(f"{self.source}: output_tokens must not be negative")
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise TraceError(f"{self.source}: max_concurrency must be at least 1")
+        self._check_sessions()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether every arrival is known beforehand: none waits for an answer."""
+        waits = self.after is not None and bool((self.after >= 0).any())
+        return self.max_concurrency is None and not waits
+
+    def _own_arrivals_ns(self) -> Int64:
+        """Arrivals of the rows that wait for no other."""
+        return self.arrival_ns if self.after is None else self.arrival_ns[self.after < 0]
+
+    def _check_sessions(self) -> None:
+        if self.after is None and self.think_ns is None:
+            return
+        if self.after is None or self.think_ns is None:
+            raise TraceError(f"{self.source}: after and think_ns come together or not at all")
+        if self.max_concurrency is not None:
+            raise TraceError(f"{self.source}: either max_concurrency or after closes the loop")
+        if (self.after < -1).any() or (self.after >= np.arange(len(self))).any():
+            raise TraceError(f"{self.source}: after must name an earlier row, or be -1")
+        if (self.think_ns < 0).any():
+            raise TraceError(f"{self.source}: think_ns must not be negative")
 
 
 def request_table(
@@ -82,6 +113,8 @@ def request_table(
     priority: NDArray[np.int64] | None = None,
     chains: PrefixChains | None = None,
     max_concurrency: int | None = None,
+    after: NDArray[np.int64] | None = None,
+    think_ns: NDArray[np.int64] | None = None,
     source: str = "in memory",
     skipped_rows: int = 0,
     notes: tuple[str, ...] = (),
@@ -95,6 +128,8 @@ def request_table(
         priority=np.zeros(n, np.int64) if priority is None else np.asarray(priority, np.int64),
         chains=chains,
         max_concurrency=max_concurrency,
+        after=None if after is None else np.asarray(after, np.int64),
+        think_ns=None if think_ns is None else np.asarray(think_ns, np.int64),
         source=source,
         skipped_rows=skipped_rows,
         notes=notes,

@@ -80,6 +80,9 @@ def saturation(log: RunLog) -> Saturation | None:
 def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:
     seqs = min(shape.decode_seqs + shape.prefill_seqs, config.max_num_seqs)
     price = cost.price(shape)
+    if cost.throttle is not None and price.compute_ns:
+        gpu_ns = price.gpu_ns + cost.throttle.lasting_ns(price.gpu_ns, price.compute_ns)
+        price = price._replace(gpu_ns=gpu_ns)
     planning_ns = cost.schedule_ns(seqs) + cost.update_ns(seqs)
     if config.async_scheduling:
         return to_s(max(price.gpu_ns, planning_ns + price.launch_ns))
@@ -89,7 +92,7 @@ def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:
 
 def _offered_per_s(log: RunLog) -> float | None:
     arrival_ns = log.table.arrival_ns
-    if log.table.max_concurrency is not None or len(arrival_ns) < 2:
+    if not log.table.is_open_loop or len(arrival_ns) < 2:
         return None
     span_s = to_s(int(arrival_ns[-1] - arrival_ns[0]))
     return (len(arrival_ns) - 1) / span_s if span_s else None

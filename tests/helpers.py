@@ -18,6 +18,7 @@ from sim.engine_view import EngineConfig
 from sim.protocols import DecodeRun, Router, Scheduler, StepCost, StepPrice
 from sim.request_table import PrefixChains, RequestTable, request_table
 from sim.shape import StepShape
+from sim.throttle import PowerThrottle
 
 SHARED = Path(os.environ.get("FLEETCAST_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
@@ -34,12 +35,20 @@ class AffineCost:
     tail_ns: int = 0
     host_ns: int = 0
     host_per_seq_ns: int = 0
+    throttle: PowerThrottle | None = None
+    compute_share: float = 0.0
+    launch_spread: float = 0.0
 
-    def price(self, shape: StepShape) -> StepPrice:
+    def price(self, shape: StepShape, draw: float | None = None) -> StepPrice:
         context = shape.decode_context_tokens + shape.prefill_pairs
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
-        tail_ns = self.tail_ns if shape.prefill_tokens else 0
-        return StepPrice(round(seconds * 1e9), self.launch_delay_ns, self.launch_ns, tail_ns)
+        gpu_ns, launch_ns = round(seconds * 1e9), self.launch_ns
+        if not shape.prefill_tokens:
+            return StepPrice(gpu_ns, self.launch_delay_ns, launch_ns)
+        if draw is not None:
+            launch_ns = round(launch_ns * (1 + self.launch_spread * (draw - 0.5)))
+        compute_ns = round(gpu_ns * self.compute_share)
+        return StepPrice(gpu_ns, self.launch_delay_ns, launch_ns, self.tail_ns, compute_ns)
 
     def price_decodes(self, shape: StepShape, steps: int) -> DecodeRun:
         context = shape.decode_context_tokens + shape.decode_seqs * np.arange(steps)

@@ -16,6 +16,7 @@ from costmodels.models import load_model
 from costmodels.operators import distinct_experts, token_operators
 from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.step_seconds import step_seconds
 from sim import accounts
 from sim.errors import ScenarioError
 from sim.protocols import StepCost, StepPrice
@@ -170,13 +171,48 @@ def test_more_work_never_costs_less(case: tuple[str, str, int]) -> None:
 
 def test_host_terms_follow_the_launch_mode() -> None:
     dense, moe = compiled("llama-3.1-8b", "h200", 1), compiled("qwen3-30b-a3b", "h200", 1)
-    assert dense.price(decode(8, 100))[1:] == (1_000_000, 1_000_000, 0)
-    assert dense.price(prefill(500))[1:] == (1_500_000, 32 * 330_000, 300_000)
-    assert dense.price(prefill(513))[1:] == (1_500_000, 32 * 700_000, 300_000)
-    assert dense.price(decode(513, 100))[1:] == (1_500_000, 32 * 700_000, 0)
-    assert moe.price(prefill(513)).launch_ns == 48 * 1_350_000
-    assert dense.schedule_ns(100) == 80_000 + 100 * 10_500
-    assert dense.update_ns(100) == 70_000 + 100 * 6_800
+    assert dense.price(decode(8, 100))[1:4] == (1_200_000, 1_000_000, 0)
+    assert dense.price(prefill(500))[1:4] == (1_500_000, 32 * 297_100, 300_000)
+    assert dense.price(prefill(513))[1:4] == (1_500_000, 32 * 754_400, 300_000)
+    assert dense.price(decode(513, 100))[1:4] == (1_500_000, 32 * 754_400, 0)
+    assert moe.price(prefill(513)).launch_ns == 48 * 1_405_000
+    assert dense.schedule_ns(100) == 43_110 + 100 * 12_900
+    assert dense.update_ns(100) == 30_000 + 38_840 + 100 * 7_821
+
+
+def test_launches_scatter_around_their_mean() -> None:
+    dense, moe = compiled("llama-3.1-8b", "h200", 1), compiled("qwen3-30b-a3b", "h200", 1)
+    for cost in (dense, moe):
+        for shape in (prefill(300), prefill(900)):
+            drawn = [cost.price(shape, (i + 0.5) / 1000).launch_ns for i in range(1000)]
+            assert drawn == sorted(drawn)
+            assert np.mean(drawn) == pytest.approx(cost.price(shape).launch_ns, rel=0.04)
+            assert cost.price(shape, 0.3).gpu_ns == cost.price(shape).gpu_ns
+    assert dense.price(decode(8, 100), 0.9) == dense.price(decode(8, 100))
+
+
+def test_only_steps_with_prefill_heat_the_device() -> None:
+    cost = compiled("llama-3.1-8b", "h200", 1)
+    assert cost.throttle is not None
+    assert cost.price(decode(512, 1000)).compute_ns == 0
+    price = cost.price(prefill(4000))
+    assert 0.7 * price.gpu_ns < price.compute_ns < price.gpu_ns
+    assert compiled("opt-13b", "a100", 1).throttle is None
+
+
+def test_many_prices_at_once_are_the_prices_one_by_one() -> None:
+    for case in CASES:
+        cost = compiled(*case)
+        shapes = [decode(1, 10), decode(37, 900), prefill(700), prefill(64, 3000, 20, 500)]
+        columns = {
+            name: np.array([float(getattr(shape, name)) for shape in shapes])
+            for name in StepShape._fields
+        }
+        found = step_seconds(cost.shard, cost.gpu, cost.efficiency, cost.graph_sizes, columns)
+        for index, shape in enumerate(shapes):
+            price = cost.price(shape)
+            assert found.gpu_s[index] * 1e9 == pytest.approx(price.gpu_ns, abs=2)
+            assert found.compute_s[index] * 1e9 == pytest.approx(price.compute_ns, abs=2)
 
 
 def test_decodes_are_padded_to_the_graph() -> None:

@@ -14,6 +14,7 @@ from policies import SCHEDULERS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.request_table import RequestTable, request_table
+from sim.throttle import PowerThrottle
 from tests.helpers import AffineCost, chains_of, small_run
 
 
@@ -56,6 +57,9 @@ COSTS = st.builds(
     tail_ns=st.sampled_from([0, 100_000]),
     host_ns=st.sampled_from([0, 50_000]),
     host_per_seq_ns=st.sampled_from([0, 7_000]),
+    throttle=st.sampled_from([None, PowerThrottle(0.3, 0.02, 0.05, 0.6)]),
+    compute_share=st.sampled_from([0.0, 0.4, 1.0]),
+    launch_spread=st.sampled_from([0.0, 0.8]),
 )
 ENGINES = st.builds(
     EngineConfig,

@@ -32,7 +32,7 @@ def test_few_samples(num_requests: int, which: str) -> None:
     [
         (8.0, 1000, ["few_samples"]),
         (18.0, 1000, ["few_samples"]),
-        (23.5, 2000, ["near_saturation", "few_samples"]),
+        (22.0, 2000, ["near_saturation", "few_samples"]),
         (30.0, 1000, ["unstable", "near_saturation", "few_samples"]),
         (90.0, 1000, ["unstable", "near_saturation", "few_samples"]),
         (90.0, 49, ["near_saturation", "few_samples"]),

@@ -1,0 +1,92 @@
+"""Fits the host's terms to step logs: scheduling, updating, launching. No GPU constant is needed.
+
+Scheduling and updating are logged. A launch is seen where the host, having launched a step, found
+the outputs of the step before it ready and read them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibrate.engine_clock import ClockError
+from calibrate.engine_rows import CLASSES, EngineRows, Float
+from costmodels.engine_profile import EngineProfile
+
+_QUANTILES = np.linspace(0, 1, 11)
+_FEWEST = 12
+"""Launches of a class that must be seen before its constant is replaced."""
+_DELAY_S = 1.5e-3
+"""From the end of scheduling to the first kernel of a step with prefill."""
+_SLOW_DECODE, _SLOW_PREFILL = 1.05, 1.3
+"""A step's GPU time may be this many times the predicted one."""
+_OUTLYING = 2.0
+"""Launches this many times the median are stalls, such as a kernel being compiled."""
+
+
+def fit_host(
+    logs: Sequence[EngineRows], clocks: Sequence[ClockError], start: EngineProfile
+) -> EngineProfile:
+    """Replace the host terms of ``start`` that the logs show; the others stay.
+
+    ``clocks`` holds the predicted GPU times of each log: they tell where the host was waited for.
+    """
+    terms: dict[str, Any] = {
+        **_line(logs, "schedule_base_s", "schedule_per_running_s"),
+        **_line(logs, "update_base_s", "update_per_seq_s"),
+    }
+    seen = [_launches(rows, clock) for rows, clock in zip(logs, clocks, strict=True)]
+    dense = [place for place, rows in enumerate(logs) if not rows.model.num_moe_layers]
+    experts = [place for place, rows in enumerate(logs) if rows.model.num_moe_layers]
+    for launch_class, places, mean, spread in (
+        ("piecewise", dense + experts, "piecewise_launch_per_layer_s", "piecewise_spread"),
+        ("eager", dense, "eager_launch_per_dense_layer_s", "eager_spread"),
+        ("eager", experts, "eager_launch_per_moe_layer_s", "eager_moe_spread"),
+    ):
+        a_layer = [seen[place][launch_class] / logs[place].model.num_layers for place in places]
+        sample = np.concatenate([*a_layer, np.empty(0)])
+        usual = sample[sample < _OUTLYING * np.median(sample)] if sample.size else sample
+        if usual.size >= _FEWEST:
+            terms[mean] = float(usual.mean())
+            terms[spread] = tuple(np.quantile(usual / usual.mean(), _QUANTILES).tolist())
+    return replace(start, **terms)
+
+
+def _line(logs: Sequence[EngineRows], base: str, slope: str) -> dict[str, float]:
+    """A straight line through the median time at each count."""
+    scheduling = base.startswith("schedule")
+    spent = [
+        (rows.launch_from_s - rows.sched_s) if scheduling else (rows.applied_s - rows.out_s)
+        for rows in logs
+    ]
+    counts = [rows.running if scheduling else rows.num_seqs for rows in logs]
+    fitted = np.concatenate([rows.is_fitted for rows in logs])
+    x, y = np.concatenate(counts)[fitted], np.concatenate(spent)[fitted]
+    sizes, place = np.unique(x, return_inverse=True)
+    medians = np.array([np.median(y[place == i]) for i in range(sizes.size)])
+    weights = np.sqrt(np.bincount(place))
+    design = np.column_stack([np.ones(sizes.size), sizes])
+    (intercept, per_one), *_ = np.linalg.lstsq(design * weights[:, None], medians * weights)
+    return {base: max(float(intercept), 0.0), slope: max(float(per_one), 0.0)}
+
+
+def _launches(rows: EngineRows, clock: ClockError) -> dict[str, Float]:
+    """Seconds of each launch seen, by class: the outputs read at its end were ready before it."""
+    out_s, from_s, gpu_s = rows.out_s, rows.launch_from_s, clock.gpu_s
+    prefill = rows.columns["prefill_tokens"] > 0
+    # Of the launch of step n, n from 2: step n - 1 ended, at the latest, its GPU time after a
+    # decode was read, or, with prefill, after it could start or right after its own launch.
+    started_s = np.where(prefill[1:-1], from_s[1:-1] + _DELAY_S, np.minimum(out_s[:-2], from_s[2:]))
+    slow = np.where(prefill[1:-1], _SLOW_PREFILL, _SLOW_DECODE)
+    end_s = np.maximum(started_s + slow * gpu_s[1:-1], np.where(prefill[1:-1], out_s[:-2], 0))
+    ready_early = out_s[1:-1] > end_s + 0.5e-3
+    early_start = out_s[:-2] <= from_s[2:] + 1e-3
+    window_s = out_s[1:-1] - from_s[2:]
+    seen = ready_early & early_start & (window_s > 0) & rows.is_fitted[2:]
+    return {
+        name: window_s[seen & (rows.launch_class[2:] == index)]
+        for index, name in enumerate(CLASSES)
+    }

@@ -1,0 +1,158 @@
+"""What accuracy.json says, as rows for tables: the same for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any, NamedTuple
+
+from reports.words import (
+    MISSING,
+    is_number,
+    percent,
+    significant,
+)
+
+Content = dict[str, Any]
+
+LATENCIES = ("ttft", "tpot", "e2e")
+_GOOD, _FAIR = 0.05, 0.15  # repeats of a real engine differ by 5% at p50, 10% at p99
+
+
+class Cell(NamedTuple):
+    """An error as text, and how good it is: ``good``, ``fair``, ``poor`` or nothing."""
+
+    text: str
+    tone: str
+
+
+class StepRow(NamedTuple):
+    """Errors of the controlled steps of one kind; the second count and median are held out."""
+
+    key: str
+    kind: str
+    num_points: int
+    median: Cell
+    p95: Cell
+    worst: Cell
+    bias: str
+    within: str
+    held_out: str
+    held_out_median: Cell
+
+
+def error_cell(error: object, *, signed: bool = True) -> Cell:
+    """A relative error as a percentage; none where nothing was measured."""
+    if not is_number(error):
+        return Cell(MISSING, "")
+    size = abs(error)
+    tone = "good" if size <= _GOOD else "fair" if size <= _FAIR else "poor"
+    return Cell(f"{error:+.1%}" if signed else f"{error:.1%}", tone)
+
+
+def step_rows(content: Content) -> list[StepRow]:
+    """One row a key and kind."""
+    scores = {(s["key"], s["kind"], s["half"]): s for s in content["steps"]}
+    rows = []
+    for (key, kind, half), score in scores.items():
+        if half != "all":
+            continue
+        held_out = scores.get((key, kind, "held_out"))
+        rows.append(
+            StepRow(
+                key=key,
+                kind="all kinds" if kind == "all" else kind,
+                num_points=score["count"],
+                median=error_cell(score["median_abs"], signed=False),
+                p95=error_cell(score["p95_abs"], signed=False),
+                worst=error_cell(score["worst_abs"], signed=False),
+                bias=f"{score['bias']:+.1%}",
+                within=percent(score["within"]),
+                held_out=str(held_out["count"]) if held_out else "0",
+                held_out_median=error_cell(held_out and held_out["median_abs"], signed=False),
+            )
+        )
+    return rows
+
+
+def conformance_rows(content: Content) -> list[list[str]]:
+    """(run, steps, share composed equally, share of prefix hits equal, columns that differ)."""
+    rows = []
+    for score in content["conformance"]:
+        columns = [f"{n} {percent(s)}" for n, s in score["by_column"].items() if s not in (1, None)]
+        shares = [
+            percent(share) if is_number(share) else MISSING
+            for share in (score["equal"], score["cached_equal"])
+        ]
+        run = f"{score['key']}:{score['run']}"
+        rows.append([run, f"{score['steps']:,}", *shares, ", ".join(columns)])
+    return rows
+
+
+def block_rows(content: Content) -> list[tuple[str, str, str, Cell]]:
+    """(key, predicted, recorded, error) of the KV blocks."""
+    return [
+        (f["run"].partition(":")[0], *triple(f))
+        for f in content["figures"]
+        if f["metric"] == "num_gpu_blocks"
+    ]
+
+
+def absolute_errors(figures: Iterable[dict[str, Any]], metrics: Iterable[str]) -> list[float]:
+    """Sizes of the errors of some metrics' figures."""
+    chosen = [f["error"] for f in figures if f["metric"] in set(metrics)]
+    return [abs(error) for error in chosen if is_number(error)]
+
+
+def headline(content: Content) -> str:
+    """The answer in a sentence or two."""
+    said = []
+    below = [f for f in content["figures"] if f["regime"] in ("light", "busy")]
+    above = [f for f in content["figures"] if f["regime"] == "saturated"]
+    for words, figures in (("Below saturation", below), ("In overload", above)):
+        errors = absolute_errors(figures, LATENCIES)
+        if errors:
+            said.append(
+                f"{words}, half of the latency figures are within {median(errors):.1%} of "
+                f"measured, the worst is {max(errors):.0%} off."
+            )
+    points = [abs(point["error"]) for point in content["step_points"]]
+    if points:
+        said.append(
+            f"Half of {len(points)} controlled steps are within {median(points):.1%} of measured."
+        )
+    equal = [score["equal"] for score in content["conformance"] if is_number(score["equal"])]
+    if equal:
+        least = min(equal)
+        runs = "every run" if len(equal) > 1 else "the run"
+        share = "all" if least == 1 else f"at least {percent(least)}"
+        said.append(f"The scheduler composes {share} of the steps of {runs} as recorded.")
+    return " ".join(said) or "Only the KV blocks were scored."
+
+
+def condition_rows(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(key, [(name, value)]) of each recorded engine."""
+    return [
+        (key, [(name, _plain(value)) for name, value in conditions.items() if name != "runs"])
+        for key, conditions in content["conditions"].items()
+    ]
+
+
+def triple(figure: dict[str, Any] | None, factor: float = 1.0) -> tuple[str, str, Cell]:
+    """Predicted and measured, times a factor, and the error of a figure."""
+    if figure is None:
+        return MISSING, MISSING, Cell(MISSING, "")
+    written = [
+        f"{value:,.0f}" if factor == 1 and float(value).is_integer() else significant(value)
+        for value in (figure["predicted"] * factor, figure["measured"] * factor)
+    ]
+    return written[0], written[1], error_cell(figure["error"])
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, dict):
+        labels = dict.fromkeys(str(label) for label in value.values())
+        return ", ".join(labels)
+    return f"{value:,}" if isinstance(value, int) else str(value)

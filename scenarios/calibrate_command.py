@@ -1,0 +1,87 @@
+"""`fleetcast calibrate engine`: folders of step logs in, a calibration file out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from calibrate.engine_fit import fit_engine
+from calibrate.engine_rows import EngineRows
+from calibrate.holdout import is_held_out
+from costmodels.calibration import Calibration, save_calibration
+from costmodels.efficiency import load_efficiency
+from costmodels.engine_profile import load_profile
+from scenarios.validation.folder import Recording, find_recordings
+from scenarios.validation.logs import controlled_logs, serving_logs
+from scenarios.validation.points import point_of_run
+from scenarios.validation.system import System, read_system
+from sim.errors import ScenarioError
+
+
+def run_calibrate_engine(
+    folders: Sequence[Path],
+    *,
+    out: Path,
+    only: list[str],
+    half: bool,
+    serving: bool,
+    machine: str,
+    base: str,
+) -> str:
+    """Fit and write; returns what was fitted, for the user.
+
+    Raises ScenarioError or TraceError where the logs cannot be used.
+    """
+    recordings = [r for folder in folders for r in find_recordings(folder, only)]
+    systems = [read_system(recording) for recording in recordings]
+    gpus = {system.gpu.name: system.gpu for system in systems}
+    if len(gpus) > 1:
+        raise ScenarioError(f"the logs are of several GPUs, {', '.join(gpus)}: fit them apart")
+    gpu = next(iter(gpus.values()))
+    logs = [
+        log
+        for recording, system in zip(recordings, systems, strict=True)
+        for log in _logs(recording, system, half=half, serving=serving)
+    ]
+    if not logs:
+        raise ScenarioError("no step logs (KEY_steps.csv, KEY_e1_steps.csv) in these folders")
+    fit = fit_engine(logs, load_profile(base), load_efficiency(gpu))
+    digest = save_calibration(
+        Calibration(
+            profile=fit.profile,
+            efficiency=fit.efficiency,
+            gpu=gpu.name,
+            machine=machine,
+            date=datetime.now(UTC).date().isoformat(),
+            inputs=dict(pair for recording in recordings for pair in _hashes(recording)),
+            errors=fit.errors,
+        ),
+        out,
+    )
+    lines = [f"{name:16} {error:6.1%}" for name, error in fit.errors.items()]
+    steps = sum(int(log.is_fitted.sum()) for log in logs)
+    return "\n".join(
+        [
+            f"fitted {fit.profile.name} on {gpu.name} to {steps:,} steps; median error of a "
+            "step's GPU time:",
+            *lines,
+            f"written to {out} ({digest[:12]}); use it with --set engine.profile={out}",
+        ]
+    )
+
+
+def _logs(recording: Recording, system: System, *, half: bool, serving: bool) -> list[EngineRows]:
+    logs = serving_logs(recording, system) if serving else []
+    held_out = []
+    for run in recording.controlled_runs if half else ():
+        point = point_of_run(run)
+        if point is not None and is_held_out(recording.key, point):
+            held_out.append(run)
+    return logs + controlled_logs(recording, system, held_out)
+
+
+def _hashes(recording: Recording) -> list[tuple[str, str]]:
+    paths = sorted(recording.info_path.parent.glob(f"{recording.key}_*"))
+    return [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in paths if p.is_file()]

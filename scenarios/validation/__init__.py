@@ -1,0 +1,1 @@
+"""Measurements of a real engine against what fleetcast predicts for the same conditions."""

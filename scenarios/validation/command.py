@@ -1,0 +1,61 @@
+"""What ``fleetcast validate`` does, once its options are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scenarios.result_folder import make_folder
+from scenarios.validation.validate import PARTS, validate
+from sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from scenarios.validation.validate import Validation
+
+
+def run_validate(
+    folder: Path,
+    *,
+    only: list[str],
+    skip: list[str],
+    profile: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Score a folder of measurements, print what was found, write what was asked for.
+
+    Raises ScenarioError where nothing can be scored or ``out`` cannot be written.
+    """
+    unknown = [part for part in skip if part not in PARTS]
+    if unknown:
+        raise ScenarioError(f"--skip {unknown[0]}: there are {', '.join(PARTS)}")
+    if out is not None:
+        make_folder(out)
+    found = validate(folder, only=only, skip=skip, profile=profile, progress=_note)
+    if as_json:
+        print(json.dumps(found.content, indent=1, allow_nan=False))
+    else:
+        from reports.validation_text import print_validation
+
+        print_validation(found.content)
+    if out is not None:
+        page = _write(found, out)
+        if not as_json:
+            print(f"\nresults in {out}, page in {page}")
+
+
+def _note(what: str) -> None:
+    """Say on a terminal what is being scored."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[Kscoring {what}\r", end="", file=sys.stderr, flush=True)
+
+
+def _write(found: Validation, out: Path) -> Path:
+    """accuracy.json, the latencies behind it and the page that is drawn from both."""
+    from reports.validation_page import write_validation_page
+    from scenarios.validation.result_files import write_validation
+
+    write_validation(found, out)
+    return write_validation_page(out)

@@ -1,0 +1,79 @@
+"""Finds the measurements in a folder: which keys there are, and which files each has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calibrate.engine_log import (
+    RequestRow,
+    StepRows,
+    read_info,
+    read_request_runs,
+    read_step_runs,
+)
+from sim.errors import ScenarioError
+
+_INFO = "_info.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What was measured of one engine. Files are read when first asked for.
+
+    Every reader raises TraceError naming file, line and field where a file is damaged.
+    """
+
+    key: str
+    info_path: Path
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """The engine's settings, the controlled steps (``e1``) and what its runs were."""
+        return read_info(self.info_path)
+
+    @cached_property
+    def request_runs(self) -> dict[str, list[RequestRow]]:
+        """Requests by serving run, in order of hand-over; empty where none were recorded."""
+        path = self._file("requests.jsonl")
+        return read_request_runs(path) if path else {}
+
+    @cached_property
+    def step_runs(self) -> dict[str, StepRows]:
+        """Engine steps by serving run; empty where none were recorded."""
+        path = self._file("steps.csv")
+        return read_step_runs(path) if path else {}
+
+    @cached_property
+    def controlled_runs(self) -> dict[str, StepRows]:
+        """Engine steps by controlled point, as ``boot:point`` or ``point``."""
+        path = self._file("e1_steps.csv")
+        return read_step_runs(path) if path else {}
+
+    def _file(self, name: str) -> Path | None:
+        paths = (self.info_path.with_name(f"{self.key}_{name}{end}") for end in (".gz", ""))
+        return next((path for path in paths if path.is_file()), None)
+
+
+def find_recordings(folder: Path, only: list[str] | None = None) -> list[Recording]:
+    """The recordings of a folder, by key; those of ``only`` where given.
+
+    Raises ScenarioError where there is none, or one that is asked for is missing.
+    """
+    if not folder.is_dir():
+        raise ScenarioError(f"{folder}: no such folder; give the one with the KEY{_INFO} files")
+    paths = {path.name.removesuffix(_INFO): path for path in sorted(folder.glob(f"?*{_INFO}"))}
+    if not paths:
+        raise ScenarioError(f"{folder}: no KEY{_INFO} in it; each recorded engine has one")
+    missing = [key for key in only or () if key not in paths]
+    if missing:
+        raise ScenarioError(
+            f"{folder}: nothing was recorded as {', '.join(missing)}; there are {', '.join(paths)}"
+        )
+    return [Recording(key=key, info_path=path) for key, path in paths.items() if _in(key, only)]
+
+
+def _in(key: str, only: list[str] | None) -> bool:
+    return not only or key in only

@@ -1,0 +1,114 @@
+"""Predicts a controlled step by driving the pipeline as the measurement drove the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scenarios.validation.clocks import PlannedStep, StepTimes, run_steps
+from sim.cluster import PoolConfig
+from sim.errors import ScenarioError
+from sim.shape import StepShape, causal_pairs
+
+# A decode point is 24 steps, the median over the intervals of the last 20; decodes meet a mixed
+# step after 7 steps and again after every 5. Each begins with the last token of its prompts.
+_DECODE_STEPS, _DECODE_INTERVALS = 24, 20
+_STEPS_BEFORE_MIXED, _STEPS_BETWEEN_MIXED, _MIXED_REPEATS = 7, 5, 4
+
+
+def predict_ms(
+    pool: PoolConfig, kind: str, parameters: dict[str, int], heat_level: float = 0.0
+) -> float:
+    """The time of a point (see `points.PARAMETERS`) in ms, defined as the measured one is.
+
+    ``heat_level``: how far the device was throttled when it was measured. Raises ScenarioError for
+    a step beyond the compiled limits.
+    """
+    if kind == "decode":
+        return _decode_ms(pool, parameters["B"], parameters["L"])
+    if kind == "mixed":
+        return _mixed_ms(pool, parameters["P"], parameters["D"], parameters["L"], heat_level)
+    prompts = [(parameters.get("C", 0), parameters["P"])] * parameters.get("N", 1)
+    budget = pool.engine.max_num_batched_tokens
+    prefills = [PlannedStep(s, len(prompts)) for s in _prefills(prompts, budget)]
+    times = run_steps(pool, prefills, heat_level)
+    chunk = parameters.get("chunk")
+    if chunk is None:
+        return (times[-1].read_ns - times[0].plan_ns) / 1e6
+    if chunk > 1:
+        return (times[chunk - 1].read_ns - times[chunk - 2].read_ns) / 1e6
+    return (times[0].read_ns - times[0].plan_ns) / 1e6
+
+
+def _decode_ms(pool: PoolConfig, seqs: int, context: int) -> float:
+    steps = [_last_tokens(seqs, context)]
+    steps += [_decode(seqs, context + i) for i in range(1, _DECODE_STEPS + 1)]
+    return float(np.median(_intervals_ms(run_steps(pool, steps))[-_DECODE_INTERVALS:]))
+
+
+def _mixed_ms(
+    pool: PoolConfig, prompt: int, decodes: int, context: int, heat_level: float
+) -> float:
+    """The intervals of the mixed step and of the step before it, less one of a plain decode step.
+
+    With async scheduling the outputs before a long step are read late, so that only the sum of
+    the two means anything. The prompt asks for one token: it does not stay to decode.
+    """
+    budget = pool.engine.max_num_batched_tokens - decodes
+    if budget < 1:
+        raise ScenarioError(f"{decodes} decodes leave no token of the step to a prompt")
+    prefills = _prefills([(0, prompt)], budget)
+    steps = [_last_tokens(decodes, context)]
+    mixed: list[int] = []
+    for repeat in range(_MIXED_REPEATS):
+        plain = _STEPS_BETWEEN_MIXED if repeat else _STEPS_BEFORE_MIXED
+        steps += [_decode(decodes, context + len(steps) + i) for i in range(plain)]
+        mixed.append(len(steps))
+        for prefill in prefills:
+            decode = _decode(decodes, context + len(steps)).shape
+            shape = StepShape(*(a + b for a, b in zip(decode, prefill, strict=True)))
+            steps.append(PlannedStep(shape, decodes + 1))
+    steps += [_decode(decodes, context + len(steps) + i) for i in range(_STEPS_BETWEEN_MIXED)]
+    # Of step i: from the read of i - 1.
+    intervals_ms = _intervals_ms(run_steps(pool, steps, heat_level))
+    plain_ms = float(np.median(intervals_ms[1 : _STEPS_BEFORE_MIXED - 1]))
+    sums_ms = [intervals_ms[i - 2 : i - 1 + len(prefills)].sum() for i in mixed]
+    return float(np.median(sums_ms)) - plain_ms
+
+
+def _intervals_ms(times: Sequence[StepTimes]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Between the outputs of consecutive steps: entry i belongs to step i + 1."""
+    return np.diff([step.read_ns for step in times]) / 1e6
+
+
+def _last_tokens(seqs: int, context: int) -> PlannedStep:
+    """Every sequence computes the last token of its prompt: its context was put there."""
+    pairs = seqs * causal_pairs(context, 1)
+    return PlannedStep(StepShape(0, 0, seqs, seqs, seqs * context, pairs, seqs), seqs)
+
+
+def _decode(seqs: int, context: int) -> PlannedStep:
+    return PlannedStep(StepShape(seqs, seqs * context, logits=seqs), seqs)
+
+
+def _prefills(prompts: Sequence[tuple[int, int]], budget: int) -> list[StepShape]:
+    """Prompts of (cached, new) tokens in steps of at most ``budget``, the last one cut to fit."""
+    steps: list[StepShape] = []
+    shape, left = StepShape(), budget
+    for cached, new in prompts:
+        done = 0
+        while done < new:
+            tokens = min(left, new - done)
+            shape = shape._replace(
+                prefill_seqs=shape.prefill_seqs + 1,
+                prefill_tokens=shape.prefill_tokens + tokens,
+                prefill_context_tokens=shape.prefill_context_tokens + cached + done,
+                prefill_pairs=shape.prefill_pairs + causal_pairs(cached + done, tokens),
+                logits=shape.logits + (done + tokens == new),
+            )
+            done, left = done + tokens, left - tokens
+            if not left:
+                steps.append(shape)
+                shape, left = StepShape(), budget
+    return [*steps, shape] if shape.prefill_tokens else steps

@@ -1,0 +1,192 @@
+"""Serving runs simulated freely, from arrivals alone, and scored figure by figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.engine_log import RequestRow, StepRows
+from scenarios.accuracy import AccuracyFigure
+from scenarios.validation.conversations import (
+    are_conversations,
+    conversation_chains,
+    turns_after,
+)
+from scenarios.validation.stalls import settled_s
+from scenarios.validation.state import measured_state, simulated_state
+from scenarios.validation.system import System
+from sim.cluster import RunLog, run_cluster
+from sim.metrics import RequestMetrics, Slo, request_metrics
+from sim.percentiles import statistics
+from sim.request_table import RequestTable, request_table
+from sim.saturation import saturation
+
+Float = NDArray[np.float64]
+_Pair = tuple[float | None, float | None]  # predicted, measured
+_Compared = tuple[str, str, str, _Pair, int]  # metric, unit, statistic, pair, over how many
+
+LATENCIES = ("ttft", "tpot", "e2e")
+_STATISTICS = ("mean", "p50", "p90", "p99")
+_BUSY, _SATURATED = 0.5, 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRun:
+    """A serving run: its figures, what is said of it, and the latencies behind the figures."""
+
+    figures: list[AccuracyFigure]
+    conditions: dict[str, Any]
+    samples_s: dict[str, dict[str, Float]]
+    """Latency -> ``predicted`` and ``measured``, ``[requests scored]``, NaN where there is none."""
+    warnings: list[str]
+
+
+def score_run(
+    system: System, run: str, rows: Sequence[RequestRow], steps: StepRows | None
+) -> ScoredRun:
+    """Simulate a run and compare. Raises TraceError or ScenarioError where it cannot be."""
+    rows = sorted(rows, key=lambda row: row.arrival)
+    is_closed = are_conversations(rows)
+    # A row a step, as in the recording: within a run of steps the log does not say who left.
+    stepped = replace(system.pool, engine=replace(system.pool.engine, fast_forward=False))
+    log = run_cluster(_table(system, rows, is_closed=is_closed), stepped)
+    metrics = request_metrics(log, Slo())
+    from_s = settled_s(steps, system.pool.engine.max_num_batched_tokens)
+    scored = np.array([row.arrival >= from_s for row in rows])
+    samples_s = _samples(metrics, rows, scored)
+    load, saturation_per_s = _load(log, metrics)
+    regime = "light" if load < _BUSY else "busy" if load < _SATURATED else "saturated"
+    figures = [
+        figure
+        for metric, unit, statistic, pair, count in (
+            *_latency_pairs(samples_s),
+            *_total_pairs(log, metrics, rows),
+            *_state_pairs(log, steps, from_s),
+        )
+        if (figure := _figure(system.key, run, regime, metric, unit, statistic, pair, count))
+    ]
+    unfinished = int((~metrics.finished).sum())
+    return ScoredRun(
+        figures=figures,
+        conditions={
+            "requests": len(rows),
+            "loop": "closed: turns a think time after the answer" if is_closed else "open",
+            "regime": regime,
+            "load": load,
+            "saturation_per_s": saturation_per_s,
+            "scored_from_s": from_s,
+            "requests_scored": int(scored.sum()),
+        },
+        samples_s=samples_s,
+        warnings=[f"{unfinished} of {len(rows)} requests are refused"] if unfinished else [],
+    )
+
+
+def _table(system: System, rows: Sequence[RequestRow], *, is_closed: bool) -> RequestTable:
+    after = think_ns = chains = None
+    arrival_s = np.array([row.arrival for row in rows])
+    if is_closed:
+        after, think_ns = turns_after(rows)
+        arrival_s = np.where(after < 0, arrival_s, 0.0)
+        chains = conversation_chains(rows, system.pool.engine.block_size)
+    return request_table(
+        arrival_s,
+        np.array([row.prompt for row in rows]),
+        np.array([row.out for row in rows]),
+        chains=chains,
+        after=after,
+        think_ns=think_ns,
+        source=f"the recording {system.key}",
+    )
+
+
+def _samples(
+    metrics: RequestMetrics, rows: Sequence[RequestRow], scored: NDArray[np.bool_]
+) -> dict[str, dict[str, Float]]:
+    gaps = np.array([row.out - 1 if row.out > 1 else np.nan for row in rows])
+    arrival, first, finish = (
+        np.array([getattr(row, name) for row in rows]) for name in ("arrival", "first", "finish")
+    )
+    measured = {"ttft": first - arrival, "tpot": (finish - first) / gaps, "e2e": finish - arrival}
+    return {
+        name: {
+            "predicted": getattr(metrics, f"{name}_s")[scored],
+            "measured": measured[name][scored],
+        }
+        for name in LATENCIES
+    }
+
+
+def _load(log: RunLog, metrics: RequestMetrics) -> tuple[float, float | None]:
+    """Offered over saturation rate; a closed loop offers what it is served."""
+    limit = saturation(log)
+    if limit is None or not np.isfinite(limit.saturation_per_s):
+        return 0.0, None
+    served_per_s = metrics.finished.sum() / (log.end_ns / 1e9)
+    offered_per_s = limit.offered_per_s or float(served_per_s)
+    return offered_per_s / limit.saturation_per_s, limit.saturation_per_s
+
+
+def _latency_pairs(samples_s: dict[str, dict[str, Float]]) -> Iterator[_Compared]:
+    for metric, sample in samples_s.items():
+        ours, theirs = (statistics(sample[side]) for side in ("predicted", "measured"))
+        count = int((~np.isnan(sample["measured"])).sum())
+        for name in _STATISTICS:
+            yield metric, "s", name, (ours[name], theirs[name]), count
+
+
+def _total_pairs(
+    log: RunLog, metrics: RequestMetrics, rows: Sequence[RequestRow]
+) -> Iterator[_Compared]:
+    """Throughput is finished requests (their output tokens) over the time of the last finish."""
+    finished, count = metrics.finished, len(rows)
+    last_s = max(1, *log.requests.finished_ns) / 1e9, max(row.finish for row in rows)
+    requests = float(finished.sum()), float(count)
+    tokens = float(log.table.output_tokens[finished].sum()), float(sum(row.out for row in rows))
+    for name, unit, (ours, theirs) in (
+        ("request_throughput", "1/s", requests),
+        ("output_throughput", "tokens/s", tokens),
+    ):
+        yield name, unit, "mean", (ours / last_s[0], theirs / last_s[1]), count
+    preempted = float(sum(log.requests.preemptions)), float(sum(row.preempt for row in rows))
+    yield "preemptions", "count", "total", preempted, count
+
+
+def _state_pairs(log: RunLog, steps: StepRows | None, from_s: float) -> Iterator[_Compared]:
+    if steps is None or not len(steps):
+        return
+    ours, theirs = simulated_state(log, from_s), measured_state(steps, from_s)
+    for name, pair in (
+        ("mean", (ours.mean_running, theirs.mean_running)),
+        ("max", (ours.max_running, theirs.max_running)),
+    ):
+        yield "running", "count", name, pair, len(steps)
+
+
+def _figure(
+    key: str,
+    run: str,
+    regime: str,
+    metric: str,
+    unit: str,
+    statistic: str,
+    pair: _Pair,
+    count: int,
+) -> AccuracyFigure | None:
+    predicted, measured = pair
+    if predicted is None or measured is None:
+        return None
+    return AccuracyFigure(
+        run=f"{key}:{run}",
+        regime=regime,
+        metric=metric,
+        statistic=statistic,
+        unit=unit,
+        predicted=float(predicted),
+        measured=float(measured),
+        count=count,
+    )

@@ -1,0 +1,186 @@
+"""An info file into what the simulator needs: model, GPU, memory plan, engine and step cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from costmodels.calibration import load_constants
+from costmodels.efficiency import Efficiency
+from costmodels.engine_profile import EngineProfile, is_known_profile
+from costmodels.gpu_spec import GpuSpec, gpu_names, load_gpu
+from costmodels.hf_config import read_hf_config
+from costmodels.model_spec import ModelSpec
+from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from policies import ROUTERS, SCHEDULERS
+from scenarios.plugins import router_factory, scheduler_factory
+from scenarios.validation.fields import InfoFields
+from scenarios.validation.folder import Recording
+from scenarios.validation.options import refuse_options, warn_of_options
+from sim.cluster import PoolConfig
+from sim.engine_view import EngineConfig
+from sim.errors import ScenarioError
+
+_DEFAULT_PROFILE = "vllm-0.25"
+_DEFAULT_UTILIZATION = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """One recorded engine, ready to be predicted."""
+
+    key: str
+    model: ModelSpec
+    gpu: GpuSpec
+    profile: EngineProfile
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    pool: PoolConfig
+    cost: RooflineStepCost
+    conditions: dict[str, Any]
+    """What was run, for the reader; as recorded."""
+    compile_cost: Callable[..., RooflineStepCost]
+    """Compiles the step cost again; takes ``equal_contexts``."""
+    warnings: tuple[str, ...]
+    """Options that cannot be modelled."""
+
+
+def read_system(recording: Recording, profile_name: str | None = None) -> System:
+    """Compile the recorded engine. Raises ScenarioError or TraceError where it cannot be.
+
+    ``profile_name``: a profile or calibration file; None: the one of the recorded version.
+    """
+    fields = InfoFields(recording.info_path, recording.info)
+    refuse_options(fields)
+    warnings = warn_of_options(fields)
+    name = fields.argument("model_name") or recording.key
+    config = fields.mapping("hf_config", required=True)
+    model = read_hf_config(config, name=str(name), source=f"hf_config of {recording.key}")
+    gpu = _gpu(fields)
+    profile, efficiency, profile_warnings = _constants(fields, gpu, profile_name)
+    tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
+    ranks = fields.count("tensor_parallel_size", 1)
+    engine = EngineConfig(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        max_model_len=_max_model_len(fields, model),
+        block_size=fields.count("block_size"),
+        num_gpu_blocks=fields.count("num_gpu_blocks"),
+        enable_prefix_caching=fields.flag("prefix_caching", True),
+        async_scheduling=fields.flag("async_scheduling", True),
+    )
+    compile_cost = partial(
+        compile_step_cost,
+        model,
+        gpu,
+        tensor_parallel_size=ranks,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        profile=profile,
+        efficiency=efficiency,
+    )
+    cost = compile_cost()
+    pool = PoolConfig(
+        engine=engine,
+        cost=cost,
+        make_scheduler=scheduler_factory("fcfs", SCHEDULERS),
+        make_router=router_factory("round_robin", ROUTERS),
+    )
+    return System(
+        key=recording.key,
+        model=model,
+        gpu=gpu,
+        profile=profile,
+        tensor_parallel_size=ranks,
+        gpu_memory_utilization=fields.number("gpu_memory_utilization", _DEFAULT_UTILIZATION),
+        pool=pool,
+        cost=cost,
+        compile_cost=compile_cost,
+        conditions=_conditions(fields, model, gpu, profile, engine, ranks, cost),
+        warnings=(*warnings, *profile_warnings),
+    )
+
+
+def _gpu(fields: InfoFields) -> GpuSpec:
+    """The device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB, ...``."""
+    recorded = fields.text("gpu").split(",")[0].strip()
+    words = [w for w in recorded.split() if w not in ("NVIDIA", "Tesla", "GeForce")]
+    plain = re.sub(r"SXM\d", "SXM", "-".join(words)).casefold()
+    known = {name.casefold(): name for name in gpu_names()}
+    # "H100 80GB HBM3" is the SXM module; "H100 PCIe" and "H100 NVL" are other devices.
+    guesses = [plain, f"{plain}-sxm"]
+    if not re.search(r"pcie|nvl", plain):
+        guesses.append(f"{plain.split('-')[0]}-sxm")
+        guesses += sorted((name for name in known if plain.startswith(f"{name}-")), key=len)[-1:]
+    for guess in guesses:
+        if guess in known:
+            return load_gpu(known[guess])
+    try:
+        return load_gpu(plain)
+    except ScenarioError as error:
+        raise fields.error("gpu", f"is {recorded!r}: {error}") from None
+
+
+def _constants(
+    fields: InfoFields, gpu: GpuSpec, profile_name: str | None
+) -> tuple[EngineProfile, Efficiency, list[str]]:
+    """Host times and efficiencies, with the CUDA graphs that the recorded engine captured."""
+    version = str(fields.argument("vllm") or "unknown")
+    warnings = []
+    name = profile_name or f"vllm-{version}"
+    if profile_name is None and not is_known_profile(name):
+        name = _DEFAULT_PROFILE
+        warnings.append(f"vLLM {version} has no profile: host times are those of {name}")
+    profile, efficiency = load_constants(name, gpu)
+    compilation = fields.mapping("compilation")
+    mode = str(compilation.get("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
+    sizes = compilation.get("sizes")
+    if fields.flag("enforce_eager", False) or mode == "NONE":
+        return replace(profile, graph_sizes=()), efficiency, warnings
+    if mode != "FULL_AND_PIECEWISE":
+        warnings.append(
+            f"cudagraph_mode {mode} is priced as FULL_AND_PIECEWISE: one graph for steps of "
+            "decodes only, graphs between the attention calls with prefill"
+        )
+    if sizes is not None:
+        if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes):
+            raise fields.error("compilation.sizes", "must be a list of integers")
+        profile = replace(profile, graph_sizes=tuple(sorted(set(sizes))))
+    return profile, efficiency, warnings
+
+
+def _max_model_len(fields: InfoFields, model: ModelSpec) -> int:
+    pool_tokens = (fields.count("num_gpu_blocks") - 1) * fields.count("block_size")
+    return fields.count("max_model_len", min(model.max_position_embeddings, pool_tokens))
+
+
+def _conditions(
+    fields: InfoFields,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    profile: EngineProfile,
+    engine: EngineConfig,
+    ranks: int,
+    cost: RooflineStepCost,
+) -> dict[str, Any]:
+    return {
+        "engine": f"vLLM {fields.argument('vllm') or 'of unknown version'}",
+        "model": model.name,
+        "gpu": gpu.name,
+        "gpus": ranks,
+        "tensor_parallel_size": ranks,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_num_seqs": engine.max_num_seqs,
+        "max_model_len": engine.max_model_len,
+        "block_size": engine.block_size,
+        "num_gpu_blocks": engine.num_gpu_blocks,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+        "async_scheduling": engine.async_scheduling,
+        "largest_cuda_graph": cost.largest_graph,
+        "profile": profile.name,
+        "efficiency": cost.efficiency.name,
+        "evidence": cost.evidence(),
+    }

@@ -1,0 +1,144 @@
+"""Scores every recording of a folder: controlled steps, conformance, serving runs, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from calibrate.engine_log import RequestRow, StepRows
+from scenarios import __version__
+from scenarios.validation.conformance import score_conformance
+from scenarios.validation.folder import Recording, find_recordings
+from scenarios.validation.memory import score_blocks
+from scenarios.validation.runs import ScoredRun, score_run
+from scenarios.validation.steps import score_points, score_steps
+from scenarios.validation.system import System, read_system
+from sim.errors import FleetcastError, ScenarioError
+
+SCHEMA = "fleetcast.validation/1"
+PARTS = ("steps", "conformance", "runs")
+
+
+@dataclass(kw_only=True)
+class Validation:
+    """What was found."""
+
+    content: dict[str, Any]
+    """What accuracy.json holds: plain JSON values."""
+    runs: dict[str, ScoredRun] = field(default_factory=dict)
+    """By ``key:run``, with the latencies that figures are drawn from."""
+
+
+def validate(
+    folder: Path,
+    *,
+    only: list[str] | None = None,
+    skip: Iterable[str] = (),
+    profile: str | None = None,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Validation:
+    """Predict what was measured. ``skip`` names `PARTS`; ``progress`` is told what is scored.
+
+    ``profile``: an engine profile's name or a calibration file; None: by the recorded version.
+
+    A recording, or a part of one, that cannot be scored is a line in ``warnings``, and the others
+    go on. Raises ScenarioError where nothing can be scored.
+    """
+    parts = [part for part in PARTS if part not in set(skip)]
+    found = Validation(
+        content={
+            "schema": SCHEMA,
+            "fleetcast_version": __version__,
+            "folder": folder.resolve().name,
+            "figures": [],
+            "steps": [],
+            "step_points": [],
+            "conformance": [],
+            "conditions": {},
+            "warnings": [],
+        }
+    )
+    for recording in find_recordings(folder, only):
+        progress(recording.key)
+        _guard(found, recording.key, partial(_score, found, recording, parts, profile, progress))
+    if not found.content["conditions"]:
+        raise ScenarioError("\n".join(["nothing can be scored:", *found.content["warnings"]]))
+    found.content["steps"] = score_steps(found.content["step_points"])
+    return found
+
+
+def _score(
+    found: Validation,
+    recording: Recording,
+    parts: list[str],
+    profile: str | None,
+    progress: Callable[[str], None],
+) -> None:
+    system, key = read_system(recording, profile), recording.key
+    found.content["conditions"][key] = {**system.conditions, "runs": {}}
+    _warn(found, key, system.warnings)
+    _guard(found, f"{key}: memory", partial(_add_blocks, found, system))
+    if "steps" in parts:
+        _guard(found, f"{key}: controlled steps", partial(_add_points, found, recording, system))
+    if "conformance" in parts or "runs" in parts:
+        add = partial(_add_runs, found, recording, system, parts, progress)
+        _guard(found, f"{key}: serving runs", add)
+
+
+def _add_blocks(found: Validation, system: System) -> None:
+    found.content["figures"].append(score_blocks(system).as_dict())
+
+
+def _add_points(found: Validation, recording: Recording, system: System) -> None:
+    rows, warnings = score_points(recording, system)
+    found.content["step_points"] += rows
+    _warn(found, recording.key, warnings)
+
+
+def _add_runs(
+    found: Validation,
+    recording: Recording,
+    system: System,
+    parts: list[str],
+    progress: Callable[[str], None],
+) -> None:
+    step_runs = recording.step_runs
+    for run, rows in recording.request_runs.items():
+        name, steps = f"{recording.key}:{run}", step_runs.get(run)
+        progress(name)
+        if "conformance" in parts and steps is not None:
+            add = partial(_add_conformance, found, system, run, rows, steps)
+            _guard(found, f"{name}: conformance", add)
+        if "runs" in parts:
+            _guard(found, name, partial(_add_run, found, system, run, rows, steps))
+
+
+def _add_conformance(
+    found: Validation, system: System, run: str, rows: list[RequestRow], steps: StepRows
+) -> None:
+    found.content["conformance"].append(score_conformance(system, run, rows, steps))
+
+
+def _add_run(
+    found: Validation, system: System, run: str, rows: list[RequestRow], steps: StepRows | None
+) -> None:
+    scored, name = score_run(system, run, rows, steps), f"{system.key}:{run}"
+    found.runs[name] = scored
+    found.content["figures"] += [figure.as_dict() for figure in scored.figures]
+    found.content["conditions"][system.key]["runs"][run] = scored.conditions
+    _warn(found, name, scored.warnings)
+
+
+def _guard(found: Validation, what: str, score: Callable[[], None]) -> None:
+    """What a user's file can cause ends one part, not the whole."""
+    try:
+        score()
+    except FleetcastError as error:
+        _warn(found, what, [str(error)])
+
+
+def _warn(found: Validation, what: str, lines: Iterable[str]) -> None:
+    found.content["warnings"] += [f"{what}: {line}" for line in lines]
