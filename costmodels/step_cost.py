@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -124,6 +124,33 @@ class RooflineStepCost:
     ) -> dict[str, NDArray[np.float64]]:
         """GPU seconds of many steps by account; see `step_split.split_steps`."""
         return split_steps(self.tables, columns)
+
+    def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> RooflineStepCost:
+        """The same with every GPU and every host time multiplied: what an error band asks for."""
+
+        def on_gpu(times: list[int]) -> list[int]:
+            return [round(time * gpu) for time in times]
+
+        def on_host(times: tuple[int, int, int]) -> tuple[int, int, int]:
+            delay_ns, launch_ns, tail_ns = (round(time * host) for time in times)
+            return delay_ns, launch_ns, tail_ns
+
+        return replace(
+            self,
+            token_fixed_ns=on_gpu(self.token_fixed_ns),
+            token_compute_ns=on_gpu(self.token_compute_ns),
+            logit_fixed_ns=on_gpu(self.logit_fixed_ns),
+            decode_token_fixed_ns=on_gpu(self.decode_token_fixed_ns),
+            prefill_pair_fixed_ns=round(self.prefill_pair_fixed_ns * gpu),
+            prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
+            prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
+            schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
+            update_table_ns=[round(time * host) for time in self.update_table_ns],
+            full_graph_ns=on_host(self.full_graph_ns),
+            eager_decode_ns=on_host(self.eager_decode_ns),
+            piecewise_ns=on_host(self.piecewise_ns),
+            eager_ns=on_host(self.eager_ns),
+        )
 
     def evidence(self) -> dict[str, str]:
         """The evidence label of each GPU time account."""

@@ -9,6 +9,7 @@ from reports.words import (
     STATISTICS,
     THROUGHPUT_LABELS,
     UTILISATION_LABELS,
+    band_text,
     count_of,
     duration_unit,
     humanised,
@@ -36,6 +37,8 @@ class LatencyRow(NamedTuple):
     unit: str
     population: str
     evidence: str
+    bands: tuple[str, ...] = ()
+    """The 90% band of each cell, e.g. ``±5%``; empty where the run has none."""
 
 
 class GaugeRow(NamedTuple):
@@ -47,6 +50,8 @@ class GaugeRow(NamedTuple):
     unit: str
     population: str
     evidence: str
+    band: str = ""
+    """The 90% band around the value."""
 
 
 class AccountRow(NamedTuple):
@@ -119,6 +124,7 @@ def latency_rows(summary: Summary) -> list[LatencyRow]:
                 unit=unit if any(is_number(value) for value in values) else "",
                 population=_population(figures),
                 evidence=weakest_evidence(list(figures.values())),
+                bands=_bands(figures),
             )
         )
     return rows
@@ -189,6 +195,11 @@ def _is_latency(figures: dict[str, dict[str, Any]]) -> bool:
     return in_seconds and any(statistic in figures for statistic in ("p50", "p90", "p99"))
 
 
+def _bands(figures: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    bands = tuple(band_text(figures.get(name, {}).get("band")) for name in STATISTICS)
+    return bands if any(bands) else ()
+
+
 def _population(figures: dict[str, dict[str, Any]]) -> str:
     for figure in figures.values():
         text = count_of(figure.get("count"), figure.get("population"))
@@ -225,4 +236,5 @@ def _gauge_row(
         unit=unit_text(name, unit),
         population=count_of(main.get("count"), main.get("population")),
         evidence=weakest_evidence(figures),
+        band=band_text(main.get("band")),
     )

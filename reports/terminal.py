@@ -27,7 +27,7 @@ _BAR_WIDTH = 28
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _TONES = {"good": "bold green", "bad": "bold red", "plain": "bold"}
 _ASCII = str.maketrans(
-    {"≤": "<=", "\N{MULTIPLICATION SIGN}": "x", "·": "|", "\N{EN DASH}": "-", "µ": "u"}
+    {"≤": "<=", "\N{MULTIPLICATION SIGN}": "x", "·": "|", "\N{EN DASH}": "-", "µ": "u", "±": "+-"}
 )
 
 
@@ -75,6 +75,8 @@ class _Printer:
         for row in rows:
             cells = (row.label, *row.cells, row.unit, row.evidence)
             table.add_row(*(self._text(cell) for cell in cells))
+            if row.bands:
+                table.add_row("", *(self._text(band, "dim") for band in row.bands))
             metrics_over.setdefault(row.population, []).append(row.label)
         self._show(table)
         over = [
@@ -82,6 +84,8 @@ class _Printer:
             for population, labels in metrics_over.items()
             if population
         ]
+        if any(row.bands for row in rows):
+            over.append("± is the 90% band, of model and engine")
         self._show(self._text("; ".join(over), "dim"))
 
     def _gauges(self, summary: Summary) -> None:
@@ -99,13 +103,19 @@ class _Printer:
     def _gauge_table(self, rows: list[GaugeRow]) -> Table:
         from rich.table import Table
 
-        table = Table.grid(padding=(0, 2, 0, 0))
+        table = Table.grid(padding=(0, 1, 0, 0))
         table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column()
         for row in rows:
             after = f"max {row.maximum}" if row.maximum else row.unit
-            table.add_row(self._text(row.label), self._text(row.value), self._text(after, "dim"))
+            table.add_row(
+                self._text(row.label),
+                self._text(row.value),
+                self._text(row.band, "dim"),
+                self._text(after, "dim"),
+            )
         return table
 
     def _accounts(self, summary: Summary) -> None:

@@ -66,6 +66,13 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:,.{decimals}f}"
 
 
+def band_text(half_width: object) -> str:
+    """A relative half-width as ``±5%``; empty where there is none."""
+    if not is_number(half_width) or half_width <= 0:
+        return ""
+    return f"±{max(half_width, 0.01):.0%}"
+
+
 def percent(fraction: float) -> str:
     """Write a fraction as a percentage; only exactly 0 and 1 are written as 0% and 100%."""
     if fraction in (0, 1):

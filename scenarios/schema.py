@@ -208,6 +208,10 @@ class Scenario(_Section):
         None, description="stop here; requests still there are unfinished. None: run until empty"
     )
     seed: Annotated[Whole, Field(ge=0)] = 0
+    bands: bool | None = Field(
+        None,
+        description="error bands, by simulating twice more; None: up to 20,000 requests",
+    )
 
     @model_validator(mode="before")
     @classmethod

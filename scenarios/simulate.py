@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scenarios.bands import add_bands
 from scenarios.build import Build, build
 from scenarios.schema import Scenario
 from scenarios.summary import summarise
@@ -18,6 +19,9 @@ from sim.cluster import RunLog, run_cluster
 from sim.ledger import TimeBooks, time_books
 from sim.metrics import RequestMetrics, Slo, request_metrics
 from sim.token_times import token_times_ns
+
+_BANDS_UP_TO = 20_000
+"""Requests: beyond, two more simulations take more time than a what-if should."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,22 +87,26 @@ def simulate(
     """
     built = build(scenario)
     table = build_table(scenario)
+    until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
     started = time.perf_counter()
     log = run_cluster(
         table,
         built.pool,
-        until_ns=None if scenario.horizon_s is None else to_ns(scenario.horizon_s),
+        until_ns=until_ns,
         progress=None if progress is None else lambda sent: progress(sent, len(table)),
     )
     wall_s = time.perf_counter() - started
     slo = Slo(**scenario.slo.model_dump())
     metrics = request_metrics(log, slo)
     books = time_books(log)
+    summary = summarise(scenario, built, log, metrics, books, slo, wall_s)
+    if len(table) <= _BANDS_UP_TO if scenario.bands is None else scenario.bands:
+        add_bands(summary, built, slo, lambda pool: run_cluster(table, pool, until_ns=until_ns))
     return RunResult(
         scenario=scenario,
         build=built,
         log=log,
         metrics=metrics,
         books=books,
-        summary=summarise(scenario, built, log, metrics, books, slo, wall_s),
+        summary=summary,
     )

@@ -77,7 +77,7 @@ def _child(num_requests: int, rate_per_s: float | None, what: str) -> None:
         workload["repeat"] = -(-num_requests // TRACE_REQUESTS)
     else:
         workload["preset"] = "azure-conv"
-    scenario = parse_scenario({"model": "llama-3.1-8b", "workload": workload})
+    scenario = parse_scenario({"model": "llama-3.1-8b", "workload": workload, "bands": False})
     started = time.process_time()
     if what == "simulation":
         built, table = build(scenario), build_table(scenario)

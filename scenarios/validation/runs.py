@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.engine_log import RequestRow, StepRows
+from costmodels.evidence import weakest
 from scenarios.accuracy import AccuracyFigure
+from scenarios.bands import error_bands
 from scenarios.validation.conversations import (
     are_conversations,
     conversation_chains,
@@ -53,20 +55,37 @@ def score_run(
     is_closed = are_conversations(rows)
     # A row a step, as in the recording: within a run of steps the log does not say who left.
     stepped = replace(system.pool, engine=replace(system.pool.engine, fast_forward=False))
-    log = run_cluster(_table(system, rows, is_closed=is_closed), stepped)
+    table = _table(system, rows, is_closed=is_closed)
+    log = run_cluster(table, stepped)
     metrics = request_metrics(log, Slo())
     from_s = settled_s(steps, system.pool.engine.max_num_batched_tokens)
     scored = np.array([row.arrival >= from_s for row in rows])
     samples_s = _samples(metrics, rows, scored)
     load, saturation_per_s = _load(log, metrics)
     regime = "light" if load < _BUSY else "busy" if load < _SATURATED else "saturated"
-    figures = [
-        figure
-        for metric, unit, statistic, pair, count in (
-            *_latency_pairs(samples_s),
+
+    def compared(log: RunLog) -> list[_Compared]:
+        metrics = request_metrics(log, Slo())
+        return [
+            *_latency_pairs(_samples(metrics, rows, scored)),
             *_total_pairs(log, metrics, rows),
             *_state_pairs(log, steps, from_s),
-        )
+        ]
+
+    def predicted(log: RunLog) -> dict[tuple[str, str], float | None]:
+        return {(metric, statistic): pair[0] for metric, _, statistic, pair, _ in compared(log)}
+
+    bands = error_bands(
+        predicted(log),
+        stepped,
+        system.cost,
+        weakest(system.cost.evidence().values()),
+        lambda pool: run_cluster(table, pool),
+        predicted,
+    )
+    figures = [
+        replace(figure, band=bands.get((metric, statistic)))
+        for metric, unit, statistic, pair, count in compared(log)
         if (figure := _figure(system.key, run, regime, metric, unit, statistic, pair, count))
     ]
     unfinished = int((~metrics.finished).sum())

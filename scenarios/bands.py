@@ -1,0 +1,71 @@
+"""Error bands: the same run with the GPU, then the host, slower by what they may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodels.step_cost import RooflineStepCost
+from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
+from scenarios.build import Build
+from scenarios.figures import latency_figures, rate_figures, state_figures
+from sim.cluster import PoolConfig, RunLog
+from sim.metrics import Slo, request_metrics
+
+Values = Mapping[tuple[str, str], float | None]
+"""Figures of a run by metric and statistic; None where there is no number."""
+
+
+def error_bands(
+    values: Values,
+    pool: PoolConfig,
+    cost: RooflineStepCost,
+    label: str,
+    run: Callable[[PoolConfig], RunLog],
+    values_of: Callable[[RunLog], Values],
+) -> dict[tuple[str, str], float]:
+    """Relative half-width of the 90% band of each figure that has one.
+
+    Three errors, taken as independent: all of the GPU's times are off by a common factor, all of
+    the host's too, and the real engine differs from itself from run to run. The first two are
+    carried through by simulating twice more, so that a queue near saturation widens its own band.
+    ``label``: the weakest evidence that counts in the run.
+    """
+    host_label = cost.profile.host_evidence.label
+    slower = (
+        cost.slower(gpu=1 + step_time_error(label)),
+        cost.slower(host=1 + host_time_error(host_label)),
+    )
+    others = [values_of(run(replace(pool, cost=other))) for other in slower]
+    bands = {}
+    for name, value in values.items():
+        if not value:
+            continue
+        squares = repeat_error(*name) ** 2
+        for other in others:
+            changed = other.get(name)
+            squares += 0.0 if changed is None else (changed / value - 1) ** 2
+        bands[name] = NORMAL_90 * math.sqrt(squares)
+    return bands
+
+
+def add_bands(
+    summary: dict[str, Any], build: Build, slo: Slo, run: Callable[[PoolConfig], RunLog]
+) -> None:
+    """Give every figure of a summary its ``band``; None where there is none."""
+    figures = summary["figures"]
+    label = next((figure["evidence"] for figure in figures if figure["evidence"]), None)
+    if label is None:
+        return
+
+    def values_of(log: RunLog) -> Values:
+        metrics = request_metrics(log, slo)
+        found = latency_figures(log, metrics) + rate_figures(log, metrics, build)
+        return {(f["name"], f["statistic"]): f["value"] for f in found + state_figures(log)}
+
+    values = {(f["name"], f["statistic"]): f["value"] for f in figures}
+    bands = error_bands(values, build.pool, build.cost, label, run, values_of)
+    for figure in figures:
+        figure["band"] = bands.get((figure["name"], figure["statistic"]))
