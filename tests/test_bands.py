@@ -40,8 +40,8 @@ def test_a_latency_carries_step_and_repeat_errors() -> None:
 
 
 def test_bands_widen_towards_saturation() -> None:
-    light, full = bands(1.0, LONG), bands(8.5, LONG)
-    for statistic in ("mean", "p90"):
+    light, full = bands(1.0, LONG), bands(10.0, LONG)
+    for statistic in ("mean", "p50"):
         few, many = light["ttft", statistic], full["ttft", statistic]
         assert few is not None
         assert many is not None
