@@ -22,9 +22,13 @@ class Efficiency:
     """Rows at which a GEMM reaches half of that: the cost of filling and draining the tiles."""
     gemm_memory: float
     gemm_fixed_s: float
+    fp8_compute: float
+    """The same two for matrices multiplied in fp8, as shares of the fp8 peak."""
+    fp8_half_rows: float
     grouped_compute: float
     grouped_half_rows: float
-    """As above, in rows of one expert."""
+    """As above, in rows of one expert. In fp8 the share falls as a GEMM's does, and twice the rows
+    fill the tiles."""
     grouped_memory: float
     grouped_fixed_s: float
     tile_rows: int

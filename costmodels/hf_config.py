@@ -112,13 +112,6 @@ def _refuse_unsupported(fields: _Fields) -> None:
             f"model_type {model_type!r} is not supported: its attention or layers are not priced "
             f"by this cost model; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
-    quantization = fields.first("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
-        raise fields.error(
-            f"quantization_config ({method or 'unnamed method'}) is not supported yet; "
-            "use the bfloat16 or float16 checkpoint's config"
-        )
     layer_types = fields.first("layer_types") or []
     if not isinstance(layer_types, list | tuple):
         raise fields.error(f"field layer_types must be a list, not {layer_types!r}")
@@ -162,6 +155,7 @@ def _build(fields: _Fields, name: str, confidence: str, source: str) -> ModelSpe
     attention_bias = fields.flag("attention_bias", default=model_type == "qwen2")
     opt_bias = is_opt and fields.flag("enable_bias", default=True)
     dtype = _dtype(fields)
+    linear_dtype = "fp8" if _is_fp8(fields) else dtype
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -186,6 +180,7 @@ def _build(fields: _Fields, name: str, confidence: str, source: str) -> ModelSpe
         # OPT's position table starts at row 2.
         learned_position_rows=positions + 2 if is_opt else 0,
         dtype=dtype,
+        linear_dtype=linear_dtype,
         kv_cache_dtype=dtype,
         confidence=confidence,
         source=source,
@@ -227,6 +222,27 @@ def _moe(fields: _Fields, model_type: str, layers: int) -> dict[str, int]:
         "moe_intermediate_size": width,
         "num_moe_layers": moe_layers,
     }
+
+
+def _is_fp8(fields: _Fields) -> bool:
+    """Whether the layers' matrices are in fp8, with a scale a tensor or a channel."""
+    quantization = fields.first("quantization_config")
+    if quantization is None:
+        return False
+    if not isinstance(quantization, Mapping):
+        raise fields.error(f"field quantization_config must be an object, not {quantization!r}")
+    method = quantization.get("quant_method") or "unnamed method"
+    if method != "fp8":
+        raise fields.error(
+            f"quantization_config ({method}) is not supported yet; fp8 is, or use the bfloat16 or "
+            "float16 checkpoint's config"
+        )
+    if quantization.get("weight_block_size"):
+        raise fields.error(
+            "quantization_config.weight_block_size is not supported yet: fp8 is priced with a "
+            "scale a tensor or a channel"
+        )
+    return True
 
 
 def _dtype(fields: _Fields) -> str:

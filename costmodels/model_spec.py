@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2}
+_STORED_BYTES = DTYPE_BYTES | {"fp8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,9 @@ class ModelSpec:
     moe_intermediate_size: int = 0
     num_moe_layers: int = 0
     dtype: str = "bfloat16"
+    linear_dtype: str = "bfloat16"
+    """Of the layers' matrices and, where it is fp8, of what they multiply; embeddings, norms,
+    routers and the LM head keep ``dtype``."""
     kv_cache_dtype: str = "bfloat16"
     confidence: str = ""
     source: str = ""
@@ -51,6 +55,11 @@ class ModelSpec:
     def dtype_bytes(self) -> int:
         """Bytes of one weight or activation element."""
         return DTYPE_BYTES[self.dtype]
+
+    @property
+    def linear_bytes(self) -> int:
+        """Bytes of one element of a layer's matrix."""
+        return _STORED_BYTES[self.linear_dtype]
 
     @property
     def num_dense_layers(self) -> int:
@@ -112,7 +121,39 @@ class ModelSpec:
         return self._params(self.num_experts_per_tok)
 
     @property
+    def linear_params(self) -> int:
+        """Parameters of the layers' matrices: q, k, v, o, FFNs and experts."""
+        q_size = self.num_attention_heads * self.head_dim
+        kv_size = self.num_key_value_heads * self.head_dim
+        attention = self.hidden_size * 2 * (q_size + kv_size)
+        dense = self.ffn_matrices * self.hidden_size * self.intermediate_size
+        experts = self.num_experts * self.expert_params
+        return (
+            self.num_layers * attention
+            + self.num_dense_layers * dense
+            + self.num_moe_layers * experts
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters."""
+        others = self.total_params - self.linear_params
+        return others * self.dtype_bytes + self.linear_params * self.linear_bytes
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes one token adds to the KV cache, all layers, unsharded: 2 L kv_heads head_dim b."""
         elements = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
-        return elements * DTYPE_BYTES[self.kv_cache_dtype]
+        return elements * _STORED_BYTES[self.kv_cache_dtype]
+
+
+def quantised(model: ModelSpec, *, linear: str | None = None, kv_cache: str = "auto") -> ModelSpec:
+    """The model with its layers' matrices, and its KV cache, stored in fewer bits.
+
+    ``linear``: fp8, or None to leave them; ``kv_cache``: fp8, or auto to leave it.
+    """
+    if linear is not None:
+        model = replace(model, linear_dtype=linear)
+    if kv_cache != "auto":
+        model = replace(model, kv_cache_dtype=kv_cache)
+    return model

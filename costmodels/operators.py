@@ -10,12 +10,13 @@ all-reduce moves 2 (n - 1) / n of its input over every link.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard
 
 Array = NDArray[np.float64]
@@ -39,6 +40,8 @@ class Operator:
     comm_bytes: Array
     launches: int = 1
     """Kernels a call: each has its fixed time."""
+    is_fp8: bool = False
+    """Whether its matrices are multiplied in fp8."""
 
 
 def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
@@ -55,12 +58,15 @@ def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
         _elementwise("embedding", 1, 2 * hidden * elem, tokens),
         # A norm adds the residual first: it reads and writes both.
         _elementwise("norms", 2 * layers + 1, 4 * hidden * elem, tokens),
-        _gemm("qkv", layers, hidden, shard.qkv_size, elem, tokens),
+        _linear("qkv", layers, hidden, shard.qkv_size, model, tokens),
         # Rotary positions in place; then keys and values are copied into their blocks.
         _elementwise("rope_and_kv_write", layers, 2 * (q_size + 3 * kv_size) * elem, tokens),
         _operator("attention", "attention", layers, tokens),
-        _gemm("o", layers, q_size, hidden, elem, tokens),
+        _linear("o", layers, q_size, hidden, model, tokens),
     ]
+    if model.linear_dtype == "fp8":
+        # Norms and activations write fp8 at once; what attention puts out is converted apart.
+        operators.append(_elementwise("quantise", layers, (elem + 1) * q_size, tokens))
     if model.qk_norm:
         operators.append(_elementwise("qk_norm", layers, 2 * (q_size + kv_size) * elem, tokens))
     if model.num_dense_layers:
@@ -122,9 +128,9 @@ def _dense_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
     elem = model.dtype_bytes
     inputs = model.ffn_matrices - 1
     return [
-        _gemm("gate_up", layers, hidden, inputs * width, elem, tokens),
+        _linear("gate_up", layers, hidden, inputs * width, model, tokens),
         _elementwise("activation", layers, (inputs + 1) * width * elem, tokens),
-        _gemm("down", layers, width, hidden, elem, tokens),
+        _linear("down", layers, width, hidden, model, tokens),
     ]
 
 
@@ -143,8 +149,9 @@ def _moe_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
             layers,
             rows,
             flops=2.0 * inner * outer * routed,
-            weight_bytes=float(inner * outer * elem) * experts,
-            activation_bytes=float((inner + outer) * elem) * routed,
+            weight_bytes=float(inner * outer * model.linear_bytes) * experts,
+            activation_bytes=float(inner * model.linear_bytes + outer * elem) * routed,
+            is_fp8=model.linear_dtype == "fp8",
         )
 
     return [
@@ -156,6 +163,15 @@ def _moe_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
         grouped("expert_down", width, hidden),
         _elementwise("expert_sum", layers, (top_k + 1) * hidden * elem, tokens),
     ]
+
+
+def _linear(
+    name: str, calls: int, inner: int, outer: int, model: ModelSpec, rows: Array
+) -> Operator:
+    """A layer's matrix: its input may be quantised, its output never is."""
+    weight = _gemm(name, calls, inner, outer, model.linear_bytes, rows)
+    out_bytes = float(inner * model.linear_bytes + outer * model.dtype_bytes) * rows
+    return replace(weight, activation_bytes=out_bytes, is_fp8=model.linear_dtype == "fp8")
 
 
 def _gemm(name: str, calls: int, inner: int, outer: int, elem: int, rows: Array) -> Operator:
@@ -205,6 +221,7 @@ def _operator(
     activation_bytes: Array | None = None,
     comm_bytes: Array | None = None,
     launches: int = 1,
+    is_fp8: bool = False,
 ) -> Operator:
     none = np.zeros_like(rows)
     return Operator(
@@ -218,4 +235,5 @@ def _operator(
         activation_bytes=none if activation_bytes is None else activation_bytes,
         comm_bytes=none if comm_bytes is None else comm_bytes,
         launches=launches,
+        is_fp8=is_fp8,
     )

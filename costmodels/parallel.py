@@ -29,7 +29,7 @@ class RankShard:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights on this rank."""
-        return self.local.total_params * self.local.dtype_bytes
+        return self.local.weight_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -67,14 +67,20 @@ def operator_seconds(
 
 def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Array, float, float]:
     """Compute seconds of one call, the memory efficiency, and the fixed seconds of a kernel."""
-    peak = gpu.bf16_flop_per_s
+    peak = _peak(operator, gpu)
     rows = np.maximum(operator.rows, 1e-9)
     e = efficiency
     if operator.kind == "gemm":
-        share = e.gemm_compute * rows / (tiled_rows(rows, e.tile_rows) + e.gemm_half_rows)
+        most, half_rows = e.gemm_compute, e.gemm_half_rows
+        if operator.is_fp8:
+            most, half_rows = e.fp8_compute, e.fp8_half_rows
+        share = most * rows / (tiled_rows(rows, e.tile_rows) + half_rows)
         return operator.flops / (peak * share), e.gemm_memory, e.gemm_fixed_s
     if operator.kind == "grouped_gemm":
-        share = e.grouped_compute * rows / (rows + e.grouped_half_rows)
+        most, half_rows = e.grouped_compute, e.grouped_half_rows
+        if operator.is_fp8:
+            most, half_rows = most * e.fp8_compute / e.gemm_compute, 2 * half_rows
+        share = most * rows / (rows + half_rows)
         return operator.flops / (peak * share), e.grouped_memory, e.grouped_fixed_s
     compute_s = operator.flops / (peak * e.attention_compute)
     if operator.kind == "attention":
@@ -82,6 +88,14 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     if operator.kind == "sampling":
         return compute_s, e.elementwise_memory, e.sampling_fixed_s
     return compute_s, e.elementwise_memory, e.elementwise_fixed_s
+
+
+def _peak(operator: Operator, gpu: GpuSpec) -> float:
+    if not operator.is_fp8:
+        return gpu.bf16_flop_per_s
+    if gpu.fp8_flop_per_s is None:
+        raise ScenarioError(f"{gpu.name} has no known fp8 peak: serve the model in 16 bits")
+    return gpu.fp8_flop_per_s
 
 
 def tiled_rows(rows: Array, tile_rows: int) -> Array:

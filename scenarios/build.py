@@ -8,7 +8,7 @@ from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec
+from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
@@ -38,7 +38,9 @@ class Build:
 def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
     options, kv = scenario.engine, scenario.kv
-    model, gpu = load_model(scenario.model), load_gpu(scenario.hardware.gpu)
+    model = load_model(scenario.model)
+    model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
+    gpu = load_gpu(scenario.hardware.gpu)
     profile, efficiency = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     tokens, seqs = _batch_limits(scenario, gpu)

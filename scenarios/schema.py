@@ -43,6 +43,9 @@ class EngineOptions(_Section):
         "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
     )
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = 1
+    quantization: Literal["fp8"] | None = Field(
+        None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
+    )
     max_num_batched_tokens: Tokens | None = Field(
         None, description="tokens a step; None: the engine's default for the GPU"
     )
@@ -62,6 +65,9 @@ class EngineOptions(_Section):
 class KvOptions(_Section):
     """The paged KV cache of each engine."""
 
+    cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto", description="type of keys and values; auto: the model's"
+    )
     block_size: Tokens = Field(16, description="tokens a block")
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = 0.9
     num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(

@@ -119,7 +119,12 @@ def test_unused_window_is_accepted() -> None:
         ),
         (LLAMA | {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         (LLAMA | {"layer_types": 3}, "layer_types must be a list"),
-        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, r"quantization_config \(fp8\)"),
+        (LLAMA | {"quantization_config": {"quant_method": "awq"}}, r"quantization_config \(awq\)"),
+        (
+            LLAMA
+            | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+            "weight_block_size is not supported",
+        ),
         (LLAMA | {"hidden_size": None}, "hidden_size is missing"),
         (LLAMA | {"hidden_size": "4096"}, "hidden_size must be a positive integer, not '4096'"),
         (LLAMA | {"num_hidden_layers": True}, "num_hidden_layers must be a positive integer"),

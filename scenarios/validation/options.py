@@ -5,9 +5,10 @@ from __future__ import annotations
 from costmodels.model_spec import DTYPE_BYTES
 from scenarios.validation.fields import InfoFields
 
+FP8_KV_CACHE = ("fp8", "fp8_e4m3")
+
 # What the option would do to the steps, where it is given at all.
 _REFUSED = {
-    "quantization": "the weights' bytes and the matrix products would be those of 16 bits",
     "speculative_config": "a step would give one token a sequence",
     "kv_transfer_config": "the transfer would take no time",
 }
@@ -34,6 +35,9 @@ def refuse_options(fields: InfoFields) -> None:
         value = fields.argument(name)
         if value is not None:
             raise fields.error(name, f"is {value!r}, which is not modelled: {otherwise}")
+    quantization = fields.argument("quantization")
+    if quantization not in (None, "fp8"):
+        raise fields.error("quantization", f"is {quantization!r}; fp8 is priced, or none")
     dtype = str(fields.argument("dtype") or "auto").removeprefix("torch.")
     if dtype != "auto" and dtype not in DTYPE_BYTES:
         raise fields.error("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
@@ -66,7 +70,7 @@ def warn_of_options(fields: InfoFields) -> list[str]:
 
 def _kv_cache_lines(fields: InfoFields) -> list[str]:
     name = str(fields.argument("kv_cache_dtype") or "auto")
-    if name == "auto" or name in DTYPE_BYTES:
+    if name == "auto" or name in DTYPE_BYTES or name in FP8_KV_CACHE:
         return []
     return [
         f"kv_cache_dtype is {name}: the KV cache is priced with 16 bits, so that attention reads "

@@ -13,13 +13,13 @@ from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, is_known_profile
 from costmodels.gpu_spec import GpuSpec, gpu_names, load_gpu
 from costmodels.hf_config import read_hf_config
-from costmodels.model_spec import ModelSpec
+from costmodels.model_spec import ModelSpec, quantised
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
-from scenarios.validation.options import refuse_options, warn_of_options
+from scenarios.validation.options import FP8_KV_CACHE, refuse_options, warn_of_options
 from sim.cluster import PoolConfig
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
@@ -58,7 +58,11 @@ def read_system(recording: Recording, profile_name: str | None = None) -> System
     warnings = warn_of_options(fields)
     name = fields.argument("model_name") or recording.key
     config = fields.mapping("hf_config", required=True)
-    model = read_hf_config(config, name=str(name), source=f"hf_config of {recording.key}")
+    model = quantised(
+        read_hf_config(config, name=str(name), source=f"hf_config of {recording.key}"),
+        linear=fields.argument("quantization"),
+        kv_cache="fp8" if fields.argument("kv_cache_dtype") in FP8_KV_CACHE else "auto",
+    )
     gpu = _gpu(fields)
     profile, efficiency, profile_warnings = _constants(fields, gpu, profile_name)
     tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
@@ -172,6 +176,8 @@ def _conditions(
         "gpu": gpu.name,
         "gpus": ranks,
         "tensor_parallel_size": ranks,
+        "linear_dtype": model.linear_dtype,
+        "kv_cache_dtype": model.kv_cache_dtype,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_num_seqs": engine.max_num_seqs,
         "max_model_len": engine.max_model_len,

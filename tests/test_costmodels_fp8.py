@@ -1,0 +1,99 @@
+"""fp8 matrices and KV cache: half the bytes, a higher peak, and what stays in 16 bits."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.gpu_spec import load_gpu
+from costmodels.hf_config import read_hf_config
+from costmodels.memory import plan_memory
+from costmodels.model_spec import ModelSpec, quantised
+from costmodels.models import load_model
+from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from scenarios.build import build
+from scenarios.load import parse_scenario
+from sim.errors import ScenarioError
+from sim.shape import StepShape, causal_pairs
+
+LLAMA, MOE = load_model("llama-3.1-8b"), load_model("qwen3-30b-a3b")
+
+
+def compiled(model: ModelSpec, gpu: str = "h200") -> RooflineStepCost:
+    return compile_step_cost(model, load_gpu(gpu), max_num_batched_tokens=8192, max_num_seqs=256)
+
+
+@pytest.mark.parametrize("model", [LLAMA, MOE], ids=["dense", "experts"])
+def test_only_the_layers_matrices_are_halved(model: ModelSpec) -> None:
+    fp8 = quantised(model, linear="fp8")
+    assert model.weight_bytes == 2 * model.total_params
+    assert fp8.weight_bytes == 2 * model.total_params - model.linear_params
+    tables = 2 * model.embedding_params
+    others = model.total_params - model.linear_params - tables
+    assert 0 < others < 0.002 * model.total_params  # norms and routers
+    assert fp8.kv_bytes_per_token == model.kv_bytes_per_token
+
+
+def test_a_config_says_it() -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+        "max_position_embeddings": 512,
+        "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    }
+    assert read_hf_config(config).linear_dtype == "fp8"
+    assert read_hf_config({**config, "quantization_config": None}).linear_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("model", [LLAMA, MOE], ids=["dense", "experts"])
+def test_decodes_read_half_the_weights_and_prefill_computes_faster(model: ModelSpec) -> None:
+    plain, fp8 = compiled(model), compiled(quantised(model, linear="fp8"))
+    some = StepShape(16, 1600, logits=16)
+    prompt = StepShape(
+        prefill_seqs=1, prefill_tokens=8000, prefill_pairs=causal_pairs(0, 8000), logits=1
+    )
+    for shape, most in ((some, 0.85), (prompt, 0.9)):
+        assert 0.5 < fp8.price(shape).gpu_ns / plain.price(shape).gpu_ns < most
+    reads = {row.name: row.weight_bytes for row in fp8.describe(some)}
+    before = {row.name: row.weight_bytes for row in plain.describe(some)}
+    assert reads["qkv"] * 2 == before["qkv"]
+    assert reads["lm_head"] == before["lm_head"]
+    assert "quantise" in reads
+    assert "quantise" not in before
+
+
+def test_an_fp8_cache_holds_and_reads_half() -> None:
+    fp8 = quantised(LLAMA, kv_cache="fp8")
+    assert 2 * fp8.kv_bytes_per_token == LLAMA.kv_bytes_per_token
+
+    def blocks(model: ModelSpec) -> int:
+        gpu = load_gpu("h200")
+        return plan_memory(model, gpu, max_num_batched_tokens=8192, max_num_seqs=256).num_gpu_blocks
+
+    assert blocks(fp8) // 2 == blocks(LLAMA)
+
+    def state_ns(model: ModelSpec) -> int:
+        cost = compiled(model)
+        few, many = (cost.price(StepShape(64, n, logits=64)).gpu_ns for n in (64_000, 640_000))
+        return many - few
+
+    assert state_ns(fp8) == pytest.approx(state_ns(LLAMA) / 2, rel=0.01)
+
+
+def test_a_device_without_fp8_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="A100-SXM-80GB has no known fp8 peak"):
+        compiled(quantised(LLAMA, linear="fp8"), "a100")
+
+
+def test_a_scenario_asks_for_it() -> None:
+    scenario = {
+        "model": "llama-3.1-8b",
+        "engine": {"quantization": "fp8"},
+        "kv": {"cache_dtype": "fp8"},
+        "workload": {"preset": "azure-conv", "num_requests": 10},
+    }
+    model = build(parse_scenario(scenario)).model
+    assert (model.linear_dtype, model.kv_cache_dtype) == ("fp8", "fp8")
