@@ -15,6 +15,7 @@ import numpy as np
 from calibrate.engine_rows import EngineRows, Float
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile
+from costmodels.kernel_times import KernelTimes
 from costmodels.step_seconds import step_seconds
 from sim.throttle import Heat
 
@@ -37,13 +38,9 @@ class ClockError:
 
 def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfile) -> ClockError:
     """Predict every step of a log from its own start on."""
+    kernels = KernelTimes(shard=rows.shard, gpu=rows.gpu, efficiency=efficiency)
     priced = step_seconds(
-        rows.shard,
-        rows.gpu,
-        efficiency,
-        rows.graph_sizes,
-        rows.columns,
-        equal_contexts=rows.equal_contexts,
+        kernels, rows.graph_sizes, rows.columns, equal_contexts=rows.equal_contexts
     )
     launch_s, delay_s, tail_s = launch_terms(rows, profile)
     heat = Heat(efficiency.throttle)

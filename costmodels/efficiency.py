@@ -95,8 +95,11 @@ class Efficiency:
         ]
 
 
-def load_efficiency(gpu: GpuSpec) -> Efficiency:
-    """The constants fitted on this GPU where there are any, else the generic ones."""
+def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
+    """The constants fitted on this GPU where there are any, else the generic ones.
+
+    ``generic_only``: the generic ones in any case: what the datasheet alone tells.
+    """
     content = read_data("efficiency.yaml")
     generic = content["generic"]
     name = "generic"
@@ -106,6 +109,8 @@ def load_efficiency(gpu: GpuSpec) -> Efficiency:
         for constant, row in generic.items()
     }
     for fitted_name, block in content["fitted"].items():
+        if generic_only:
+            continue
         carried = gpu.name in block["carried_to"]
         if carried or gpu.name in block["gpus"]:
             name = fitted_name

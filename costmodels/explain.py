@@ -6,14 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, padded_size
 from costmodels.evidence import Source, weakest
-from costmodels.gpu_spec import GpuSpec
+from costmodels.kernel_times import KernelTimes
 from costmodels.operators import attention_operator, logit_operators, token_operators
-from costmodels.parallel import RankShard
-from costmodels.roofline import OperatorSeconds, operator_seconds
-from costmodels.step_tables import decode_imbalance
+from costmodels.roofline import OperatorSeconds
 from sim import accounts
 from sim.shape import StepShape
 
@@ -24,6 +21,14 @@ _COMPUTE = ("gemm_compute", "attention_compute")
 _MEMORY = ("gemm_memory", "attention_memory", "elementwise_memory")
 _FIXED = ("gemm_fixed_s", "attention_fixed_s", "elementwise_fixed_s", "sampling_fixed_s")
 _LINKS = ("all_reduce_bandwidth", "all_reduce_hop_s", "all_reduce_fixed_s")
+# The accounts a table's operator goes to, and the step sizes its label is taken over.
+_SERVED = {
+    "gemm": (accounts.PREFILL_COMPUTE, accounts.DECODE_WEIGHT_READS),
+    "grouped_gemm": (accounts.PREFILL_COMPUTE, accounts.DECODE_WEIGHT_READS),
+    "attention": (accounts.DECODE_STATE_READS,),
+    "all_reduce": (accounts.COMMUNICATION,),
+}
+_LABELLED_TOKENS = [2.0**power for power in range(14)]
 
 
 class OperatorRow(NamedTuple):
@@ -42,44 +47,39 @@ class OperatorRow(NamedTuple):
 
 
 def describe_step(
-    shard: RankShard,
-    gpu: GpuSpec,
-    efficiency: Efficiency,
-    graph_sizes: tuple[int, ...],
-    shape: StepShape,
+    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape
 ) -> list[OperatorRow]:
     """The operators of one step in the order of `token_operators`; their seconds add up to it."""
     if not shape.num_tokens:
         return []
+    shard, efficiency = kernels.shard, kernels.efficiency
     tokens = np.array([float(padded_size(shape.num_tokens, graph_sizes))])
+    rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
     decode_kv = shape.decode_context_tokens + efficiency.decode_seq_tokens * shape.decode_seqs
-    prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
-    ranks = shard.tensor_parallel_size
-    rows = [
-        _row(operator_seconds(op, gpu, efficiency, ranks)) for op in token_operators(shard, tokens)
-    ]
-
-    def attention(name: str, pairs: float, kv_tokens: float) -> OperatorSeconds:
-        operator = attention_operator(shard, name, np.array([pairs]), np.array([kv_tokens]))
-        return operator_seconds(operator, gpu, efficiency, ranks)
-
     if decode_kv:
-        uneven = decode_imbalance(shard, gpu, efficiency, shape.decode_seqs)[-1]
-        even = _row(attention("decode_attention", decode_kv, decode_kv))
-        rows.append(even._replace(seconds=even.seconds * float(uneven)))
+        a_token_s = float(kernels.decode_token_s(shape.decode_seqs)[-1])
+        work = _attention(kernels, "decode_attention", decode_kv, decode_kv)
+        rows.append(work._replace(seconds=a_token_s * decode_kv))
+    prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
     if prefill_kv:
-        # The half-empty query tile of each chunk costs time and is no work.
-        tiled = shape.prefill_pairs + efficiency.attention_query_tile_tokens / 2 * prefill_kv
-        spent = _row(attention("prefill_attention", tiled, prefill_kv))
-        done = _row(attention("prefill_attention", shape.prefill_pairs, prefill_kv))
-        rows.append(spent._replace(flops=done.flops))
+        rates = kernels.prefill_rates()
+        compute_s = rates.pair_s * shape.prefill_pairs + rates.tile_s * prefill_kv
+        memory_s = rates.token_s * prefill_kv
+        work = _attention(kernels, "prefill_attention", shape.prefill_pairs, prefill_kv)
+        bound = "compute" if compute_s > memory_s else "memory"
+        rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
         logits = np.array([float(shape.logits)])
-        rows += [
-            _row(operator_seconds(op, gpu, efficiency, ranks))
-            for op in logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
-        ]
+        operators = logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
+        rows += [_row(kernels.price(operator)) for operator in operators]
     return rows
+
+
+def _attention(kernels: KernelTimes, name: str, pairs: float, kv_tokens: float) -> OperatorRow:
+    operator = attention_operator(
+        kernels.shard, name, np.array([float(pairs)]), np.array([float(kv_tokens)])
+    )
+    return _row(kernels.price(operator))
 
 
 def _row(priced: OperatorSeconds) -> OperatorRow:
@@ -103,13 +103,15 @@ def _row(priced: OperatorSeconds) -> OperatorRow:
     )
 
 
-def account_evidence(shard: RankShard, gpu: GpuSpec, efficiency: Efficiency) -> dict[str, str]:
+def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     """The label of each account of `sim.accounts.GPU_ACCOUNTS`.
 
     Fitted constants stand for themselves: only their product with the peak was measured. A peak
     times a generic efficiency is ``datasheet``, or weaker where the peak itself is. On several
-    ranks what was fitted on one is ``extrapolated``.
+    ranks what was fitted on one is ``extrapolated``. A measured table has its own label; small
+    kernels and launches beside it stay with the constants.
     """
+    shard, gpu, efficiency = kernels.shard, kernels.gpu, kernels.efficiency
     experts = _EXPERTS if shard.model.num_moe_layers else ()
 
     def label(constants: tuple[str, ...], *peaks: str) -> str:
@@ -123,10 +125,11 @@ def account_evidence(shard: RankShard, gpu: GpuSpec, efficiency: Efficiency) -> 
 
     fixed = (*_FIXED, "grouped_fixed_s") if experts else _FIXED
     one_rank = shard.tensor_parallel_size == 1
-    return {
-        accounts.PREFILL_COMPUTE: label((*_COMPUTE, *experts), "bf16_flop_per_s"),
+    fp8 = ("fp8_compute", "fp8_half_rows") if shard.model.linear_dtype == "fp8" else ()
+    labels = {
+        accounts.PREFILL_COMPUTE: label((*_COMPUTE, *experts, *fp8), "bf16_flop_per_s"),
         accounts.PREFILL_MEMORY: label((*_MEMORY, *experts), "hbm_bytes_per_s"),
-        accounts.DECODE_WEIGHT_READS: label((*_WEIGHTS, *experts), "hbm_bytes_per_s"),
+        accounts.DECODE_WEIGHT_READS: label((*_WEIGHTS, *experts, *fp8), "hbm_bytes_per_s"),
         accounts.DECODE_STATE_READS: label(("attention_memory",), "hbm_bytes_per_s"),
         # One rank sends nothing: its zero is exact.
         accounts.COMMUNICATION: "measured" if one_rank else label(_LINKS),
@@ -135,17 +138,36 @@ def account_evidence(shard: RankShard, gpu: GpuSpec, efficiency: Efficiency) -> 
             ("elementwise_memory", "sampling_bytes_per_logit"), "hbm_bytes_per_s"
         ),
     }
+    return labels | _table_labels(kernels)
 
 
-def step_sources(gpu: GpuSpec, efficiency: Efficiency, profile: EngineProfile) -> list[Source]:
-    """The device numbers in use, every efficiency constant and every engine constant."""
+def _table_labels(kernels: KernelTimes) -> dict[str, str]:
+    """Labels of the accounts that measured tables serve."""
+    if kernels.tables is None:
+        return {}
+    sizes = np.array(_LABELLED_TOKENS)
+    found: dict[str, list[str]] = {}
+    for operator in token_operators(kernels.shard, sizes):
+        label = kernels.label(operator)
+        if label is not None and operator.kind in _SERVED:
+            for account in _SERVED[operator.kind]:
+                found.setdefault(account, []).append(label)
+    return {account: weakest(labels) for account, labels in found.items()}
+
+
+def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
+    """Device numbers, tables, every efficiency constant and every engine constant."""
+    gpu = kernels.gpu
     numbers = ["bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s"]
+    if kernels.shard.model.linear_dtype == "fp8":
+        numbers.append("fp8_flop_per_s")
     if gpu.fabric_bytes_per_s is not None:
         numbers.append("fabric_bytes_per_s")
     elif gpu.host_link_bytes_per_s is not None:
         numbers.append("host_link_bytes_per_s")
     return [
         *(gpu.source_of(number) for number in numbers),
-        *efficiency.sources(),
+        *(kernels.tables.sources() if kernels.tables else ()),
+        *kernels.efficiency.sources(),
         *profile.sources(),
     ]

@@ -14,7 +14,9 @@ from costmodels.engine_profile import EngineProfile, load_profile, quantile
 from costmodels.evidence import Source
 from costmodels.explain import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.gpu_spec import GpuSpec
+from costmodels.kernel_times import KernelTimes
 from costmodels.model_spec import ModelSpec
+from costmodels.operator_tables.bundle import OperatorTables
 from costmodels.parallel import RankShard, shard
 from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
@@ -37,9 +39,7 @@ class RooflineStepCost:
     price is exact integer arithmetic, rounded once, so that a run of steps costs a shift a step.
     """
 
-    shard: RankShard
-    gpu: GpuSpec
-    efficiency: Efficiency
+    kernels: KernelTimes
     profile: EngineProfile
     graph_sizes: tuple[int, ...]
     tables: StepTables
@@ -63,6 +63,21 @@ class RooflineStepCost:
     piecewise_ns: tuple[int, int, int]
     eager_ns: tuple[int, int, int]
     eager_spread: tuple[float, ...]
+
+    @property
+    def shard(self) -> RankShard:
+        """What one rank holds."""
+        return self.kernels.shard
+
+    @property
+    def gpu(self) -> GpuSpec:
+        """The device of each rank."""
+        return self.kernels.gpu
+
+    @property
+    def efficiency(self) -> Efficiency:
+        """How much of its peaks kernels reach."""
+        return self.kernels.efficiency
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
         """The cost of one step; ``draw`` as in `sim.protocols.StepCost.price`.
@@ -154,15 +169,15 @@ class RooflineStepCost:
 
     def evidence(self) -> dict[str, str]:
         """The evidence label of each GPU time account."""
-        return account_evidence(self.shard, self.gpu, self.efficiency)
+        return account_evidence(self.kernels)
 
     def sources(self) -> list[Source]:
         """Every number behind the prices, with its label and source."""
-        return step_sources(self.gpu, self.efficiency, self.profile)
+        return step_sources(self.kernels, self.profile)
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
         """Work and time of each operator in a step of this shape, for people."""
-        return describe_step(self.shard, self.gpu, self.efficiency, self.graph_sizes, shape)
+        return describe_step(self.kernels, self.graph_sizes, shape)
 
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
         return ScenarioError(
@@ -181,12 +196,14 @@ def compile_step_cost(
     tensor_parallel_size: int = 1,
     profile: EngineProfile | None = None,
     efficiency: Efficiency | None = None,
+    operator_tables: OperatorTables | None = None,
     equal_contexts: bool = False,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
     ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
-    the GPU. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
+    the GPU; ``operator_tables``, measured kernels, go before the roofline where they cover an
+    operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. Raises `ScenarioError` if the limits are not positive, fewer
     tokens than sequences fit a step, or the model does not divide over the ranks.
     """
@@ -197,12 +214,15 @@ def compile_step_cost(
         )
     profile = profile or load_profile()
     efficiency = efficiency or load_efficiency(gpu)
-    rank = shard(model, tensor_parallel_size)
+    kernels = KernelTimes(
+        shard=shard(model, tensor_parallel_size),
+        gpu=gpu,
+        efficiency=efficiency,
+        tables=operator_tables,
+    )
     graph_sizes = profile.graphs_for(max_num_seqs)
     tables = build_tables(
-        rank,
-        gpu,
-        efficiency,
+        kernels,
         graph_sizes=graph_sizes,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
@@ -215,9 +235,7 @@ def compile_step_cost(
     piecewise_launch_s = model.num_layers * profile.piecewise_launch_per_layer_s
     other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
     return RooflineStepCost(
-        shard=rank,
-        gpu=gpu,
-        efficiency=efficiency,
+        kernels=kernels,
         profile=profile,
         graph_sizes=graph_sizes,
         tables=tables,

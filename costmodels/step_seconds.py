@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.efficiency import Efficiency
-from costmodels.gpu_spec import GpuSpec
-from costmodels.operators import Array, attention_operator, logit_operators, token_operators
-from costmodels.parallel import RankShard
-from costmodels.roofline import operator_seconds
-from costmodels.step_tables import decode_imbalance, padded_sizes
+from costmodels.kernel_times import KernelTimes
+from costmodels.operators import Array, logit_operators, token_operators
+from costmodels.step_tables import padded_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +22,7 @@ class StepSeconds:
 
 
 def step_seconds(
-    shard: RankShard,
-    gpu: GpuSpec,
-    efficiency: Efficiency,
+    kernels: KernelTimes,
     graph_sizes: tuple[int, ...],
     columns: Mapping[str, Array],
     *,
@@ -37,32 +32,25 @@ def step_seconds(
 
     The same figures as `RooflineStepCost.price`, before rounding.
     """
-    ranks = shard.tensor_parallel_size
+    efficiency = kernels.efficiency
     decodes, logits = columns["decode_seqs"], columns["logits"]
     tokens = padded_sizes((decodes + columns["prefill_tokens"]).astype(np.int64), graph_sizes)
     gpu_s = np.zeros_like(decodes)
     compute_s = np.zeros_like(decodes)
-    for operator in token_operators(shard, tokens):
-        priced = operator_seconds(operator, gpu, efficiency, ranks)
+    for operator in token_operators(kernels.shard, tokens):
+        priced = kernels.price(operator)
         gpu_s += priced.total_s
         compute_s += np.where(priced.compute_bound, priced.work_s, 0.0)
-    for operator in logit_operators(shard, logits, efficiency.sampling_bytes_per_logit):
-        gpu_s += operator_seconds(operator, gpu, efficiency, ranks).total_s
+    for operator in logit_operators(kernels.shard, logits, efficiency.sampling_bytes_per_logit):
+        gpu_s += kernels.price(operator).total_s
 
-    one, none = np.ones(1), np.zeros(1)
-
-    def rate_s(pairs: Array, kv_tokens: Array) -> float:
-        operator = attention_operator(shard, "attention", pairs, kv_tokens)
-        return float(operator_seconds(operator, gpu, efficiency, ranks).work_s[0])
-
-    uneven = decode_imbalance(
-        shard, gpu, efficiency, int(decodes.max(initial=1)), equal_contexts=equal_contexts
-    )
+    a_token_s = kernels.decode_token_s(int(decodes.max(initial=1)), equal_contexts=equal_contexts)
     context = columns["decode_context_tokens"] + efficiency.decode_seq_tokens * decodes
-    gpu_s += rate_s(one, one) * uneven[decodes.astype(np.int64)] * context
+    gpu_s += a_token_s[decodes.astype(np.int64)] * context
+    rates = kernels.prefill_rates()
     kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
-    pairs = columns["prefill_pairs"] + efficiency.attention_query_tile_tokens / 2 * kv_tokens
-    attention_s, memory_s = rate_s(one, none) * pairs, rate_s(none, one) * kv_tokens
+    attention_s = rates.pair_s * columns["prefill_pairs"] + rates.tile_s * kv_tokens
+    memory_s = rates.token_s * kv_tokens
     gpu_s += np.maximum(attention_s, memory_s)
     compute_s += np.where(attention_s >= memory_s, attention_s, 0.0)
     return StepSeconds(

@@ -7,18 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.efficiency import Efficiency
-from costmodels.gpu_spec import GpuSpec
-from costmodels.operators import (
-    Array,
-    Operator,
-    attention_operator,
-    logit_operators,
-    token_operators,
-)
-from costmodels.parallel import RankShard
-from costmodels.roofline import OperatorSeconds, operator_seconds
-from costmodels.split_kv import imbalance_table
+from costmodels.kernel_times import KernelTimes
+from costmodels.operators import Array, Operator, logit_operators, token_operators
+from costmodels.roofline import OperatorSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,55 +49,31 @@ class StepTables:
 
 
 def build_tables(
-    shard: RankShard,
-    gpu: GpuSpec,
-    efficiency: Efficiency,
+    kernels: KernelTimes,
     *,
     graph_sizes: tuple[int, ...],
     max_num_batched_tokens: int,
     max_num_seqs: int,
     equal_contexts: bool,
 ) -> StepTables:
-    """Price every operator of ``shard`` on ``gpu``; raises what `operator_seconds` raises."""
-    ranks = shard.tensor_parallel_size
+    """Price every operator at every size; raises what `KernelTimes.price` raises."""
+    shard, efficiency = kernels.shard, kernels.efficiency
 
     def priced(operators: list[Operator]) -> tuple[OperatorSeconds, ...]:
-        return tuple(operator_seconds(op, gpu, efficiency, ranks) for op in operators)
+        return tuple(kernels.price(operator) for operator in operators)
 
-    def attention_s(pairs: float, kv_tokens: float) -> float:
-        operator = attention_operator(shard, "attention", np.array([pairs]), np.array([kv_tokens]))
-        return float(operator_seconds(operator, gpu, efficiency, ranks).work_s[0])
-
-    pair_s = attention_s(1.0, 0.0)
     sizes = padded_sizes(np.arange(max_num_batched_tokens + 1), graph_sizes)
     logits = np.arange(max_num_seqs + 1, dtype=np.float64)
+    rates = kernels.prefill_rates()
     return StepTables(
         by_tokens=priced(token_operators(shard, sizes)),
         by_logits=priced(logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)),
-        decode_token_s=attention_s(1.0, 1.0)
-        * decode_imbalance(shard, gpu, efficiency, max_num_seqs, equal_contexts=equal_contexts),
-        prefill_pair_s=pair_s,
-        prefill_tile_s=pair_s * efficiency.attention_query_tile_tokens / 2,
-        prefill_token_s=attention_s(0.0, 1.0),
+        decode_token_s=kernels.decode_token_s(max_num_seqs, equal_contexts=equal_contexts),
+        prefill_pair_s=rates.pair_s,
+        prefill_tile_s=rates.tile_s,
+        prefill_token_s=rates.token_s,
         seq_tokens=efficiency.decode_seq_tokens,
     )
-
-
-def decode_imbalance(
-    shard: RankShard,
-    gpu: GpuSpec,
-    efficiency: Efficiency,
-    max_num_seqs: int,
-    *,
-    equal_contexts: bool = False,
-) -> Array:
-    """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
-    if gpu.num_sms is None:
-        return np.ones(max_num_seqs + 1)
-    last_sm = imbalance_table(
-        max_num_seqs, shard.local.num_key_value_heads, gpu.num_sms, equal_contexts=equal_contexts
-    )
-    return 1 + efficiency.attention_imbalance * (last_sm - 1)
 
 
 def padded_sizes(tokens: NDArray[np.int64], graph_sizes: tuple[int, ...]) -> Array:

@@ -10,6 +10,7 @@ from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
+from costmodels.operator_sources import load_operators
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import router_factory, scheduler_factory
@@ -41,7 +42,10 @@ def build(scenario: Scenario) -> Build:
     model = load_model(scenario.model)
     model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
     gpu = load_gpu(scenario.hardware.gpu)
-    profile, efficiency = load_constants(options.profile, gpu)
+    profile, fitted = load_constants(options.profile, gpu)
+    efficiency, tables = load_operators(
+        options.operators, gpu, model, fitted, options.tensor_parallel_size
+    )
     profile = scale_host(profile, options.host_speed_factor)
     tokens, seqs = _batch_limits(scenario, gpu)
     memory = plan_memory(
@@ -64,6 +68,7 @@ def build(scenario: Scenario) -> Build:
         max_num_seqs=seqs,
         profile=profile,
         efficiency=efficiency,
+        operator_tables=tables,
     )
     pool = PoolConfig(
         engine=EngineConfig(

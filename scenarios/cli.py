@@ -155,6 +155,9 @@ def validate(
         str | None,
         typer.Option(help="Profile or calibration file. Default: by the recorded version."),
     ] = None,
+    operators: Annotated[
+        str, typer.Option(help="Kernel times: fitted, datasheet, aic, or .parquet tables.")
+    ] = "fitted",
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: accuracy.json and an HTML page.")
     ] = None,
@@ -169,7 +172,13 @@ def validate(
         )
     as_json = output_format == "json"
     run_validate(
-        folder, only=only or [], skip=skip or [], profile=profile, out=out, as_json=as_json
+        folder,
+        only=only or [],
+        skip=skip or [],
+        profile=profile,
+        operators=operators,
+        out=out,
+        as_json=as_json,
     )
 
 

@@ -42,6 +42,11 @@ class EngineOptions(_Section):
     profile: str = Field(
         "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
     )
+    operators: str = Field(
+        "fitted",
+        description="where kernel times come from: fitted, datasheet, aic (AIConfigurator's "
+        "measured tables), or table files (.parquet, separated by commas)",
+    )
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = 1
     quantization: Literal["fp8"] | None = Field(
         None, description="of the layers' matrices, made at start-up; None: the checkpoint's"

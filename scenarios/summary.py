@@ -89,12 +89,21 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, slo: Slo) -> dict
         "block_size": engine.block_size,
         "num_gpu_blocks": engine.num_gpu_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
-        "cost_model": "roofline of each operator",
+        "cost_model": _cost_model(scenario.engine.operators),
         "workload": describe_workload(scenario, log.table),
         "seed": scenario.seed,
         "slo": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "e2e_s": slo.e2e_s},
         "notes": notes,
     }
+
+
+def _cost_model(operators: str) -> str:
+    named = {
+        "fitted": "roofline of each operator",
+        "datasheet": "roofline of each operator, from the datasheet alone",
+        "aic": "AIConfigurator's measured operators, roofline of the others",
+    }
+    return named.get(operators, f"measured operators ({operators}), roofline of the others")
 
 
 def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:

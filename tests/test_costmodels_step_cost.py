@@ -208,7 +208,7 @@ def test_many_prices_at_once_are_the_prices_one_by_one() -> None:
             name: np.array([float(getattr(shape, name)) for shape in shapes])
             for name in StepShape._fields
         }
-        found = step_seconds(cost.shard, cost.gpu, cost.efficiency, cost.graph_sizes, columns)
+        found = step_seconds(cost.kernels, cost.graph_sizes, columns)
         for index, shape in enumerate(shapes):
             price = cost.price(shape)
             assert found.gpu_s[index] * 1e9 == pytest.approx(price.gpu_ns, abs=2)

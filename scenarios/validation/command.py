@@ -21,6 +21,7 @@ def run_validate(
     only: list[str],
     skip: list[str],
     profile: str | None,
+    operators: str,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -33,7 +34,9 @@ def run_validate(
         raise ScenarioError(f"--skip {unknown[0]}: there are {', '.join(PARTS)}")
     if out is not None:
         make_folder(out)
-    found = validate(folder, only=only, skip=skip, profile=profile, progress=_note)
+    found = validate(
+        folder, only=only, skip=skip, profile=profile, operators=operators, progress=_note
+    )
     if as_json:
         print(json.dumps(found.content, indent=1, allow_nan=False))
     else:

@@ -14,6 +14,7 @@ from costmodels.engine_profile import EngineProfile, is_known_profile
 from costmodels.gpu_spec import GpuSpec, gpu_names, load_gpu
 from costmodels.hf_config import read_hf_config
 from costmodels.model_spec import ModelSpec, quantised
+from costmodels.operator_sources import FITTED, load_operators
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import router_factory, scheduler_factory
@@ -48,10 +49,13 @@ class System:
     """Options that cannot be modelled."""
 
 
-def read_system(recording: Recording, profile_name: str | None = None) -> System:
+def read_system(
+    recording: Recording, profile_name: str | None = None, operators: str = FITTED
+) -> System:
     """Compile the recorded engine. Raises ScenarioError or TraceError where it cannot be.
 
     ``profile_name``: a profile or calibration file; None: the one of the recorded version.
+    ``operators``: where kernel times come from, see `costmodels.operator_sources`.
     """
     fields = InfoFields(recording.info_path, recording.info)
     refuse_options(fields)
@@ -64,9 +68,10 @@ def read_system(recording: Recording, profile_name: str | None = None) -> System
         kv_cache="fp8" if fields.argument("kv_cache_dtype") in FP8_KV_CACHE else "auto",
     )
     gpu = _gpu(fields)
-    profile, efficiency, profile_warnings = _constants(fields, gpu, profile_name)
+    profile, fitted, profile_warnings = _constants(fields, gpu, profile_name)
     tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
     ranks = fields.count("tensor_parallel_size", 1)
+    efficiency, tables = load_operators(operators, gpu, model, fitted, ranks)
     engine = EngineConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
@@ -85,6 +90,7 @@ def read_system(recording: Recording, profile_name: str | None = None) -> System
         max_num_seqs=seqs,
         profile=profile,
         efficiency=efficiency,
+        operator_tables=tables,
     )
     cost = compile_cost()
     pool = PoolConfig(
@@ -103,7 +109,10 @@ def read_system(recording: Recording, profile_name: str | None = None) -> System
         pool=pool,
         cost=cost,
         compile_cost=compile_cost,
-        conditions=_conditions(fields, model, gpu, profile, engine, ranks, cost),
+        conditions={
+            **_conditions(fields, model, gpu, profile, engine, ranks, cost),
+            "operators": operators,
+        },
         warnings=(*warnings, *profile_warnings),
     )
 

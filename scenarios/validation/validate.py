@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.engine_log import RequestRow, StepRows
+from costmodels.operator_sources import FITTED
 from scenarios import __version__
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import Recording, find_recordings
@@ -38,11 +39,13 @@ def validate(
     only: list[str] | None = None,
     skip: Iterable[str] = (),
     profile: str | None = None,
+    operators: str = FITTED,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Validation:
     """Predict what was measured. ``skip`` names `PARTS`; ``progress`` is told what is scored.
 
     ``profile``: an engine profile's name or a calibration file; None: by the recorded version.
+    ``operators``: where kernel times come from, see `costmodels.operator_sources`.
 
     A recording, or a part of one, that cannot be scored is a line in ``warnings``, and the others
     go on. Raises ScenarioError where nothing can be scored.
@@ -63,7 +66,8 @@ def validate(
     )
     for recording in find_recordings(folder, only):
         progress(recording.key)
-        _guard(found, recording.key, partial(_score, found, recording, parts, profile, progress))
+        read = partial(read_system, recording, profile, operators)
+        _guard(found, recording.key, partial(_score, found, recording, parts, read, progress))
     if not found.content["conditions"]:
         raise ScenarioError("\n".join(["nothing can be scored:", *found.content["warnings"]]))
     found.content["steps"] = score_steps(found.content["step_points"])
@@ -74,10 +78,10 @@ def _score(
     found: Validation,
     recording: Recording,
     parts: list[str],
-    profile: str | None,
+    read: Callable[[], System],
     progress: Callable[[str], None],
 ) -> None:
-    system, key = read_system(recording, profile), recording.key
+    system, key = read(), recording.key
     found.content["conditions"][key] = {**system.conditions, "runs": {}}
     _warn(found, key, system.warnings)
     _guard(found, f"{key}: memory", partial(_add_blocks, found, system))

@@ -1,0 +1,126 @@
+"""Where a step's kernel times come from: measured tables where given, the roofline elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.efficiency import Efficiency
+from costmodels.evidence import LABELS
+from costmodels.gpu_spec import GpuSpec
+from costmodels.operator_tables.bundle import OperatorTables, attention_heads
+from costmodels.operators import Array, Operator, attention_operator
+from costmodels.parallel import RankShard
+from costmodels.roofline import OperatorSeconds, operator_seconds
+from costmodels.split_kv import imbalance_table
+
+# Contexts, and chunks on cached prefixes, between which a table's attention is taken as linear.
+_DECODE_CONTEXTS = (512.0, 8192.0)
+_CHUNKS = np.array([256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0])
+_LABEL_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillRates:
+    """Attention of chunked prompts, all layers."""
+
+    pair_s: float
+    """Compute side, a query-key pair."""
+    tile_s: float
+    """Compute side, a KV token: what each chunk's half-empty last query tile adds."""
+    token_s: float
+    """Memory side, a KV token read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimes:
+    """Prices the operators of one rank on one device."""
+
+    shard: RankShard
+    gpu: GpuSpec
+    efficiency: Efficiency
+    tables: OperatorTables | None = None
+
+    def price(self, operator: Operator) -> OperatorSeconds:
+        """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
+
+        Tables are measured in a loop, so what compute bounds ran on a throttled device; times
+        here are of a cool one.
+        """
+        by_roofline = operator_seconds(
+            operator, self.gpu, self.efficiency, self.shard.tensor_parallel_size
+        )
+        found = self.tables.seconds(operator, self.shard) if self.tables else None
+        if found is None or operator.kind == "attention":
+            return by_roofline
+        hot = 1 + self.efficiency.throttle_slowdown
+        seconds = np.where(by_roofline.compute_bound, found[0] / hot, found[0])
+        return replace(by_roofline, work_s=seconds, fixed_s=np.zeros_like(seconds))
+
+    def label(self, operator: Operator) -> str | None:
+        """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
+        found = self.tables.seconds(operator, self.shard) if self.tables else None
+        if found is None:
+            return None
+        shares = {label: float((found[1] == label).mean()) for label in LABELS}
+        return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)
+
+    def decode_token_s(self, max_num_seqs: int, *, equal_contexts: bool = False) -> Array:
+        """Decode attention, a token of context, all layers, by sequences: ``[max_num_seqs + 1]``.
+
+        The slower of compute and KV reads, longer by what unequal contexts leave SMs idle.
+        """
+        imbalance = self.decode_imbalance(max_num_seqs, equal_contexts=equal_contexts)
+        table = self.tables.decode_attention if self.tables else None
+        if table is None:
+            return self._attention_s(1.0, 1.0) * imbalance
+        seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
+        heads = attention_heads(self.shard)
+        short_s, long_s = (
+            table.seconds(seqs, np.full_like(seqs, context), heads)[0]
+            for context in _DECODE_CONTEXTS
+        )
+        span = seqs * (_DECODE_CONTEXTS[1] - _DECODE_CONTEXTS[0])
+        a_token_s = self.shard.local.num_layers * np.maximum(long_s - short_s, 0.0) / span
+        measured = self.decode_imbalance(max_num_seqs, equal_contexts=True)
+        found: Array = a_token_s * imbalance / measured
+        return found
+
+    def decode_imbalance(self, max_num_seqs: int, *, equal_contexts: bool = False) -> Array:
+        """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
+        if self.gpu.num_sms is None:
+            return np.ones(max_num_seqs + 1)
+        last_sm = imbalance_table(
+            max_num_seqs,
+            self.shard.local.num_key_value_heads,
+            self.gpu.num_sms,
+            equal_contexts=equal_contexts,
+        )
+        return 1 + self.efficiency.attention_imbalance * (last_sm - 1)
+
+    def prefill_rates(self) -> PrefillRates:
+        """Rates of prefill attention."""
+        pair_s = self._attention_s(1.0, 0.0)
+        tile_tokens = self.efficiency.attention_query_tile_tokens / 2
+        table = self.tables.prefill_attention if self.tables else None
+        if table is not None:
+            one, none = np.ones_like(_CHUNKS), np.zeros_like(_CHUNKS)
+            seconds = table.seconds(one, _CHUNKS, none, attention_heads(self.shard))[0]
+            # Long chunks count most: a rate weighs as much as the time it explains.
+            tiled = _CHUNKS * (_CHUNKS + 1) / 2 + tile_tokens * _CHUNKS
+            rate_s = float((seconds * tiled).sum() / (tiled * tiled).sum())
+            hot = 1 + self.efficiency.throttle_slowdown
+            pair_s = self.shard.local.num_layers * rate_s / hot
+        return PrefillRates(
+            pair_s=pair_s, tile_s=pair_s * tile_tokens, token_s=self._attention_s(0.0, 1.0)
+        )
+
+    def _attention_s(self, pairs: float, kv_tokens: float) -> float:
+        operator = attention_operator(
+            self.shard, "attention", np.array([pairs]), np.array([kv_tokens])
+        )
+        priced = operator_seconds(
+            operator, self.gpu, self.efficiency, self.shard.tensor_parallel_size
+        )
+        return float(priced.work_s[0])

@@ -1,0 +1,88 @@
+"""What an operator table of each kind is keyed by, and what its number formats are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TableKind = Literal[
+    "gemm", "grouped_gemm", "prefill_attention", "decode_attention", "all_reduce", "elementwise"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindColumns:
+    """The shape columns of one kind.
+
+    A curve is the set of points that share all of ``same`` and ``near``; along it, time is a
+    function of ``axes``. An unmeasured curve is read off its neighbours: those with equal ``same``,
+    the closest in log ``near``.
+    """
+
+    same: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    axes: tuple[str, ...]
+    """Outermost first: the order the nested interpolation takes them in."""
+
+    @property
+    def shape(self) -> tuple[str, ...]:
+        """All shape columns."""
+        return (*self.same, *self.near, *self.axes)
+
+
+KINDS: dict[TableKind, KindColumns] = {
+    # [m, k] x [k, n].
+    "gemm": KindColumns(near=("n", "k"), axes=("m",)),
+    # All kernels of one layer's experts, on one rank: inter is the whole model's.
+    "grouped_gemm": KindColumns(
+        near=("hidden", "inter", "top_k", "num_experts", "tp", "ep"), axes=("tokens",)
+    ),
+    # seqs equal prompts; window 0: full attention.
+    "prefill_attention": KindColumns(
+        same=("head_dim", "window"),
+        near=("q_heads", "kv_heads"),
+        axes=("new_tokens", "prefix_tokens", "seqs"),
+    ),
+    # seqs equal contexts; context_tokens counts the sequence's new token.
+    "decode_attention": KindColumns(
+        same=("head_dim", "window"),
+        near=("q_heads", "kv_heads"),
+        axes=("seqs", "context_tokens"),
+    ),
+    # bytes: one rank's input.
+    "all_reduce": KindColumns(same=("ranks",), axes=("bytes",)),
+    "elementwise": KindColumns(near=("bytes_per_row",), axes=("rows",)),
+}
+
+# Bytes of a number as stored, block scales included.
+FORMAT_BYTES = {
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "mxfp8": 33 / 32,
+    "int8": 1.0,
+    "int4": 0.5,
+    "nvfp4": 9 / 16,
+    "mxfp4": 17 / 32,
+}
+
+# The compute peak (a field of `GpuSpec`) that multiplications in a format run at.
+PEAKS = {
+    "bfloat16": "bf16_flop_per_s",
+    "float16": "bf16_flop_per_s",
+    "fp8": "fp8_flop_per_s",
+    "mxfp8": "fp8_flop_per_s",
+    "int8": "int8_op_per_s",
+    "nvfp4": "fp4_flop_per_s",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Number formats, keys of `FORMAT_BYTES`; results are 16-bit."""
+
+    activations: str = "bfloat16"
+    """Also the format multiplied in: weights are converted to it."""
+    weights: str = "bfloat16"
+    kv: str = "bfloat16"

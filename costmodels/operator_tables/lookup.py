@@ -1,0 +1,147 @@
+"""Seconds of any shape from an operator table, each with how well it is known.
+
+What is interpolated is never time but utilisation, the roofline's bound over measured seconds: it
+varies slowly, and held beyond the last point it lets time grow as the roofline does. Its logarithm
+is taken as linear in log shape (exact where a fixed time or a rate rules); curves that were not
+measured are read off their four nearest neighbours in log shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.gpu_spec import load_gpu
+from costmodels.operator_tables.ideal import ideal_seconds
+from costmodels.operator_tables.interpolate import (
+    EXTRAPOLATED,
+    FITTED,
+    MEASURED,
+    Codes,
+    RaggedGrid,
+    nearest,
+)
+from costmodels.operator_tables.kinds import KINDS
+from costmodels.operator_tables.table import Array, OperatorTable
+from sim.errors import ScenarioError
+
+# By the codes of `interpolate`: the shape itself is in the table, inside its range, outside it.
+LABELS = np.array(["measured", "fitted", "extrapolated"])
+
+# By leave-one-out over AIConfigurator's GEMM tables: 1 neighbour 6.6% median, 4 neighbours 3.8%.
+_NUM_NEIGHBOURS = 4
+
+Labels = NDArray[np.str_]
+
+
+class Lookup:
+    """Interpolates one table. Subclasses name the shape of one kind."""
+
+    def __init__(self, table: OperatorTable) -> None:
+        """Raises `ScenarioError` if the table's GPU is unknown or lacks a peak the table needs."""
+        self.table = table
+        self.gpu = load_gpu(table.meta.gpu)
+        self._kind = KINDS[table.meta.kind]
+        self._log_u = np.log(self._ideal(table.columns) / table.seconds)
+        names = (*self._kind.same, *self._kind.near)
+        keys = np.stack([table.columns[name] for name in names], axis=1)
+        # Rows are sorted by shape: a curve is a run of rows.
+        is_first = np.ones(len(table), dtype=np.bool_)
+        is_first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+        self._starts = np.append(np.flatnonzero(is_first), len(table))
+        self._keys = keys[is_first]
+        self._grid = lru_cache(maxsize=None)(self._build_grid)
+
+    @property
+    def num_curves(self) -> int:
+        """Curves of the table."""
+        return len(self._keys)
+
+    def curve_rows(self, curve: int) -> slice:
+        """The table's rows of one curve."""
+        return slice(int(self._starts[curve]), int(self._starts[curve + 1]))
+
+    def shape_seconds(
+        self,
+        curve: Mapping[str, float],
+        axes: Mapping[str, Array],
+        ideal_s: Array | None = None,
+    ) -> tuple[Array, Labels]:
+        """Seconds and label of each shape: ``[n]`` both; 0 where there is no work.
+
+        ``curve`` has one number for each of the kind's ``same`` and ``near`` columns, ``axes`` one
+        array ``[n]`` for each of its ``axes``. ``ideal_s`` replaces the roofline's bound of
+        these shapes where the true batch is only equivalent to them. Raises `ScenarioError` if no
+        measured curve shares the ``same`` columns.
+        """
+        has_work = np.all([axes[a] > 0 for a in self._kind.axes if a != "prefix_tokens"], axis=0)
+        axes = {name: np.where(has_work, axis, 1.0) for name, axis in axes.items()}
+        curves, weights, curve_code = self._curves_near(curve)
+        log_u = np.zeros(len(has_work))
+        codes = np.full(len(has_work), curve_code)
+        for index, weight in zip(curves, weights, strict=True):
+            curve_log_u, curve_codes = self._curve_log_u(int(index), axes)
+            log_u += weight * curve_log_u
+            codes = np.maximum(codes, curve_codes)
+        if ideal_s is None:
+            ideal_s = self._ideal({**_columns(curve, len(has_work)), **axes})
+        seconds = np.where(has_work, ideal_s / np.exp(log_u), 0.0)
+        return seconds, LABELS[np.where(has_work, codes, MEASURED)]
+
+    def columns_seconds(self, columns: Mapping[str, Array]) -> tuple[Array, Labels]:
+        """The same for shapes of any curves: every shape column is an array ``[n]``."""
+        names = (*self._kind.same, *self._kind.near)
+        keys = np.stack([columns[name] for name in names], axis=1)
+        curves, member = np.unique(keys, axis=0, return_inverse=True)
+        seconds, labels = np.empty(len(keys)), np.empty(len(keys), LABELS.dtype)
+        for index, key in enumerate(curves):
+            here = member.reshape(-1) == index
+            axes = {name: columns[name][here] for name in self._kind.axes}
+            curve = dict(zip(names, key.tolist(), strict=True))
+            seconds[here], labels[here] = self.shape_seconds(curve, axes)
+        return seconds, labels
+
+    def _curves_near(self, curve: Mapping[str, float]) -> tuple[NDArray[np.intp], Array, np.int8]:
+        same, near = self._kind.same, self._kind.near
+        key = np.array([curve[name] for name in (*same, *near)], np.float64)
+        exact = np.flatnonzero((self._keys == key).all(axis=1))
+        if exact.size:
+            return exact, np.ones(1), MEASURED
+        candidates = np.flatnonzero((self._keys[:, : len(same)] == key[: len(same)]).all(axis=1))
+        if not candidates.size:
+            known = np.unique(self._keys[:, : len(same)], axis=0)
+            choices = "; ".join(_described(same, row.tolist()) for row in known)
+            raise ScenarioError(
+                f"the {self.table.meta.gpu} {self.table.meta.kind} table has nothing at "
+                f"{_described(same, key.tolist())}; it has {choices}"
+            )
+        near_keys = np.log(self._keys[candidates, len(same) :])
+        rows, weights, is_inside = nearest(near_keys, np.log(key[len(same) :]), _NUM_NEIGHBOURS)
+        return candidates[rows], weights, FITTED if is_inside else EXTRAPOLATED
+
+    def _curve_log_u(self, curve: int, axes: Mapping[str, Array]) -> tuple[Array, Codes]:
+        return self._grid(curve)(self._coordinates(axes))
+
+    def _build_grid(self, curve: int) -> RaggedGrid:
+        rows = self.curve_rows(curve)
+        axes = {name: self.table.columns[name][rows] for name in self._kind.axes}
+        return RaggedGrid(np.stack(self._coordinates(axes), axis=1), self._log_u[rows])
+
+    def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
+        """The axes as the grid takes them, outermost first."""
+        return [np.log(axes[name]) for name in self._kind.axes]
+
+    def _ideal(self, shape: Mapping[str, Array]) -> Array:
+        meta = self.table.meta
+        return ideal_seconds(meta.kind, shape, self.gpu, meta.precision)
+
+
+def _columns(curve: Mapping[str, float], length: int) -> dict[str, Array]:
+    return {name: np.full(length, float(value)) for name, value in curve.items()}
+
+
+def _described(names: tuple[str, ...], values: list[float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in zip(names, values, strict=False))

@@ -1,0 +1,168 @@
+"""Lookups by kind, in the words of each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from costmodels.operator_tables.ideal import attention_work, roofline_seconds
+from costmodels.operator_tables.kinds import TableKind
+from costmodels.operator_tables.lookup import Labels, Lookup
+from costmodels.operator_tables.table import Array, OperatorTable
+
+# Up to here kernels pad rows to a tile of 16, 32, 64 or 128: time is a step function of rows.
+_STEP_ROWS = 128
+
+
+class GemmTable(Lookup):
+    """``[rows, inner] x [inner, outer]``."""
+
+    def seconds(self, rows: Array, inner: int, outer: int) -> tuple[Array, Labels]:
+        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        return self.shape_seconds({"n": outer, "k": inner}, {"m": rows})
+
+    def shape_seconds(
+        self,
+        curve: Mapping[str, float],
+        axes: Mapping[str, Array],
+        ideal_s: Array | None = None,
+    ) -> tuple[Array, Labels]:
+        """As `Lookup`, with rows padded up to the next measured count of the nearest curve."""
+        rows, nearest = axes["m"], self._curves_near(curve)[0][0]
+        measured = self.table.columns["m"][self.curve_rows(int(nearest))]
+        above = np.minimum(np.searchsorted(measured, rows), len(measured) - 1)
+        is_step = (rows >= measured[0]) & (rows <= min(_STEP_ROWS, measured[-1]))
+        padded = np.where(is_step, measured[above], rows)
+        seconds, labels = super().shape_seconds(curve, {"m": padded}, ideal_s)
+        is_between = (padded != rows) & (labels == "measured")
+        return seconds, np.where(is_between, "fitted", labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShape:
+    """The experts of one MoE layer; ``inter`` is the width before any split over ranks."""
+
+    hidden: int
+    inter: int
+    top_k: int
+    num_experts: int
+    tp: int = 1
+    ep: int = 1
+
+
+class GroupedGemmTable(Lookup):
+    """All expert kernels of one MoE layer: sorting tokens, both GEMMs, activation, weighted sum."""
+
+    def seconds(self, tokens: Array, experts: ExpertShape) -> tuple[Array, Labels]:
+        """Seconds of one layer and label, by number of tokens: ``[n]`` both."""
+        return self.shape_seconds(asdict(experts), {"tokens": tokens})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Attention heads of one rank; ``window`` 0 is full attention."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+
+
+class DecodeAttentionTable(Lookup):
+    """One new token a sequence, over its context."""
+
+    def seconds(self, seqs: Array, context_tokens: Array, heads: Heads) -> tuple[Array, Labels]:
+        """Seconds of one layer and label: ``[n]`` both, for sequences of equal context.
+
+        ``context_tokens`` counts the new token.
+        """
+        axes = {"seqs": seqs, "context_tokens": context_tokens}
+        return self.shape_seconds(asdict(heads), axes)
+
+    def decode_seconds(self, seqs: Array, context_sum: Array, heads: Heads) -> tuple[Array, Labels]:
+        """The same from the batch's sum of contexts, taken as spread evenly."""
+        return self.seconds(seqs, context_sum / np.maximum(seqs, 1.0), heads)
+
+
+class PrefillAttentionTable(Lookup):
+    """New tokens of each prompt over themselves and a cached prefix."""
+
+    def __init__(self, table: OperatorTable) -> None:
+        super().__init__(table)
+        self._has_prefixes = bool(table.columns["prefix_tokens"].any())
+
+    def seconds(
+        self, seqs: Array, new_tokens: Array, prefix_tokens: Array, heads: Heads
+    ) -> tuple[Array, Labels]:
+        """Seconds of one layer and label: ``[n]`` both, for equal prompts.
+
+        ``new_tokens`` and ``prefix_tokens`` are those of one prompt. A table without prefixes
+        answers with the utilisation of prompts with as many tokens and pairs.
+        """
+        new_sum = seqs * new_tokens
+        pairs = new_sum * (prefix_tokens + (new_tokens + 1) / 2)
+        kv_sum = seqs * (prefix_tokens + new_tokens)
+        if self._has_prefixes or heads.window or not prefix_tokens.any():
+            axes = {"seqs": seqs, "new_tokens": new_tokens, "prefix_tokens": prefix_tokens}
+            return self.shape_seconds(asdict(heads), axes)
+        return self.prefill_seconds(new_sum, pairs, kv_sum, heads)
+
+    def prefill_seconds(
+        self, new_sum: Array, pairs: Array, kv_sum: Array, heads: Heads
+    ) -> tuple[Array, Labels]:
+        """The same from sums: new tokens, query-key pairs, KV tokens read (prefix and new).
+
+        The three sums belong to exactly one batch of equal prompts; its utilisation is used.
+        """
+        called = np.maximum(new_sum, 1.0)
+        if self._has_prefixes:
+            new_tokens = (pairs - new_sum / 2) / np.maximum(kv_sum - new_sum / 2, 0.5)
+            prefix_tokens = np.maximum(pairs / called - (new_tokens + 1) / 2, 0.0)
+        else:
+            new_tokens, prefix_tokens = 2 * pairs / called - 1, np.zeros_like(pairs)
+        axes = {
+            "seqs": new_sum / np.maximum(new_tokens, 1.0),
+            "new_tokens": new_tokens,
+            "prefix_tokens": prefix_tokens,
+        }
+        shape = {name: np.full(len(pairs), float(size)) for name, size in asdict(heads).items()}
+        precision = self.table.meta.precision
+        work = attention_work(shape, precision, pairs, kv_sum, new_sum)
+        ideal_s = roofline_seconds(*work, self.gpu, precision)
+        return self.shape_seconds(asdict(heads), axes, ideal_s)
+
+    def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
+        # A prefix may be 0 tokens.
+        return [
+            np.log(axes["new_tokens"]),
+            np.log1p(axes["prefix_tokens"]),
+            np.log(axes["seqs"]),
+        ]
+
+
+class AllReduceTable(Lookup):
+    """A sum over all ranks of one node."""
+
+    def seconds(self, num_bytes: Array, ranks: int) -> tuple[Array, Labels]:
+        """Seconds of one call and label, by the bytes of one rank's input: ``[n]`` both."""
+        return self.shape_seconds({"ranks": ranks}, {"bytes": num_bytes})
+
+
+class ElementwiseTable(Lookup):
+    """Kernels that read and write rows."""
+
+    def seconds(self, rows: Array, bytes_per_row: float) -> tuple[Array, Labels]:
+        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        return self.shape_seconds({"bytes_per_row": bytes_per_row}, {"rows": rows})
+
+
+LOOKUPS: dict[TableKind, type[Lookup]] = {
+    "gemm": GemmTable,
+    "grouped_gemm": GroupedGemmTable,
+    "prefill_attention": PrefillAttentionTable,
+    "decode_attention": DecodeAttentionTable,
+    "all_reduce": AllReduceTable,
+    "elementwise": ElementwiseTable,
+}

@@ -1,0 +1,100 @@
+"""Operator tables on disk: one parquet file is one table, its metadata in the parquet schema."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from costmodels.gpu_spec import load_gpu
+from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
+from costmodels.operator_tables.table import (
+    FORMAT_VERSION,
+    LeaveOneOutError,
+    OperatorTable,
+    TableMeta,
+    operator_table,
+)
+from sim.errors import ScenarioError
+
+_KEY = b"fleetcast_operator_table"
+
+
+def save_table(table: OperatorTable, path: Path) -> None:
+    """Write ``table`` to ``path`` (a ``.parquet`` file), with its content hash."""
+    about = {
+        "meta": asdict(table.meta),
+        "error": table.error and asdict(table.error),
+        "num_points": len(table),
+        "content_hash": table.content_hash,
+    }
+    columns = pa.table({name: pa.array(array) for name, array in table.columns.items()})
+    pq.write_table(columns.replace_schema_metadata({_KEY: json.dumps(about)}), path)
+
+
+def load_table(path: Path) -> OperatorTable:
+    """Read a table and verify it.
+
+    Raises `ScenarioError` naming the file, the field and what is right: not such a file, another
+    format version, an unknown kind, GPU or field, columns that do not fit, a changed value.
+    """
+    try:
+        content = pq.read_table(path)
+    except (OSError, pa.ArrowException) as problem:
+        raise ScenarioError(f"{path}: cannot be read as parquet: {problem}") from problem
+    about = _about(path, content.schema.metadata or {})
+    try:
+        meta = _meta(about["meta"])
+        error_fields = about["error"]
+        error = LeaveOneOutError(**error_fields) if error_fields else None
+        columns = {
+            name: content[name].to_numpy().astype(np.float64) for name in content.column_names
+        }
+        table = operator_table(meta, columns, error)
+        load_gpu(meta.gpu)
+    except (TypeError, ValueError, KeyError, ScenarioError) as problem:
+        raise ScenarioError(f"{path}: {problem}") from problem
+    if about["num_points"] != len(table):
+        raise ScenarioError(
+            f"{path}: num_points is {about['num_points']}, but the file has {len(table)} points"
+        )
+    if about["content_hash"] != table.content_hash:
+        raise ScenarioError(
+            f"{path}: content_hash is {about['content_hash']}, but the content has "
+            f"{table.content_hash}: the file was changed after it was saved; import it again"
+        )
+    return table
+
+
+def _about(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    if _KEY not in metadata:
+        raise ScenarioError(
+            f"{path}: not an operator table: no {_KEY.decode()} in its parquet metadata; "
+            f"save_table writes such files"
+        )
+    try:
+        about = json.loads(metadata[_KEY])
+    except json.JSONDecodeError as error:
+        raise ScenarioError(f"{path}: {_KEY.decode()} is not JSON: {error}") from error
+    wanted = {"meta", "error", "num_points", "content_hash"}
+    if not isinstance(about, dict) or set(about) != wanted:
+        raise ScenarioError(f"{path}: {_KEY.decode()} must hold exactly {sorted(wanted)}")
+    version = about["meta"].get("format_version") if isinstance(about["meta"], dict) else None
+    if version != FORMAT_VERSION:
+        raise ScenarioError(f"{path}: format_version is {version!r}, not {FORMAT_VERSION}")
+    return about
+
+
+def _meta(fields: dict[str, Any]) -> TableMeta:
+    if fields.get("kind") not in KINDS:
+        raise ScenarioError(
+            f"kind is {fields.get('kind')!r}, not one of {', '.join(get_args(TableKind))}"
+        )
+    if fields.get("unit") != "s":
+        raise ScenarioError(f"unit is {fields.get('unit')!r}, not 's'")
+    return TableMeta(**{**fields, "precision": Precision(**fields["precision"])})
