@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from calibrate.engine_clock import clock_errors
 from calibrate.engine_rows import EngineRows
 from calibrate.gpu_fit import fit_efficiency
 from calibrate.host_fit import fit_host
-from costmodels.efficiency import Efficiency
+from costmodels.efficiency import Efficiency, FittedRange
 from costmodels.engine_profile import EngineProfile
 from sim.errors import ScenarioError
 
@@ -49,8 +49,24 @@ def fit_engine(
         fitted = fit_efficiency(overlapped, efficiency, profile)
         clocks = [clock_errors(rows, fitted, profile) for rows in logs]
         profile = fit_host(logs, clocks, profile)
-    errors = {
-        rows.name: float(np.nanmedian(np.abs(clock_errors(rows, fitted, profile).error)))
-        for rows in logs
-    }
+    errors = {}
+    for rows in logs:
+        error = clock_errors(rows, fitted, profile).error
+        if not np.isnan(error).all():  # else the host was never seen to wait for the GPU
+            errors[rows.name] = float(np.nanmedian(np.abs(error)))
+    fitted = replace(fitted, fitted_range=_range(logs))
     return EngineFit(profile=profile, efficiency=fitted, errors=errors)
+
+
+def _range(logs: Sequence[EngineRows]) -> FittedRange:
+    """The largest step and the longest mean context of any."""
+    tokens, context = 0.0, 0.0
+    for rows in logs:
+        c = rows.columns
+        tokens = max(tokens, float((c["decode_seqs"] + c["prefill_tokens"]).max()))
+        for held, seqs in (
+            (c["decode_context_tokens"], c["decode_seqs"]),
+            (c["prefill_context_tokens"] + c["prefill_tokens"], c["prefill_seqs"]),
+        ):
+            context = max(context, float((held / np.maximum(seqs, 1)).max()))
+    return FittedRange(int(tokens), int(context))

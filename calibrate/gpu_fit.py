@@ -35,7 +35,7 @@ _FARTHEST = 1.2
 """No constant moves by more than this factor's exponential (3.3 times) from where it starts."""
 _FAIR_ERROR = 0.01
 """Errors beyond this count less and less: a log has stalls that no constant explains."""
-_LARGEST_ERROR = 0.15
+_LARGEST_ERROR = 0.5
 _FEW = 8
 """A kind of step seen less often than this weighs less than one kind."""
 _PULL = 0.02

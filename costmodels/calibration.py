@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from costmodels.efficiency import Efficiency, load_efficiency
+from costmodels.efficiency import Efficiency, FittedRange, load_efficiency
 from costmodels.engine_profile import HOST_TERMS, SPREADS, EngineProfile, load_profile
 from costmodels.evidence import Evidence
 from costmodels.gpu_spec import GpuSpec
@@ -28,12 +28,15 @@ _KEYS = (
     "machine",
     "date",
     "inputs",
+    "range",
     "errors",
     "host",
     "spreads",
     "efficiency",
 )
-_CONSTANTS = tuple(f.name for f in fields(Efficiency) if f.name not in ("name", "evidence"))
+_CONSTANTS = tuple(
+    f.name for f in fields(Efficiency) if f.name not in ("name", "fitted_range", "evidence")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,7 @@ def save_calibration(calibration: Calibration, path: Path) -> str:
         "machine": calibration.machine,
         "date": calibration.date,
         "inputs": calibration.inputs,
+        "range": (efficiency.fitted_range or FittedRange(0, 0))._asdict(),
         "errors": {run: _rounded(error) for run, error in calibration.errors.items()},
         "host": {term: _rounded(getattr(profile, term)) for term in HOST_TERMS},
         "spreads": {name: [_rounded(v) for v in getattr(profile, name)] for name in SPREADS},
@@ -118,7 +122,11 @@ def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficienc
     # What no log of one device shows keeps the label it had.
     unseen = {name: base.evidence[name] for name in _CONSTANTS if name.startswith("all_reduce")}
     efficiency = replace(
-        base, name=path.stem, evidence=dict.fromkeys(_CONSTANTS, known) | unseen, **values
+        base,
+        name=path.stem,
+        fitted_range=FittedRange(**content["range"]),
+        evidence=dict.fromkeys(_CONSTANTS, known) | unseen,
+        **values,
     )
     spreads = {name: tuple(content["spreads"][name]) for name in SPREADS}
     terms: dict[str, Any] = {**content["host"], **spreads}

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from costmodels.datafile import read_data
 from costmodels.evidence import Evidence, Source
 from costmodels.gpu_spec import GpuSpec
 from sim.throttle import PowerThrottle
+
+
+class FittedRange(NamedTuple):
+    """The largest steps and contexts that constants were fitted to; beyond, they extrapolate."""
+
+    step_tokens: int
+    context_tokens: int
+    """Of one sequence, on average over a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,8 @@ class Efficiency:
     throttle_recovery_s: float
     throttle_full_load: float
     """Compute-bound share of a step from which the power limit is reached."""
+    fitted_range: FittedRange | None = None
+    """None for constants that were not fitted."""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     @property
@@ -102,7 +113,7 @@ def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
     """
     content = read_data("efficiency.yaml")
     generic = content["generic"]
-    name = "generic"
+    name, fitted_range = "generic", None
     values = {constant: row["value"] for constant, row in generic.items()}
     evidence = {
         constant: Evidence(label=row["label"], source=row["source"])
@@ -115,11 +126,12 @@ def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
         if carried or gpu.name in block["gpus"]:
             name = fitted_name
             values |= block["constants"]
+            fitted_range = FittedRange(**block["range"])
             known = Evidence(
                 label="extrapolated" if carried else block["label"], source=block["source"]
             )
             evidence |= dict.fromkeys(block["constants"], known)
-    wanted = {item.name for item in fields(Efficiency)} - {"name", "evidence"}
+    wanted = {item.name for item in fields(Efficiency)} - {"name", "fitted_range", "evidence"}
     if set(values) != wanted:
         raise ValueError(f"efficiency.yaml: constants differ: {sorted(set(values) ^ wanted)}")
-    return Efficiency(name=name, evidence=evidence, **values)
+    return Efficiency(name=name, fitted_range=fitted_range, evidence=evidence, **values)

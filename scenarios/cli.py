@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 EXIT_BAD_INPUT = 2
 EXIT_SLO_MISSED = 3
+EXIT_BEYOND_TOLERANCE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
@@ -180,6 +181,53 @@ def validate(
         out=out,
         as_json=as_json,
     )
+
+
+@app.command()
+def compare(
+    run: Annotated[Path, typer.Argument(help="Result folder of a simulation.")],
+    measured: Annotated[Path, typer.Argument(help="Results of a load test, gzipped or not.")],
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Exit with {EXIT_BEYOND_TOLERANCE} if a relative error is larger: 0.1, or "
+            "ttft=0.1; may repeat."
+        ),
+    ] = None,
+    measured_format: Annotated[
+        str | None,
+        typer.Option(
+            help="vllm-bench, guidellm, aiperf, sglang-bench, vllm-prometheus or csv. Default: "
+            "recognised."
+        ),
+    ] = None,
+    run_name: Annotated[
+        str | None, typer.Option("--run", help="Which run, where there are several.")
+    ] = None,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Compare a simulation with the results of a real load test, and print the errors.
+
+    Exit codes: 0 done; 2 the input cannot be used; 4 an error is beyond --tolerance.
+    """
+    from scenarios.compare_command import run_compare
+
+    if output_format not in ("text", "json"):
+        raise typer.BadParameter(
+            f"{output_format!r} is neither text nor json", param_hint="--format"
+        )
+    beyond = run_compare(
+        run,
+        measured,
+        tolerances=tolerance or [],
+        measured_format=measured_format,
+        run=run_name,
+        as_json=output_format == "json",
+    )
+    for line in beyond:
+        typer.echo(line, err=True)
+    if beyond:
+        raise typer.Exit(EXIT_BEYOND_TOLERANCE)
 
 
 calibrate_app = typer.Typer(

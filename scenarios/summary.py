@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from costmodels.efficiency import FittedRange
 from costmodels.evidence import LABELS
 from scenarios import __version__
 from scenarios.build import Build
@@ -35,7 +36,7 @@ def summarise(
     wall_s: float,
 ) -> dict[str, Any]:
     """Everything a reader needs to judge a run, as plain JSON values."""
-    shares = _evidence_shares(build, books, metrics)
+    shares = _evidence_shares(build, books, metrics, log)
     label = next((name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE), None)
     figures = latency_figures(log, metrics) + rate_figures(log, metrics, build) + state_figures(log)
     for figure in figures:
@@ -143,7 +144,9 @@ def _saturation(log: RunLog) -> dict[str, float | None] | None:
     }
 
 
-def _evidence_shares(build: Build, books: TimeBooks, metrics: RequestMetrics) -> dict[str, float]:
+def _evidence_shares(
+    build: Build, books: TimeBooks, metrics: RequestMetrics, log: RunLog
+) -> dict[str, float]:
     """Share of finished requests' served time by evidence label; waiting has none of its own."""
     labels = build.cost.evidence()
     prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
@@ -153,8 +156,30 @@ def _evidence_shares(build: Build, books: TimeBooks, metrics: RequestMetrics) ->
         if ns and not waits_only(account):
             label = labels.get(account, prefill_label)
             shares[label] = shares.get(label, 0.0) + ns
+    beyond = shares.get("fitted", 0.0) * _share_beyond(log, build.cost.efficiency.fitted_range)
+    if beyond:
+        shares["fitted"] -= beyond
+        shares["extrapolated"] = shares.get("extrapolated", 0.0) + beyond
     total = sum(shares.values())
     return {label: shares[label] / total for label in LABELS if label in shares}
+
+
+def _share_beyond(log: RunLog, fitted: FittedRange | None) -> float:
+    """Share of GPU time in steps larger, or on longer contexts, than any fitted to."""
+    if fitted is None:
+        return 0.0
+    total_ns = beyond_ns = 0
+    for steps in log.steps:
+        for c in steps.chunks():
+            prefill_kv = c["prefill_context_tokens"] + c["prefill_tokens"]
+            beyond = (
+                (c["decode_seqs"] + c["prefill_tokens"] > fitted.step_tokens)
+                | (c["decode_context_tokens"] > fitted.context_tokens * c["decode_seqs"])
+                | (prefill_kv > fitted.context_tokens * c["prefill_seqs"])
+            )
+            total_ns += int(c["gpu_ns"].sum())
+            beyond_ns += int(c["gpu_ns"][beyond].sum())
+    return beyond_ns / total_ns if total_ns else 0.0
 
 
 def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:

@@ -18,6 +18,7 @@ from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.step_seconds import step_seconds
 from sim import accounts
+from sim.clock import to_ns
 from sim.errors import ScenarioError
 from sim.protocols import StepCost, StepPrice
 from sim.shape import StepShape, causal_pairs
@@ -171,13 +172,20 @@ def test_more_work_never_costs_less(case: tuple[str, str, int]) -> None:
 
 def test_host_terms_follow_the_launch_mode() -> None:
     dense, moe = compiled("llama-3.1-8b", "h200", 1), compiled("qwen3-30b-a3b", "h200", 1)
-    assert dense.price(decode(8, 100))[1:4] == (1_200_000, 1_000_000, 0)
-    assert dense.price(prefill(500))[1:4] == (1_500_000, 32 * 297_100, 300_000)
-    assert dense.price(prefill(513))[1:4] == (1_500_000, 32 * 754_400, 300_000)
-    assert dense.price(decode(513, 100))[1:4] == (1_500_000, 32 * 754_400, 0)
-    assert moe.price(prefill(513)).launch_ns == 48 * 1_405_000
-    assert dense.schedule_ns(100) == 43_110 + 100 * 12_900
-    assert dense.update_ns(100) == 30_000 + 38_840 + 100 * 7_821
+    p = dense.profile
+    graph_ns, other_ns, tail_ns = (
+        to_ns(term) for term in (p.full_graph_delay_s, p.other_delay_s, p.prefill_tail_s)
+    )
+    piecewise_ns = to_ns(32 * p.piecewise_launch_per_layer_s)
+    eager_ns = to_ns(32 * p.eager_launch_per_dense_layer_s)
+    assert dense.price(decode(8, 100))[1:4] == (graph_ns, to_ns(p.full_graph_launch_s), 0)
+    assert dense.price(prefill(500))[1:4] == (other_ns, piecewise_ns, tail_ns)
+    assert dense.price(prefill(513))[1:4] == (other_ns, eager_ns, tail_ns)
+    assert dense.price(decode(513, 100))[1:4] == (other_ns, eager_ns, 0)
+    assert moe.price(prefill(513)).launch_ns == to_ns(48 * p.eager_launch_per_moe_layer_s)
+    assert dense.schedule_ns(100) == to_ns(p.schedule_base_s + 100 * p.schedule_per_running_s)
+    spent_s = p.driver_s + p.update_base_s + 100 * p.update_per_seq_s
+    assert dense.update_ns(100) == to_ns(spent_s)
 
 
 def test_launches_scatter_around_their_mean() -> None:

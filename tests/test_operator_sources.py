@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.operator_tables import OperatorTable, operator_table, save_table
-from costmodels.operator_tables.ideal import Precision
-from costmodels.operator_tables.table import TableMeta
+from costmodels.operator_tables.kinds import Precision
+from costmodels.operator_tables.store import save_table
+from costmodels.operator_tables.table import OperatorTable, TableMeta, operator_table
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from sim import accounts

@@ -144,7 +144,13 @@ def _conversations() -> tuple[RequestTable, list[str]]:
 
 def _step_lines(run: str, log: RunLog) -> list[str]:
     steps = log.steps[0].columns()
-    plan_s, visible_s = steps["plan_ns"] / 1e9, log.steps[0].step_visible_ns() / 1e9
+    cost = log.pool.cost
+    schedule_ns = np.array([cost.schedule_ns(n) for n in steps["running"].tolist()])
+    seqs = (steps["decode_seqs"] + steps["prefill_seqs"]).tolist()
+    update_ns = np.array([cost.update_ns(n) for n in seqs])
+    plan_ns, visible_ns = steps["plan_ns"], log.steps[0].step_visible_ns()
+    times_ns = (plan_ns, plan_ns + schedule_ns, visible_ns - update_ns, visible_ns)
+    times_s = zip(*((ns / 1e9).tolist() for ns in times_ns), strict=True)
     names = [
         *("prefill_tokens", "prefill_seqs", "decode_seqs", "decode_context_tokens"),
         *("prefill_context_tokens", "prefill_pairs", "running", "waiting", "preempted"),
@@ -152,8 +158,8 @@ def _step_lines(run: str, log: RunLog) -> list[str]:
     ]
     counts = zip(*(steps[name].tolist() for name in names), strict=True)
     return [
-        ",".join(map(str, (run, plan, plan, visible, visible, *count)))
-        for plan, visible, count in zip(plan_s.tolist(), visible_s.tolist(), counts, strict=True)
+        ",".join(map(str, (run, *times, *count)))
+        for times, count in zip(times_s, counts, strict=True)
     ]
 
 

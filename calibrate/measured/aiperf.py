@@ -1,0 +1,193 @@
+"""Results of AIPerf: ``profile_export.jsonl``, a request a line, or ``profile_export_aiperf.json``.
+
+Its inter_token_latency is one value a request, (latency - ttft)/(tokens - 1): what is TPOT here.
+Its inter_chunk_latency has every gap between responses: what is ITL here. Every value has its unit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrate.measured.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
+from calibrate.measured.values import Fields, as_number, parse_documents, printable
+from sim.errors import TraceError
+
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "µs", "microseconds"), 1e-6),
+    **dict.fromkeys(("ns", "nanoseconds"), 1e-9),
+}
+_PER_S = dict.fromkeys(("requests/sec", "requests/s", "tokens/sec", "tokens/s", "1/s"), 1.0)
+_TOKENS = dict.fromkeys(("tokens", "token"), 1.0)
+_METRICS = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
+    "e2e": "request_latency",
+}
+_RATES = {
+    "request_throughput": "request_throughput",
+    "output_throughput": "output_token_throughput",
+}
+_LENGTHS = {"prompt_tokens": "input_sequence_length", "output_tokens": "output_sequence_length"}
+
+
+def looks_like_aiperf(first: Fields) -> bool:
+    """Whether an object is a request or a summary of this tool."""
+    metadata = first.values.get("metadata")
+    if isinstance(metadata, dict) and "request_start_ns" in metadata:
+        return True
+    summaries = [first.values.get(name) for name in (*_METRICS.values(), *_RATES.values())]
+    return any(isinstance(summary, dict) and "unit" in summary for summary in summaries)
+
+
+def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
+    """The one run of a file. Raises TraceError."""
+    documents = parse_documents(text, path)
+    name = printable(path.name.partition(".")[0])
+    if "metadata" in documents[0]:
+        return [_of_requests(documents, name, str(path))]
+    if len(documents) > 1:
+        raise TraceError(
+            f"{documents[1].where}: a second object; expected one summary, or requests"
+        )
+    return [_of_summary(documents[0], name)]
+
+
+def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:
+    """Warm-up requests are left out; cancelled and failed ones are counted as failed."""
+    columns: dict[str, list[float]] = {key: [] for key in ("start", "end", *_METRICS, *_LENGTHS)}
+    gaps: list[float] = []
+    failed, origin_ns = 0, None
+    for document in documents:
+        metadata = document.child("metadata")
+        if metadata is None:
+            document.fail("metadata", "an object")
+        if metadata.text("benchmark_phase") in ("warmup", "warm-up"):
+            continue
+        if "error" in document or metadata.values.get("was_cancelled") is True:
+            failed += 1
+            continue
+        metrics = document.child("metrics")
+        if metrics is None:
+            document.fail("metrics", "an object")
+        times_ns = [_ns(metadata, f"request_{time}_ns") for time in ("start", "end")]
+        origin_ns = times_ns[0] if origin_ns is None else origin_ns
+        for key, time_ns in zip(("start", "end"), times_ns, strict=True):
+            columns[key].append((time_ns - origin_ns) / 1e9)
+        for key, field in _METRICS.items():
+            if key == "itl":
+                gaps += _gaps_s(metrics.child(field))
+            else:
+                columns[key].append(_value(metrics.child(field), _SECONDS))
+        for key, field in _LENGTHS.items():
+            columns[key].append(_value(metrics.child(field), _TOKENS))
+    arrays = {key: np.array(values, np.float64) for key, values in columns.items()}
+    completed = len(arrays["start"])
+    if not completed and not failed:
+        raise TraceError(f"{where}: warm-up requests only; expected measured ones")
+    start, end = arrays["start"], arrays["end"]
+    tpot_s = tpot_of(arrays["ttft"], arrays["e2e"], arrays["output_tokens"])
+    return MeasuredRun(
+        name=name,
+        tool="AIPerf, requests",
+        latency_from="send",
+        arrival_s=start,
+        prompt_tokens=arrays["prompt_tokens"],
+        output_tokens=arrays["output_tokens"],
+        ttft_s=arrays["ttft"],
+        tpot_s=np.where(np.isnan(arrays["tpot"]), tpot_s, arrays["tpot"]),
+        e2e_s=arrays["e2e"],
+        gaps_s=np.array(gaps, np.float64) if gaps else None,
+        duration_s=max(float(end.max() - start.min()), 0.0) if completed else None,
+        completed=completed,
+        failed=failed,
+    )
+
+
+def _of_summary(document: Fields, name: str) -> MeasuredRun:
+    summary: dict[tuple[str, str], float] = {}
+    for metric, field in _METRICS.items():
+        stats = document.child(field)
+        for statistic in STATISTICS if stats is not None else ():
+            value = _value(stats, _SECONDS, "avg" if statistic == "mean" else statistic)
+            if not np.isnan(value):
+                summary[metric, statistic] = value
+    for scalars, scale, statistic in ((_RATES, _PER_S, "value"), (_LENGTHS, _TOKENS, "mean")):
+        for metric, field in scalars.items():
+            value = _value(document.child(field), scale, "avg")
+            if not np.isnan(value):
+                summary[metric, statistic] = value
+    requests, errors = (
+        _scalar(document, field) for field in ("request_count", "error_request_count")
+    )
+    if requests is None:
+        document.fail("request_count", "an object with avg, how many requests succeeded")
+    duration_s = _value(document.child("benchmark_duration"), _SECONDS, "avg")
+    return MeasuredRun(
+        name=name,
+        tool="AIPerf, summary",
+        conditions=_conditions(document),
+        latency_from="send",
+        percentiles=LINEAR,
+        summary=summary,
+        duration_s=None if np.isnan(duration_s) else duration_s,
+        completed=int(requests),
+        failed=int(errors or 0),
+    )
+
+
+def _value(metric: Fields | None, scales: dict[str, float], name: str = "value") -> float:
+    """A value in seconds, per second or tokens, by its unit; NaN where there is none."""
+    value = None if metric is None else metric.number(name)
+    return float("nan") if metric is None or value is None else value * _scale(metric, scales)
+
+
+def _ns(metadata: Fields, name: str) -> int:
+    """Whole nanoseconds: as a number with a point, times since 1970 lose a quarter microsecond."""
+    value = metadata.values.get(name)
+    if type(value) is not int or as_number(value) is None:
+        metadata.fail(name, "whole nanoseconds since 1970")
+    return value
+
+
+def _gaps_s(metric: Fields | None) -> list[float]:
+    if metric is None or "value" not in metric:
+        return []
+    values = metric.numbers("value")
+    assert values is not None
+    gaps: list[float] = (values * _scale(metric, _SECONDS)).tolist()
+    return gaps
+
+
+def _scale(metric: Fields, scales: dict[str, float]) -> float:
+    unit = metric.values.get("unit")
+    if not isinstance(unit, str) or unit.lower() not in scales:
+        metric.fail("unit", f"one of {', '.join(scales)}")
+    return scales[unit.lower()]
+
+
+def _scalar(document: Fields, field: str) -> float | None:
+    metric = document.child(field)
+    return None if metric is None else metric.number("avg")
+
+
+def _conditions(document: Fields) -> dict[str, str | float]:
+    """Model, rate and concurrency out of ``input_config``, as far as they are where they were."""
+    config: Any = document.values.get("input_config")
+    parts = (
+        [config.get(part) for part in ("endpoint", "loadgen")] if isinstance(config, dict) else []
+    )
+    endpoint, load = (Fields("", p if isinstance(p, dict) else {}) for p in (parts or [None, None]))
+    found = {
+        "rate" if name == "request_rate" else name: value
+        for name, value in load.display("request_rate", "concurrency").items()
+    }
+    models = endpoint.values.get("model_names")
+    if isinstance(models, list) and models and isinstance(models[0], str):
+        found["model"] = printable(models[0])
+    return found

@@ -1,0 +1,75 @@
+"""Read the results of a load test in any known format, recognised by what is in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from calibrate.measured.aiperf import looks_like_aiperf, read_aiperf
+from calibrate.measured.guidellm import looks_like_guidellm, read_guidellm
+from calibrate.measured.prometheus import looks_like_prometheus, read_prometheus
+from calibrate.measured.request_csv import looks_like_request_csv, read_request_csv
+from calibrate.measured.run import MeasuredRun, with_unique_names
+from calibrate.measured.sglang_bench import looks_like_sglang_bench, read_sglang_bench
+from calibrate.measured.values import Fields, parse_documents, read_text
+from calibrate.measured.vllm_bench import looks_like_vllm_bench, read_vllm_bench
+from sim.errors import TraceError
+from workloads.rows import shown
+
+FORMATS = {
+    "vllm-bench": "JSON of vllm bench serve, detailed or not, one object or one a line",
+    "guidellm": "JSON of GuideLLM, with a list of benchmarks",
+    "aiperf": "profile_export.jsonl or profile_export_aiperf.json of AIPerf",
+    "sglang-bench": "JSON lines of SGLang's bench_serving, with details or not",
+    "vllm-prometheus": "metrics of a vLLM server in Prometheus text, names like vllm:...",
+    "csv": "a request a row; columns such as arrival_s, output_tokens, ttft_s, e2e_ms",
+}
+"""Known formats and what each looks like."""
+
+_READERS: dict[str, Callable[[str, Path], list[MeasuredRun]]] = {
+    "vllm-bench": read_vllm_bench,
+    "guidellm": read_guidellm,
+    "aiperf": read_aiperf,
+    "sglang-bench": read_sglang_bench,
+    "vllm-prometheus": read_prometheus,
+    "csv": read_request_csv,
+}
+_OF_JSON: dict[str, Callable[[Fields], bool]] = {
+    "guidellm": looks_like_guidellm,
+    "aiperf": looks_like_aiperf,
+    "sglang-bench": looks_like_sglang_bench,
+    "vllm-bench": looks_like_vllm_bench,
+}
+
+
+def read_measured(path: str | Path, *, format: str | None = None) -> list[MeasuredRun]:  # noqa: A002
+    """The runs of a file, gzipped or not, each with a name of its own.
+
+    ``format`` is a key of FORMATS, or None to recognise it. Raises TraceError for a file that
+    cannot be read as its format.
+    """
+    path = Path(path)
+    if format is not None and format not in _READERS:
+        raise TraceError(f"unknown format {shown(format)}; known formats:\n{_known()}")
+    text = read_text(path)
+    return with_unique_names(_READERS[format or _detected(text, path)](text, path))
+
+
+def _detected(text: str, path: Path) -> str:
+    """The key of FORMATS that fits what a file holds. Raises TraceError where not just one does."""
+    start = text.lstrip()
+    if start.startswith("{"):
+        first = parse_documents(text, path)[0]
+        found = [name for name, looks in _OF_JSON.items() if looks(first)]
+    elif looks_like_prometheus(text):
+        found = ["vllm-prometheus"]
+    else:
+        found = ["csv"] if looks_like_request_csv(start.split("\n", 1)[0]) else []
+    if len(found) == 1:
+        return found[0]
+    why = f"fits several formats ({', '.join(found)})" if found else "format not recognised"
+    raise TraceError(f"{path}: {why}; known formats:\n{_known()}")
+
+
+def _known() -> str:
+    return "\n".join(f"  {name}: {looks}" for name, looks in FORMATS.items())

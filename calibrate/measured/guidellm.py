@@ -1,0 +1,196 @@
+"""Results of GuideLLM: JSON with a list of benchmarks, of version 2 or older.
+
+Its time_per_output_token_ms includes the first token, and its inter_token_latency_ms is each
+request's mean gap; both weigh a request by its tokens. Where every request's times are there, TPOT
+and E2E are worked out from them; ITL, and all of a file without requests, keep that convention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from calibrate.measured.run import (
+    ITL_MEANS,
+    STATISTICS,
+    TPOT_EXCLUDES,
+    TPOT_INCLUDES,
+    MeasuredRun,
+    tpot_of,
+)
+from calibrate.measured.values import Fields, parse_documents
+
+_METRICS = {
+    "ttft": ("time_to_first_token_ms", 1e-3),
+    "tpot": ("time_per_output_token_ms", 1e-3),
+    "itl": ("inter_token_latency_ms", 1e-3),
+    "e2e": ("request_latency", 1.0),
+}
+_RATES = {
+    "request_throughput": "requests_per_second",
+    "output_throughput": "output_tokens_per_second",
+}
+_LENGTHS = {"prompt_tokens": "prompt_token_count", "output_tokens": "output_token_count"}
+_TIMES = {
+    "start": ("request_start", "start_time"),
+    "first": ("first_token_iteration", "first_token_time"),
+    "last": ("last_token_iteration", "last_token_time"),
+    "end": ("request_end", "end_time"),
+}
+"""Seconds since 1970: the name in ``info.timings``, and in a request of an older file."""
+_NEWEST = 2
+
+
+def looks_like_guidellm(first: Fields) -> bool:
+    """Whether an object has the fields of this tool."""
+    return isinstance(first.values.get("benchmarks"), list)
+
+
+def read_guidellm(text: str, path: Path) -> list[MeasuredRun]:
+    """The benchmarks of a file, a run each. Raises TraceError."""
+    document = parse_documents(text, path)[0]
+    tool = "GuideLLM"
+    metadata = document.child("metadata")
+    if metadata is not None:
+        if (metadata.number("version") or 0) > _NEWEST:
+            metadata.fail("version", f"at most {_NEWEST}, the newest layout that is known")
+        tool = f"GuideLLM {metadata.text('guidellm_version') or ''}".strip()
+    if not document.children("benchmarks"):
+        document.fail("benchmarks", "a list with a benchmark or more")
+    args = document.child("args")
+    model = {} if args is None else args.display("model")
+    return [_run(benchmark, tool, model) for benchmark in document.children("benchmarks")]
+
+
+def _run(benchmark: Fields, tool: str, model: dict[str, str | float]) -> MeasuredRun:
+    metrics = benchmark.child("metrics")
+    if metrics is None:
+        benchmark.fail("metrics", "an object")
+    strategy = _strategy(benchmark)
+    completed, failed, cut_off = (
+        _number_of(benchmark, metrics, status) for status in ("successful", "errored", "incomplete")
+    )
+    note = f"{cut_off} requests were cut off when the benchmark ended, and are left out"
+    run = MeasuredRun(
+        name=" ".join(_short(value) for value in strategy.values()) or "benchmark",
+        tool=f"{tool}, summary",
+        conditions={**model, **_model(benchmark), **strategy},
+        latency_from="send",
+        tpot_convention=TPOT_INCLUDES,
+        itl_convention=ITL_MEANS,
+        summary=_summary(metrics),
+        duration_s=_duration_s(benchmark),
+        completed=completed,
+        failed=failed,
+        notes=(note,) if cut_off else (),
+    )
+    groups = benchmark.child("requests")
+    requests = [] if groups is None else groups.children("successful")
+    # A file may keep a sample of the requests, or none; its statistics are of all.
+    if not requests or len(requests) < completed:
+        return run
+    return replace(_with_requests(run, requests), tool=f"{tool}, requests")
+
+
+def _with_requests(run: MeasuredRun, requests: list[Fields]) -> MeasuredRun:
+    rows = np.array([_row(request) for request in requests], np.float64)
+    start, first, last, end, prompt_tokens, output_tokens = rows.T
+    tpot_s = tpot_of(first, last, output_tokens)
+    has_tpot = not np.isnan(tpot_s).all()
+    return replace(
+        run,
+        tpot_convention=TPOT_EXCLUDES if has_tpot else TPOT_INCLUDES,
+        arrival_s=start,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        ttft_s=np.maximum(first - start, 0.0),
+        tpot_s=tpot_s if has_tpot else None,
+        e2e_s=np.maximum(end - start, 0.0),
+    )
+
+
+def _row(request: Fields) -> list[float]:
+    info = request.child("info")
+    timings = None if info is None else info.child("timings")
+    row = []
+    for new, old in _TIMES.values():
+        value = request.number(old) if timings is None else timings.number(new)
+        row.append(np.nan if value is None else value)
+    for kind, metrics in (("prompt_tokens", "input_metrics"), ("output_tokens", "output_metrics")):
+        value = request.number(kind)
+        if value is None and (counted := request.child(metrics)) is not None:
+            value = counted.number("total_tokens")
+            value = counted.number("text_tokens") if value is None else value
+        row.append(np.nan if value is None else value)
+    return row
+
+
+def _number_of(benchmark: Fields, metrics: Fields, status: str) -> int:
+    """How many requests ended so: from the totals, else what latency is over, else the rows."""
+    totals = benchmark.child("request_totals")
+    if totals is not None and status in totals:
+        return totals.count(status) or 0
+    latency = metrics.child("request_latency")
+    of_status = None if latency is None else latency.child(status)
+    if of_status is not None and "count" in of_status:
+        return of_status.count("count") or 0
+    groups = benchmark.child("requests")
+    return 0 if groups is None else len(groups.children(status))
+
+
+def _summary(metrics: Fields) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+
+    def add(metric: str, written: str, scale: float, statistics: tuple[str, ...]) -> None:
+        by_status = metrics.child(written)
+        ok = None if by_status is None else by_status.child("successful")
+        if ok is None:
+            return
+        percentiles = ok.child("percentiles")
+        for statistic in statistics:
+            is_mean = statistic in ("mean", "value")
+            source = ok if is_mean else percentiles
+            value = None if source is None else source.number("mean" if is_mean else statistic)
+            if value is not None:
+                found[metric, statistic] = value * scale
+
+    for metric, (written, scale) in _METRICS.items():
+        add(metric, written, scale, STATISTICS)
+    for metric, written in _RATES.items():
+        add(metric, written, 1.0, ("value",))
+    for metric, written in _LENGTHS.items():
+        add(metric, written, 1.0, ("mean",))
+    return found
+
+
+def _duration_s(benchmark: Fields) -> float | None:
+    start_s, end_s = benchmark.number("start_time"), benchmark.number("end_time")
+    return None if start_s is None or end_s is None else max(end_s - start_s, 0.0)
+
+
+def _strategy(benchmark: Fields) -> dict[str, str | float]:
+    """How load was made; rate in requests/s."""
+    for parent in ("config", "args"):
+        config = benchmark.child(parent)
+        strategy = None if config is None else config.child("strategy")
+        if strategy is not None:
+            found = strategy.display("type_", "rate", "streams", "max_concurrency")
+            names = {
+                "type_": "strategy",
+                "streams": "concurrency",
+                "max_concurrency": "concurrency",
+            }
+            return {names.get(name, name): value for name, value in found.items()}
+    return {}
+
+
+def _model(benchmark: Fields) -> dict[str, str | float]:
+    config = benchmark.child("config")
+    backend = None if config is None else config.child("backend")
+    return {} if backend is None else backend.display("model")
+
+
+def _short(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,161 @@
+"""Metrics of a vLLM server in Prometheus text: everything since the server started.
+
+Histograms give means exactly, and percentiles by linear interpolation within their buckets; a
+percentile beyond the last bucket is not known. Rates are not known, since a scrape has no
+duration. Engines are added up; models are runs of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calibrate.measured.run import IN_BUCKETS, MeasuredRun
+from calibrate.measured.values import as_number, printable
+from sim.errors import TraceError
+from workloads.rows import shown
+
+_PREFIX = "vllm:"
+_METRICS = {
+    "ttft": ("time_to_first_token_seconds",),
+    "tpot": ("request_time_per_output_token_seconds",),
+    # The second is the older name of the first.
+    "itl": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
+    "e2e": ("e2e_request_latency_seconds",),
+}
+_LENGTHS = {
+    "prompt_tokens": "request_prompt_tokens",
+    "output_tokens": "request_generation_tokens",
+}
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_COUNTERS = ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits")
+_SUCCEEDED = ("stop", "length")
+_SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?\s*")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(slots=True)
+class _Histogram:
+    """Counts up to each bound, which is in the metric's unit; the last may be infinite."""
+
+    counts: dict[float, float] = field(default_factory=lambda: defaultdict(float))
+    total: float = 0.0
+    count: float = 0.0
+
+
+@dataclass(slots=True)
+class _Samples:
+    """What one model's server said."""
+
+    histograms: dict[str, _Histogram] = field(default_factory=lambda: defaultdict(_Histogram))
+    counters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    finished: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Requests by the reason they finished for."""
+
+
+def looks_like_prometheus(text: str) -> bool:
+    """Whether a line is a sample of a vLLM metric."""
+    return text.startswith(_PREFIX) or f"\n{_PREFIX}" in text
+
+
+def read_prometheus(text: str, path: Path) -> list[MeasuredRun]:
+    """A run for each model. Raises TraceError naming file, line and metric."""
+    models: dict[str, _Samples] = defaultdict(_Samples)
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith(_PREFIX):
+            continue  # comments, and metrics of the process
+        match = _SAMPLE.fullmatch(line.strip())
+        if match is None:
+            raise TraceError(
+                f"{path}, line {number}: {shown(line)}; expected a metric, its labels and a value"
+            )
+        labels = dict(_LABEL.findall(match["labels"] or ""))
+        name = match["name"].removeprefix(_PREFIX)
+        model = printable(labels.get("model_name", "model"))
+        _add(models[model], f"{path}, line {number}", name, labels, match["value"])
+    if not models:
+        raise TraceError(f"{path}: no metric whose name starts with {_PREFIX}")
+    return [_run(samples, model, path) for model, samples in models.items()]
+
+
+def _add(samples: _Samples, where: str, name: str, labels: dict[str, str], text: str) -> None:
+    known = {*_LENGTHS.values(), *(name for names in _METRICS.values() for name in names)}
+    base, _, part = name.rpartition("_")
+    counter = name.removesuffix("_total")
+    is_histogram = base in known and part in ("bucket", "sum", "count")
+    if not is_histogram and counter not in (*_COUNTERS, "request_success"):
+        return
+    value = as_number(_float(text))
+    if value is None:
+        raise TraceError(f"{where}: {name} is {shown(text)}; expected a number, 0 or more")
+    if counter in _COUNTERS:
+        samples.counters[counter] += value
+    elif counter == "request_success":
+        samples.finished[labels.get("finished_reason", "stop")] += value
+    elif part == "bucket":
+        bound = _float(labels.get("le", ""))
+        if bound is None or not bound >= 0:
+            raise TraceError(f"{where}: le is {shown(labels.get('le'))}; expected a bucket's bound")
+        samples.histograms[base].counts[bound] += value
+    elif part == "sum":
+        samples.histograms[base].total += value
+    else:
+        samples.histograms[base].count += value
+
+
+def _run(samples: _Samples, model: str, path: Path) -> MeasuredRun:
+    summary: dict[tuple[str, str], float] = {}
+    for metric, names in _METRICS.items():
+        name = next((name for name in names if name in samples.histograms), None)
+        if name is not None:
+            of_metric = _statistics(samples.histograms[name], f"{path}: {_PREFIX}{name}")
+            summary |= {(metric, statistic): value for statistic, value in of_metric.items()}
+    for kind, name in _LENGTHS.items():
+        lengths = samples.histograms.get(name)
+        if lengths is not None and lengths.count:
+            summary[kind, "mean"] = lengths.total / lengths.count
+    finished = samples.finished
+    completed = sum(finished.get(reason, 0.0) for reason in _SUCCEEDED)
+    if not finished and "e2e_request_latency_seconds" in samples.histograms:
+        completed = samples.histograms["e2e_request_latency_seconds"].count
+    return MeasuredRun(
+        name=model,
+        tool="vLLM metrics",
+        conditions={"model": model, **samples.counters},
+        latency_from="arrival",
+        percentiles=IN_BUCKETS,
+        summary=summary,
+        completed=int(completed),
+        failed=int(sum(finished.values()) - sum(finished.get(r, 0.0) for r in _SUCCEEDED)),
+        notes=("the metrics are of all requests since the server started, warm-up too",),
+    )
+
+
+def _statistics(histogram: _Histogram, where: str) -> dict[str, float]:
+    if not histogram.count:
+        return {}
+    found = {"mean": histogram.total / histogram.count}
+    bounds = sorted(histogram.counts)
+    counts = [histogram.counts[bound] for bound in bounds]
+    if any(later < earlier for earlier, later in itertools.pairwise(counts)):
+        raise TraceError(f"{where}: bucket counts fall; expected them to grow with le")
+    for name, share in _PERCENTILES.items():
+        rank, lower, below = share * histogram.count, 0.0, 0.0
+        for bound, count in zip(bounds, counts, strict=True):
+            if count >= rank and count > below:
+                if bound < float("inf"):
+                    inside = (rank - below) / (count - below)
+                    found[name] = lower + (bound - lower) * inside
+                break
+            lower, below = bound, count
+    return found
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
