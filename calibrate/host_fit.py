@@ -16,14 +16,15 @@ from calibrate.engine_clock import ClockError
 from calibrate.engine_rows import CLASSES, EngineRows, Float
 from costmodels.engine_profile import EngineProfile
 
-_QUANTILES = np.linspace(0, 1, 11)
+_QUANTILES = np.clip(np.linspace(0, 1, 11), 0.01, 0.99)
+"""At equal steps; the ends are not the single fastest and slowest launch."""
 _FEWEST = 12
 """Launches of a class that must be seen before its constant is replaced."""
 _DELAY_S = 1.5e-3
 """From the end of scheduling to the first kernel of a step with prefill."""
 _SLOW_DECODE, _SLOW_PREFILL = 1.05, 1.3
 """A step's GPU time may be this many times the predicted one."""
-_OUTLYING = 2.0
+_OUTLYING = 1.6
 """Launches this many times the median are stalls, such as a kernel being compiled."""
 
 
@@ -51,8 +52,15 @@ def fit_host(
         usual = sample[sample < _OUTLYING * np.median(sample)] if sample.size else sample
         if usual.size >= _FEWEST:
             terms[mean] = float(usual.mean())
-            terms[spread] = tuple(np.quantile(usual / usual.mean(), _QUANTILES).tolist())
+            terms[spread] = _spread(usual)
     return replace(start, **terms)
+
+
+def _spread(sample: Float) -> tuple[float, ...]:
+    """Quantiles over their mean: drawn between them, launches take as long as they do on average."""
+    quantiles = np.quantile(sample, _QUANTILES)
+    mean = (quantiles[1:] + quantiles[:-1]).mean() / 2
+    return tuple((quantiles / mean).tolist())
 
 
 def _line(logs: Sequence[EngineRows], base: str, slope: str) -> dict[str, float]:
