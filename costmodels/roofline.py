@@ -79,7 +79,7 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     if operator.kind == "grouped_gemm":
         most, half_rows = e.grouped_compute, e.grouped_half_rows
         if operator.is_fp8:
-            most, half_rows = most * e.fp8_compute / e.gemm_compute, 2 * half_rows
+            most *= e.fp8_compute / e.gemm_compute
         share = most * rows / (rows + half_rows)
         return operator.flops / (peak * share), e.grouped_memory, e.grouped_fixed_s
     compute_s = operator.flops / (peak * e.attention_compute)

@@ -264,3 +264,22 @@ def test_damaged_text_gives_runs_or_an_error_that_names_the_file(
     path = tmp_path / "damaged"
     path.write_bytes(good[:at] + damage + good[at + data.draw(st.integers(0, 5)) :][:keep])
     assert_runs_or_trace_error(path, name)
+
+
+def test_failures_that_only_show_otherwise(tmp_path: Path) -> None:
+    """No text in ``errors``; a null count beside a summary; totals among the metrics."""
+    bench = vllm_bench(SMALL, detailed=True, errors=[""] * 4)
+    for name, value in (("output_lens", 0), ("ttfts", 0.0), ("itls", []), ("latencies", 0.0)):
+        bench[name] = [*bench[name][:3], value]
+    (run,) = read(tmp_path, bench)
+    assert (run.completed, run.failed) == (3, 1)
+
+    summary = aiperf_summary(SMALL) | {
+        "error_request_count": None,
+        "error_summary": [{"error_details": {"code": 499}, "count": 81}, {"count": 3}],
+    }
+    assert read(tmp_path, summary)[0].failed == 84
+
+    report = guidellm(SMALL)
+    report["benchmarks"][0]["metrics"]["request_totals"] = {"successful": 4, "errored": 7}
+    assert read(tmp_path, report)[0].failed == 7

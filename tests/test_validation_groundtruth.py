@@ -91,7 +91,7 @@ def test_steps_and_memory_are_near(content: dict[str, Any]) -> None:
 
 # TTFT, TPOT and E2E at p50, p90 and p99. m2's launches took 1.53 ms a layer in p10 and 1.25 ms in
 # p26, on the same machine: one host constant serves both.
-LARGEST_ERRORS = {"m1:p10": 0.08, "m1:mt40": 0.12, "m2:p10": 0.16, "m2:p26": 0.25, "m2:mt40": 0.2}
+LARGEST_ERRORS = {"m1:p10": 0.08, "m1:mt40": 0.12, "m2:p10": 0.25, "m2:p26": 0.25, "m2:mt40": 0.2}
 
 
 @pytest.mark.parametrize("run", LARGEST_ERRORS)

@@ -137,8 +137,13 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
         summary=summary,
         duration_s=None if np.isnan(duration_s) else duration_s,
         completed=int(requests),
-        failed=int(errors or 0),
+        failed=_failed(document) if errors is None else int(errors),
     )
+
+
+def _failed(document: Fields) -> int:
+    """Failed requests by kind of error, where the metric that counts them is null."""
+    return sum(kind.count("count") or 0 for kind in document.children("error_summary"))
 
 
 def _value(metric: Fields | None, scales: dict[str, float], name: str = "value") -> float:

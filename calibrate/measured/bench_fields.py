@@ -65,7 +65,8 @@ def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float) -> Mea
         bench.fail("output_lens", "an entry a request")
     if e2e_s is None and gaps is not None:
         e2e_s = ttft_s + np.array([float(of_request.sum()) for of_request in gaps])
-    ok = ~_failed(bench, n)
+    # A failure may leave no text: then there is no token, and no time either.
+    ok = ~_failed(bench, n) & ((output_tokens > 0) | (ttft_s > 0))
     gaps_of_ok = [of_request for of_request, is_ok in zip(gaps or [], ok, strict=False) if is_ok]
     starts, prompts = bench.numbers("start_times", n), bench.numbers("input_lens", n)
     return replace(

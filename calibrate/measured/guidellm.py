@@ -129,9 +129,10 @@ def _row(request: Fields) -> list[float]:
 
 def _number_of(benchmark: Fields, metrics: Fields, status: str) -> int:
     """How many requests ended so: from the totals, else what latency is over, else the rows."""
-    totals = benchmark.child("request_totals")
-    if totals is not None and status in totals:
-        return totals.count(status) or 0
+    for holder in (metrics, benchmark):  # the second in older files
+        totals = holder.child("request_totals")
+        if totals is not None and status in totals:
+            return totals.count(status) or 0
     latency = metrics.child("request_latency")
     of_status = None if latency is None else latency.child(status)
     if of_status is not None and "count" in of_status:
