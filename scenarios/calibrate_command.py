@@ -13,7 +13,7 @@ from calibrate.holdout import is_held_out
 from costmodels.calibration import Calibration, save_calibration
 from costmodels.efficiency import load_efficiency
 from costmodels.engine_profile import load_profile
-from scenarios.validation.folder import Recording, find_recordings
+from scenarios.validation.folder import FILE_ENDS, Recording, find_recordings
 from scenarios.validation.logs import controlled_logs, serving_logs
 from scenarios.validation.points import point_of_run
 from scenarios.validation.system import System, read_system
@@ -21,7 +21,7 @@ from sim.errors import ScenarioError
 
 
 def run_calibrate_engine(
-    folders: Sequence[Path],
+    paths: Sequence[Path],
     *,
     out: Path,
     only: list[str],
@@ -34,7 +34,7 @@ def run_calibrate_engine(
 
     Raises ScenarioError or TraceError where the logs cannot be used.
     """
-    recordings = [r for folder in folders for r in find_recordings(folder, only)]
+    recordings = [r for path in paths for r in _recordings(path, only)]
     systems = [read_system(recording) for recording in recordings]
     gpus = {system.gpu.name: system.gpu for system in systems}
     if len(gpus) > 1:
@@ -70,6 +70,16 @@ def run_calibrate_engine(
             f"written to {out} ({digest[:12]}); use it with --set engine.profile={out}",
         ]
     )
+
+
+def _recordings(path: Path, only: list[str]) -> list[Recording]:
+    """Those of a folder, or the one that a file of it belongs to."""
+    if not path.is_file():
+        return find_recordings(path, only)
+    key = next((path.name.removesuffix(end) for end in FILE_ENDS if path.name.endswith(end)), None)
+    if key is None:
+        raise ScenarioError(f"{path}: not one of KEY{', KEY'.join(FILE_ENDS)}")
+    return find_recordings(path.parent, [key])
 
 
 def _logs(recording: Recording, system: System, *, half: bool, serving: bool) -> list[EngineRows]:

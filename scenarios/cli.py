@@ -238,8 +238,9 @@ app.add_typer(calibrate_app, name="calibrate")
 
 @calibrate_app.command("engine")
 def calibrate_engine(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Folders with KEY_info.json and step logs, of one GPU.")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of KEY_info.json and step logs, or one file of each KEY."),
     ],
     out: Annotated[Path, typer.Option(help="The calibration file to write.")],
     only: Annotated[
@@ -257,7 +258,7 @@ def calibrate_engine(
 
     typer.echo(
         run_calibrate_engine(
-            folders,
+            paths,
             out=out,
             only=only or [],
             half=half,

@@ -80,6 +80,19 @@ def test_a_calibration_can_be_used_and_says_what_it_rests_on(calibration: Path) 
     assert simulate(scenario).summary["conditions"]["engine"] == str(calibration)
 
 
+def test_one_file_of_a_key_stands_for_it(sample: Path, tmp_path: Path) -> None:
+    for name in ("x1_steps.csv.gz", "x1_e1_steps.csv.gz", "x1_info.json"):
+        command = ["calibrate", "engine", str(sample / name), "--out", str(tmp_path / "a.yaml")]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert "x1:p20" in result.output
+    other = tmp_path / "notes.txt"
+    other.write_text("no log")
+    result = CliRunner().invoke(app, ["calibrate", "engine", str(other), "--out", str(other)])
+    assert result.exit_code == 2
+    assert "not one of KEY_info.json" in result.output
+
+
 def test_a_changed_file_is_refused(calibration: Path, tmp_path: Path) -> None:
     text = calibration.read_text()
     changed = tmp_path / "changed.yaml"

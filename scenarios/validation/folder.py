@@ -17,6 +17,12 @@ from calibrate.engine_log import (
 from sim.errors import ScenarioError
 
 _INFO = "_info.json"
+_E1_STEPS, _STEPS, _REQUESTS = "_e1_steps.csv", "_steps.csv", "_requests.jsonl"
+FILE_ENDS = (
+    _INFO,
+    *(f"{name}{zipped}" for name in (_E1_STEPS, _STEPS, _REQUESTS) for zipped in (".gz", "")),
+)
+"""How the files of a key end; the longer of two that both fit comes first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +43,23 @@ class Recording:
     @cached_property
     def request_runs(self) -> dict[str, list[RequestRow]]:
         """Requests by serving run, in order of hand-over; empty where none were recorded."""
-        path = self._file("requests.jsonl")
+        path = self._file(_REQUESTS)
         return read_request_runs(path) if path else {}
 
     @cached_property
     def step_runs(self) -> dict[str, StepRows]:
         """Engine steps by serving run; empty where none were recorded."""
-        path = self._file("steps.csv")
+        path = self._file(_STEPS)
         return read_step_runs(path) if path else {}
 
     @cached_property
     def controlled_runs(self) -> dict[str, StepRows]:
         """Engine steps by controlled point, as ``boot:point`` or ``point``."""
-        path = self._file("e1_steps.csv")
+        path = self._file(_E1_STEPS)
         return read_step_runs(path) if path else {}
 
     def _file(self, name: str) -> Path | None:
-        paths = (self.info_path.with_name(f"{self.key}_{name}{end}") for end in (".gz", ""))
+        paths = (self.info_path.with_name(f"{self.key}{name}{end}") for end in (".gz", ""))
         return next((path for path in paths if path.is_file()), None)
 
 
