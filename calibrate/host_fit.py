@@ -57,7 +57,7 @@ def fit_host(
 
 
 def _spread(sample: Float) -> tuple[float, ...]:
-    """Quantiles over their mean: drawn between them, launches take as long as they do on average."""
+    """Quantiles over their mean, so that launches drawn between them take as long on average."""
     quantiles = np.quantile(sample, _QUANTILES)
     mean = (quantiles[1:] + quantiles[:-1]).mean() / 2
     return tuple((quantiles / mean).tolist())

@@ -36,8 +36,7 @@ class Efficiency:
     fp8_half_rows: float
     grouped_compute: float
     grouped_half_rows: float
-    """As above, in rows of one expert. In fp8 the share falls as a GEMM's does, and twice the rows
-    fill the tiles."""
+    """As above, in rows of one expert; in fp8 the share falls as a GEMM's does."""
     grouped_memory: float
     grouped_fixed_s: float
     tile_rows: int
@@ -119,6 +118,11 @@ def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
         constant: Evidence(label=row["label"], source=row["source"])
         for constant, row in generic.items()
     }
+    links = content["links"].get(gpu.name)
+    if links and not generic_only:
+        values |= links["constants"]
+        known = Evidence(label=links["label"], source=links["source"])
+        evidence |= dict.fromkeys(links["constants"], known)
     for fitted_name, block in content["fitted"].items():
         if generic_only:
             continue

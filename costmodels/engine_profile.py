@@ -140,6 +140,13 @@ def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
     return replace(profile, **scaled)
 
 
+def capture_up_to(profile: EngineProfile, tokens: int) -> EngineProfile:
+    """The same engine with CUDA graphs up to ``tokens``: its own sizes, then by its last step."""
+    sizes = profile.graph_sizes
+    further = range(sizes[-1], tokens + 1, sizes[-1] - sizes[-2])[1:]
+    return replace(profile, graph_sizes=(*(size for size in sizes if size <= tokens), *further))
+
+
 def quantile(spread: tuple[float, ...], draw: float) -> float:
     """The value at ``draw`` (0 to 1) of a quantile table with equal steps, interpolated."""
     place = draw * (len(spread) - 1)

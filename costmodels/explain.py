@@ -125,7 +125,7 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
 
     fixed = (*_FIXED, "grouped_fixed_s") if experts else _FIXED
     one_rank = shard.tensor_parallel_size == 1
-    fp8 = ("fp8_compute", "fp8_half_rows") if shard.model.linear_dtype == "fp8" else ()
+    fp8 = ("fp8_compute", "fp8_half_rows") if shard.model.is_fp8 else ()
     labels = {
         accounts.PREFILL_COMPUTE: label((*_COMPUTE, *experts, *fp8), "bf16_flop_per_s"),
         accounts.PREFILL_MEMORY: label((*_MEMORY, *experts), "hbm_bytes_per_s"),
@@ -159,7 +159,7 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
     """Device numbers, tables, every efficiency constant and every engine constant."""
     gpu = kernels.gpu
     numbers = ["bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s"]
-    if kernels.shard.model.linear_dtype == "fp8":
+    if kernels.shard.model.is_fp8:
         numbers.append("fp8_flop_per_s")
     if gpu.fabric_bytes_per_s is not None:
         numbers.append("fabric_bytes_per_s")

@@ -11,49 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodels.hf_fields import Fields
 from costmodels.model_spec import DTYPE_BYTES, ModelSpec
 from sim.errors import ScenarioError
 
-SUPPORTED_MODEL_TYPES = ("llama", "mistral", "mixtral", "opt", "qwen2", "qwen3", "qwen3_moe")
+_PLAIN_TYPES = ("llama", "mistral", "opt", "qwen2", "qwen3")
+_EXPERT_WIDTH_IS_FFN_WIDTH = ("minimax_m2", "mixtral")
+_MOE_TYPES = (*_EXPERT_WIDTH_IS_FFN_WIDTH, "qwen3_moe")
+SUPPORTED_MODEL_TYPES = tuple(sorted((*_PLAIN_TYPES, *_MOE_TYPES)))
 
-_MOE_TYPES = ("mixtral", "qwen3_moe")
+_BLOCK = [128, 128]
 _NESTED = ("text_config", "llm_config")
 _DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 _FULL_ATTENTION = ("full_attention", "attention")
-
-
-class _Fields:
-    """Typed access to the fields of one config, with errors that name the file and field."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self.values = values
-        self.where = where
-
-    def error(self, message: str) -> ScenarioError:
-        return ScenarioError(f"{self.where}: {message}")
-
-    def first(self, *keys: str) -> Any:
-        """The first of ``keys`` that is present and not null, else None."""
-        return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
-
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """A positive integer under any of ``keys`` (spellings of one field)."""
-        value = self.first(*keys)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.error(f"field {' or '.join(keys)} is missing; a positive integer is needed")
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise self.error(f"field {keys[0]} must be a positive integer, not {value!r}")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.error(f"field {key} must be true or false, not {value!r}")
-        return value
 
 
 def read_hf_config(
@@ -77,7 +47,7 @@ def read_hf_config(
         source = source or f"config file {path.name}"
     else:
         values, where = config, f"config of {name or 'the model'}"
-    fields = _Fields(_text_part(values, where), where)
+    fields = Fields(_text_part(values, where), where)
     _refuse_unsupported(fields)
     return _build(fields, name or str(values.get("_name_or_path") or "model"), confidence, source)
 
@@ -105,7 +75,7 @@ def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return values
 
 
-def _refuse_unsupported(fields: _Fields) -> None:
+def _refuse_unsupported(fields: Fields) -> None:
     model_type = fields.first("model_type")
     if model_type not in SUPPORTED_MODEL_TYPES:
         raise fields.error(
@@ -131,7 +101,7 @@ def _refuse_unsupported(fields: _Fields) -> None:
         )
 
 
-def _build(fields: _Fields, name: str, confidence: str, source: str) -> ModelSpec:
+def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec:
     model_type = str(fields.first("model_type"))
     is_opt = model_type == "opt"
     layers = fields.count("num_hidden_layers")
@@ -149,13 +119,14 @@ def _build(fields: _Fields, name: str, confidence: str, source: str) -> ModelSpe
         )
     if is_opt:
         _refuse_odd_opt(fields, hidden)
+    if model_type == "minimax_m2":
+        _refuse_odd_minimax(fields)
     positions = fields.count("max_position_embeddings")
     moe = _moe(fields, model_type, layers)
     dense_layers = layers - moe.get("num_moe_layers", 0)
     attention_bias = fields.flag("attention_bias", default=model_type == "qwen2")
     opt_bias = is_opt and fields.flag("enable_bias", default=True)
     dtype = _dtype(fields)
-    linear_dtype = "fp8" if _is_fp8(fields) else dtype
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -176,11 +147,12 @@ def _build(fields: _Fields, name: str, confidence: str, source: str) -> ModelSpe
         qkv_bias=opt_bias or attention_bias,
         out_bias=opt_bias or (attention_bias and model_type != "qwen2"),
         ffn_bias=opt_bias or fields.flag("mlp_bias", default=False),
-        qk_norm=model_type.startswith("qwen3"),
+        qk_norm=model_type.startswith("qwen3") or model_type == "minimax_m2",
+        qk_norm_all_heads=model_type == "minimax_m2",
         # OPT's position table starts at row 2.
         learned_position_rows=positions + 2 if is_opt else 0,
         dtype=dtype,
-        linear_dtype=linear_dtype,
+        linear_dtype=_fp8(fields) or dtype,
         kv_cache_dtype=dtype,
         confidence=confidence,
         source=source,
@@ -188,7 +160,7 @@ def _build(fields: _Fields, name: str, confidence: str, source: str) -> ModelSpe
     )
 
 
-def _refuse_odd_opt(fields: _Fields, hidden: int) -> None:
+def _refuse_odd_opt(fields: Fields, hidden: int) -> None:
     """OPT-350M projects its embeddings and norms after each block; no other OPT does."""
     projected = fields.count("word_embed_proj_dim", default=hidden) != hidden
     if projected or not fields.flag("do_layer_norm_before", default=True):
@@ -198,14 +170,29 @@ def _refuse_odd_opt(fields: _Fields, hidden: int) -> None:
         )
 
 
-def _moe(fields: _Fields, model_type: str, layers: int) -> dict[str, int]:
+def _refuse_odd_minimax(fields: Fields) -> None:
+    """MiniMax-M2 norms queries and keys over all heads and has no shared expert."""
+    norm = fields.first("qk_norm_type")
+    if not fields.flag("use_qk_norm", default=True) or norm not in (None, "per_layer"):
+        raise fields.error(
+            f"use_qk_norm must be true and qk_norm_type per_layer, not {norm!r}: another norm of "
+            "queries and keys is not priced"
+        )
+    kinds = fields.first("attn_type_list") or []
+    if not isinstance(kinds, list | tuple) or any(kind != 1 for kind in kinds):
+        raise fields.error("attn_type_list must be a list of 1: only full attention is priced")
+    if fields.first("shared_intermediate_size"):
+        raise fields.error("shared_intermediate_size must be 0: a shared expert is not priced")
+
+
+def _moe(fields: Fields, model_type: str, layers: int) -> dict[str, int]:
     if model_type not in _MOE_TYPES:
         return {}
     experts = fields.count("num_experts", "num_local_experts")
     top_k = fields.count("num_experts_per_tok")
     if top_k > experts:
         raise fields.error(f"num_experts_per_tok {top_k} exceeds the number of experts {experts}")
-    if model_type == "mixtral":
+    if model_type in _EXPERT_WIDTH_IS_FFN_WIDTH:
         width, moe_layers = fields.count("intermediate_size"), layers
     else:
         width = fields.count("moe_intermediate_size")
@@ -224,11 +211,11 @@ def _moe(fields: _Fields, model_type: str, layers: int) -> dict[str, int]:
     }
 
 
-def _is_fp8(fields: _Fields) -> bool:
-    """Whether the layers' matrices are in fp8, with a scale a tensor or a channel."""
+def _fp8(fields: Fields) -> str | None:
+    """fp8: with a scale a tensor or a channel; fp8_block: a scale a block; None: not in fp8."""
     quantization = fields.first("quantization_config")
     if quantization is None:
-        return False
+        return None
     if not isinstance(quantization, Mapping):
         raise fields.error(f"field quantization_config must be an object, not {quantization!r}")
     method = quantization.get("quant_method") or "unnamed method"
@@ -237,15 +224,17 @@ def _is_fp8(fields: _Fields) -> bool:
             f"quantization_config ({method}) is not supported yet; fp8 is, or use the bfloat16 or "
             "float16 checkpoint's config"
         )
-    if quantization.get("weight_block_size"):
+    block = quantization.get("weight_block_size")
+    if not block:
+        return "fp8"
+    if block != _BLOCK:
         raise fields.error(
-            "quantization_config.weight_block_size is not supported yet: fp8 is priced with a "
-            "scale a tensor or a channel"
+            f"quantization_config.weight_block_size {block!r} is not supported: {_BLOCK} is"
         )
-    return True
+    return "fp8_block"
 
 
-def _dtype(fields: _Fields) -> str:
+def _dtype(fields: Fields) -> str:
     """The checkpoint's 16-bit type. A float32 file is served in bfloat16, as engines do."""
     written = str(fields.first("dtype", "torch_dtype") or "bfloat16").removeprefix("torch.")
     dtype = _DTYPE_ALIASES.get(written, written)

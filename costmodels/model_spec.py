@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2}
-_STORED_BYTES = DTYPE_BYTES | {"fp8": 1}
+_STORED_BYTES = DTYPE_BYTES | {"fp8": 1, "fp8_block": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,8 @@ class ModelSpec:
     out_bias: bool = False
     ffn_bias: bool = False
     qk_norm: bool = False
+    qk_norm_all_heads: bool = False
+    """The QK-norms are over all heads at once: ranks must sum their squares."""
     learned_position_rows: int = 0
     """Rows of a learned position table; 0 for rotary positions."""
     num_experts: int = 0
@@ -46,7 +48,8 @@ class ModelSpec:
     dtype: str = "bfloat16"
     linear_dtype: str = "bfloat16"
     """Of the layers' matrices and, where it is fp8, of what they multiply; embeddings, norms,
-    routers and the LM head keep ``dtype``."""
+    routers and the LM head keep ``dtype``. fp8_block: fp8 with a scale a block of 128 by 128, whose
+    scales (a part in 4,096 of the bytes) are not counted."""
     kv_cache_dtype: str = "bfloat16"
     confidence: str = ""
     source: str = ""
@@ -55,6 +58,11 @@ class ModelSpec:
     def dtype_bytes(self) -> int:
         """Bytes of one weight or activation element."""
         return DTYPE_BYTES[self.dtype]
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the layers' matrices are multiplied in fp8."""
+        return self.linear_dtype in ("fp8", "fp8_block")
 
     @property
     def linear_bytes(self) -> int:
@@ -78,7 +86,9 @@ class ModelSpec:
         qkv_size = q_size + 2 * self.num_key_value_heads * self.head_dim
         params = self.hidden_size * (qkv_size + q_size)
         params += qkv_size * self.qkv_bias + self.hidden_size * self.out_bias
-        return params + 2 * self.head_dim * self.qk_norm
+        kv_size = self.num_key_value_heads * self.head_dim
+        normed = q_size + kv_size if self.qk_norm_all_heads else 2 * self.head_dim
+        return params + normed * self.qk_norm
 
     @property
     def dense_ffn_params(self) -> int:

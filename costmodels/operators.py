@@ -64,9 +64,15 @@ def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
         _operator("attention", "attention", layers, tokens),
         _linear("o", layers, q_size, hidden, model, tokens),
     ]
-    if model.linear_dtype == "fp8":
+    if model.is_fp8:
         # Norms and activations write fp8 at once; what attention puts out is converted apart.
         operators.append(_elementwise("quantise", layers, (elem + 1) * q_size, tokens))
+    if model.linear_dtype == "fp8_block":
+        # A scale a row and 128 columns: what norms and dense activations put out is converted too.
+        wide = 2 * layers * hidden + model.num_dense_layers * model.intermediate_size
+        launches = 2 * layers + model.num_dense_layers
+        bytes_per_row = (elem + 1) * wide // launches
+        operators.append(_elementwise("quantise_blocks", launches, bytes_per_row, tokens))
     if model.qk_norm:
         operators.append(_elementwise("qk_norm", layers, 2 * (q_size + kv_size) * elem, tokens))
     if model.num_dense_layers:
@@ -75,6 +81,9 @@ def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
         operators += _moe_ffn(shard, tokens)
     if shard.tensor_parallel_size > 1:
         operators.append(_all_reduce("all_reduce", 2 * layers, hidden * elem, shard, tokens))
+        if model.qk_norm_all_heads:
+            # The sums of squares of queries and of keys, in 32 bits.
+            operators.append(_all_reduce("qk_norm_sum", layers, 8, shard, tokens))
     return operators
 
 
@@ -151,7 +160,7 @@ def _moe_ffn(shard: RankShard, tokens: Array) -> list[Operator]:
             flops=2.0 * inner * outer * routed,
             weight_bytes=float(inner * outer * model.linear_bytes) * experts,
             activation_bytes=float(inner * model.linear_bytes + outer * elem) * routed,
-            is_fp8=model.linear_dtype == "fp8",
+            is_fp8=model.is_fp8,
         )
 
     return [
@@ -171,7 +180,7 @@ def _linear(
     """A layer's matrix: its input may be quantised, its output never is."""
     weight = _gemm(name, calls, inner, outer, model.linear_bytes, rows)
     out_bytes = float(inner * model.linear_bytes + outer * model.dtype_bytes) * rows
-    return replace(weight, activation_bytes=out_bytes, is_fp8=model.linear_dtype == "fp8")
+    return replace(weight, activation_bytes=out_bytes, is_fp8=model.is_fp8)
 
 
 def _gemm(name: str, calls: int, inner: int, outer: int, elem: int, rows: Array) -> Operator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodels.calibration import load_constants
-from costmodels.engine_profile import EngineProfile, scale_host
+from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
@@ -47,6 +47,8 @@ def build(scenario: Scenario) -> Build:
         options.operators, gpu, model, fitted, options.tensor_parallel_size
     )
     profile = scale_host(profile, options.host_speed_factor)
+    if options.max_cudagraph_capture_size is not None:
+        profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = _batch_limits(scenario, gpu)
     memory = plan_memory(
         model,

@@ -60,6 +60,9 @@ class EngineOptions(_Section):
     max_model_len: Tokens | None = Field(
         None, description="longest prompt + output; None: the model's, or what the KV pool holds"
     )
+    max_cudagraph_capture_size: Tokens | None = Field(
+        None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
+    )
     scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from costmodels.efficiency import load_efficiency
-from costmodels.engine_profile import load_profile, padded_size, profile_names, scale_host
+from costmodels.engine_profile import (
+    capture_up_to,
+    load_profile,
+    padded_size,
+    profile_names,
+    scale_host,
+)
 from costmodels.evidence import LABELS, Evidence, weakest
 from costmodels.gpu_spec import gpu_names, load_gpu
 from sim.errors import ScenarioError
@@ -15,7 +21,7 @@ from sim.errors import ScenarioError
     ("name", "tflops", "gb", "gb_per_s"),
     [
         ("a100", 312, 80, 2039),
-        ("h100", 989, 80, 3350),
+        ("h100", 989, None, 3350),
         ("H200-SXM", 989, None, 4800),
         ("h20", 148, 96, 4000),
         ("l4", 121, 24, 300),
@@ -65,7 +71,9 @@ def test_unknown_gpu_lists_near_matches() -> None:
 def test_efficiency_is_fitted_where_measured_only() -> None:
     h200, h100, a100 = (load_efficiency(load_gpu(name)) for name in ("h200", "h100", "a100"))
     assert h200.label_of("gemm_memory") == "fitted"
-    assert h200.label_of("all_reduce_bandwidth") == "assumed"
+    assert h200.label_of("all_reduce_bandwidth") == "reported"
+    datasheet = load_efficiency(load_gpu("h200"), generic_only=True)
+    assert datasheet.label_of("all_reduce_bandwidth") == "assumed"
     assert h100.label_of("gemm_memory") == "extrapolated"
     assert h100.gemm_memory == h200.gemm_memory
     assert a100.label_of("gemm_memory") == "reported"
@@ -117,3 +125,11 @@ def test_profile_names_and_sources() -> None:
     for source in load_profile().sources():
         assert source["label"] in LABELS
         assert source["source"]
+
+
+def test_graphs_up_to_another_size() -> None:
+    profile = load_profile()
+    assert profile.graph_sizes[-2:] == (496, 512)
+    assert capture_up_to(profile, 512) == profile
+    assert capture_up_to(profile, 560).graph_sizes == (*profile.graph_sizes, 528, 544, 560)
+    assert capture_up_to(profile, 16).graph_sizes == (1, 2, 4, 8, 16)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from costmodels.hf_config import read_hf_config
+from costmodels.operators import token_operators
+from costmodels.parallel import shard
 from sim.errors import ScenarioError
 
 LLAMA: dict[str, Any] = {
@@ -26,6 +29,18 @@ QWEN3_MOE: dict[str, Any] = LLAMA | {
     "num_experts": 16,
     "num_experts_per_tok": 4,
     "moe_intermediate_size": 128,
+}
+MINIMAX: dict[str, Any] = LLAMA | {
+    "model_type": "minimax_m2",
+    "head_dim": 64,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 4,
+    "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
+    "use_mtp": True,
+    "num_mtp_modules": 3,
+    "shared_intermediate_size": 0,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
 OPT: dict[str, Any] = {
     "model_type": "opt",
@@ -79,6 +94,43 @@ def test_dense_layers_among_experts(fields: dict[str, Any], moe_layers: int) -> 
     assert model.intermediate_size == (0 if moe_layers == 4 else 512)
 
 
+def test_minimax_m2() -> None:
+    model = read_hf_config(MINIMAX)
+    assert (model.num_moe_layers, model.moe_intermediate_size, model.intermediate_size) == (
+        4,
+        512,
+        0,
+    )
+    assert (model.linear_dtype, model.linear_bytes, model.is_fp8) == ("fp8_block", 1, True)
+    # One norm over 8 query heads of 64, one over 2 key heads.
+    one_head = read_hf_config(QWEN3_MOE | {"num_experts": 16, "moe_intermediate_size": 512})
+    assert model.attention_params - one_head.attention_params == (8 + 2) * 64 - 2 * 64
+    assert read_hf_config(MINIMAX | {"attn_type_list": [1, 1, 1, 1]}) == model
+
+
+def test_minimax_m2_sums_its_norms_over_ranks() -> None:
+    tokens = np.array([1.0, 100.0])
+    one, two = (
+        {o.name: o for o in token_operators(shard(read_hf_config(MINIMAX), ranks), tokens)}
+        for ranks in (1, 2)
+    )
+    assert "qk_norm_sum" not in one
+    # A ring of two moves once what each rank holds: two sums of 4 bytes.
+    np.testing.assert_allclose(two["qk_norm_sum"].comm_bytes, 8 * tokens)
+    assert two["qk_norm_sum"].calls == 4
+
+
+def test_fp8_blocks_are_converted_before_every_matrix() -> None:
+    tokens = np.array([10.0])
+    blocks = LLAMA | {"quantization_config": MINIMAX["quantization_config"]}
+    found = {o.name: o for o in token_operators(shard(read_hf_config(blocks), 1), tokens)}
+    converted = found["quantise_blocks"]
+    assert converted.calls == 3 * 4
+    # 16 bits read and 8 written of two inputs of 256 and one of 512, a layer.
+    total = converted.calls * converted.activation_bytes
+    np.testing.assert_allclose(total, 10 * 4 * 3 * (2 * 256 + 512), rtol=0.01)
+
+
 def test_nested_text_config() -> None:
     nested = {"model_type": "some_vision_model", "text_config": LLAMA}
     assert read_hf_config(nested) == read_hf_config(LLAMA)
@@ -106,7 +158,7 @@ def test_unused_window_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LLAMA | {"model_type": "deepseek_v3"}, "supported: llama, mistral"),
+        (LLAMA | {"model_type": "deepseek_v3"}, "supported: llama, minimax_m2"),
         (LLAMA | {"model_type": ["llama"]}, "is not supported"),
         ({}, "model_type None is not supported"),
         (
@@ -121,9 +173,8 @@ def test_unused_window_is_accepted() -> None:
         (LLAMA | {"layer_types": 3}, "layer_types must be a list"),
         (LLAMA | {"quantization_config": {"quant_method": "awq"}}, r"quantization_config \(awq\)"),
         (
-            LLAMA
-            | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-            "weight_block_size is not supported",
+            LLAMA | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+            r"weight_block_size \[64, 64\] is not supported",
         ),
         (LLAMA | {"hidden_size": None}, "hidden_size is missing"),
         (LLAMA | {"hidden_size": "4096"}, "hidden_size must be a positive integer, not '4096'"),
@@ -137,6 +188,9 @@ def test_unused_window_is_accepted() -> None:
         (QWEN3_MOE | {"num_experts_per_tok": 17}, "exceeds the number of experts 16"),
         (QWEN3_MOE | {"num_experts": None}, "num_experts or num_local_experts is missing"),
         (QWEN3_MOE | {"mlp_only_layers": 3}, "mlp_only_layers must be a list"),
+        (MINIMAX | {"qk_norm_type": "per_head"}, "qk_norm_type per_layer, not 'per_head'"),
+        (MINIMAX | {"attn_type_list": [1, 0, 1, 1]}, "only full attention is priced"),
+        (MINIMAX | {"shared_intermediate_size": 512}, "a shared expert is not priced"),
         (OPT | {"word_embed_proj_dim": 128}, "OPT-350M"),
     ],
 )

@@ -253,7 +253,7 @@ def test_evidence_covers_every_account() -> None:
     assert compiled("opt-13b", "a100", 1).evidence()[accounts.DECODE_STATE_READS] == "datasheet"
     several = compiled("llama-3.1-70b", "h100", 4).evidence()
     assert several[accounts.DECODE_WEIGHT_READS] == "extrapolated"
-    assert several[accounts.COMMUNICATION] == "assumed"
+    assert several[accounts.COMMUNICATION] == "reported"
     assert {source["what"] for source in h200.sources()} >= {
         "H200-SXM hbm_bytes_per_s",
         "h200-vllm-0.25 gemm_memory",

@@ -113,7 +113,7 @@ def test_wrong_key_is_named_with_line_and_nearest(
         ("model=3", "model: must be text, not 3"),
         ("kv.enable_prefix_caching=maybe", "must be true or false, not 'maybe'"),
         ("kv.gpu_memory_utilization=1.1", "must be less than or equal to 1, not 1.1"),
-        ("engine=3", "engine: must be a section with keys of its own (profile, operators, tensor_parallel"),
+        ("engine=3", "engine: must be a section with keys of its own (profile, operators, "),
         ("workload.window_s=[5, 2]", "window_s and repeat are for traces"),
         ("workload.duration_s=5", "give num_requests or duration_s, not both"),
         ("workload.preset=azure-conv", "exactly one of trace, preset, generator; found preset and"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 
@@ -23,7 +24,7 @@ from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
 from costmodels.operator_tables.table import OperatorTable, TableMeta, operator_table
 from sim.errors import ScenarioError
 
-_SYSTEMS = {
+SYSTEMS = {
     "A100-SXM-80GB": "a100_sxm",
     "H100-SXM": "h100_sxm",
     "H200-SXM": "h200_sxm",
@@ -33,6 +34,7 @@ _SYSTEMS = {
     "GB300": "gb300",
     "L40S": "l40s",
 }
+"""GPUs of gpus.yaml by the package's names."""
 BACKENDS = ("vllm", "sglang", "trtllm")
 AIC_KINDS: tuple[TableKind, ...] = tuple(LAYOUTS)
 
@@ -73,17 +75,18 @@ def aic_tables(
     return {kind: _aic_table(kind, gpu, choice or AicChoice()) for kind in kinds}
 
 
+@lru_cache(maxsize=16)
 def _aic_table(kind: TableKind, gpu: str, choice: AicChoice) -> OperatorTable:
     name = load_gpu(gpu).name
-    if name not in _SYSTEMS:
+    if name not in SYSTEMS:
         raise ScenarioError(
-            f"aiconfigurator-core has no operators of {name}; it has {', '.join(_SYSTEMS)}"
+            f"aiconfigurator-core has no operators of {name}; it has {', '.join(SYSTEMS)}"
         )
     if choice.backend not in BACKENDS:
         raise ScenarioError(f"backend {choice.backend!r} is not one of {', '.join(BACKENDS)}")
     package = _package()
     layout = LAYOUTS[kind]
-    system = f"systems/data/{_SYSTEMS[name]}"
+    system = f"systems/data/{SYSTEMS[name]}"
     version = _measured_version(package, system, layout, choice)
     path = f"{system}/{layout.folder}/{choice.backend}/{version}/{layout.file}"
     with resources.as_file(package / path) as file:

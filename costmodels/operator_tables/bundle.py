@@ -27,6 +27,9 @@ from sim.errors import ScenarioError
 # The operators one call of a grouped_gemm table contains; all its time is posted to the first.
 EXPERT_OPERATORS = ("expert_gate_up", "expert_activation", "expert_down", "expert_sum")
 
+# The all-reduces of a step; what gathers logits is none.
+_SUMS = ("all_reduce", "qk_norm_sum")
+
 # Formats models are stored in here: a table of another would be taken for one of these.
 _WEIGHTS = ("bfloat16", "float16", "fp8", "fp8_block")
 
@@ -69,7 +72,7 @@ class OperatorTables:
             inner, outer = weight_shapes(shard)[name]
             found = gemm.seconds(rows, inner, outer)
         elif name in EXPERT_OPERATORS and self.grouped_gemm:
-            if _is_fp8(self.grouped_gemm.table) != (shard.local.linear_dtype == "fp8"):
+            if _is_fp8(self.grouped_gemm.table) != shard.local.is_fp8:
                 return None
             if name != EXPERT_OPERATORS[0]:
                 return nothing
@@ -78,7 +81,7 @@ class OperatorTables:
             found = self.grouped_gemm.seconds(operator.flops / flops_per_token, experts)
         elif name == "attention" and self.decode_attention:
             return nothing
-        elif name == "all_reduce" and self.all_reduce:
+        elif name in _SUMS and self.all_reduce:
             ranks = shard.tensor_parallel_size
             found = self.all_reduce.seconds(operator.comm_bytes * ranks / (2 * (ranks - 1)), ranks)
         if found is None:

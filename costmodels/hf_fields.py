@@ -1,0 +1,44 @@
+"""Typed access to the fields of a ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import ScenarioError
+
+
+class Fields:
+    """Typed access to the fields of one config, with errors that name the file and field."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    def error(self, message: str) -> ScenarioError:
+        """An error that says which file ``message`` is about."""
+        return ScenarioError(f"{self.where}: {message}")
+
+    def first(self, *keys: str) -> Any:
+        """The first of ``keys`` that is present and not null, else None."""
+        return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
+
+    def count(self, *keys: str, default: int | None = None) -> int:
+        """A positive integer under any of ``keys`` (spellings of one field)."""
+        value = self.first(*keys)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.error(f"field {' or '.join(keys)} is missing; a positive integer is needed")
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise self.error(f"field {keys[0]} must be a positive integer, not {value!r}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false, or ``default`` where the field is absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(f"field {key} must be true or false, not {value!r}")
+        return value
