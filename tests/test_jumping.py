@@ -130,3 +130,21 @@ def test_jumped_equals_stepped(
         )
 
     assert run(True) == run(False)
+
+
+def test_a_run_ends_when_its_last_request_does() -> None:
+    """A jump that was cut leaves an alarm behind; it must not make the run longer."""
+    cost = AffineCost(base_s=1e-3, launch_ns=6_000_000, launch_spread=1.9)
+    engine = EngineConfig(max_model_len=200, num_gpu_blocks=100, async_scheduling=False)
+    ends = []
+    for index in range(1, 8):  # prompts whose launches are drawn from fast to slow
+        arrivals = np.array([0.0] + [0.05] * index)
+        prompts, outputs = np.full(index + 1, 8), np.array([40] + [1] * index)
+        log = small_run(request_table(arrivals, prompts, outputs), engine=engine, cost=cost)
+        assert log.end_ns == max(log.requests.finished_ns)
+        ends.append(log.end_ns)
+        seed = replace(engine, seed=index)
+        log = small_run(request_table(arrivals, prompts, outputs), engine=seed, cost=cost)
+        assert log.end_ns == max(log.requests.finished_ns)
+        ends.append(log.end_ns)
+    assert min(ends) < 40 * 6_000_000 < max(ends)  # some were faster than the jump they cut
