@@ -76,14 +76,10 @@ def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfil
 def launch_terms(rows: EngineRows, profile: EngineProfile) -> tuple[list[float], ...]:
     """Mean launch time, delay to the first kernel and tail of each step, in seconds."""
     model = rows.model
-    eager_s = (
-        model.num_dense_layers * profile.eager_launch_per_dense_layer_s
-        + model.num_moe_layers * profile.eager_launch_per_moe_layer_s
-    )
     by_class = (
         profile.full_graph_launch_s,
-        model.num_layers * profile.piecewise_launch_per_layer_s,
-        eager_s,
+        profile.piecewise_launch_s(model),
+        profile.eager_launch_s(model),
     )
     kinds = rows.launch_class.tolist()
     prefill = (rows.columns["prefill_tokens"] > 0).tolist()

@@ -25,7 +25,6 @@ class EngineRows:
     """Consecutive steps of one engine process; arrays are ``[n]``, times in seconds."""
 
     name: str
-    model: ModelSpec
     gpu: GpuSpec
     shard: RankShard
     graph_sizes: tuple[int, ...]
@@ -49,6 +48,11 @@ class EngineRows:
 
     def __len__(self) -> int:
         return len(self.sched_s)
+
+    @property
+    def model(self) -> ModelSpec:
+        """What was served."""
+        return self.shard.model
 
     @property
     def num_seqs(self) -> Float:
@@ -94,7 +98,6 @@ def engine_rows(
     launch_class = np.where(in_graph, np.where(columns["prefill_tokens"] > 0, 1, 0), 2)
     return EngineRows(
         name=name,
-        model=model,
         gpu=gpu,
         shard=shard(model, tensor_parallel_size),
         graph_sizes=graph_sizes,

@@ -61,7 +61,7 @@ def fit_efficiency(
         if not start.throttle_slowdown:
             start = replace(start, throttle_slowdown=_FIRST_SLOWDOWN)
     first = np.log([getattr(start, name) for name in names])
-    is_share = np.array([name.endswith(("_compute", "_memory", "_load")) for name in names])
+    is_share = np.array([name.endswith(("_compute", "_memory")) for name in names])
     highest = np.where(is_share, np.minimum(first + _FARTHEST, 0.0), first + _FARTHEST)
 
     def constants(point: Float) -> Efficiency:

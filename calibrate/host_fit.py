@@ -20,8 +20,6 @@ _QUANTILES = np.clip(np.linspace(0, 1, 11), 0.01, 0.99)
 """At equal steps; the ends are not the single fastest and slowest launch."""
 _FEWEST = 12
 """Launches of a class that must be seen before its constant is replaced."""
-_DELAY_S = 1.5e-3
-"""From the end of scheduling to the first kernel of a step with prefill."""
 _SLOW_DECODE, _SLOW_PREFILL = 1.05, 1.3
 """A step's GPU time may be this many times the predicted one."""
 _OUTLYING = 1.6
@@ -39,7 +37,10 @@ def fit_host(
         **_line(logs, "schedule_base_s", "schedule_per_running_s"),
         **_line(logs, "update_base_s", "update_per_seq_s"),
     }
-    seen = [_launches(rows, clock) for rows, clock in zip(logs, clocks, strict=True)]
+    seen = [
+        _launches(rows, clock, start.other_delay_s)
+        for rows, clock in zip(logs, clocks, strict=True)
+    ]
     dense = [place for place, rows in enumerate(logs) if not rows.model.num_moe_layers]
     experts = [place for place, rows in enumerate(logs) if rows.model.num_moe_layers]
     for launch_class, places, mean, spread in (
@@ -81,13 +82,13 @@ def _line(logs: Sequence[EngineRows], base: str, slope: str) -> dict[str, float]
     return {base: max(float(intercept), 0.0), slope: max(float(per_one), 0.0)}
 
 
-def _launches(rows: EngineRows, clock: ClockError) -> dict[str, Float]:
+def _launches(rows: EngineRows, clock: ClockError, delay_s: float) -> dict[str, Float]:
     """Seconds of each launch seen, by class: the outputs read at its end were ready before it."""
     out_s, from_s, gpu_s = rows.out_s, rows.launch_from_s, clock.gpu_s
     prefill = rows.columns["prefill_tokens"] > 0
     # Of the launch of step n, n from 2: step n - 1 ended, at the latest, its GPU time after a
     # decode was read, or, with prefill, after it could start or right after its own launch.
-    started_s = np.where(prefill[1:-1], from_s[1:-1] + _DELAY_S, np.minimum(out_s[:-2], from_s[2:]))
+    started_s = np.where(prefill[1:-1], from_s[1:-1] + delay_s, np.minimum(out_s[:-2], from_s[2:]))
     slow = np.where(prefill[1:-1], _SLOW_PREFILL, _SLOW_DECODE)
     end_s = np.maximum(started_s + slow * gpu_s[1:-1], np.where(prefill[1:-1], out_s[:-2], 0))
     ready_early = out_s[1:-1] > end_s + 0.5e-3

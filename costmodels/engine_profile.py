@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.datafile import find_name, read_data
 from costmodels.evidence import Evidence, Source
+from costmodels.model_spec import ModelSpec
 from sim.errors import ScenarioError
 
 HOST_TERMS = (
@@ -67,6 +68,17 @@ class EngineProfile:
     host_evidence: Evidence
     graph_evidence: Evidence
     memory_evidence: Evidence
+
+    def piecewise_launch_s(self, model: ModelSpec) -> float:
+        """Mean launch time of a step of ``model`` with prefill that fits a graph."""
+        return model.num_layers * self.piecewise_launch_per_layer_s
+
+    def eager_launch_s(self, model: ModelSpec) -> float:
+        """Mean launch time of a step of ``model`` beyond the largest graph."""
+        return (
+            model.num_dense_layers * self.eager_launch_per_dense_layer_s
+            + model.num_moe_layers * self.eager_launch_per_moe_layer_s
+        )
 
     def graphs_for(self, max_num_seqs: int) -> tuple[int, ...]:
         """The sizes captured with this ``max_num_seqs``: none above twice that."""

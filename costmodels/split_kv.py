@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from functools import cache
 
 import numpy as np
@@ -36,7 +37,8 @@ def imbalance_table(
     through at a few dozen batch sizes and interpolated between them.
     """
     steps = {n * 2**power for power in range(4, 13) for n in (2, 3)}
-    sizes = sorted({*range(1, 25), *steps})
+    every = sorted({*range(1, 25), *steps})
+    sizes = every[: bisect_left(every, max_num_seqs) + 1]
     rng = np.random.default_rng(0)  # a table, not a simulation: always the same draws
     sigma = math.sqrt(math.log1p(_SPREAD**2))
     spans = []

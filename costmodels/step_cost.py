@@ -228,11 +228,7 @@ def compile_step_cost(
         max_num_seqs=max_num_seqs,
         equal_contexts=equal_contexts,
     )
-    eager_launch_s = (
-        model.num_dense_layers * profile.eager_launch_per_dense_layer_s
-        + model.num_moe_layers * profile.eager_launch_per_moe_layer_s
-    )
-    piecewise_launch_s = model.num_layers * profile.piecewise_launch_per_layer_s
+    eager_launch_s = profile.eager_launch_s(model)
     other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
     return RooflineStepCost(
         kernels=kernels,
@@ -259,7 +255,7 @@ def compile_step_cost(
         largest_graph=graph_sizes[-1] if graph_sizes else 0,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
-        piecewise_ns=_host_ns(other_delay_s, piecewise_launch_s, tail_s),
+        piecewise_ns=_host_ns(other_delay_s, profile.piecewise_launch_s(model), tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
         eager_spread=profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread,
     )

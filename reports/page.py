@@ -9,12 +9,11 @@ from reports.facts import Summary
 from reports.figures import draw_figures
 from reports.folder import read_requests, read_scenario, read_steps, read_summary
 from reports.page_facts import page_facts
+from reports.templates import style_sheets, template_environment
 from reports.words import duration, named_quantity, percent, whole_percent
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_HERE = Path(__file__).parent
 
 
 def write_page(folder: Path | str) -> Path:
@@ -37,17 +36,9 @@ def render_page(
     summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame, scenario_yaml: str
 ) -> str:
     """The page as text; arguments are what the readers of ``reports.folder`` return."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment()
     environment.filters |= {
         "percent": percent,
         "quantity": named_quantity,
@@ -58,9 +49,8 @@ def render_page(
         name: plot._replace(svg=Markup(plot.svg))
         for name, plot in draw_figures(summary, requests, steps).items()
     }
-    css = Markup((_HERE / "page.css.j2").read_text(encoding="utf-8"))
     return environment.get_template("page.html.j2").render(
-        css=css,
+        css=style_sheets("page.css.j2"),
         plots=plots,
         accounts_plot=plots.get("account-breakdown"),
         scenario_yaml=scenario_yaml,

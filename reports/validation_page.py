@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reports.templates import style_sheets, template_environment
 from reports.validation_facts import (
     LATENCIES,
     Content,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "fleetcast.validation/1"
-_HERE = Path(__file__).parent
 
 
 class Tile(NamedTuple):
@@ -70,42 +70,36 @@ def write_validation_page(folder: Path | str) -> Path:
 
 def render_validation(content: Content, latencies: pd.DataFrame) -> str:
     """The page as text; ``latencies`` has run, metric, predicted and measured (s) a request."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
     plots = {
         name: plot._replace(svg=Markup(plot.svg))
         for name, plot in draw_validation(content, latencies).items()
     }
-    styles = [(_HERE / name).read_text("utf-8") for name in ("page.css.j2", "validation.css.j2")]
-    return environment.get_template("validation.html.j2").render(
-        css=Markup("\n".join(styles)),
-        plots=plots,
-        title=_title(content),
-        folder=content["folder"],
-        headline=headline(content),
-        tiles=_tiles(content),
-        percentiles=PERCENTILES,
-        glance_columns=GLANCE_COLUMNS,
-        glance=glance_rows(content),
-        latencies=latency_rows(content),
-        notes=[(run, note) for run in run_names(content) if (note := run_note(content, run))],
-        load_columns=[name for *_, name in LOAD_COLUMNS],
-        loads=load_rows(content),
-        steps=step_rows(content),
-        conformance=conformance_rows(content),
-        blocks=block_rows(content),
-        warnings=content["warnings"],
-        conditions=condition_rows(content),
-        version=content["fleetcast_version"],
+    return (
+        template_environment()
+        .get_template("validation.html.j2")
+        .render(
+            css=style_sheets("page.css.j2", "validation.css.j2"),
+            plots=plots,
+            title=_title(content),
+            folder=content["folder"],
+            headline=headline(content),
+            tiles=_tiles(content),
+            percentiles=PERCENTILES,
+            glance_columns=GLANCE_COLUMNS,
+            glance=glance_rows(content),
+            latencies=latency_rows(content),
+            notes=[(run, note) for run in run_names(content) if (note := run_note(content, run))],
+            load_columns=[name for *_, name in LOAD_COLUMNS],
+            loads=load_rows(content),
+            steps=step_rows(content),
+            conformance=conformance_rows(content),
+            blocks=block_rows(content),
+            warnings=content["warnings"],
+            conditions=condition_rows(content),
+            version=content["fleetcast_version"],
+        )
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from costmodels.step_cost import RooflineStepCost
 from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
 from scenarios.build import Build
-from scenarios.figures import latency_figures, rate_figures, state_figures
+from scenarios.figures import Figure, run_figures
 from sim.cluster import PoolConfig, RunLog
 from sim.metrics import Slo, request_metrics
 
@@ -60,12 +60,12 @@ def add_bands(
     if label is None:
         return
 
-    def values_of(log: RunLog) -> Values:
-        metrics = request_metrics(log, slo)
-        found = latency_figures(log, metrics) + rate_figures(log, metrics, build)
-        return {(f["name"], f["statistic"]): f["value"] for f in found + state_figures(log)}
+    def values(figures: list[Figure]) -> Values:
+        return {(f["name"], f["statistic"]): f["value"] for f in figures}
 
-    values = {(f["name"], f["statistic"]): f["value"] for f in figures}
-    bands = error_bands(values, build.pool, build.cost, label, run, values_of)
+    def values_of(log: RunLog) -> Values:
+        return values(run_figures(log, request_metrics(log, slo), build))
+
+    bands = error_bands(values(figures), build.pool, build.cost, label, run, values_of)
     for figure in figures:
         figure["band"] = bands.get((figure["name"], figure["statistic"]))

@@ -25,6 +25,11 @@ Figure = dict[str, Any]
 ``count`` is how many the population has; None where it is a span of time."""
 
 
+def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
+    """All figures of a run, in the order they are shown."""
+    return latency_figures(log, metrics) + rate_figures(log, metrics, build) + state_figures(log)
+
+
 def latency_figures(log: RunLog, metrics: RequestMetrics) -> list[Figure]:
     """Statistics of latencies, in seconds."""
     figures = []

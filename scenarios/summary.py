@@ -9,13 +9,14 @@ from costmodels.efficiency import FittedRange
 from costmodels.evidence import LABELS
 from scenarios import __version__
 from scenarios.build import Build
-from scenarios.figures import latency_figures, num_arrived, rate_figures, share, state_figures
+from scenarios.figures import num_arrived, run_figures, share
 from scenarios.plugins import policy_label
 from scenarios.schema import Scenario
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
 from sim.accounts import PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
+from sim.engine_view import EngineConfig
 from sim.ledger import TimeBooks, waits_only
 from sim.metrics import RequestMetrics, Slo, window_s
 from sim.request import Status
@@ -38,7 +39,7 @@ def summarise(
     """Everything a reader needs to judge a run, as plain JSON values."""
     shares = _evidence_shares(build, books, metrics, log)
     label = next((name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE), None)
-    figures = latency_figures(log, metrics) + rate_figures(log, metrics, build) + state_figures(log)
+    figures = run_figures(log, metrics, build)
     for figure in figures:
         figure["evidence"] = label
     summary: dict[str, Any] = {
@@ -68,7 +69,6 @@ def summarise(
 
 
 def _conditions(scenario: Scenario, build: Build, log: RunLog, slo: Slo) -> dict[str, Any]:
-    engine = log.pool.engine
     ranks = scenario.engine.tensor_parallel_size
     skipped = log.table.skipped_rows
     notes = [*build.notes, *log.table.notes]
@@ -83,6 +83,18 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, slo: Slo) -> dict
         "engine": scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),
+        **engine_conditions(log.pool.engine),
+        "cost_model": _cost_model(scenario.engine.operators),
+        "workload": describe_workload(scenario, log.table),
+        "seed": scenario.seed,
+        "slo": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "e2e_s": slo.e2e_s},
+        "notes": notes,
+    }
+
+
+def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
+    """The engine options that a result was obtained with."""
+    return {
         "async_scheduling": engine.async_scheduling,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_num_seqs": engine.max_num_seqs,
@@ -90,11 +102,6 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, slo: Slo) -> dict
         "block_size": engine.block_size,
         "num_gpu_blocks": engine.num_gpu_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
-        "cost_model": _cost_model(scenario.engine.operators),
-        "workload": describe_workload(scenario, log.table),
-        "seed": scenario.seed,
-        "slo": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "e2e_s": slo.e2e_s},
-        "notes": notes,
     }
 
 

@@ -28,6 +28,7 @@ from sim.request_table import RequestTable, request_table
 from sim.saturation import saturation
 
 Float = NDArray[np.float64]
+_Samples = dict[str, dict[str, Float]]  # latency -> predicted and measured, [requests scored]
 _Pair = tuple[float | None, float | None]  # predicted, measured
 _Compared = tuple[str, str, str, _Pair, int]  # metric, unit, statistic, pair, over how many
 
@@ -42,7 +43,7 @@ class ScoredRun:
 
     figures: list[AccuracyFigure]
     conditions: dict[str, Any]
-    samples_s: dict[str, dict[str, Float]]
+    samples_s: _Samples
     """Latency -> ``predicted`` and ``measured``, ``[requests scored]``, NaN where there is none."""
     warnings: list[str]
 
@@ -60,32 +61,36 @@ def score_run(
     metrics = request_metrics(log, Slo())
     from_s = settled_s(steps, system.pool.engine.max_num_batched_tokens)
     scored = np.array([row.arrival >= from_s for row in rows])
-    samples_s = _samples(metrics, rows, scored)
     load, saturation_per_s = _load(log, metrics)
     regime = "light" if load < _BUSY else "busy" if load < _SATURATED else "saturated"
 
-    def compared(log: RunLog) -> list[_Compared]:
-        metrics = request_metrics(log, Slo())
+    def compared(log: RunLog, samples_s: _Samples, metrics: RequestMetrics) -> list[_Compared]:
         return [
-            *_latency_pairs(_samples(metrics, rows, scored)),
+            *_latency_pairs(samples_s),
             *_total_pairs(log, metrics, rows),
             *_state_pairs(log, steps, from_s),
         ]
 
-    def predicted(log: RunLog) -> dict[tuple[str, str], float | None]:
-        return {(metric, statistic): pair[0] for metric, _, statistic, pair, _ in compared(log)}
+    def predicted(pairs: list[_Compared]) -> dict[tuple[str, str], float | None]:
+        return {(metric, statistic): pair[0] for metric, _, statistic, pair, _ in pairs}
 
+    def predicted_of(log: RunLog) -> dict[tuple[str, str], float | None]:
+        metrics = request_metrics(log, Slo())
+        return predicted(compared(log, _samples(metrics, rows, scored), metrics))
+
+    samples_s = _samples(metrics, rows, scored)
+    pairs = compared(log, samples_s, metrics)
     bands = error_bands(
-        predicted(log),
+        predicted(pairs),
         stepped,
         system.cost,
         weakest(system.cost.evidence().values()),
         lambda pool: run_cluster(table, pool),
-        predicted,
+        predicted_of,
     )
     figures = [
         replace(figure, band=bands.get((metric, statistic)))
-        for metric, unit, statistic, pair, count in compared(log)
+        for metric, unit, statistic, pair, count in pairs
         if (figure := _figure(system.key, run, regime, metric, unit, statistic, pair, count))
     ]
     unfinished = int((~metrics.finished).sum())
@@ -125,7 +130,7 @@ def _table(system: System, rows: Sequence[RequestRow], *, is_closed: bool) -> Re
 
 def _samples(
     metrics: RequestMetrics, rows: Sequence[RequestRow], scored: NDArray[np.bool_]
-) -> dict[str, dict[str, Float]]:
+) -> _Samples:
     gaps = np.array([row.out - 1 if row.out > 1 else np.nan for row in rows])
     arrival, first, finish = (
         np.array([getattr(row, name) for row in rows]) for name in ("arrival", "first", "finish")
@@ -150,7 +155,7 @@ def _load(log: RunLog, metrics: RequestMetrics) -> tuple[float, float | None]:
     return offered_per_s / limit.saturation_per_s, limit.saturation_per_s
 
 
-def _latency_pairs(samples_s: dict[str, dict[str, Float]]) -> Iterator[_Compared]:
+def _latency_pairs(samples_s: _Samples) -> Iterator[_Compared]:
     for metric, sample in samples_s.items():
         ours, theirs = (statistics(sample[side]) for side in ("predicted", "measured"))
         count = int((~np.isnan(sample["measured"])).sum())

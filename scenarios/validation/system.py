@@ -18,6 +18,7 @@ from costmodels.operator_sources import FITTED, load_operators
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import router_factory, scheduler_factory
+from scenarios.summary import engine_conditions
 from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 from scenarios.validation.options import FP8_KV_CACHE, refuse_options, warn_of_options
@@ -187,13 +188,7 @@ def _conditions(
         "tensor_parallel_size": ranks,
         "linear_dtype": model.linear_dtype,
         "kv_cache_dtype": model.kv_cache_dtype,
-        "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "max_num_seqs": engine.max_num_seqs,
-        "max_model_len": engine.max_model_len,
-        "block_size": engine.block_size,
-        "num_gpu_blocks": engine.num_gpu_blocks,
-        "enable_prefix_caching": engine.enable_prefix_caching,
-        "async_scheduling": engine.async_scheduling,
+        **engine_conditions(engine),
         "largest_cuda_graph": cost.largest_graph,
         "profile": profile.name,
         "efficiency": cost.efficiency.name,
