@@ -30,18 +30,18 @@ def run_simulate(
 
         make_folder(out)
     result = _with_progress(lambda progress: simulate(scenario, progress=progress))
+    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+        from reports.page import write_page
+
+        result.write(out)
+        page = write_page(out)
     if as_json:
         print(json.dumps(result.summary, indent=1, allow_nan=False))
     else:
         from reports.terminal import print_summary
 
         print_summary(result.summary)
-    if out is not None:
-        from reports.page import write_page
-
-        result.write(out)
-        page = write_page(out)
-        if not as_json:
+        if out is not None:
             print(f"results in {out}, report in {page}")
     attainment: float | None = result.summary["slo"]["attainment"]
     return attainment

@@ -37,15 +37,15 @@ def run_validate(
     found = validate(
         folder, only=only, skip=skip, profile=profile, operators=operators, progress=_note
     )
+    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+        page = _write(found, out)
     if as_json:
         print(json.dumps(found.content, indent=1, allow_nan=False))
     else:
         from reports.validation_text import print_validation
 
         print_validation(found.content)
-    if out is not None:
-        page = _write(found, out)
-        if not as_json:
+        if out is not None:
             print(f"\nresults in {out}, page in {page}")
 
 
