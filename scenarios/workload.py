@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scenarios.schema import Lengths, Scenario, Workload
+from scenarios.schema import Scenario
+from scenarios.workload_schema import Lengths, Workload
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from workloads import transform

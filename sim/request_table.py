@@ -11,6 +11,16 @@ from sim.errors import TraceError
 
 Int64 = NDArray[np.int64]
 
+_ROW_COLUMNS = (
+    "prompt_tokens",
+    "output_tokens",
+    "priority",
+    "after",
+    "think_ns",
+    "session",
+    "class_index",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefixChains:
@@ -56,6 +66,11 @@ class RequestTable:
     think_ns: Int64 | None = None
     """How long after that the request is sent, >= 0; at least a nanosecond passes. Ignored where
     ``after`` is -1. Its latencies count from when it is sent."""
+    session: Int64 | None = None
+    """Which session (conversation, agent run) a request belongs to; None: no row has one."""
+    class_index: Int64 | None = None
+    """Position of each request's class in ``class_names``; None: all are of one class."""
+    class_names: tuple[str, ...] = ()
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
@@ -65,7 +80,7 @@ class RequestTable:
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ns)
-        for name in ("prompt_tokens", "output_tokens", "priority", "after", "think_ns"):
+        for name in _ROW_COLUMNS:
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
@@ -78,6 +93,7 @@ class RequestTable:
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise TraceError(f"{self.source}: max_concurrency must be at least 1")
         self._check_sessions()
+        self._check_classes()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -104,6 +120,13 @@ class RequestTable:
         if (self.think_ns < 0).any():
             raise TraceError(f"{self.source}: think_ns must not be negative")
 
+    def _check_classes(self) -> None:
+        if (
+            self.class_index is not None
+            and not ((self.class_index >= 0) & (self.class_index < len(self.class_names))).all()
+        ):
+            raise TraceError(f"{self.source}: class_index must be a position in class_names")
+
 
 def request_table(
     arrival_s: NDArray[np.float64],
@@ -115,6 +138,7 @@ def request_table(
     max_concurrency: int | None = None,
     after: NDArray[np.int64] | None = None,
     think_ns: NDArray[np.int64] | None = None,
+    session: NDArray[np.int64] | None = None,
     source: str = "in memory",
     skipped_rows: int = 0,
     notes: tuple[str, ...] = (),
@@ -130,6 +154,7 @@ def request_table(
         max_concurrency=max_concurrency,
         after=None if after is None else np.asarray(after, np.int64),
         think_ns=None if think_ns is None else np.asarray(think_ns, np.int64),
+        session=None if session is None else np.asarray(session, np.int64),
         source=source,
         skipped_rows=skipped_rows,
         notes=notes,

@@ -1,0 +1,67 @@
+"""The command line. Answers at once: what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+EXIT_BAD_INPUT = 2
+EXIT_SLO_MISSED = 3
+EXIT_BEYOND_TOLERANCE = 4
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+class _Commands(TyperGroup):
+    """Turns what a user can cause into one message and an exit code; a traceback is our bug."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from sim.errors import FleetcastError
+
+        try:
+            return super().invoke(ctx)
+        except FleetcastError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(EXIT_BAD_INPUT) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="fleetcast",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help comes in half the time
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from scenarios import __version__
+
+        typer.echo(f"fleetcast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Forecast what an LLM serving fleet will do: TTFT, TPOT, goodput, and why."""
+
+
+def check_format(output_format: str) -> None:
+    """Raise BadParameter unless ``--format`` is one that every command knows."""
+    if output_format not in ("text", "json"):
+        raise typer.BadParameter(
+            f"{output_format!r} is neither text nor json", param_hint="--format"
+        )

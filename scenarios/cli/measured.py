@@ -1,0 +1,127 @@
+"""Against measurements: ``fleetcast validate``, ``compare`` and ``calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenarios.cli.app import EXIT_BEYOND_TOLERANCE, check_format
+
+
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder with KEY_info.json and the logs.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A KEY to score; repeat for more. Default: all.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Leave out steps, conformance or runs; may repeat.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Profile or calibration file. Default: by the recorded version."),
+    ] = None,
+    operators: Annotated[
+        str, typer.Option(help="Kernel times: fitted, datasheet, aic, or .parquet tables.")
+    ] = "fitted",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write: accuracy.json and an HTML page.")
+    ] = None,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Predict what was measured on a real engine, and print the errors."""
+    from scenarios.validation.command import run_validate
+
+    check_format(output_format)
+    as_json = output_format == "json"
+    run_validate(
+        folder,
+        only=only or [],
+        skip=skip or [],
+        profile=profile,
+        operators=operators,
+        out=out,
+        as_json=as_json,
+    )
+
+
+def compare(
+    run: Annotated[Path, typer.Argument(help="Result folder of a simulation.")],
+    measured: Annotated[Path, typer.Argument(help="Results of a load test, gzipped or not.")],
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Exit with {EXIT_BEYOND_TOLERANCE} if a relative error is larger: 0.1, or "
+            "ttft=0.1; may repeat."
+        ),
+    ] = None,
+    measured_format: Annotated[
+        str | None,
+        typer.Option(
+            help="vllm-bench, guidellm, aiperf, sglang-bench, vllm-prometheus or csv. Default: "
+            "recognised."
+        ),
+    ] = None,
+    run_name: Annotated[
+        str | None, typer.Option("--run", help="Which run, where there are several.")
+    ] = None,
+    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Compare a simulation with the results of a real load test, and print the errors.
+
+    Exit codes: 0 done; 2 the input cannot be used; 4 an error is beyond --tolerance.
+    """
+    from scenarios.compare_command import run_compare
+
+    check_format(output_format)
+    beyond = run_compare(
+        run,
+        measured,
+        tolerances=tolerance or [],
+        measured_format=measured_format,
+        run=run_name,
+        as_json=output_format == "json",
+    )
+    for line in beyond:
+        typer.echo(line, err=True)
+    if beyond:
+        raise typer.Exit(EXIT_BEYOND_TOLERANCE)
+
+
+calibrate_app = typer.Typer(
+    help="Fit the cost model to measurements.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@calibrate_app.command("engine")
+def calibrate_engine(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of KEY_info.json and step logs, or one file of each KEY."),
+    ],
+    out: Annotated[Path, typer.Option(help="The calibration file to write.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A KEY to fit to; repeat for more. Default: all.")
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Leave out the half of the controlled steps that judges.")
+    ] = False,
+    serving: Annotated[bool, typer.Option(help="Fit to serving runs too.")] = True,
+    machine: Annotated[str, typer.Option(help="What the host is, for the record.")] = "not named",
+    base: Annotated[str, typer.Option(help="Profile to start from.")] = "vllm-0.25",
+) -> None:
+    """Fit an engine's host terms and a GPU's efficiency to step logs."""
+    from scenarios.calibrate_command import run_calibrate_engine
+
+    typer.echo(
+        run_calibrate_engine(
+            paths,
+            out=out,
+            only=only or [],
+            half=half,
+            serving=serving,
+            machine=machine,
+            base=base,
+        )
+    )

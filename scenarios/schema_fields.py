@@ -1,0 +1,31 @@
+"""The kinds of values that scenario fields take, and the base of every section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_LONGEST_S = 4e9  # 127 years: int64 nanoseconds end at 292
+MOST_TOKENS = 100_000_000
+
+
+def _not_true_or_false(value: Any) -> Any:
+    """YAML's yes, no, on and off are truth values, which pydantic would take for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_not_true_or_false)]
+Whole = Annotated[int, BeforeValidator(_not_true_or_false)]
+Positive = Annotated[Number, Field(gt=0)]
+Seconds = Annotated[Number, Field(ge=1e-9, le=_LONGEST_S)]
+Count = Annotated[Whole, Field(ge=1)]
+Tokens = Annotated[Whole, Field(ge=1, le=MOST_TOKENS)]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused; a section does not change once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
