@@ -12,7 +12,7 @@ from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, ste
 from scenarios.build import Build
 from scenarios.figures import Figure, run_figures
 from sim.cluster import PoolConfig, RunLog
-from sim.metrics import Slo, request_metrics
+from sim.metrics import RequestMetrics
 
 Values = Mapping[tuple[str, str], float | None]
 """Figures of a run by metric and statistic; None where there is no number."""
@@ -52,7 +52,10 @@ def error_bands(
 
 
 def add_bands(
-    summary: dict[str, Any], build: Build, slo: Slo, run: Callable[[PoolConfig], RunLog]
+    summary: dict[str, Any],
+    build: Build,
+    measure: Callable[[RunLog], RequestMetrics],
+    run: Callable[[PoolConfig], RunLog],
 ) -> None:
     """Give every figure of a summary its ``band``; None where there is none."""
     figures = summary["figures"]
@@ -64,7 +67,7 @@ def add_bands(
         return {(f["name"], f["statistic"]): f["value"] for f in figures}
 
     def values_of(log: RunLog) -> Values:
-        return values(run_figures(log, request_metrics(log, slo), build))
+        return values(run_figures(log, measure(log), build))
 
     bands = error_bands(values(figures), build.pool, build.cost, label, run, values_of)
     for figure in figures:

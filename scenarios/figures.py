@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scenarios.build import Build
 from sim.cluster import RunLog
-from sim.metrics import (
-    RequestMetrics,
-    gpu_busy,
-    itl_statistics,
-    time_weighted,
-    window_s,
-)
+from sim.metrics import RequestMetrics, itl_statistics
 from sim.percentiles import STATISTICS, statistics
+from sim.window import Window, gpu_busy, time_weighted
 
 _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
@@ -27,45 +23,55 @@ Figure = dict[str, Any]
 
 def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
     """All figures of a run, in the order they are shown."""
-    return latency_figures(log, metrics) + rate_figures(log, metrics, build) + state_figures(log)
+    latencies, rates = latency_figures(log, metrics), rate_figures(log, metrics, build)
+    return latencies + rates + state_figures(log, metrics.window)
 
 
 def latency_figures(log: RunLog, metrics: RequestMetrics) -> list[Figure]:
     """Statistics of latencies, in seconds."""
+    itl, gaps = itl_statistics(log, metrics)
+    of_gaps = _figures("itl", itl, "s", "gaps between tokens of finished requests", gaps)
+    return request_latencies(metrics, metrics.measured) + of_gaps
+
+
+def request_latencies(metrics: RequestMetrics, chosen: NDArray[np.bool_]) -> list[Figure]:
+    """Statistics over finished measured requests of those ``chosen`` ``[n]``, in seconds."""
     figures = []
     for name in _LATENCIES:
-        values = np.where(metrics.finished, getattr(metrics, f"{name}_s"), np.nan)
+        values = np.where(metrics.counted & chosen, getattr(metrics, f"{name}_s"), np.nan)
         count = int((~np.isnan(values)).sum())
         figures += _figures(name, statistics(values), "s", "finished requests", count)
-    itl, gaps = itl_statistics(log)
-    return figures + _figures("itl", itl, "s", "gaps between tokens of finished requests", gaps)
+    return figures
 
 
 def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
     """Rates over the measured window, and shares of requests and of prompts."""
-    window, finished = window_s(log), metrics.finished
+    window, counted = metrics.window.length_s, metrics.counted
+    served = finished_within(log, metrics)
     table, requests = log.table, log.requests
     gpus = log.pool.replicas * build.cost.shard.tensor_parallel_size
-    outputs, prompts = (int(c[finished].sum()) for c in (table.output_tokens, table.prompt_tokens))
-    cached = int(np.frombuffer(requests.cached_tokens, np.int64)[finished].sum())
-    arrived, num_finished = num_arrived(metrics), int(finished.sum())
-    num_good = int(metrics.good.sum())
+    outputs, prompts = (int(c[served].sum()) for c in (table.output_tokens, table.prompt_tokens))
+    cached = int(np.frombuffer(requests.cached_tokens, np.int64)[counted].sum())
+    preemptions = int(np.frombuffer(requests.preemptions, np.int32)[metrics.measured].sum())
+    hit_share = share(cached, int(table.prompt_tokens[counted].sum()))
+    arrived, num_counted = num_arrived(metrics), int(counted.sum())
+    num_good = int((metrics.good & metrics.measured).sum())
 
     def rate(name: str, amount: float, unit: str) -> Figure:
         value = amount / window if window else None
         return _figure(name, value, unit, f"measured window of {window:.6g} s", None)
 
     of_arrived = ("fraction", "arrived requests", arrived)
-    of_prompts = ("prompts of finished requests", num_finished)
-    busy = gpu_busy(log) if window else None
+    of_prompts = ("prompts of finished requests", num_counted)
+    busy = gpu_busy(log, metrics.window) if window else None
     return [
-        rate("request_throughput", num_finished, "requests/s"),
+        rate("request_throughput", int(served.sum()), "requests/s"),
         rate("input_throughput", prompts, "tokens/s"),
         rate("output_throughput", outputs, "tokens/s"),
         rate("total_throughput_per_gpu", (prompts + outputs) / gpus, "tokens/s"),
         rate("goodput", num_good, "requests/s"),
         _figure("attainment", share(num_good, arrived), *of_arrived),
-        _figure("availability", share(num_finished, arrived), *of_arrived),
+        _figure("availability", share(num_counted, arrived), *of_arrived),
         _figure(
             "gpu_busy",
             busy,
@@ -74,26 +80,25 @@ def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Fig
             None,
         ),
         _figure("cache_hit_tokens", cached, "tokens", *of_prompts),
-        _figure("cache_hit_fraction", share(cached, prompts), "fraction", *of_prompts),
-        _figure("preemptions", int(sum(requests.preemptions)), "count", "all requests", arrived),
+        _figure("cache_hit_fraction", hit_share, "fraction", *of_prompts),
+        _figure("preemptions", preemptions, "count", "arrived requests", arrived),
     ]
 
 
-def state_figures(log: RunLog) -> list[Figure]:
+def state_figures(log: RunLog, window: Window) -> list[Figure]:
     """What the engines held while they had work, mean over time and maximum; none if never."""
     over = "time an engine had work, per replica"
     if not any(len(steps) for steps in log.steps):
         return []
     figures = []
     for name in ("running", "waiting"):
-        mean, highest = time_weighted(log, name)
+        mean, _, highest = time_weighted(log, name, window)
         figures += [
             _figure(name, mean, "requests", over, None, "mean"),
             _figure(name, highest, "requests", over, None, "max"),
         ]
     usable = log.pool.engine.num_gpu_blocks - 1
-    free_mean, _ = time_weighted(log, "free_blocks")
-    free_least = min(int(steps.column("free_blocks").min()) for steps in log.steps if len(steps))
+    free_mean, free_least, _ = time_weighted(log, "free_blocks", window)
     for free, statistic in ((free_mean, "mean"), (free_least, "max")):
         figures.append(
             _figure("kv_occupancy", 1 - free / usable, "fraction", over, None, statistic)
@@ -101,9 +106,17 @@ def state_figures(log: RunLog) -> list[Figure]:
     return figures
 
 
+def finished_within(log: RunLog, metrics: RequestMetrics) -> NDArray[np.bool_]:
+    """Requests whose last token came in the measured window, whenever they arrived."""
+    finished_ns = np.frombuffer(log.requests.finished_ns, np.int64)
+    window = metrics.window
+    within: NDArray[np.bool_] = (finished_ns >= window.start_ns) & (finished_ns <= window.end_ns)
+    return metrics.finished & within
+
+
 def num_arrived(metrics: RequestMetrics) -> int:
-    """Requests that were sent; a horizon may come before some are."""
-    return int((~np.isnan(metrics.arrival_s)).sum())
+    """Measured requests; a horizon may come before some requests are sent."""
+    return int(metrics.measured.sum())
 
 
 def share(part: float, whole: int) -> float | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.load import apply_override, apply_setting, read_scenario_file, validate
+from scenarios.load import apply_override, apply_setting, validate
+from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
 from scenarios.yaml_text import Places
 from sim.errors import ScenarioError
@@ -45,26 +46,35 @@ def scenario_from_flags(
     source of requests. Raises ScenarioError.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
-    sources = {_SOURCES[flag] for flag in given if flag in _SOURCES}
     values: dict[str, Any] = {}
     places: Places = {(): "command line"}
     if path is not None:
         values, places = read_scenario_file(path)
-        _replace_source(values, sources)
     else:
-        _check_complete(given, sources, overrides)
-    for flag, value in given.items():
-        field = {"fixed": value} if flag.endswith("put-tokens") else value
-        apply_setting(values, places, _FIELDS[flag], field, f"{flag} {value}")
+        _check_complete(given, sources_of(given), overrides)
+    apply_flags(values, places, given)
     for override in overrides:
         apply_override(values, places, override)
     return validate(values, places)
 
 
+def sources_of(given: Mapping[str, Any]) -> set[str]:
+    """The sources of requests (trace, preset, generator) that the given options name."""
+    return {_SOURCES[flag] for flag in given if flag in _SOURCES}
+
+
+def apply_flags(values: dict[str, Any], places: Places, given: Mapping[str, Any]) -> None:
+    """Set the fields of the given options in place; a source of requests replaces another."""
+    _replace_source(values, sources_of(given))
+    for flag, value in given.items():
+        field = {"fixed": value} if flag.endswith("put-tokens") else value
+        apply_setting(values, places, _FIELDS[flag], field, f"{flag} {value}")
+
+
 def _replace_source(values: dict[str, Any], sources: set[str]) -> None:
     workload = values.get("workload")
     if sources and isinstance(workload, dict):
-        for other in {"trace", "preset", "generator"} - sources:
+        for other in {"trace", "preset", "generator", "classes"} - sources:
             workload.pop(other, None)
 
 

@@ -35,8 +35,11 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
             "tpot_s": metrics.tpot_s,
             "e2e_s": metrics.e2e_s,
             "good": metrics.good,
+            "measured": metrics.measured,
         }
     )
+    if table.class_index is not None:
+        frame["class"] = np.array(table.class_names)[table.class_index]
     accounts = {
         f"{account}_ns": books.e2e_ns[:, column] for column, account in enumerate(TIME_ACCOUNTS)
     }

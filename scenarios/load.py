@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from scenarios.explain import dotted, explain
-from scenarios.paths import anchor_paths
+from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
 from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
@@ -38,26 +38,6 @@ def validate(values: Mapping[str, Any], places: Places) -> Scenario:
         return Scenario.model_validate(values)
     except ValidationError as error:
         raise ScenarioError(explain(error, places)) from None
-
-
-def read_scenario_file(path: str | Path) -> tuple[dict[str, Any], Places]:
-    """The values in a scenario file, not validated yet, and where each stands."""
-    path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot read scenario {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"cannot read scenario {path}: it is not a text file") from None
-    values, places = parse_yaml(text, str(path))
-    if values is None:
-        raise ScenarioError(f"{path} is empty; a scenario needs at least `model` and `workload`")
-    if not isinstance(values, dict):
-        raise ScenarioError(
-            f"{path}: a scenario is a mapping of fields (`model: ...`), not a {_kind(values)}"
-        )
-    anchor_paths(values, path.parent)
-    return values, places
 
 
 def apply_override(values: dict[str, Any], places: Places, override: str) -> None:
@@ -98,7 +78,3 @@ def apply_setting(values: dict[str, Any], places: Places, key: str, value: Any, 
     for inside in [place for place in places if place[: len(path)] == path]:
         del places[inside]
     places[path] = where
-
-
-def _kind(value: Any) -> str:
-    return {list: "list", str: "piece of text", bool: "true or false"}.get(type(value), "number")

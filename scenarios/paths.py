@@ -12,9 +12,9 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     These are the trace, a model's config.json, and policies: ``my_module:attribute`` becomes
     ``<folder>/my_module.py:attribute`` where that file exists.
     """
-    trace = _section(_section(values, "workload"), "trace")
-    if isinstance(trace.get("path"), str):
-        trace["path"] = str(folder / trace["path"])
+    for trace in _traces(values):
+        if isinstance(trace.get("path"), str):
+            trace["path"] = str(folder / trace["path"])
     model = values.get("model")
     if isinstance(model, str) and _is_config(model, folder):
         values["model"] = str(folder / model)
@@ -45,8 +45,7 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
             return str(absolute.relative_to(folder.absolute()))
         return str(absolute)
 
-    trace = _section(_section(values, "workload"), "trace")
-    if trace:
+    for trace in _traces(values):
         trace["path"] = moved(trace["path"])
     if _is_config(values["model"], Path()):
         values["model"] = moved(values["model"])
@@ -63,6 +62,15 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
 def _is_config(model: str, folder: Path) -> bool:
     return model.endswith(".json") or (folder / model / "config.json").is_file()
+
+
+def _traces(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The trace sections of the workload and of its classes, those that are there."""
+    workload = _section(values, "workload")
+    classes = workload.get("classes")
+    sources = [workload, *(classes if isinstance(classes, list) else [])]
+    traces = [_section(source, "trace") for source in sources if isinstance(source, dict)]
+    return [trace for trace in traces if trace]
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:

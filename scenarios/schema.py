@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.schema_fields import Number, Positive, Seconds, Section, Tokens, Whole
-from scenarios.workload_schema import Workload
+from scenarios.schema_fields import LONGEST_S, Number, Seconds, Section, Tokens, Whole
+from scenarios.workload_schema import SloTargets, Workload
 
 
 class Hardware(Section):
@@ -71,14 +71,6 @@ class Pool(Section):
     router: str = Field("round_robin", description="a router, or your own as module:attribute")
 
 
-class SloTargets(Section):
-    """Latency targets in seconds, each for every request; None is no target."""
-
-    ttft_s: Positive | None = None
-    tpot_s: Positive | None = None
-    e2e_s: Positive | None = None
-
-
 class Scenario(Section):
     """One simulation. Everything not given has a default; unknown keys are refused."""
 
@@ -91,10 +83,20 @@ class Scenario(Section):
     pool: Pool = Pool()
     workload: Workload
     slo: SloTargets = SloTargets()
+    warmup_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] = Field(
+        0.0,
+        description="requests that arrive before this are simulated but not measured; with one, "
+        "rates are measured up to the last arrival, so that neither filling nor draining counts",
+    )
     horizon_s: Seconds | None = Field(
         None, description="stop here; requests still there are unfinished. None: run until empty"
     )
     seed: Annotated[Whole, Field(ge=0)] = 0
+    replications: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        1,
+        description="simulate with this many seeds, from `seed` on; figures are means over them "
+        "with a 95% confidence interval",
+    )
     bands: bool | None = Field(
         None,
         description="error bands, by simulating twice more; None: up to 20,000 requests",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-_LONGEST_S = 4e9  # 127 years: int64 nanoseconds end at 292
+LONGEST_S = 4e9  # 127 years: int64 nanoseconds end at 292
 MOST_TOKENS = 100_000_000
 
 
@@ -20,7 +20,7 @@ def _not_true_or_false(value: Any) -> Any:
 Number = Annotated[float, BeforeValidator(_not_true_or_false)]
 Whole = Annotated[int, BeforeValidator(_not_true_or_false)]
 Positive = Annotated[Number, Field(gt=0)]
-Seconds = Annotated[Number, Field(ge=1e-9, le=_LONGEST_S)]
+Seconds = Annotated[Number, Field(ge=1e-9, le=LONGEST_S)]
 Count = Annotated[Whole, Field(ge=1)]
 Tokens = Annotated[Whole, Field(ge=1, le=MOST_TOKENS)]
 

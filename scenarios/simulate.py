@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.bands import add_bands
 from scenarios.build import Build, build
+from scenarios.classes import class_slos
 from scenarios.schema import Scenario
 from scenarios.summary import summarise
-from scenarios.workload import build_table
+from scenarios.workload import build_table, check_warmup
 from sim.clock import to_ns
 from sim.cluster import RunLog, run_cluster
 from sim.ledger import TimeBooks, time_books
-from sim.metrics import RequestMetrics, Slo, request_metrics
+from sim.metrics import RequestMetrics, request_metrics
 from sim.token_times import token_times_ns
 
 _BANDS_UP_TO = 20_000
@@ -80,13 +81,23 @@ class RunResult:
 def simulate(
     scenario: Scenario, *, progress: Callable[[int, int], None] | None = None
 ) -> RunResult:
-    """Simulate a scenario to its end.
+    """Simulate a scenario to its end, as many times as it asks for.
 
     ``progress(sent, total)`` is called now and then. Raises ScenarioError, TraceError or
     PolicyError, each with a message for the user.
     """
+    result = _simulate(scenario, progress)
+    if scenario.replications > 1:
+        from scenarios.replications import replicate
+
+        replicate(result)
+    return result
+
+
+def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -> RunResult:
     built = build(scenario)
     table = build_table(scenario)
+    check_warmup(scenario, table)
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
     started = time.perf_counter()
     log = run_cluster(
@@ -96,12 +107,12 @@ def simulate(
         progress=None if progress is None else lambda sent: progress(sent, len(table)),
     )
     wall_s = time.perf_counter() - started
-    slo = Slo(**scenario.slo.model_dump())
-    metrics = request_metrics(log, slo)
+    measure = partial(request_metrics, slo=class_slos(scenario), warmup_ns=to_ns(scenario.warmup_s))
+    metrics = measure(log)
     books = time_books(log)
-    summary = summarise(scenario, built, log, metrics, books, slo, wall_s)
+    summary = summarise(scenario, built, log, metrics, books, wall_s)
     if len(table) <= _BANDS_UP_TO if scenario.bands is None else scenario.bands:
-        add_bands(summary, built, slo, lambda pool: run_cluster(table, pool, until_ns=until_ns))
+        add_bands(summary, built, measure, lambda pool: run_cluster(table, pool, until_ns=until_ns))
     return RunResult(
         scenario=scenario,
         build=built,

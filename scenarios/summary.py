@@ -9,7 +9,8 @@ from costmodels.efficiency import FittedRange
 from costmodels.evidence import LABELS
 from scenarios import __version__
 from scenarios.build import Build
-from scenarios.figures import num_arrived, run_figures, share
+from scenarios.class_facts import class_facts, slo_facts
+from scenarios.figures import run_figures
 from scenarios.plugins import policy_label
 from scenarios.schema import Scenario
 from scenarios.warnings import warnings_for
@@ -17,8 +18,8 @@ from scenarios.workload import describe_workload
 from sim.accounts import PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
-from sim.ledger import TimeBooks, waits_only
-from sim.metrics import RequestMetrics, Slo, window_s
+from sim.ledger import TimeBooks, gpu_time_ns, waits_only
+from sim.metrics import RequestMetrics
 from sim.request import Status
 from sim.saturation import saturation
 
@@ -33,7 +34,6 @@ def summarise(
     log: RunLog,
     metrics: RequestMetrics,
     books: TimeBooks,
-    slo: Slo,
     wall_s: float,
 ) -> dict[str, Any]:
     """Everything a reader needs to judge a run, as plain JSON values."""
@@ -45,14 +45,16 @@ def summarise(
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "fleetcast_version": __version__,
-        "conditions": _conditions(scenario, build, log, slo),
+        "conditions": _conditions(scenario, build, log),
         "figures": figures,
         "requests": _request_counts(log, metrics),
-        "slo": _slo(log, metrics, slo),
+        "slo": slo_facts(metrics),
+        "classes": class_facts(scenario, log, metrics),
         "evidence": shares,
         "sources": build.cost.sources(),
         "e2e_accounts_s": _mean_accounts(books.e2e_ns, metrics),
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
+        "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
         "device_bytes": _device_bytes(build),
         "saturation": _saturation(log),
         "run": {
@@ -68,7 +70,7 @@ def summarise(
     return summary
 
 
-def _conditions(scenario: Scenario, build: Build, log: RunLog, slo: Slo) -> dict[str, Any]:
+def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]:
     ranks = scenario.engine.tensor_parallel_size
     skipped = log.table.skipped_rows
     notes = [*build.notes, *log.table.notes]
@@ -87,7 +89,10 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, slo: Slo) -> dict
         "cost_model": _cost_model(scenario.engine.operators),
         "workload": describe_workload(scenario, log.table),
         "seed": scenario.seed,
-        "slo": {"ttft_s": slo.ttft_s, "tpot_s": slo.tpot_s, "e2e_s": slo.e2e_s},
+        "warmup_s": scenario.warmup_s or None,
+        "horizon_s": scenario.horizon_s,
+        "replications": scenario.replications if scenario.replications > 1 else None,
+        "slo": scenario.slo.model_dump(),
         "notes": notes,
     }
 
@@ -116,28 +121,14 @@ def _cost_model(operators: str) -> str:
 
 def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     counts = {
-        status.name.lower(): int((metrics.status == status).sum())
+        status.name.lower(): int(((metrics.status == status) & metrics.measured).sum())
         for status in (Status.FINISHED, Status.REJECTED, Status.FAILED, Status.UNFINISHED)
     }
-    # A horizon may come before a request is sent: it has not arrived, and is not counted.
-    counts["unfinished"] -= len(log.table) - num_arrived(metrics)
     reasons: dict[str, int] = {}
-    for reason in log.requests.reject_reasons.values():
-        reasons[reason] = reasons.get(reason, 0) + 1
+    for index, reason in log.requests.reject_reasons.items():
+        if metrics.measured[index]:
+            reasons[reason] = reasons.get(reason, 0) + 1
     return {"arrived": sum(counts.values()), **counts, "reject_reasons": reasons}
-
-
-def _slo(log: RunLog, metrics: RequestMetrics, slo: Slo) -> dict[str, Any]:
-    arrived = num_arrived(metrics)
-    window = window_s(log)
-    return {
-        "attainment": share(metrics.good.sum(), arrived),
-        "goodput_per_s": int(metrics.good.sum()) / window if window else None,
-        "by_target": {
-            name: share(metrics.meets(name, target).sum(), arrived)
-            for name, target in slo.targets.items()
-        },
-    }
 
 
 def _saturation(log: RunLog) -> dict[str, float | None] | None:
@@ -157,7 +148,7 @@ def _evidence_shares(
     """Share of finished requests' served time by evidence label; waiting has none of its own."""
     labels = build.cost.evidence()
     prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
-    total_ns = books.e2e_ns[metrics.finished].sum(axis=0)
+    total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
     shares: dict[str, float] = {}
     for account, ns in zip(TIME_ACCOUNTS, total_ns.tolist(), strict=True):
         if ns and not waits_only(account):
@@ -190,7 +181,7 @@ def _share_beyond(log: RunLog, fitted: FittedRange | None) -> float:
 
 
 def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
-    finished = posted_ns[metrics.finished]
+    finished = posted_ns[metrics.counted]
     if not len(finished):
         return {}
     means = (finished.mean(axis=0) / 1e9).tolist()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from scenarios.classes import build_classes
 from scenarios.schema import Scenario
-from scenarios.workload_schema import Lengths, Workload
+from scenarios.workload_schema import Lengths, Source
+from sim.clock import to_s
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from workloads import transform
@@ -23,12 +25,23 @@ def build_table(scenario: Scenario) -> RequestTable:
     Raises TraceError for a file that cannot be read, ScenarioError for settings that do not fit.
     """
     workload = scenario.workload
-    if workload.trace is not None:
-        return _from_trace(workload)
-    return generate(_generator_spec(workload), scenario.seed)
+    if not workload.classes:
+        return _build_source(workload, scenario.seed)
+    table = build_classes(scenario, _build_source)
+    if workload.num_requests is not None:
+        table = transform.limit(table, workload.num_requests)
+    if workload.max_concurrency is not None:
+        table = transform.with_concurrency(table, workload.max_concurrency)
+    return table
 
 
-def _from_trace(workload: Workload) -> RequestTable:
+def _build_source(source: Source, seed: int) -> RequestTable:
+    if source.trace is not None:
+        return _from_trace(source)
+    return generate(_generator_spec(source), seed)
+
+
+def _from_trace(workload: Source) -> RequestTable:
     trace = workload.trace
     assert trace is not None
     table = read_trace(
@@ -50,7 +63,7 @@ def _from_trace(workload: Workload) -> RequestTable:
     return table
 
 
-def _generator_spec(workload: Workload) -> GeneratorSpec:
+def _generator_spec(workload: Source) -> GeneratorSpec:
     num_requests, duration_s = workload.num_requests, workload.duration_s
     if num_requests is None and duration_s is None:
         duration_s = _DEFAULT_DURATION_S
@@ -108,3 +121,15 @@ def describe_workload(scenario: Scenario, table: RequestTable) -> str:
     if scenario.workload.rate_per_s is not None:
         text += f", {scenario.workload.rate_per_s:g} requests/s"
     return text
+
+
+def check_warmup(scenario: Scenario, table: RequestTable) -> None:
+    """Raise ScenarioError where no request would be left to measure."""
+    if not len(table) or not table.is_open_loop:
+        return
+    last_s = to_s(int(table.arrival_ns[-1]))
+    if scenario.warmup_s > last_s:
+        raise ScenarioError(
+            f"warmup_s {scenario.warmup_s:g} leaves no request to measure: the last one arrives "
+            f"at {last_s:.6g} s"
+        )

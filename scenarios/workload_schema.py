@@ -76,7 +76,7 @@ class Generator(Section):
         return self
 
 
-class Workload(Section):
+class Source(Section):
     """Who asks what, when: a trace, a preset, or a generator, and what is done to it."""
 
     trace: Trace | None = None
@@ -99,10 +99,12 @@ class Workload(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [name for name in ("trace", "preset", "generator") if getattr(self, name)]
+        known = type(self).model_fields
+        names = [n for n in ("trace", "preset", "generator", "classes") if n in known]
+        given = [name for name in names if getattr(self, name)]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
-            raise ValueError(f"give exactly one of trace, preset, generator; found {found}")
+            raise ValueError(f"give exactly one of {', '.join(names)}; found {found}")
         return self
 
     @model_validator(mode="after")
@@ -123,5 +125,58 @@ class Workload(Section):
             start, end = self.window_s
             raise ValueError(
                 f"window_s must be [start, end] with 0 <= start < end, not [{start:g}, {end:g}]"
+            )
+        return self
+
+
+class SloTargets(Section):
+    """Latency targets in seconds, each for every request; None is no target."""
+
+    ttft_s: Positive | None = None
+    tpot_s: Positive | None = None
+    e2e_s: Positive | None = None
+
+
+class RequestClass(Source):
+    """A part of the workload with a name, and a priority and targets of its own."""
+
+    name: str = Field(min_length=1, max_length=60)
+    priority: Annotated[Whole, Field(ge=-(10**9), le=10**9)] | None = Field(
+        None, description="lower is served first by the priority scheduler; None: 0"
+    )
+    slo: SloTargets = Field(
+        SloTargets(), description="of this class; a target not given is the scenario's"
+    )
+
+    @model_validator(mode="after")
+    def _open(self) -> Self:
+        if self.max_concurrency is not None:
+            raise ValueError("max_concurrency holds for a whole workload, not for one class of it")
+        return self
+
+
+class Workload(Source):
+    """The requests: one source, or several classes of requests side by side.
+
+    Beside ``classes``, ``duration_s`` is that of every class without a size of its own, and
+    ``rate_per_s`` scales the classes' rates to this sum.
+    """
+
+    classes: list[RequestClass] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _fits_classes(self) -> Self:
+        if not self.classes:
+            return self
+        names = [c.name for c in self.classes]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two classes are named {name!r}")
+        if self.window_s is not None or self.repeat > 1:
+            raise ValueError("window_s and repeat go into the class whose trace they cut")
+        without = [c.name for c in self.classes if c.rate_per_s is None]
+        if self.rate_per_s is not None and without:
+            raise ValueError(
+                f"rate_per_s scales the classes' own rates, and class {without[0]!r} gives none"
             )
         return self

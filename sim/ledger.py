@@ -67,6 +67,19 @@ def time_books(log: RunLog) -> TimeBooks:
     return books
 
 
+def gpu_time_ns(log: RunLog) -> Int64:
+    """Busy GPU time of all engines by account, int64 ``[len(TIME_ACCOUNTS)]``.
+
+    Over every step, whosever it was; sums to the engines' ``gpu_ns`` exactly. Idle time is no
+    account of the GPU's.
+    """
+    total_ns = np.zeros(len(TIME_ACCOUNTS), np.int64)
+    for steps in log.steps:
+        for columns in steps.chunks():
+            total_ns += _of_whole_steps(columns, _shapes(columns), log.pool.cost).sum(axis=0)
+    return total_ns
+
+
 def _post(
     rows: dict[str, Int64], recomputes: Int64, steps: StepLog, cost: StepCost
 ) -> tuple[Int64, Int64]:
@@ -148,26 +161,38 @@ def _account(columns: dict[str, Int64], gpu_free_ns: int, cost: StepCost) -> dic
     """The time each run owns by account, ``[runs, accounts]``, as lived by a request in it."""
     gpu_ns, steps = columns["gpu_ns"], columns["steps"]
     owned_ns = np.diff(columns["gpu_end_ns"], prepend=gpu_free_ns)
-    whole = {name: columns[name].astype(np.float64) for name in StepShape._fields}
-    # A run's context grows by one a sequence a step; it is priced at its middle.
-    whole["decode_context_tokens"] += whole["decode_seqs"] * (steps - 1) / 2
+    whole = _shapes(columns)
     decodes_only = dict(whole)
     for name in ("prefill_seqs", "prefill_tokens", "prefill_context_tokens", "prefill_pairs"):
         decodes_only[name] = np.zeros(len(steps))
     decodes_only["logits"] = whole["decode_seqs"]
 
-    remainder = np.full(len(steps), _COLUMN[REMAINDER])
-    has_prefill = columns["prefill_tokens"] > 0
-    others = np.where(has_prefill, _COLUMN[OTHERS_PREFILL], remainder)
-    # A power limit stretches compute-bound prefill beyond what the split knows of.
-    throttled = np.where(has_prefill, _COLUMN[PREFILL_COMPUTE], remainder)
+    others = np.where(columns["prefill_tokens"] > 0, _COLUMN[OTHERS_PREFILL], _COLUMN[REMAINDER])
     posted = {
-        "prefilling": _posted(cost, whole, gpu_ns, steps, throttled),
+        "prefilling": _of_whole_steps(columns, whole, cost),
         "decoding": _posted(cost, decodes_only, gpu_ns, steps, others),
     }
     for of_runs in posted.values():
         of_runs[:, _COLUMN[LAUNCH_AND_HOST]] += owned_ns - gpu_ns
     return posted
+
+
+def _shapes(columns: dict[str, Int64]) -> dict[str, NDArray[np.float64]]:
+    """The mean shape of each run's steps, by field, as the cost model takes it."""
+    shapes = {name: columns[name].astype(np.float64) for name in StepShape._fields}
+    # A run's context grows by one a sequence a step; it is priced at its middle.
+    shapes["decode_context_tokens"] += shapes["decode_seqs"] * (columns["steps"] - 1) / 2
+    return shapes
+
+
+def _of_whole_steps(
+    columns: dict[str, Int64], shapes: dict[str, NDArray[np.float64]], cost: StepCost
+) -> Int64:
+    """GPU time of each run by account, ``[runs, accounts]``; a row sums to the run's ``gpu_ns``."""
+    # A power limit stretches compute-bound prefill beyond what the split knows of.
+    has_prefill = columns["prefill_tokens"] > 0
+    rest_column = np.where(has_prefill, _COLUMN[PREFILL_COMPUTE], _COLUMN[REMAINDER])
+    return _posted(cost, shapes, columns["gpu_ns"], columns["steps"], rest_column)
 
 
 def _posted(

@@ -1,7 +1,8 @@
-"""Latencies, throughput and goodput of a finished run: pure functions of its columns."""
+"""Latencies and verdicts of a finished run's requests: pure functions of its columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,14 @@ from sim.cluster import RunLog
 from sim.percentiles import chunked_statistics
 from sim.recorder import UNSET
 from sim.request import Status
+from sim.request_table import RequestTable
 from sim.token_times import gap_chunks
+from sim.window import Window, measured_window
 
 Float = NDArray[np.float64]
+
+LATENCIES = ("ttft", "tpot", "e2e")
+"""Metrics that an SLO can set a target for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +52,14 @@ class RequestMetrics:
     ttft_s: Float
     tpot_s: Float
     e2e_s: Float
+    met: dict[str, NDArray[np.bool_]]
+    """Metric name -> which requests finished and met its target; only metrics with a target.
+    A request without a target of its own, or without a TPOT, meets it by finishing."""
     good: NDArray[np.bool_]
     """Finished, and every SLO target met."""
+    window: Window
+    measured: NDArray[np.bool_]
+    """Arrived in the measured window."""
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -55,15 +67,19 @@ class RequestMetrics:
         finished: NDArray[np.bool_] = self.status == Status.FINISHED
         return finished
 
-    def meets(self, metric: str, target_s: float) -> NDArray[np.bool_]:
-        """Which finished requests meet one target; no TPOT meets any."""
-        value = getattr(self, f"{metric}_s")
-        met: NDArray[np.bool_] = self.finished & ~(value > target_s)
-        return met
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Measured requests that finished: those that latencies are taken over."""
+        counted: NDArray[np.bool_] = self.finished & self.measured
+        return counted
 
 
-def request_metrics(log: RunLog, slo: Slo) -> RequestMetrics:
-    """Latencies and verdicts of every request of a run."""
+def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -> RequestMetrics:
+    """Latencies and verdicts of every request of a run.
+
+    ``slo``: for all requests, or one for each of the table's classes. Requests that arrive before
+    ``warmup_ns`` are not measured.
+    """
     requests = log.requests
 
     def seconds(name: str) -> Float:
@@ -78,58 +94,39 @@ def request_metrics(log: RunLog, slo: Slo) -> RequestMetrics:
     gaps = np.maximum(log.table.output_tokens - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot_s = np.where(gaps > 0, (finish_s - first_s) / gaps, np.nan)
-    metrics = RequestMetrics(
+    latencies = {"ttft": first_s - arrival_s, "tpot": tpot_s, "e2e": finish_s - arrival_s}
+    met = {
+        name: finished & ~(latencies[name] > target_s)
+        for name, target_s in _targets(log.table, slo).items()
+    }
+    window = measured_window(log, warmup_ns)
+    arrival_ns = np.frombuffer(requests.arrival_ns, np.int64)
+    return RequestMetrics(
         status=status,
         arrival_s=arrival_s,
         queue_s=seconds("admitted_ns") - arrival_s,
-        ttft_s=first_s - arrival_s,
-        tpot_s=tpot_s,
-        e2e_s=finish_s - arrival_s,
-        good=finished.copy(),
+        **{f"{name}_s": values for name, values in latencies.items()},
+        met=met,
+        good=np.logical_and.reduce([finished, *met.values()]),
+        window=window,
+        measured=(arrival_ns >= max(window.start_ns, 0)) & (arrival_ns <= window.end_ns),
     )
-    for metric, target_s in slo.targets.items():
-        metrics.good[:] &= metrics.meets(metric, target_s)
-    return metrics
 
 
-def window_s(log: RunLog) -> float:
-    """Length of the measured window: first arrival to the end of the run."""
-    arrivals = np.frombuffer(log.requests.arrival_ns, np.int64)
-    arrived = arrivals[arrivals != UNSET]
-    return (log.end_ns - int(arrived.min())) / 1e9 if len(arrived) else 0.0
+def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float]:
+    """Metric name -> each request's target, ``[n]`` or one for all; infinite where it has none."""
+    slos = [slo] if isinstance(slo, Slo) else list(slo)
+    names = [name for name in LATENCIES if any(name in s.targets for s in slos)]
+    by_class = {name: np.array([s.targets.get(name, np.inf) for s in slos]) for name in names}
+    if table.class_index is None:
+        return by_class
+    return {
+        name: np.broadcast_to(targets, max(len(targets), len(table.class_names)))[table.class_index]
+        for name, targets in by_class.items()
+    }
 
 
-def itl_statistics(log: RunLog) -> tuple[dict[str, float | None], int]:
+def itl_statistics(log: RunLog, metrics: RequestMetrics) -> tuple[dict[str, float | None], int]:
     """Inter-token latency in seconds over all gaps between tokens, and how many gaps there are."""
-    in_ns, count = chunked_statistics(lambda: gap_chunks(log))
+    in_ns, count = chunked_statistics(lambda: gap_chunks(log, metrics.measured))
     return {name: None if ns is None else ns / 1e9 for name, ns in in_ns.items()}, count
-
-
-def time_weighted(log: RunLog, column: str) -> tuple[float, int]:
-    """Mean over engine-busy time and maximum of a state column of the step log.
-
-    A run's value at its plan holds until the next run's plan.
-    """
-    total = weight = 0.0
-    highest = 0
-    for steps in log.steps:
-        if not len(steps):
-            continue
-        values, plan_ns = steps.column(column), steps.column("plan_ns")
-        end_ns = np.minimum(
-            np.append(plan_ns[1:], log.end_ns), np.maximum(steps.column("gpu_end_ns"), plan_ns)
-        )
-        held_ns = np.maximum(end_ns - plan_ns, 0).astype(np.float64)
-        total += float((values * held_ns).sum())
-        weight += float(held_ns.sum())
-        highest = max(highest, int(values.max()))
-    return (total / weight if weight else 0.0), highest
-
-
-def gpu_busy(log: RunLog) -> float:
-    """Share of the measured window in which the GPUs ran kernels, mean over the replicas."""
-    window_ns = window_s(log) * 1e9
-    if not window_ns:
-        return 0.0
-    busy_ns = sum(int(steps.column("gpu_ns").sum()) for steps in log.steps if len(steps))
-    return busy_ns / window_ns / len(log.steps)

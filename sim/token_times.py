@@ -24,14 +24,19 @@ def token_times_ns(log: RunLog, request: int) -> Int64:
     return _TokenTimes(log, requests.replica[request]).of(request)
 
 
-def gap_chunks(log: RunLog) -> Iterator[tuple[Int64, Int64]]:
+def gap_chunks(
+    log: RunLog, chosen: NDArray[np.bool_] | None = None
+) -> Iterator[tuple[Int64, Int64]]:
     """Gaps between consecutive tokens of finished requests, in chunks of (gap_ns, tokens with it).
+
+    ``chosen`` ``[n]``: of these requests only.
 
     Where every request decodes in every step from its first token to its last, the gap before a
     step's tokens is the same for all of them, and one weighted entry a step will do. Otherwise
     each request's own token times are gone through.
     """
-    finished = np.flatnonzero(np.frombuffer(log.requests.status, np.int8) == Status.FINISHED)
+    is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
+    finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
     replica = np.frombuffer(log.requests.replica, np.int16)[finished]
     for index, steps in enumerate(log.steps):
         mine = finished[replica == index]

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from sim.engine_view import EngineConfig
-from sim.metrics import Slo, itl_statistics, request_metrics, time_weighted, window_s
+from sim.metrics import Slo, itl_statistics, request_metrics
 from sim.percentiles import chunked_statistics, statistics
 from sim.saturation import saturation
 from sim.token_times import decode_gaps, token_times_ns
+from sim.window import measured_window, time_weighted
 from tests.helpers import AffineCost, small_run, table_of
 
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)
@@ -60,7 +61,7 @@ def test_ttft_tpot_and_verdicts() -> None:
     assert metrics.tpot_s[0] == pytest.approx(0.010)
     assert np.isnan(metrics.tpot_s[1])
     assert metrics.good.tolist() == [False, True]
-    assert window_s(log) == log.end_ns / 1e9
+    assert metrics.window.length_s == log.end_ns / 1e9
 
 
 def test_a_rejected_request_is_not_good() -> None:
@@ -87,7 +88,7 @@ def test_gaps_from_steps_equal_gaps_from_tokens(blocks: int) -> None:
     gaps, weights = decode_gaps(log)
     own = np.concatenate([np.diff(token_times_ns(log, i)) for i in range(120)])
     assert np.array_equal(np.sort(np.repeat(gaps, weights)), np.sort(own))
-    itl, count = itl_statistics(log)
+    itl, count = itl_statistics(log, request_metrics(log, Slo()))
     assert count == len(own)
     assert itl == pytest.approx(statistics(own / 1e9))
 
@@ -96,7 +97,7 @@ def test_state_is_weighted_by_time() -> None:
     log = small_run(
         table_of((0, 10, 4), (0.015, 10, 1)), engine=EngineConfig(async_scheduling=False), cost=STEP
     )
-    mean, highest = time_weighted(log, "running")
+    mean, _, highest = time_weighted(log, "running", measured_window(log))
     assert mean == pytest.approx(5 / 4)
     assert highest == 2
 
@@ -109,7 +110,7 @@ def test_saturation_is_where_the_simulated_throughput_ends() -> None:
     assert limit is not None
     assert limit.load is not None
     assert limit.load > 5
-    assert 4000 / window_s(log) == pytest.approx(limit.saturation_per_s, rel=0.1)
+    assert 4000 / measured_window(log).length_s == pytest.approx(limit.saturation_per_s, rel=0.1)
 
 
 def test_closed_loops_have_no_offered_rate() -> None:

@@ -116,7 +116,10 @@ def test_wrong_key_is_named_with_line_and_nearest(
         ("engine=3", "engine: must be a section with keys of its own (profile, operators, "),
         ("workload.window_s=[5, 2]", "window_s and repeat are for traces"),
         ("workload.duration_s=5", "give num_requests or duration_s, not both"),
-        ("workload.preset=azure-conv", "exactly one of trace, preset, generator; found preset and"),
+        (
+            "workload.preset=azure-conv",
+            "exactly one of trace, preset, generator, classes; found preset and",
+        ),
         ("workload.generator.arrivals=poison", "must be 'poisson', 'gamma', 'constant' or 'all-at"),
         ("workload.generator.arrivals=all-at-once", "all-at-once arrivals have no rate_per_s"),
         ("workload.generator.input_tokens.fixed=0", "input_tokens must be at least 1"),

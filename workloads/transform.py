@@ -124,5 +124,6 @@ def _take(table: RequestTable, index: Int64, arrival_ns: Int64, note: str) -> Re
         output_tokens=table.output_tokens[index],
         priority=table.priority[index],
         chains=None if table.chains is None else take_chains(table.chains, index),
+        class_index=None if table.class_index is None else table.class_index[index],
         notes=(*table.notes, note),
     )

@@ -1,0 +1,135 @@
+"""Several workloads side by side as one table of request classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sim.errors import ScenarioError
+from sim.request_table import Int64, PrefixChains, RequestTable
+from workloads.chains import chain_offsets, take_chains
+
+
+def merge(tables: Mapping[str, RequestTable]) -> RequestTable:
+    """All requests in order of arrival; ``class_index`` says from which table each came.
+
+    Tables share nothing: their block ids and sessions are made distinct. Later turns of a session
+    stand behind the turn they wait for. Raises ScenarioError for a table that limits concurrency.
+    """
+    parts = list(tables.values())
+    if any(part.max_concurrency is not None for part in parts):
+        raise ScenarioError("max_concurrency holds for a whole workload, not for one class of it")
+    sizes = [len(part) for part in parts]
+    starts = chain_offsets(np.array(sizes, np.int64))
+    key_ns = np.concatenate([_first_turn_ns(part) for part in parts])
+    order = np.argsort(key_ns, kind="stable")
+
+    def column(name: str) -> Int64:
+        return np.concatenate([getattr(part, name) for part in parts])[order]
+
+    chains = _merged_chains(parts)
+    after, think_ns = _merged_links(parts, starts, order)
+    return RequestTable(
+        arrival_ns=column("arrival_ns"),
+        prompt_tokens=column("prompt_tokens"),
+        output_tokens=column("output_tokens"),
+        priority=column("priority"),
+        chains=None if chains is None else take_chains(chains, order),
+        after=after,
+        think_ns=think_ns,
+        session=_merged_sessions(parts, order),
+        class_index=np.repeat(np.arange(len(parts)), sizes)[order],
+        class_names=tuple(tables),
+        source=" + ".join(f"{name}: {part.source}" for name, part in tables.items()),
+        skipped_rows=sum(part.skipped_rows for part in parts),
+        notes=tuple(f"{name}: {note}" for name, part in tables.items() for note in part.notes),
+    )
+
+
+def split_blocks(chains: PrefixChains, block_tokens: int) -> PrefixChains:
+    """The same prefixes named by smaller blocks: ids of ``block_tokens``, a divisor of theirs."""
+    ratio = chains.block_tokens // block_tokens
+    if ratio == 1:
+        return chains
+    lengths = np.minimum(np.diff(chains.offsets) * ratio, -(-chains.tokens // block_tokens))
+    offsets = chain_offsets(lengths)
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    position = np.repeat(chains.offsets[:-1], lengths) + place // ratio
+    return PrefixChains(
+        ids=_dense(chains.ids)[position] * ratio + place % ratio,
+        offsets=offsets,
+        tokens=chains.tokens,
+        block_tokens=block_tokens,
+        covers_output=chains.covers_output,
+    )
+
+
+def _first_turn_ns(table: RequestTable) -> Int64:
+    """When the first turn of each row's session arrives, ``[n]``."""
+    if table.after is None:
+        return table.arrival_ns
+    first = np.where(table.after < 0, np.arange(len(table)), table.after)
+    while (table.after[first] >= 0).any():
+        first = first[first]
+    return table.arrival_ns[first]
+
+
+def _merged_chains(parts: Sequence[RequestTable]) -> PrefixChains | None:
+    given = [part.chains for part in parts if part.chains is not None]
+    if not given:
+        return None
+    block_tokens = math.gcd(*(chains.block_tokens for chains in given))
+    ids, lengths, tokens, base = [], [], [], 0
+    for part in parts:
+        if part.chains is None:
+            lengths.append(np.zeros(len(part), np.int64))
+            tokens.append(np.zeros(len(part), np.int64))
+            continue
+        chains = split_blocks(part.chains, block_tokens)
+        own = _dense(chains.ids)
+        ids.append(own + base)
+        base += int(own.max(initial=-1)) + 1
+        lengths.append(np.diff(chains.offsets))
+        tokens.append(chains.tokens)
+    return PrefixChains(
+        ids=np.concatenate(ids),
+        offsets=chain_offsets(np.concatenate(lengths)),
+        tokens=np.concatenate(tokens),
+        block_tokens=block_tokens,
+        covers_output=any(chains.covers_output for chains in given),
+    )
+
+
+def _merged_links(
+    parts: Sequence[RequestTable], starts: Int64, order: Int64
+) -> tuple[Int64 | None, Int64 | None]:
+    if all(part.after is None for part in parts):
+        return None, None
+    new_place = np.empty(len(order), np.int64)
+    new_place[order] = np.arange(len(order))
+    after, think_ns = [], []
+    for start, part in zip(starts.tolist(), parts, strict=False):
+        nothing = np.full(len(part), -1)
+        own = nothing if part.after is None else part.after
+        after.append(np.where(own < 0, -1, new_place[np.maximum(own, 0) + start]))
+        think_ns.append(np.zeros(len(part), np.int64) if part.think_ns is None else part.think_ns)
+    return np.concatenate(after)[order], np.concatenate(think_ns)[order]
+
+
+def _merged_sessions(parts: Sequence[RequestTable], order: Int64) -> Int64 | None:
+    if all(part.session is None for part in parts):
+        return None
+    sessions, base = [], 0
+    for part in parts:
+        # A request outside any session is one of its own.
+        own = _dense(np.arange(len(part)) if part.session is None else part.session)
+        sessions.append(own + base)
+        base += int(own.max(initial=-1)) + 1
+    return np.concatenate(sessions)[order]
+
+
+def _dense(ids: Int64) -> Int64:
+    """The same ids renamed to 0, 1, 2, ..."""
+    return np.unique(ids, return_inverse=True)[1].reshape(-1)
