@@ -1,4 +1,4 @@
-"""Figure of the time accounts: where a request's time goes."""
+"""Figure of the time accounts: where the GPUs' time and a request's time go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sim.accounts import TIME_ACCOUNTS
 
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
 _DEEP_BLUE, _DEEP_VIOLET, _DEEP_VERMILION = "#0a6ead", "#6b53a4", "#d35f0a"
-_ACCOUNT_COLOURS = dict(
+ACCOUNT_COLOURS = dict(
     zip(
         TIME_ACCOUNTS,
         (
@@ -31,12 +31,12 @@ _ACCOUNT_COLOURS = dict(
 )
 
 
-def account_breakdown(e2e: list[AccountRow], ttft: list[AccountRow]) -> svg.Plot | None:
-    """Where the time of a finished request goes: a stacked bar each for E2E and TTFT.
+def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
+    """Where time goes: a stacked bar for each name, e.g. GPU, E2E and TTFT.
 
     Rows are as ``account_rows`` returns them. None where there is no time to split.
     """
-    bars = [(label, rows) for label, rows in (("E2E", e2e), ("TTFT", ttft)) if rows]
+    bars = [(label, rows) for label, rows in accounts.items() if rows]
     if not bars:
         return None
     labels = {row.account: row.label for _, rows in bars for row in rows}
@@ -52,7 +52,7 @@ def account_breakdown(e2e: list[AccountRow], ttft: list[AccountRow]) -> svg.Plot
                     row.share,
                     left=left,
                     height=0.62,
-                    color=_ACCOUNT_COLOURS.get(row.account, svg.SILVER),
+                    color=ACCOUNT_COLOURS.get(row.account, svg.SILVER),
                     edgecolor=svg.PAPER,
                     linewidth=0.8,
                     label=None if row.account in drawn else labels[row.account],
@@ -65,11 +65,11 @@ def account_breakdown(e2e: list[AccountRow], ttft: list[AccountRow]) -> svg.Plot
                         ha="center",
                         va="center",
                         fontsize=8.5,
-                        color=_text_on(_ACCOUNT_COLOURS.get(row.account, svg.SILVER)),
+                        color=_text_on(ACCOUNT_COLOURS.get(row.account, svg.SILVER)),
                     )
                 drawn.add(row.account)
                 left += row.share
-        names = [f"{label}\n{duration(sum(row.mean_s for row in rows))}" for label, rows in bars]
+        names = [f"{label}\n{duration(sum(row.seconds for row in rows))}" for label, rows in bars]
         axes.set_yticks([-position for position in range(len(bars))], names)
         axes.tick_params(axis="y", labelcolor=svg.INK, labelsize=9)
         axes.set_xlim(0, 1)
@@ -85,8 +85,8 @@ def account_breakdown(e2e: list[AccountRow], ttft: list[AccountRow]) -> svg.Plot
             said.append(f"{label}: {shares}.")
         text = svg.render(figure, "account-breakdown", f"Shares of time. {' '.join(said)}")
     caption = (
-        "Mean over finished requests. Every second of a request is in exactly one account, so "
-        "each bar is the whole time."
+        "GPU: all steps of all engines, whosever they were. E2E and TTFT: mean over finished "
+        "requests. Every second is in exactly one account, so each bar is the whole time."
     )
     return svg.Plot("account-breakdown", "Shares of time by account", text, caption)
 

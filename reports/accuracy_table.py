@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reports.screen import TONES, Screen
 from reports.validation_facts import error_cell
 from reports.words import LATENCY_LABELS, THROUGHPUT_LABELS, duration, humanised, number, percent
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
-_MAX_WIDTH = 100
 _HEADERS = ("metric", "statistic", "predicted", "measured", "error", "band")
-_TONES = {"good": "green", "fair": "yellow", "poor": "red", "": ""}
-_ASCII = str.maketrans({"\N{EN DASH}": "-", "µ": "u", "±": "+-"})
 
 
 def print_accuracy(content: dict[str, Any], console: Console | None = None) -> None:
@@ -22,71 +20,41 @@ def print_accuracy(content: dict[str, Any], console: Console | None = None) -> N
 
     Where the output cannot take colour or Unicode, plain text and ASCII are written.
     """
-    from rich.console import Console
+    screen = Screen(console)
+    figures = content["figures"]
+    screen.say(_title(figures), "bold")
+    _print_figures(screen, figures)
+    if any(figure["band"] is not None for figure in figures):
+        note = "± is the 90% band of the prediction; an asterisk: the measured value is outside"
+        screen.say(note, "dim")
+    if content["warnings"]:
+        screen.heading("Mind")
+        for warning in content["warnings"]:
+            screen.say(f"! {warning}", "yellow")
+    screen.say("")
+    for part, values in content["conditions"].items():
+        said = "; ".join(f"{_label(name)}: {_said(value)}" for name, value in values.items())
+        screen.say(f"{part}: {said}", "dim")
 
-    _Printer(console or Console(highlight=False)).print_all(content)
 
-
-class _Printer:
-    """Carries the console and its limits."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._ascii_only = console.options.ascii_only
-        self._width = min(console.width, _MAX_WIDTH)
-
-    def print_all(self, content: dict[str, Any]) -> None:
-        figures = content["figures"]
-        self._show(self._text(_title(figures), "bold"))
-        self._table(figures)
-        if any(figure["band"] is not None for figure in figures):
-            note = "± is the 90% band of the prediction; an asterisk: the measured value is outside"
-            self._show(self._text(note, "dim"))
-        if content["warnings"]:
-            self._show(self._text("\nMind", "bold"))
-            for warning in content["warnings"]:
-                self._show(self._text(f"! {warning}", "yellow"))
-        self._show("")
-        for part, values in content["conditions"].items():
-            said = "; ".join(f"{_label(name)}: {_said(value)}" for name, value in values.items())
-            self._show(self._text(f"{part}: {said}", "dim"))
-
-    def _table(self, figures: list[dict[str, Any]]) -> None:
-        from rich import box
-        from rich.table import Table
-
-        has_band = any(figure["band"] is not None for figure in figures)
-        table = Table(
-            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", padding=(0, 1)
-        )
-        headers = _HEADERS if has_band else _HEADERS[:-1]
-        for header in headers:
-            is_left = header in ("metric", "statistic")
-            table.add_column(header, justify="left" if is_left else "right", overflow="fold")
-        before = ""
-        for figure in figures:
-            error = error_cell(figure["error"])
-            metric = _metric(figure["metric"])
-            cells = [
-                self._text(metric if metric != before else ""),
-                self._text("" if figure["statistic"] == "value" else figure["statistic"]),
-                *(self._text(_quantity(figure[s], figure["unit"])) for s in _HEADERS[2:4]),
-                self._text(error.text, _TONES[error.tone]),
-                self._text(_band(figure), "dim"),
-            ]
-            table.add_row(*cells[: len(headers)])
-            before = metric
-        self._show(table)
-
-    def _text(self, text: str, style: str = "") -> Text:
-        from rich.text import Text
-
-        if self._ascii_only:
-            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        return Text(text, style=style)
-
-    def _show(self, item: RenderableType) -> None:
-        self._console.print(item, width=self._width, highlight=False, markup=False)
+def _print_figures(screen: Screen, figures: list[dict[str, Any]]) -> None:
+    has_band = any(figure["band"] is not None for figure in figures)
+    headers = _HEADERS if has_band else _HEADERS[:-1]
+    rows: list[list[str | Text]] = []
+    before = ""
+    for figure in figures:
+        error = error_cell(figure["error"])
+        metric = _metric(figure["metric"])
+        cells = [
+            metric if metric != before else "",
+            "" if figure["statistic"] == "value" else figure["statistic"],
+            *(_quantity(figure[side], figure["unit"]) for side in _HEADERS[2:4]),
+            screen.text(error.text, TONES[error.tone]),
+            screen.text(_band(figure), "dim"),
+        ]
+        rows.append(cells[: len(headers)])
+        before = metric
+    screen.table(headers, rows, left=_HEADERS[:2], wraps=headers)
 
 
 def _title(figures: list[dict[str, Any]]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from reports.spread import spread, spreads
 from reports.words import (
     LATENCY_LABELS,
     STATISTICS,
     THROUGHPUT_LABELS,
     UTILISATION_LABELS,
-    band_text,
     count_of,
     duration_unit,
     humanised,
@@ -26,6 +26,10 @@ Summary = dict[str, Any]
 # Strongest first; a row made of several figures carries the weakest.
 EVIDENCE = ("measured", "fitted", "extrapolated", "datasheet", "reported", "assumed")
 
+# Warnings (scenarios/warnings.py) that change what the figures mean. A load beyond saturation is
+# in the answer itself.
+GRAVE = ("nothing_finished", "unstable", "rejected", "unfinished")
+
 
 class LatencyRow(NamedTuple):
     """One latency metric, written in one unit."""
@@ -37,8 +41,8 @@ class LatencyRow(NamedTuple):
     unit: str
     population: str
     evidence: str
-    bands: tuple[str, ...] = ()
-    """The 90% band of each cell, e.g. ``±5%``; empty where the run has none."""
+    spreads: list[tuple[str, ...]]
+    """Lines of ``±5%`` below the cells, one for each of ``STATISTICS``: see `reports.spread`."""
 
 
 class GaugeRow(NamedTuple):
@@ -50,16 +54,16 @@ class GaugeRow(NamedTuple):
     unit: str
     population: str
     evidence: str
-    band: str = ""
-    """The 90% band around the value."""
+    spread: str = ""
+    """What `reports.spread.spread_note` says, of the value."""
 
 
 class AccountRow(NamedTuple):
-    """Mean seconds of one account over finished requests, and its share of the whole."""
+    """Seconds of one account, and its share of the whole."""
 
     account: str
     label: str
-    mean_s: float
+    seconds: float
     share: float
 
 
@@ -124,7 +128,7 @@ def latency_rows(summary: Summary) -> list[LatencyRow]:
                 unit=unit if any(is_number(value) for value in values) else "",
                 population=_population(figures),
                 evidence=weakest_evidence(list(figures.values())),
-                bands=_bands(figures),
+                spreads=spreads(figures),
             )
         )
     return rows
@@ -154,7 +158,7 @@ def other_rows(summary: Summary) -> list[GaugeRow]:
 
 
 def account_rows(summary: Summary, key: str) -> list[AccountRow]:
-    """Non-zero accounts of ``e2e_accounts_s`` or ``ttft_accounts_s``, in the order met."""
+    """Non-zero accounts of e.g. ``e2e_accounts_s`` or ``step_accounts_s``, in the order met."""
     seconds = {
         account: value
         for account, value in section(summary, key).items()
@@ -180,12 +184,12 @@ def evidence_shares(summary: Summary) -> list[tuple[str, float]]:
     return sorted(shares, key=lambda item: rank.get(item[0], len(rank)))
 
 
-def warning_texts(summary: Summary) -> list[str]:
-    """Warnings as sentences, in the order given: the gravest first."""
+def warning_texts(summary: Summary, *, grave: bool | None = None) -> list[str]:
+    """Warnings as sentences, in the order given; all, or only those that are grave or not."""
     texts = (
         str(warning.get("text") or warning.get("code") or "")
         for warning in entries(summary, "warnings")
-        if isinstance(warning, dict)
+        if isinstance(warning, dict) and grave in (None, warning.get("code") in GRAVE)
     )
     return [sentence(text) for text in texts if text]
 
@@ -193,11 +197,6 @@ def warning_texts(summary: Summary) -> list[str]:
 def _is_latency(figures: dict[str, dict[str, Any]]) -> bool:
     in_seconds = all(figure.get("unit") == "s" for figure in figures.values())
     return in_seconds and any(statistic in figures for statistic in ("p50", "p90", "p99"))
-
-
-def _bands(figures: dict[str, dict[str, Any]]) -> tuple[str, ...]:
-    bands = tuple(band_text(figures.get(name, {}).get("band")) for name in STATISTICS)
-    return bands if any(bands) else ()
 
 
 def _population(figures: dict[str, dict[str, Any]]) -> str:
@@ -236,5 +235,5 @@ def _gauge_row(
         unit=unit_text(name, unit),
         population=count_of(main.get("count"), main.get("population")),
         evidence=weakest_evidence(figures),
-        band=band_text(main.get("band")),
+        spread=spread(main),
     )

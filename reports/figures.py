@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reports.account_figures import account_breakdown
+from reports.engine_facts import usable_blocks
 from reports.engine_figures import engines_over_time
-from reports.facts import Summary, account_rows, section
+from reports.facts import Summary, account_rows
 from reports.latency_figures import latency_distributions, latency_over_time
 from reports.svg import Plot
 from reports.verdict import slo_targets
-from reports.words import is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,15 +25,13 @@ def draw_figures(summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame) 
     plots = (
         latency_distributions(requests, targets_s),
         latency_over_time(requests, targets_s),
-        engines_over_time(steps, _usable_blocks(summary)),
+        engines_over_time(steps, usable_blocks(summary)),
         account_breakdown(
-            account_rows(summary, "e2e_accounts_s"), account_rows(summary, "ttft_accounts_s")
+            {
+                "GPU": account_rows(summary, "step_accounts_s"),
+                "E2E": account_rows(summary, "e2e_accounts_s"),
+                "TTFT": account_rows(summary, "ttft_accounts_s"),
+            }
         ),
     )
     return {plot.name: plot for plot in plots if plot is not None}
-
-
-def _usable_blocks(summary: Summary) -> float | None:
-    blocks = section(summary, "conditions").get("num_gpu_blocks")
-    # vLLM keeps one block as the null block; it never holds anything.
-    return blocks - 1 if is_number(blocks) and blocks > 1 else None

@@ -103,6 +103,29 @@ def read_steps(folder: Path | str) -> pd.DataFrame:
     return _read_table(folder, "steps.parquet", STEP_COLUMNS)
 
 
+def read_step_times(folder: Path | str) -> pd.DataFrame:
+    """Read ``step_times.parquet``: one row a step, when its outputs became visible, ns.
+
+    Raises:
+        ScenarioError: the file is missing, unreadable, or lacks columns.
+    """
+    return _read_table(folder, "step_times.parquet", ("replica", "visible_ns"))
+
+
+def read_preemptions(folder: Path | str) -> pd.DataFrame | None:
+    """Read ``preemptions.parquet``: one row each time a request lost its blocks, seconds.
+
+    None where an older version wrote the folder without it.
+
+    Raises:
+        ScenarioError: the file is unreadable, or lacks columns.
+    """
+    if not (Path(folder) / "preemptions.parquet").exists():
+        return None
+    columns = ("request", "replica", "start_s", "end_s")
+    return _read_table(folder, "preemptions.parquet", columns)
+
+
 def read_scenario(folder: Path | str) -> str:
     """Read the text of the resolved ``scenario.yaml``.
 
@@ -122,7 +145,8 @@ def _existing(folder: Path | str, name: str) -> Path:
     if not path.is_file():
         raise ScenarioError(
             f"{path}: missing. A result folder holds summary.json, requests.parquet, "
-            "steps.parquet and scenario.yaml; run the scenario again to write all of them."
+            "steps.parquet, step_times.parquet and scenario.yaml; run the scenario again to "
+            "write all of them."
         )
     return path
 

@@ -23,6 +23,7 @@ def latency_distributions(requests: pd.DataFrame, targets_s: dict[str, float]) -
     None where no request finished.
     """
     finished = _finished(requests)
+    finished = finished[_is_measured(finished)]
     metrics = [name for name in ("ttft", "tpot", "e2e") if len(_values(finished, name))]
     if not metrics:
         return None
@@ -58,6 +59,7 @@ def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> sv
     arrivals_s = finished["arrival_s"].to_numpy(float)
     end_s = max(float(arrivals_s.max()), 1e-3)
     unit, unit_s = svg.time_unit(end_s)
+    warm_s = _warm_up_s(requests)
     said, middles = [], []
     with svg.drawing(svg.WIDTH_IN, 1.9 * len(metrics) + 0.5) as figure:
         panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
@@ -76,6 +78,8 @@ def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> sv
                 svg.duration_axis(axes, min(shown), max(shown), vertical=True)
             if name in targets_s:
                 axes.axhline(targets_s[name], color=svg.VERMILION, lw=1.1, ls=(0, (4, 3)))
+            if warm_s:
+                axes.axvspan(0, warm_s / unit_s, color=svg.MUTED, alpha=0.14, lw=0)
             axes.set_title(LATENCY_LABELS[name])
             middles.append((found.median_count, found.edges_s[1] - found.edges_s[0]))
             said.append(
@@ -94,12 +98,29 @@ def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> sv
         f"{count:,} {'request' if count == 1 else 'requests'} each"
         + (": a window's p99 is near its maximum." if count < 100 else ".")
         + " Logarithmic scale."
+        + (f" Grey: the first {duration(warm_s)}, not measured." if warm_s else "")
     )
     return svg.Plot("latency-over-time", "Latency over time", text, caption)
 
 
 def _finished(requests: pd.DataFrame) -> pd.DataFrame:
     return requests[requests["status"].astype(str).str.lower() == "finished"]
+
+
+def _is_measured(requests: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which requests the figures are over; all of them where the run does not say."""
+    if "measured" not in requests:
+        return np.ones(len(requests), bool)
+    return requests["measured"].to_numpy(bool)
+
+
+def _warm_up_s(requests: pd.DataFrame) -> float:
+    """Time before the first measured arrival; 0 where nothing that arrived is left out."""
+    measured = _is_measured(requests)
+    arrivals_s = requests["arrival_s"].to_numpy(float)
+    if not measured.any() or not (arrivals_s[~measured] < arrivals_s[measured].min()).any():
+        return 0.0
+    return float(arrivals_s[measured].min())
 
 
 def _values(finished: pd.DataFrame, name: str) -> NDArray[np.float64]:

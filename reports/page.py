@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports import templates
+from reports.engine_facts import engine_table
 from reports.facts import Summary
 from reports.figures import draw_figures
 from reports.folder import read_requests, read_scenario, read_steps, read_summary
 from reports.page_facts import page_facts
-from reports.templates import style_sheets, template_environment
-from reports.words import duration, named_quantity, percent, whole_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,23 +36,10 @@ def render_page(
     summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame, scenario_yaml: str
 ) -> str:
     """The page as text; arguments are what the readers of ``reports.folder`` return."""
-    from markupsafe import Markup
-
-    environment = template_environment()
-    environment.filters |= {
-        "percent": percent,
-        "quantity": named_quantity,
-        "whole_percent": whole_percent,
-        "duration": duration,
-    }
-    plots = {
-        name: plot._replace(svg=Markup(plot.svg))
-        for name, plot in draw_figures(summary, requests, steps).items()
-    }
-    return environment.get_template("page.html.j2").render(
-        css=style_sheets("page.css.j2"),
-        plots=plots,
-        accounts_plot=plots.get("account-breakdown"),
+    return templates.render_page(
+        "page.html.j2",
+        plots=draw_figures(summary, requests, steps),
+        engines=engine_table(summary, requests, steps),
         scenario_yaml=scenario_yaml,
         **page_facts(summary),
     )

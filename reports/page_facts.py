@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from reports.book_facts import account_table, byte_rows
+from reports.class_facts import COLUMNS as CLASS_COLUMNS
+from reports.class_facts import class_rows
 from reports.facts import (
     Summary,
-    account_rows,
     entries,
     evidence_shares,
     figures_by_name,
@@ -19,13 +21,14 @@ from reports.facts import (
     warning_texts,
     weakest_evidence,
 )
+from reports.parts import Tile
+from reports.spread import spread_note
 from reports.verdict import requests_sentence, slo_targets, system_text, verdict
 from reports.words import (
     LATENCY_LABELS,
     LATENCY_MEANINGS,
     MISSING,
     STATISTICS,
-    byte_size,
     duration,
     humanised,
     is_number,
@@ -58,14 +61,6 @@ _FIGURE_METRICS = {
 }
 
 
-class Tile(NamedTuple):
-    """One of the few numbers at the head of the page."""
-
-    label: str
-    value: str
-    note: str
-
-
 class SloRow(NamedTuple):
     """One latency target and how many requests met it."""
 
@@ -76,23 +71,21 @@ class SloRow(NamedTuple):
     evidence: str
 
 
-class ByteRow(NamedTuple):
-    """One account of a GPU's memory."""
-
-    label: str
-    size: str
-    num_bytes: str
-    share: float | None
-
-
 def page_facts(summary: Summary) -> dict[str, Any]:
     """Everything the page says in words and tables, by the name the template uses."""
+    answer = verdict(summary)
     return {
-        "system": system_text(summary),
-        "verdict": verdict(summary),
-        "requests_sentence": requests_sentence(summary),
+        "title": f"{system_text(summary)}: capacity report",
+        "eyebrow": "Capacity report",
+        "heading": system_text(summary),
+        "answer": answer.sentence,
+        "tone": answer.tone,
+        "reason": f"{answer.reason} {requests_sentence(summary)}".strip(),
         "tiles": _tiles(summary),
         "slo_rows": _slo_rows(summary),
+        "class_columns": CLASS_COLUMNS,
+        "class_rows": class_rows(summary),
+        "spread_note": spread_note(summary),
         "attainment": _attainment_text(summary),
         "statistics": STATISTICS,
         "latency_rows": latency_rows(summary),
@@ -101,15 +94,13 @@ def page_facts(summary: Summary) -> dict[str, Any]:
             "Throughput and requests": throughput_rows(summary),
             "Utilisation": [*utilisation_rows(summary), *other_rows(summary)],
         },
-        "accounts": {
-            "End-to-end time": account_rows(summary, "e2e_accounts_s"),
-            "Time to first token": account_rows(summary, "ttft_accounts_s"),
-        },
+        **account_table(summary),
         "figure_evidence": {
             name: _evidence_of(summary, metrics) for name, metrics in _FIGURE_METRICS.items()
         },
-        "byte_rows": _byte_rows(summary),
-        "warnings": warning_texts(summary),
+        "byte_rows": byte_rows(summary),
+        "alerts": warning_texts(summary, grave=True),
+        "warnings": warning_texts(summary, grave=False),
         "conditions": _conditions(summary),
         "evidence": evidence_shares(summary),
         "sources": [source for source in entries(summary, "sources") if isinstance(source, dict)],
@@ -183,26 +174,6 @@ def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
         if label != MISSING:
             carried.setdefault(label, []).append(LATENCY_LABELS.get(name, humanised(name)))
     return {label: listed(names) for label, names in carried.items()}
-
-
-def _byte_rows(summary: Summary) -> list[ByteRow]:
-    device = {
-        name: value for name, value in section(summary, "device_bytes").items() if is_number(value)
-    }
-    total = device.pop("total", None)
-    if total is not None and sum(device.values()) != total:
-        # Shown, not hidden: books that do not balance are a finding.
-        device["not posted"] = total - sum(device.values())
-    whole = total or sum(device.values())
-    rows = [
-        ByteRow(
-            humanised(name), byte_size(value), f"{value:,.0f}", value / whole if whole else None
-        )
-        for name, value in device.items()
-    ]
-    if total is not None:
-        rows.append(ByteRow("total", byte_size(total), f"{total:,.0f}", None))
-    return rows
 
 
 def _conditions(summary: Summary) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,17 +130,28 @@ def render(figure: Figure, name: str, alt: str) -> str:
 
 def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = False) -> None:
     """Scale an axis of durations logarithmically, with few ticks that carry their unit."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
     from reports.words import target
 
-    low_s, high_s = low_s / 1.15, high_s * 1.15
+    log_axis(axes, low_s / 1.15, high_s * 1.15, target, vertical=vertical)
+
+
+def log_axis(
+    axes: Axes,
+    low: float,
+    high: float,
+    write: Callable[[float], str],
+    *,
+    vertical: bool = False,
+) -> None:
+    """Scale an axis logarithmically between limits, with few round ticks, written by ``write``."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
     axis = axes.yaxis if vertical else axes.xaxis
     (axes.set_yscale if vertical else axes.set_xscale)("log")
-    (axes.set_ylim if vertical else axes.set_xlim)(low_s, high_s)
-    ticks = _log_ticks(low_s, high_s, 0.15 if vertical else 0.2)
+    (axes.set_ylim if vertical else axes.set_xlim)(low, high)
+    ticks = _log_ticks(low, high, 0.15 if vertical else 0.2)
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FixedFormatter([target(tick) for tick in ticks]))
+    axis.set_major_formatter(FixedFormatter([write(tick) for tick in ticks]))
     axis.set_minor_locator(NullLocator())
 
 

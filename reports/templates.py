@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from reports.words import duration, named_quantity, percent, whole_percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+    from reports.svg import Plot
+
 _HERE = Path(__file__).parent
+_FRAME: dict[str, Any] = {"reason": "", "tone": "", "alerts": (), "tiles": ()}
+
+
+def render_page(
+    template: str, *more_style_sheets: str, plots: Mapping[str, Plot], **facts: Any
+) -> str:
+    """A page as text, from a template that extends ``layout.html.j2``.
+
+    The top of that file says which names it reads. ``plots`` are the figures by name.
+    """
+    from markupsafe import Markup
+
+    return (
+        template_environment()
+        .get_template(template)
+        .render(
+            css=style_sheets("page.css.j2", *more_style_sheets),
+            plots={name: plot._replace(svg=Markup(plot.svg)) for name, plot in plots.items()},
+            **(_FRAME | facts),
+        )
+    )
 
 
 def template_environment() -> Environment:
     """A fresh environment over this folder: values are escaped, an unknown name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
@@ -24,6 +50,13 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters |= {
+        "percent": percent,
+        "quantity": named_quantity,
+        "whole_percent": whole_percent,
+        "duration": duration,
+    }
+    return environment
 
 
 def style_sheets(*names: str) -> Markup:

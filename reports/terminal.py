@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reports.class_facts import COLUMNS as CLASS_COLUMNS
+from reports.class_facts import class_rows
 from reports.facts import (
     GaugeRow,
     Summary,
@@ -14,21 +16,20 @@ from reports.facts import (
     utilisation_rows,
     warning_texts,
 )
+from reports.screen import Screen
+from reports.spread import spread_note
 from reports.verdict import conditions_text, requests_sentence, verdict
 from reports.words import STATISTICS, duration, listed, percent
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-_MAX_WIDTH = 100
-_BAR_WIDTH = 28
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEAST_TARGETS = 10
+"""Where less width is left for the targets of classes, they stand below the table."""
+
 _TONES = {"good": "bold green", "bad": "bold red", "plain": "bold"}
-_ASCII = str.maketrans(
-    {"≤": "<=", "\N{MULTIPLICATION SIGN}": "x", "·": "|", "\N{EN DASH}": "-", "µ": "u", "±": "+-"}
-)
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
@@ -36,152 +37,100 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
 
     Where the output cannot take colour or Unicode, plain text and ASCII are written.
     """
-    from rich.console import Console
+    screen = Screen(console)
+    answer = verdict(summary)
+    screen.say(answer.sentence, _TONES[answer.tone])
+    for line in (answer.reason, requests_sentence(summary)):
+        if line:
+            screen.say(line)
+    _print_latency(screen, summary)
+    _print_classes(screen, summary)
+    _print_gauges(screen, summary)
+    _print_accounts(screen, summary)
+    screen.warnings(warning_texts(summary))
+    screen.say("")
+    screen.say(conditions_text(summary), "dim")
 
-    screen = console or Console(highlight=False)
-    _Printer(screen).print_all(summary)
+
+def _print_latency(screen: Screen, summary: Summary) -> None:
+    rows = latency_rows(summary)
+    if not rows:
+        return
+    cells: list[list[str | Text]] = []
+    metrics_over: dict[str, list[str]] = {}
+    for row in rows:
+        cells.append([row.label, *row.cells, row.unit, row.evidence])
+        cells += [["", *(screen.text(spread, "dim") for spread in line)] for line in row.spreads]
+        metrics_over.setdefault(row.population, []).append(row.label)
+    screen.heading("Latency")
+    words = ("", "evidence")
+    screen.table(("", *STATISTICS, *words), cells, left=words, wraps=words)
+    over = [
+        f"{listed(labels)} over {population}" if len(metrics_over) > 1 else f"over {population}"
+        for population, labels in metrics_over.items()
+        if population
+    ]
+    if note := spread_note(summary):
+        over.append(note)
+    screen.say("; ".join(over), "dim")
 
 
-class _Printer:
-    """Carries the console and its limits, so that each part need not be handed them."""
+def _print_classes(screen: Screen, summary: Summary) -> None:
+    rows = class_rows(summary)
+    if not rows:
+        return
+    screen.heading("Classes of requests")
+    headings = [column.heading for column in CLASS_COLUMNS]
+    words = [column.heading for column in CLASS_COLUMNS if column.kind != "n"]
+    widths = [max(map(len, texts)) for texts in zip(headings, *rows, strict=True)]
+    if screen.width - sum(width + 3 for width in widths[:-1]) >= _LEAST_TARGETS:
+        screen.table(headings, rows, left=words, wraps=headings[-1:])
+        return
+    screen.table(headings[:-1], [row[:-1] for row in rows])
+    for row in rows:
+        screen.say(f"{row[0]}: {row[-1]}")
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.ascii_only = console.options.ascii_only
-        self.width = min(console.width, _MAX_WIDTH)
 
-    def print_all(self, summary: Summary) -> None:
-        answer = verdict(summary)
-        self._show(self._text(answer.sentence, _TONES[answer.tone]))
-        for line in (answer.reason, requests_sentence(summary)):
-            if line:
-                self._show(self._text(line))
-        self._latency(summary)
-        self._gauges(summary)
-        self._accounts(summary)
-        self._warnings(summary)
-        self._show("")
-        self._show(self._text(conditions_text(summary), "dim"))
+def _print_gauges(screen: Screen, summary: Summary) -> None:
+    from rich.table import Table
 
-    def _latency(self, summary: Summary) -> None:
-        rows = latency_rows(summary)
-        if not rows:
-            return
-        self._heading("Latency")
-        table = self._table("", *STATISTICS, "", "evidence")
-        for column in table.columns[1 : len(STATISTICS) + 1]:
-            column.justify = "right"
-        metrics_over: dict[str, list[str]] = {}
-        for row in rows:
-            cells = (row.label, *row.cells, row.unit, row.evidence)
-            table.add_row(*(self._text(cell) for cell in cells))
-            if row.bands:
-                table.add_row("", *(self._text(band, "dim") for band in row.bands))
-            metrics_over.setdefault(row.population, []).append(row.label)
-        self._show(table)
-        over = [
-            f"{listed(labels)} over {population}" if len(metrics_over) > 1 else f"over {population}"
-            for population, labels in metrics_over.items()
-            if population
-        ]
-        if any(row.bands for row in rows):
-            over.append("± is the 90% band, of model and engine")
-        self._show(self._text("; ".join(over), "dim"))
+    left, right = throughput_rows(summary), utilisation_rows(summary)
+    right += other_rows(summary)
+    tables = [_gauge_table(screen, rows) for rows in (left, right) if rows]
+    if not tables:
+        return
+    screen.heading("Throughput and utilisation")
+    side_by_side = Table.grid(padding=(0, 3, 0, 0))
+    side_by_side.add_row(*tables)
+    screen.show(side_by_side)
 
-    def _gauges(self, summary: Summary) -> None:
-        from rich.table import Table
 
-        left, right = throughput_rows(summary), utilisation_rows(summary)
-        right += other_rows(summary)
-        if not left and not right:
-            return
-        self._heading("Throughput and utilisation")
-        side_by_side = Table.grid(padding=(0, 3, 0, 0))
-        side_by_side.add_row(*(self._gauge_table(rows) for rows in (left, right) if rows))
-        self._show(side_by_side)
-
-    def _gauge_table(self, rows: list[GaugeRow]) -> Table:
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 1, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column()
-        for row in rows:
-            after = f"max {row.maximum}" if row.maximum else row.unit
-            table.add_row(
-                self._text(row.label),
-                self._text(row.value),
-                self._text(row.band, "dim"),
-                self._text(after, "dim"),
-            )
-        return table
-
-    def _accounts(self, summary: Summary) -> None:
-        from rich.table import Table
-
-        rows = account_rows(summary, "e2e_accounts_s")
-        if not rows:
-            return
-        total_s = sum(row.mean_s for row in rows)
-        self._heading(f"Where end-to-end time goes, mean {duration(total_s)} a finished request")
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(width=_BAR_WIDTH)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        widest = max(row.share for row in rows)
-        for row in rows:
-            bar = self._bar(row.share / widest)
-            cells = (percent(row.share), duration(row.mean_s))
-            table.add_row(
-                self._text(row.label),
-                self._text(bar, "cyan"),
-                *(self._text(cell) for cell in cells),
-            )
-        self._show(table)
-
-    def _warnings(self, summary: Summary) -> None:
-        from rich.table import Table
-
-        warnings = warning_texts(summary)
-        if not warnings:
-            return
-        self._heading("Mind")
-        table = Table.grid(padding=(0, 1, 0, 0))
-        for text in warnings:
-            table.add_row(self._text("!", "bold yellow"), self._text(text, "yellow"))
-        self._show(table)
-
-    def _bar(self, share: float) -> str:
-        if self.ascii_only:
-            return "#" * max(round(share * _BAR_WIDTH), 1)
-        eighths = max(round(share * _BAR_WIDTH * 8), 1)
-        return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-    def _table(self, *headers: str) -> Table:
-        from rich import box
-        from rich.table import Table
-
-        table = Table(
-            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", padding=(0, 1)
+def _gauge_table(screen: Screen, rows: list[GaugeRow]) -> Table:
+    table = screen.grid("left", "right", "right", "left")
+    for row in rows:
+        after = f"max {row.maximum}" if row.maximum else row.unit
+        table.add_row(
+            screen.text(row.label),
+            screen.text(row.value),
+            screen.text(row.spread, "dim"),
+            screen.text(after, "dim"),
         )
-        for header in headers:
-            table.add_column(header, no_wrap=header in STATISTICS)
-        return table
+    return table
 
-    def _heading(self, text: str) -> None:
-        self._show("")
-        self._show(self._text(text, "bold"))
 
-    def _text(self, text: str, style: str = "") -> Text:
-        """User text as it is: never read as markup, never a character the stream cannot take."""
-        from rich.text import Text
-
-        if self.ascii_only:
-            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        return Text(text, style=style)
-
-    def _show(self, item: RenderableType) -> None:
-        self.console.print(item, width=self.width, highlight=False, markup=False, soft_wrap=False)
+def _print_accounts(screen: Screen, summary: Summary) -> None:
+    rows = account_rows(summary, "e2e_accounts_s")
+    if not rows:
+        return
+    total_s = sum(row.seconds for row in rows)
+    screen.heading(f"Where end-to-end time goes, mean {duration(total_s)} a finished request")
+    table = screen.grid("left", "left", "right", "right", gap=2, wraps=False)
+    widest = max(row.share for row in rows)
+    for row in rows:
+        table.add_row(
+            screen.text(row.label),
+            screen.bar(row.share / widest),
+            screen.text(percent(row.share)),
+            screen.text(duration(row.seconds)),
+        )
+    screen.show(table)

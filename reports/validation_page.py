@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from reports.templates import style_sheets, template_environment
+from reports.parts import Tile
+from reports.templates import render_page
 from reports.validation_facts import (
     LATENCIES,
     Content,
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
 SCHEMA = "fleetcast.validation/1"
 
 
-class Tile(NamedTuple):
-    """One of the few numbers at the head of the page."""
-
-    label: str
-    value: str
-    note: str
-
-
 def write_validation_page(folder: Path | str) -> Path:
     """Write ``validation.html`` into a folder with accuracy.json and latencies.parquet.
 
@@ -70,36 +63,28 @@ def write_validation_page(folder: Path | str) -> Path:
 
 def render_validation(content: Content, latencies: pd.DataFrame) -> str:
     """The page as text; ``latencies`` has run, metric, predicted and measured (s) a request."""
-    from markupsafe import Markup
-
-    plots = {
-        name: plot._replace(svg=Markup(plot.svg))
-        for name, plot in draw_validation(content, latencies).items()
-    }
-    return (
-        template_environment()
-        .get_template("validation.html.j2")
-        .render(
-            css=style_sheets("page.css.j2", "validation.css.j2"),
-            plots=plots,
-            title=_title(content),
-            folder=content["folder"],
-            headline=headline(content),
-            tiles=_tiles(content),
-            percentiles=PERCENTILES,
-            glance_columns=GLANCE_COLUMNS,
-            glance=glance_rows(content),
-            latencies=latency_rows(content),
-            notes=[(run, note) for run in run_names(content) if (note := run_note(content, run))],
-            load_columns=[name for *_, name in LOAD_COLUMNS],
-            loads=load_rows(content),
-            steps=step_rows(content),
-            conformance=conformance_rows(content),
-            blocks=block_rows(content),
-            warnings=content["warnings"],
-            conditions=condition_rows(content),
-            version=content["fleetcast_version"],
-        )
+    return render_page(
+        "validation.html.j2",
+        "validation.css.j2",
+        plots=draw_validation(content, latencies),
+        title=f"{_title(content)}: validation",
+        eyebrow=f"Validation against measurements: {content['folder']}",
+        heading=_title(content),
+        answer=headline(content),
+        tiles=_tiles(content),
+        percentiles=PERCENTILES,
+        glance_columns=GLANCE_COLUMNS,
+        glance=glance_rows(content),
+        latencies=latency_rows(content),
+        notes=[(run, note) for run in run_names(content) if (note := run_note(content, run))],
+        load_columns=[name for *_, name in LOAD_COLUMNS],
+        loads=load_rows(content),
+        steps=step_rows(content),
+        conformance=conformance_rows(content),
+        blocks=block_rows(content),
+        warnings=content["warnings"],
+        conditions=condition_rows(content),
+        version=content["fleetcast_version"],
     )
 
 

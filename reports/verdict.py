@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from reports.facts import Summary, account_rows, evidence_shares, section, value_of
+from reports.class_facts import has_class_targets
+from reports.facts import (
+    Summary,
+    account_rows,
+    entries,
+    evidence_shares,
+    section,
+    value_of,
+)
 from reports.words import (
     LATENCY_LABELS,
     duration,
@@ -40,17 +48,20 @@ def verdict(summary: Summary) -> Verdict:
     wanted = section(summary, "conditions", "slo").get("attainment")
     targets = slo_targets(summary)
 
+    of_classes = has_class_targets(summary)
+    slo = "the SLO of their class" if of_classes else f"the SLO ({_targets_text(targets)})"
+
     tone: Tone = "plain"
     if arrived == 0:
         return Verdict("No request arrived, so there is nothing to answer.", "", tone)
-    if not targets:
+    if not targets and not of_classes:
         head = _without_slo(summary)
     elif not is_number(attainment):
-        head = f"SLO attainment ({_targets_text(targets)}) is not known"
+        head = f"The share of requests that meet {slo} is not known"
     else:
         share = "every" if attainment == 1 else "no" if attainment == 0 else percent(attainment)
         noun = "request meets" if attainment in (0, 1) else "of requests meet"
-        head = f"{share} {noun} the SLO ({_targets_text(targets)})"
+        head = f"{share} {noun} {slo}"
         if is_number(wanted):
             tone = "good" if attainment >= wanted else "bad"
             asked = "" if attainment == wanted == 1 else f", of {percent(wanted)} wanted"
@@ -58,10 +69,18 @@ def verdict(summary: Summary) -> Verdict:
         elif attainment in (0, 1):
             tone = "good" if attainment == 1 else "bad"
         head = head[0].upper() + head[1:]
-    if is_number(load) and load >= 1:
+    if (is_number(load) and load >= 1) or grows(summary):
         tone = "bad"
-    parts = [head, *_goodput(summary, bool(targets)), *_distance(summary)]
+    parts = [head, *_goodput(summary, bool(targets) or of_classes), *_distance(summary)]
     return Verdict("; ".join(parts) + ".", _reason(summary), tone)
+
+
+def grows(summary: Summary) -> bool:
+    """Whether the run found its queue growing, so that its latencies depend on its length."""
+    return any(
+        isinstance(warning, dict) and warning.get("code") == "unstable"
+        for warning in entries(summary, "warnings")
+    )
 
 
 def slo_targets(summary: Summary) -> dict[str, float]:
@@ -169,7 +188,10 @@ def _reason(summary: Summary) -> str:
         for name, share in section(summary, "slo", "by_target").items()
         if is_number(share)
     }
-    if len(met) > 1 and min(met.values()) < 1:
+    lost = _never_finished(summary)
+    if met and lost and lost > 1 - lost - min(met.values()):
+        reasons.append(f"Most that are not good never finished: {percent(lost)} of requests.")
+    elif len(met) > 1 and min(met.values()) < 1:
         name = min(met, key=lambda key: met[key])
         label = LATENCY_LABELS.get(name, humanised(name))
         reasons.append(f"{label} is the tighter target, met by {percent(met[name])}.")
@@ -180,6 +202,13 @@ def _reason(summary: Summary) -> str:
             f"The largest part of end-to-end time is {largest.label}: {percent(largest.share)}."
         )
     return " ".join(reasons)
+
+
+def _never_finished(summary: Summary) -> float:
+    """Share of arrived requests that did not finish."""
+    requests = section(summary, "requests")
+    arrived, finished = requests.get("arrived"), requests.get("finished")
+    return 1 - finished / arrived if is_number(finished) and is_number(arrived) and arrived else 0.0
 
 
 def _reason_text(reasons: dict[str, Any]) -> list[str]:

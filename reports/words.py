@@ -73,6 +73,16 @@ def band_text(half_width: object) -> str:
     return f"±{max(half_width, 0.01):.0%}"
 
 
+def interval_text(value: object, interval: object) -> str:
+    """A confidence interval around a value as a relative half-width; empty where it has none."""
+    if not isinstance(interval, list) or not is_number(value) or not value:
+        return ""
+    half = (interval[1] - interval[0]) / 2 / abs(value)
+    if half < 0.0005:
+        return ""
+    return f"±{half:.1%}" if half < 0.01 else f"±{half:.0%}"
+
+
 def percent(fraction: float) -> str:
     """Write a fraction as a percentage; only exactly 0 and 1 are written as 0% and 100%."""
     if fraction in (0, 1):

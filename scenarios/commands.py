@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,10 +111,12 @@ def _print_policies() -> None:
 
 
 def _print_presets() -> None:
-    from workloads.presets import preset, preset_names
+    from workloads.presets import preset_description, preset_names
 
     for name in preset_names():
-        print(f"{name:32} {preset(name).description}")
+        text = textwrap.wrap(preset_description(name), 78)
+        for label, line in zip_longest([name], text, fillvalue=""):
+            print(f"{label:32} {line}")
 
 
 def _print_profiles() -> None:

@@ -61,6 +61,20 @@ def step_times_frame(log: RunLog) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def preemptions_frame(log: RunLog) -> pd.DataFrame:
+    """One row each time a request lost its blocks: from that plan to its tokens computed anew."""
+    requests = np.array(log.requests.recomputes, np.int64).reshape(-1, 3)
+    replica = np.frombuffer(log.requests.replica, np.int16)[requests[:, 0]]
+    start_s, end_s = np.empty(len(requests)), np.empty(len(requests))
+    for index, steps in enumerate(log.steps):
+        chosen = replica == index
+        start_s[chosen] = steps.column("plan_ns")[requests[chosen, 1]] / 1e9
+        end_s[chosen] = steps.column("gpu_end_ns")[requests[chosen, 2]] / 1e9
+    return pd.DataFrame(
+        {"request": requests[:, 0], "replica": replica, "start_s": start_s, "end_s": end_s}
+    )
+
+
 def _replica_frame(replica: int, steps: StepLog) -> pd.DataFrame:
     columns = steps.columns()
     seconds = {f"{name}_s": columns[f"{name}_ns"] / 1e9 for name in ("plan", "gpu_end", "gpu")}

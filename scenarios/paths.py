@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+_LENGTHS = ("input_tokens", "output_tokens")
+
 
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the relative paths of a scenario file's values start at ``folder``, in place.
@@ -12,9 +14,8 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     These are the trace, a model's config.json, and policies: ``my_module:attribute`` becomes
     ``<folder>/my_module.py:attribute`` where that file exists.
     """
-    for trace in _traces(values):
-        if isinstance(trace.get("path"), str):
-            trace["path"] = str(folder / trace["path"])
+    for holder, key in _files(values):
+        holder[key] = str(folder / holder[key])
     model = values.get("model")
     if isinstance(model, str) and _is_config(model, folder):
         values["model"] = str(folder / model)
@@ -45,8 +46,8 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
             return str(absolute.relative_to(folder.absolute()))
         return str(absolute)
 
-    for trace in _traces(values):
-        trace["path"] = moved(trace["path"])
+    for holder, key in _files(values):
+        holder[key] = moved(holder[key])
     if _is_config(values["model"], Path()):
         values["model"] = moved(values["model"])
     for section, key in (("engine", "scheduler"), ("pool", "router")):
@@ -64,13 +65,20 @@ def _is_config(model: str, folder: Path) -> bool:
     return model.endswith(".json") or (folder / model / "config.json").is_file()
 
 
-def _traces(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The trace sections of the workload and of its classes, those that are there."""
+def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """The traces and files of lengths of the workload and its classes: (section, key)."""
     workload = _section(values, "workload")
     classes = workload.get("classes")
     sources = [workload, *(classes if isinstance(classes, list) else [])]
-    traces = [_section(source, "trace") for source in sources if isinstance(source, dict)]
-    return [trace for trace in traces if trace]
+    found = []
+    for source in sources:
+        if isinstance(source, dict):
+            generator = _section(source, "generator")
+            found.append((_section(source, "trace"), "path"))
+            found += [(_section(generator, key), "from_file") for key in _LENGTHS]
+            found.append((_section(_section(generator, "sessions"), "new_tokens"), "from_file"))
+            found.append((_section(_section(generator, "documents"), "tokens"), "from_file"))
+    return [(section, key) for section, key in found if isinstance(section.get(key), str)]
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:

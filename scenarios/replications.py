@@ -56,6 +56,8 @@ def combine(summary: dict[str, Any], others: Sequence[dict[str, Any]], scenario:
     every = [summary, *others]
     for figures in zip(*(_by_name(s) for s in every), strict=True):
         _combine_figure(*figures)
+    for of_class in zip(*(s["classes"] for s in every), strict=True):
+        _combine_class(*of_class)
     requests = [s["requests"] for s in every]
     reasons: dict[str, int] = {}
     for reason, count in (item for r in requests for item in r["reject_reasons"].items()):
@@ -79,7 +81,7 @@ def combine(summary: dict[str, Any], others: Sequence[dict[str, Any]], scenario:
 
 
 def _by_name(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    of_classes = [figure for c in summary.get("classes", []) for figure in c["figures"]]
+    of_classes = [figure for c in summary["classes"] for figure in c["figures"]]
     figures: list[dict[str, Any]] = summary["figures"] + of_classes
     return figures
 
@@ -94,6 +96,14 @@ def _combine_figure(first: dict[str, Any], *others: dict[str, Any]) -> None:
         return
     first["value"] = fmean(values)
     first["interval"] = list(t_interval(values))
+
+
+def _combine_class(first: dict[str, Any], *others: dict[str, Any]) -> None:
+    every = [first, *others]
+    for name in ("arrived", "finished"):
+        first[name] = sum(one[name] for one in every)
+    for name in ("attainment", "goodput_per_s", "by_target"):
+        first[name] = _mean([one[name] for one in every])
 
 
 def _mean(every: Sequence[Any]) -> Any:

@@ -29,17 +29,19 @@ def make_folder(folder: Path) -> None:
 
 
 def write_result(result: RunResult, folder: Path) -> Path:
-    """Write summary.json, requests, steps and step times as parquet, and the resolved scenario.
+    """Write summary.json, the tables as parquet, and the resolved scenario.
 
     Raises ScenarioError if the folder cannot be written.
     """
-    from scenarios.frames import step_times_frame  # pandas: only where a folder is written
+    # pandas: only where a folder is written
+    from scenarios.frames import preemptions_frame, step_times_frame
 
     try:
         make_folder(folder)
         (folder / "scenario.yaml").write_text(dump_scenario(result.scenario), encoding="utf-8")
         result.requests.to_parquet(folder / "requests.parquet", index=False)
         result.steps.to_parquet(folder / "steps.parquet", index=False)
+        preemptions_frame(result.log).to_parquet(folder / "preemptions.parquet", index=False)
         step_times_frame(result.log).to_parquet(
             folder / "step_times.parquet",
             index=False,

@@ -27,7 +27,9 @@ class EngineOptions(Section):
         description="where kernel times come from: fitted, datasheet, aic (AIConfigurator's "
         "measured tables), or table files (.parquet, separated by commas)",
     )
-    tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = 1
+    tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1, description="GPUs that share each layer of a replica"
+    )
     quantization: Literal["fp8"] | None = Field(
         None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
     )
@@ -57,17 +59,23 @@ class KvOptions(Section):
         "auto", description="type of keys and values; auto: the model's"
     )
     block_size: Tokens = Field(16, description="tokens a block")
-    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = 0.9
+    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
+        0.9, description="share of device memory for weights, activations and KV cache"
+    )
     num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
         None, description="override the number of blocks the memory plan gives"
     )
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool = Field(
+        True, description="reuse the blocks of earlier requests with the same first tokens"
+    )
 
 
 class Pool(Section):
     """Equal replicas behind one router."""
 
-    replicas: Annotated[Whole, Field(ge=1, le=10_000)] = 1
+    replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        1, description="engines, of tensor_parallel_size GPUs each"
+    )
     router: str = Field("round_robin", description="a router, or your own as module:attribute")
 
 
@@ -91,7 +99,7 @@ class Scenario(Section):
     horizon_s: Seconds | None = Field(
         None, description="stop here; requests still there are unfinished. None: run until empty"
     )
-    seed: Annotated[Whole, Field(ge=0)] = 0
+    seed: Annotated[Whole, Field(ge=0)] = Field(0, description="of everything random")
     replications: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
         1,
         description="simulate with this many seeds, from `seed` on; figures are means over them "

@@ -6,8 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from scenarios.arrivals_schema import Drift
+from scenarios.distribution_schema import Durations
+from scenarios.generator_schema import Generator, MostUsers
 from scenarios.schema_fields import (
-    MOST_TOKENS,
     Count,
     Number,
     Positive,
@@ -17,8 +19,6 @@ from scenarios.schema_fields import (
     Whole,
 )
 
-_DEFAULT_MAX_TOKENS = 131_072
-
 
 class Trace(Section):
     """A recorded workload."""
@@ -27,53 +27,17 @@ class Trace(Section):
     format: str | None = Field(None, description="its format; None: detected from the content")
     skip_bad_rows: bool = Field(False, description="count malformed rows instead of stopping")
     spread_ticks: bool = Field(True, description="spread Mooncake's 3 s ticks")
-
-
-class Lognormal(Section):
-    """A component of a length distribution: ln(tokens) is normal."""
-
-    weight: Positive = 1.0
-    mu: Number
-    sigma: Positive
-
-
-class Lengths(Section):
-    """A fixed length, or a clipped mixture of lognormals."""
-
-    fixed: Annotated[Whole, Field(ge=0, le=MOST_TOKENS)] | None = None
-    lognormal: list[Lognormal] = Field(default_factory=list)
-    min: Tokens = 1
-    max: Tokens = _DEFAULT_MAX_TOKENS
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if (self.fixed is None) == (not self.lognormal):
-            raise ValueError("give either fixed or lognormal")
-        if self.fixed is not None and (self.min, self.max) != (1, _DEFAULT_MAX_TOKENS):
-            raise ValueError("min and max clip lognormal lengths; a fixed length has none")
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} must not be above max {self.max}")
-        total = sum(component.weight for component in self.lognormal)
-        if self.lognormal and abs(total - 1) > 0.025:
-            raise ValueError(f"the weights of lognormal must sum to 1, not {total:g}")
-        return self
-
-
-class Generator(Section):
-    """A synthetic workload."""
-
-    arrivals: Literal["poisson", "gamma", "constant", "all-at-once"] = "poisson"
-    cv: Annotated[Number, Field(ge=0.01, le=100)] = Field(
-        1.0, description="of the gaps between arrivals, for gamma"
+    replay: Literal["open", "closed"] | None = Field(
+        None,
+        description="sessions at their recorded times (open), or each turn a think time after the "
+        "answer before it (closed); by default closed where think times were recorded",
     )
-    input_tokens: Lengths
-    output_tokens: Lengths
-
-    @model_validator(mode="after")
-    def _has_prompts(self) -> Self:
-        if self.input_tokens.fixed == 0:
-            raise ValueError("input_tokens must be at least 1; only output_tokens may be 0")
-        return self
+    subset: str | None = Field(
+        None, description="which service's clients, where the file holds several (ServeGen)"
+    )
+    block_tokens: Tokens | None = Field(
+        None, description="tokens a hash id stands for, where the format leaves it open"
+    )
 
 
 class Source(Section):
@@ -83,18 +47,41 @@ class Source(Section):
     preset: str | None = Field(None, description="a name of `fleetcast list presets`")
     generator: Generator | None = None
     rate_per_s: Annotated[Positive, Field(ge=1e-9, le=1e9)] | None = Field(
-        None, description="mean arrival rate; a trace's time is stretched to it"
+        None,
+        description="mean arrival rate, all turns of sessions counted; a trace's time is "
+        "stretched to it",
     )
     num_requests: Count | None = Field(
-        None, description="generate, or keep from a trace, this many"
+        None,
+        description="generate, or keep from a trace, this many, all turns of sessions counted",
     )
-    duration_s: Seconds | None = Field(None, description="generate arrivals for this long")
+    duration_s: Seconds | None = Field(
+        None,
+        description="generate arrivals, or draw sessions, for this long",
+    )
+    sessions_per_h: Annotated[Positive, Field(ge=1e-6, le=1e9)] | None = Field(
+        None, description="how many sessions start, of a trace whose sessions share no clock"
+    )
+    num_sessions: Count | None = Field(
+        None, description="draw this many sessions, instead of for duration_s"
+    )
     window_s: tuple[Number, Number] | None = Field(
         None, description="[start, end) of a trace to keep, before its rate is scaled"
     )
     repeat: Count = Field(1, description="play a trace this many times, one after another")
     max_concurrency: Count | None = Field(
         None, description="closed loop: at most this many requests in flight"
+    )
+    users: MostUsers | None = Field(
+        None,
+        description="closed loop, of a preset or generator: so many users, each with one request "
+        "or session at a time, instead of rate_per_s",
+    )
+    think_s: Durations | None = Field(
+        None, description="from a user's last answer to its next request or session; None: 0"
+    )
+    drift: Drift | None = Field(
+        None, description="how the rate of a preset or generator changes over time"
     )
 
     @model_validator(mode="after")
@@ -109,16 +96,16 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _fits_source(self) -> Self:
-        if self.trace is not None and self.duration_s is not None:
-            raise ValueError("duration_s is for generated workloads; cut a trace with window_s")
+        self._check_sessions()
+        self._check_generated()
         if self.trace is None and (self.window_s is not None or self.repeat > 1):
             raise ValueError("window_s and repeat are for traces")
         if (
             self.generator is not None
             and self.generator.arrivals == "all-at-once"
-            and (self.rate_per_s is not None or self.duration_s is not None)
+            and (self.rate_per_s or self.duration_s or self.drift)
         ):
-            raise ValueError("all-at-once arrivals have no rate_per_s and no duration_s")
+            raise ValueError("all-at-once arrivals have no rate_per_s, duration_s or drift")
         if self.num_requests is not None and self.duration_s is not None:
             raise ValueError("give num_requests or duration_s, not both")
         if self.window_s is not None and not 0 <= self.window_s[0] < self.window_s[1]:
@@ -128,13 +115,48 @@ class Source(Section):
             )
         return self
 
+    def _check_generated(self) -> None:
+        if self.preset is None and self.generator is None:
+            for name in ("users", "think_s", "drift"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} is for a preset or a generator")
+        if self.think_s is not None and self.users is None:
+            raise ValueError("think_s is that of users: give users, or generator.sessions.think_s")
+        if self.users is None:
+            return
+        others = ("rate_per_s", "duration_s", "max_concurrency", "drift")
+        given = [name for name in others if getattr(self, name) is not None]
+        if given:
+            raise ValueError(
+                f"users send when they have their answers, so {given[0]} does not go with them; "
+                "num_requests says how many, and horizon_s stops at a time"
+            )
+        if self.generator is not None and self.generator.clients is not None:
+            raise ValueError("give users (closed loop) or generator.clients (rates), not both")
+        if self.generator is not None and self.generator.continuations is not None:
+            raise ValueError("continuations need arrival times, which users do not have")
+
+    def _check_sessions(self) -> None:
+        draws = self.sessions_per_h is not None
+        if draws and self.trace is None:
+            raise ValueError("sessions_per_h is for traces")
+        if self.num_sessions is not None and not draws:
+            raise ValueError("num_sessions needs sessions_per_h")
+        if draws and (self.duration_s is None) == (self.num_sessions is None):
+            raise ValueError("sessions_per_h needs either duration_s or num_sessions")
+        if self.trace is not None and self.duration_s is not None and not draws:
+            raise ValueError(
+                "duration_s is for generated workloads, and for traces with sessions_per_h; cut a "
+                "trace with window_s"
+            )
+
 
 class SloTargets(Section):
     """Latency targets in seconds, each for every request; None is no target."""
 
-    ttft_s: Positive | None = None
-    tpot_s: Positive | None = None
-    e2e_s: Positive | None = None
+    ttft_s: Positive | None = Field(None, description="time to first token")
+    tpot_s: Positive | None = Field(None, description="time per output token after the first")
+    e2e_s: Positive | None = Field(None, description="from arrival to the last token")
 
 
 class RequestClass(Source):

@@ -31,6 +31,12 @@ TTFT_SHARES = {
     "prefill_memory": 0.07,
     "launch_and_host": 0.09,
 }
+STEP_SHARES = {
+    "prefill_compute": 0.25,
+    "decode_weight_reads": 0.5,
+    "decode_state_reads": 0.2,
+    "remainder": 0.05,
+}
 
 
 def write_sample(
@@ -235,6 +241,7 @@ def sample_summary(rows: pd.DataFrame, replicas: int = 1) -> dict[str, Any]:
         "ttft_accounts_s": {
             name: mean_ttft_s * TTFT_SHARES.get(name, 0.0) for name in TIME_ACCOUNTS
         },
+        "step_accounts_s": {name: 300.0 * STEP_SHARES.get(name, 0.0) for name in TIME_ACCOUNTS},
         "device_bytes": {
             "weights": 16060522496,
             "workspace": 5000000000,

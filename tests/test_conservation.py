@@ -350,7 +350,7 @@ def test_any_cut_run_is_logged(
 
 def shipped(path: Path) -> Scenario:
     """A scenario of ours, cut to a few hundred requests."""
-    return load_scenario(path, ["workload.num_requests=300"])
+    return load_scenario(path, ["warmup_s=0", "workload.num_requests=300"])
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -401,7 +401,7 @@ def test_shipped_scenario_conserves_everything(path: Path) -> None:
 def test_summary_counts_those_who_arrived(changes: list[str], least_unfinished: int) -> None:
     """Arrived is finished, rejected, failed and unfinished; those never sent are nowhere."""
     (path,) = (path for path in SHIPPED if path.stem == "demo")
-    result = simulate(load_scenario(path, ["workload.num_requests=300", *changes]))
+    result = simulate(load_scenario(path, ["warmup_s=0", "workload.num_requests=300", *changes]))
     counts, sent = result.summary["requests"], ns(result.log, "arrival_ns") != UNSET
     fates = ("finished", "rejected", "failed", "unfinished")
     assert counts["arrived"] == sum(counts[fate] for fate in fates) == int(sent.sum())

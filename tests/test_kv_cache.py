@@ -12,7 +12,7 @@ from sim.kv_cache import KVCache
 from sim.request import Request
 from sim.request_table import PrefixChains
 from tests.helpers import SHARED, chains_of
-from workloads.detect import read_trace
+from workloads.readers.detect import read_trace
 
 # Workload notes, table 3.1: LRU hit rate of the Mooncake conversation trace by capacity in blocks.
 MOONCAKE_LRU = {

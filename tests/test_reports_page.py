@@ -3,53 +3,17 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from reports.folder import read_requests
+from reports.latency_figures import latency_distributions, latency_over_time
 from reports.page import write_page
 from sim.errors import ScenarioError
+from tests.html_page import Page, page_of
 from tests.reports_sample import write_sample, write_summary
-
-VOID = {"meta", "br", "img", "link", "hr", "input"}
-
-
-class Page(HTMLParser):
-    """What the tests ask of a page: its elements in order, text by element, and its nesting."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.text: dict[str, list[str]] = {}
-        self.open: list[str] = []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.text.setdefault(self.open[-1], []).append(data)
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attrs for name, attrs in self.elements if name == tag]
-
-
-def page_of(folder: Path) -> tuple[str, Page]:
-    html = write_page(folder).read_text(encoding="utf-8")
-    return html, Page(html)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +21,13 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sample(tmp_path_factory.mktemp("sample"), requests=600, replicas=2)
 
 
-def test_structure(sample: Path) -> None:
-    html, page = page_of(sample)
+@pytest.fixture(scope="module")
+def drawn(sample: Path) -> tuple[str, Page]:
+    return page_of(sample)
+
+
+def test_structure(drawn: tuple[str, Page]) -> None:
+    html, page = drawn
     assert html.lstrip().startswith("<!DOCTYPE html>")
     assert not page.open
     assert page.all("html")[0]["lang"] == "en"
@@ -72,8 +41,8 @@ def test_structure(sample: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_every_figure_has_a_caption_and_a_text_alternative(sample: Path) -> None:
-    html, page = page_of(sample)
+def test_every_figure_has_a_caption_and_a_text_alternative(drawn: tuple[str, Page]) -> None:
+    html, page = drawn
     figures = len(page.all("figure"))
     assert figures == 4
     assert len(page.all("figcaption")) == figures
@@ -86,8 +55,8 @@ def test_every_figure_has_a_caption_and_a_text_alternative(sample: Path) -> None
         assert len(svg) < 150_000
 
 
-def test_nothing_is_fetched(sample: Path) -> None:
-    html, page = page_of(sample)
+def test_nothing_is_fetched(drawn: tuple[str, Page]) -> None:
+    html, page = drawn
     assert not page.all("script")
     assert not page.all("link")
     for _, attrs in page.elements:
@@ -97,16 +66,16 @@ def test_nothing_is_fetched(sample: Path) -> None:
     assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", html))
 
 
-def test_references_inside_the_figures_hold(sample: Path) -> None:
-    html, page = page_of(sample)
+def test_references_inside_the_figures_hold(drawn: tuple[str, Page]) -> None:
+    html, page = drawn
     ids = {attrs["id"] for _, attrs in page.elements if "id" in attrs}
     used = re.findall(r'url\(#([^)]+)\)|xlink:href="#([^"]+)"', html)
     assert used
     assert {first or second for first, second in used} <= ids
 
 
-def test_the_answer_and_its_evidence(sample: Path) -> None:
-    html, page = page_of(sample)
+def test_the_answer_and_its_evidence(drawn: tuple[str, Page]) -> None:
+    html, page = drawn
     text = " ".join(" ".join(part for parts in page.text.values() for part in parts).split())
     assert re.search(r"\d+\.\d% of requests meet the SLO \(TTFT ≤ 250 ms, TPOT ≤ 16 ms\)", text)
     assert "16,060,522,496" in text
@@ -147,7 +116,20 @@ def test_text_of_the_user_is_escaped(tmp_path: Path) -> None:
 def test_no_finished_request(tmp_path: Path) -> None:
     html, page = page_of(write_sample(tmp_path, requests=8, rejected=8))
     assert "No request finished" in html
-    assert len(page.all("figure")) == 1
+    assert len(page.all("figure")) == 2  # the engines and their time
+
+
+def test_requests_before_the_measured_window_are_greyed(tmp_path: Path) -> None:
+    requests = read_requests(write_sample(tmp_path, requests=400, rejected=0))
+    plain = latency_over_time(requests, {})
+    assert plain is not None
+    assert "not measured" not in plain.caption
+    requests["measured"] = requests["arrival_s"] > 10
+    marked, shares = latency_over_time(requests, {}), latency_distributions(requests, {})
+    assert marked is not None
+    assert shares is not None
+    assert "Grey: the first 10" in marked.caption
+    assert f"TTFT {requests['measured'].sum()}, " in shares.caption
 
 
 @pytest.mark.parametrize(("requests", "replicas"), [(0, 1), (1, 1), (300, 9)])
@@ -167,14 +149,6 @@ def test_nulls_everywhere(tmp_path: Path) -> None:
     html, page = page_of(folder)
     assert page.text["title"] == ["unnamed system: capacity report"]
     assert not re.search(r">\s*(nan|None)\s*<", html)
-
-
-def test_bytes_that_do_not_balance_are_shown(tmp_path: Path) -> None:
-    folder = write_sample(tmp_path, requests=6, rejected=0)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["device_bytes"]["free"] = 0
-    write_summary(folder, summary)
-    assert "not posted" in page_of(folder)[0]
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -71,6 +71,47 @@ def test_ascii_where_the_stream_takes_no_more(summary: dict[str, Any]) -> None:
     assert "tr?ce" in text
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_what_is_cut_is_marked_in_ascii_too(summary: dict[str, Any], width: int) -> None:
+    summary["classes"] = [class_facts("interactive-assistants")]
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    print_summary(summary, Console(file=stream, width=width))
+    text = raw.getvalue().decode("ascii")
+    assert "~" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def class_facts(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "arrived": 4801,
+        "attainment": 0.233,
+        "goodput_per_s": 2.78,
+        "targets": {"ttft_s": 0.3, "tpot_s": 0.015},
+        "by_target": {"ttft": 0.901, "tpot": 0.24},
+        "figures": [
+            {"name": metric, "statistic": "p99", "value": value, "unit": "s"}
+            for metric, value in (("ttft", 0.528), ("tpot", 0.0472), ("e2e", 13.4))
+        ],
+    }
+
+
+@pytest.mark.parametrize("width", [80, 90, 100])
+@pytest.mark.parametrize("name", ["chat", "reasoning"])
+def test_numbers_of_a_class_stand_on_one_line(
+    summary: dict[str, Any], name: str, width: int
+) -> None:
+    summary["classes"] = [class_facts(name)]
+    text = printed(summary, width)
+    numbers = ["4,801", "23.3%", "2.78/s", "528", "ms", "47.2", "ms", "13.4", "s"]
+    assert any(line.split()[:10] == [name, *numbers] for line in text.splitlines())
+    targets = "TTFT ≤ 300 ms: 90.1%, TPOT ≤ 15 ms: 24.0%"
+    is_below = name == "reasoning" and width == 80
+    assert (f"{name}: {targets}" in text) == is_below
+    assert all(part in text for part in ("90.1%", "24.0%"))
+
+
 def test_text_is_not_markup(summary: dict[str, Any]) -> None:
     summary["conditions"]["workload"] = "[red]burst[/red] :smile:"
     summary["warnings"] = [{"code": "x", "text": "see [bold]"}]

@@ -99,7 +99,7 @@ def test_the_answer_says_attainment_goodput_and_distance() -> None:
         (0.0, None, "No request meets", "bad"),
         (0.97, 0.95, "SLO met: 97.0% of requests meet", "good"),
         (0.90, 0.95, "SLO missed: 90.0% of requests meet", "bad"),
-        (None, None, "SLO attainment (TTFT ≤ 250 ms, TPOT ≤ 16 ms) is not known", "plain"),
+        (None, None, "The share of requests that meet the SLO (TTFT ≤", "plain"),
     ],
 )
 def test_met_or_missed(
@@ -116,6 +116,28 @@ def test_overload_is_said() -> None:
     answer = verdict(summary(saturation={"saturation_per_s": 10, "load": 1.24}))
     assert "1.24 times saturation (10.0 requests/s), so queues grow" in answer.sentence
     assert answer.tone == "bad"
+
+
+def test_a_growing_queue_is_bad_whatever_the_load() -> None:
+    warnings = [{"code": "unstable", "text": "the queue grows"}]
+    assert verdict(summary(warnings=warnings)).tone == "bad"
+
+
+@pytest.mark.parametrize(
+    ("finished", "ttft_met", "start"),
+    [
+        (70, 0.69, "Most that are not good never finished: 30.0% of requests."),
+        (70, 0.30, "TTFT is the tighter target, met by 30.0%."),
+        (100, 0.95, "TTFT is the tighter target, met by 95.0%."),
+        (None, 0.95, "TTFT is the tighter target, met by 95.0%."),
+    ],
+)
+def test_the_reason_tells_lost_requests_from_slow_ones(
+    finished: int | None, ttft_met: float, start: str
+) -> None:
+    by_target = {"ttft": ttft_met, "tpot": max(ttft_met, 0.695)}
+    given = summary(requests={"arrived": 100, "finished": finished}, slo={"by_target": by_target})
+    assert verdict(given).reason.startswith(start)
 
 
 def test_without_an_slo() -> None:
@@ -140,6 +162,9 @@ def test_a_span_of_time_is_not_counted_in_requests() -> None:
 def test_warnings_are_sentences() -> None:
     warnings = [{"code": "x", "text": "the queue grows"}, {"code": "y"}, None]
     assert warning_texts(summary(warnings=warnings)) == ["The queue grows.", "Y."]
+    grave = [{"code": "unstable", "text": "grows"}, {"code": "few_samples", "text": "few"}]
+    assert warning_texts(summary(warnings=grave), grave=True) == ["Grows."]
+    assert warning_texts(summary(warnings=grave), grave=False) == ["Few."]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_paths_hold_wherever_the_scenario_is_read(
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_scenario_runs_and_its_dump_says_the_same(path: Path) -> None:
-    scenario = load_scenario(path, ["workload.num_requests=30"])
+    scenario = load_scenario(path, ["warmup_s=0", "workload.num_requests=30"])
     assert simulate(scenario).summary["requests"]["finished"] == 30
     assert parse_scenario(yaml.safe_load(dump_scenario(scenario))) == scenario
 

@@ -120,7 +120,7 @@ def test_wrong_key_is_named_with_line_and_nearest(
             "workload.preset=azure-conv",
             "exactly one of trace, preset, generator, classes; found preset and",
         ),
-        ("workload.generator.arrivals=poison", "must be 'poisson', 'gamma', 'constant' or 'all-at"),
+        ("workload.generator.arrivals=poison", "must be 'poisson', 'gamma', 'weibull'"),
         ("workload.generator.arrivals=all-at-once", "all-at-once arrivals have no rate_per_s"),
         ("workload.generator.input_tokens.fixed=0", "input_tokens must be at least 1"),
         ("workload.generator.input_tokens.max=5", "a fixed length has none"),

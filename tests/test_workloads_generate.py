@@ -10,27 +10,30 @@ import pytest
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from workloads.arrivals import Arrivals
-from workloads.generate import GeneratorSpec, generate
-from workloads.lengths import Gamma, Lengths, Lognormal, fixed, sample_tokens
+from workloads.generate import generate
+from workloads.lengths import Lengths, fixed, mean_tokens, sample_tokens
+from workloads.mixtures import Gamma, Lognormal
+from workloads.spec import GeneratorSpec, RequestKind
 from workloads.stats import describe
 
 MIXED = Lengths(
     components=(
         Lognormal(weight=0.6, mu=5.0, sigma=1.0),
-        Gamma(weight=0.4, shape=2.0, scale_tokens=300.0),
+        Gamma(weight=0.4, shape=2.0, scale=300.0),
     ),
     min_tokens=2,
     max_tokens=4000,
 )
+KIND = RequestKind(prompt_tokens=MIXED, output_tokens=MIXED)
 SPEC = GeneratorSpec(
     arrivals=Arrivals(process="gamma", requests_per_s=4.0, cv=2.0),
-    prompt_tokens=MIXED,
-    output_tokens=MIXED,
+    kinds=(KIND,),
     num_requests=500,
 )
 PROCESSES = {
     "poisson": Arrivals(requests_per_s=4.0),
     "gamma": Arrivals(process="gamma", requests_per_s=4.0, cv=2.0),
+    "weibull": Arrivals(process="weibull", requests_per_s=4.0, cv=2.0),
     "constant": Arrivals(process="constant", requests_per_s=4.0),
     "all-at-once": Arrivals(process="all-at-once"),
 }
@@ -60,7 +63,7 @@ def test_a_longer_run_starts_with_the_shorter_one(arrivals: Arrivals) -> None:
     assert [column[:200] for column in columns(long)] == columns(short)
 
 
-@pytest.mark.parametrize("name", ["poisson", "gamma", "constant"])
+@pytest.mark.parametrize("name", ["poisson", "gamma", "weibull", "constant"])
 def test_duration_takes_those_that_arrive_within(name: str) -> None:
     spec = replace(SPEC, arrivals=PROCESSES[name], num_requests=None, duration_s=100.0)
     table = generate(spec, 3)
@@ -78,8 +81,8 @@ def test_bursts_longer_than_the_first_guess_are_drawn_on() -> None:
 
 CHANGES: dict[str, tuple[dict[str, object], int]] = {
     "arrivals": ({"arrivals": PROCESSES["poisson"]}, 0),
-    "prompt": ({"prompt_tokens": fixed(9)}, 1),
-    "output": ({"output_tokens": fixed(0)}, 2),
+    "prompt": ({"kinds": (replace(KIND, prompt_tokens=fixed(9)),)}, 1),
+    "output": ({"kinds": (replace(KIND, output_tokens=fixed(0)),)}, 2),
 }
 
 
@@ -94,7 +97,7 @@ def test_changing_one_stream_leaves_the_others(
     ]
 
 
-@pytest.mark.parametrize("name", ["poisson", "gamma", "constant"])
+@pytest.mark.parametrize("name", ["poisson", "gamma", "weibull", "constant"])
 def test_gaps_scale_with_the_rate(name: str) -> None:
     arrivals = PROCESSES[name]
     slow = generate(replace(SPEC, arrivals=arrivals), 5)
@@ -103,7 +106,8 @@ def test_gaps_scale_with_the_rate(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cv", "idc"), [("poisson", 1.0, 1.0), ("gamma", 2.0, 4.0), ("constant", 0.0, 0.0)]
+    ("name", "cv", "idc"),
+    [("poisson", 1.0, 1.0), ("gamma", 2.0, 4.0), ("weibull", 2.0, 4.0), ("constant", 0.0, 0.0)],
 )
 def test_arrivals_have_their_rate_and_burstiness(name: str, cv: float, idc: float) -> None:
     table = generate(replace(SPEC, arrivals=PROCESSES[name], num_requests=50_000), 7)
@@ -128,10 +132,10 @@ def one(component: Lognormal | Gamma) -> Lengths:
 
 MOMENTS: dict[str, tuple[Lengths, float, float]] = {
     "lognormal": (one(Lognormal(mu=6.0, sigma=0.5)), math.exp(6.125), math.exp(6.0)),
-    "exponential": (one(Gamma(shape=1.0, scale_tokens=1000.0)), 1000.0, 1000.0 * math.log(2)),
+    "exponential": (one(Gamma(shape=1.0, scale=1000.0)), 1000.0, 1000.0 * math.log(2)),
     # Median of a gamma with shape 2: the root of (1 + x) exp(-x) = 1/2.
-    "gamma": (one(Gamma(shape=2.0, scale_tokens=500.0)), 1000.0, 500.0 * 1.678347),
-    "narrow gamma": (one(Gamma(shape=4000.0, scale_tokens=1.0)), 4000.0, 3999.67),
+    "gamma": (one(Gamma(shape=2.0, scale=500.0)), 1000.0, 500.0 * 1.678347),
+    "narrow gamma": (one(Gamma(shape=4000.0, scale=1.0)), 4000.0, 3999.67),
 }
 
 
@@ -139,8 +143,9 @@ MOMENTS: dict[str, tuple[Lengths, float, float]] = {
 def test_lengths_have_their_closed_form_moments(
     lengths: Lengths, mean: float, median: float
 ) -> None:
-    tokens = sample_tokens(lengths, 200_000, np.random.default_rng(0))
+    tokens = sample_tokens(lengths, np.random.default_rng(0).random(200_000))
     assert tokens.mean() == pytest.approx(mean, rel=0.01)
+    assert mean_tokens(lengths) == pytest.approx(mean, rel=1e-3)
     assert np.median(tokens) == pytest.approx(median, rel=0.01)
 
 
@@ -153,7 +158,7 @@ def test_mixture_is_clipped_and_weighted() -> None:
         min_tokens=50,
         max_tokens=5000,
     )
-    tokens = sample_tokens(two_spikes, 100_000, np.random.default_rng(0))
+    tokens = sample_tokens(two_spikes, np.random.default_rng(0).random(100_000))
     assert (tokens == 5000).mean() == pytest.approx(0.75, abs=0.01)
     assert tokens.min() >= 95
 
@@ -173,8 +178,8 @@ BAD_SPECS: dict[str, tuple[Callable[[], object], str]] = {
     "from 0": (lambda: Lengths(min_tokens=0, max_tokens=4), "min_tokens of at least 1"),
     "sigma": (lambda: one(Lognormal(mu=1, sigma=0)), "must be above 0"),
     "mu": (lambda: one(Lognormal(mu=math.nan, sigma=1)), "must be a number"),
-    "weights": (lambda: one(Gamma(weight=0.5, shape=1, scale_tokens=1)), "sum to 1"),
-    "no prompt": (lambda: replace(SPEC, prompt_tokens=fixed(0)), "must be at least 1"),
+    "weights": (lambda: one(Gamma(weight=0.5, shape=1, scale=1)), "sum to 1"),
+    "no prompt": (lambda: replace(KIND, prompt_tokens=fixed(0)), "must be at least 1"),
     "no size": (lambda: replace(SPEC, num_requests=None), "num_requests or duration_s"),
     "two sizes": (lambda: replace(SPEC, duration_s=1.0), "num_requests or duration_s"),
     "size 0": (lambda: replace(SPEC, num_requests=0), "num_requests is 0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import TraceError
-from workloads.detect import FORMATS, detect_format, read_trace
+from workloads.readers.detect import FORMATS, detect_format, read_trace
 
 PUBLISHED = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 REDUCED = "t_s,input_tokens,output_tokens\n"

@@ -24,9 +24,9 @@ from workloads.transform import (
 
 
 def table_at(*arrival_s: float) -> RequestTable:
-    """Request i has i + 1 prompt tokens and the chain [0, i]; blocks are one token."""
+    """Request i has i + 1 prompt tokens and the chain [0, i + 1]; blocks are one token."""
     n = len(arrival_s)
-    ids = np.stack((np.zeros(n, np.int64), np.arange(n)), axis=1).ravel()
+    ids = np.stack((np.zeros(n, np.int64), np.arange(1, n + 1)), axis=1).ravel()
     chains = PrefixChains(
         ids=ids,
         offsets=np.arange(n + 1) * 2,
@@ -68,7 +68,7 @@ def test_scale_time_and_back() -> None:
 def test_window_is_half_open_rebased_and_cuts_chains() -> None:
     cut = window(FOUR, 2, 4)
     assert arrivals_s(cut) == [0]
-    assert chain_lists(cut) == [[0, 1]]
+    assert chain_lists(cut) == [[0, 2]]
     assert cut.chains is not None
     assert cut.chains.tokens.tolist() == [2]
     assert arrivals_s(window(FOUR, 1.5, 5)) == [0.5, 2.5, 2.5]
@@ -83,7 +83,7 @@ def test_window_over_everything_is_the_table() -> None:
 
 def test_limit_takes_the_first() -> None:
     assert limit(FOUR, 2).prompt_tokens.tolist() == [1, 2]
-    assert chain_lists(limit(FOUR, 2)) == [[0, 0], [0, 1]]
+    assert chain_lists(limit(FOUR, 2)) == [[0, 1], [0, 2]]
     assert limit(FOUR, 4) is FOUR
 
 
@@ -99,7 +99,7 @@ def test_repeat_follows_after_a_mean_gap() -> None:
 def test_repeated_copies_share_prefixes_only_when_asked() -> None:
     fresh = chain_lists(repeat(FOUR, 3))
     ids_of_copy = [{id_ for chain in fresh[k * 4 : k * 4 + 4] for id_ in chain} for k in range(3)]
-    assert sum(len(ids) for ids in ids_of_copy) == len(set.union(*ids_of_copy)) == 12
+    assert sum(len(ids) for ids in ids_of_copy) == len(set.union(*ids_of_copy)) == 15
     hit = describe(FOUR)["prefix_hit_fraction"]
     assert describe(repeat(FOUR, 3))["prefix_hit_fraction"] == pytest.approx(hit)
     shared = repeat(FOUR, 3, fresh_prefixes=False)

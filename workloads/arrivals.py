@@ -1,4 +1,4 @@
-"""When requests arrive: Poisson, gamma renewal, constant spacing, or all at once."""
+"""When requests, or sessions, arrive: a process, whose it is, and how its rate changes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.errors import ScenarioError
+from sim.request_table import Int64
+from workloads.clients import Clients, client_arrivals
+from workloads.drift import Drift, drifted
+from workloads.gaps import ALL_AT_ONCE, LEAST_CV, MOST_CV, PROCESSES, unit_gaps
+from workloads.mixtures import Float
+from workloads.on_off import OnOff, with_silences
+from workloads.streams import stream
 
 LATEST_ARRIVAL_NS = 2**62
 """146 years: the latest arrival allowed, which leaves int64 room for the run behind it."""
@@ -19,62 +25,56 @@ class Arrivals:
     """An arrival process. Raises ScenarioError for values it cannot have."""
 
     process: str = "poisson"
-    """``poisson``, ``gamma`` (gaps of the given ``cv``), ``constant`` or ``all-at-once``."""
+    """``poisson``, ``gamma`` and ``weibull`` (gaps of the given ``cv``), ``constant`` or
+    ``all-at-once``."""
     requests_per_s: float | None = None
     """Mean rate; None for ``all-at-once``, which has none."""
     cv: float = 1.0
-    """Standard deviation over mean of the gaps, for ``gamma``: 1 is Poisson, above is bursty."""
+    """Standard deviation over mean of the gaps: 1 is Poisson, above is bursty."""
+    clients: Clients | None = None
+    """Several clients, each a process with a CV of its own, which then stands for ``cv``."""
+    on_off: OnOff | None = None
+    """Arrivals in bursts only."""
+    drift: Drift | None = None
+    """A rate that changes. With ``on_off``, bursts and silences follow faster where it is high."""
 
     def __post_init__(self) -> None:
-        if self.process not in _UNIT_GAPS:
+        if self.process not in PROCESSES:
             raise ScenarioError(
-                f"arrival process {self.process!r} is unknown; known: {', '.join(_UNIT_GAPS)}"
+                f"arrival process {self.process!r} is unknown; known: {', '.join(PROCESSES)}"
             )
         if self.process == ALL_AT_ONCE:
             if self.requests_per_s is not None:
                 raise ScenarioError(f"{ALL_AT_ONCE} arrivals have no requests_per_s")
+            if self.clients or self.on_off or self.drift:
+                raise ScenarioError(f"{ALL_AT_ONCE} arrivals have no clients, bursts or drift")
         elif self.requests_per_s is None or not 0 < self.requests_per_s < math.inf:
             raise ScenarioError(
                 f"requests_per_s is {self.requests_per_s}; {self.process} arrivals need a number "
                 "above 0"
             )
-        if not 0.01 <= self.cv <= 100:
-            raise ScenarioError(f"cv of arrivals is {self.cv}; expected a number from 0.01 to 100")
+        if not LEAST_CV <= self.cv <= MOST_CV:
+            raise ScenarioError(
+                f"cv of arrivals is {self.cv}; expected a number from {LEAST_CV:g} to {MOST_CV:g}"
+            )
 
 
-def arrival_times_s(
-    arrivals: Arrivals, num_requests: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """``[num_requests]`` times in seconds, non-decreasing.
+def arrival_times_s(arrivals: Arrivals, n: int, seed: int) -> tuple[Float, Int64 | None]:
+    """``[n]`` times in seconds, non-decreasing, and the client of each where there are clients.
 
-    Random processes are started at 0, so the first request comes one gap later; with constant
-    spacing it comes at 0. Gaps are drawn in order at a rate of 1/s and then scaled: the first m
-    times do not depend on ``num_requests``, and rates are compared on the same gaps.
+    A single random process is started at 0, so the first request comes one gap later; with
+    constant spacing it comes at 0. Gaps are drawn in order at a rate of 1/s and then scaled: the
+    first m times do not depend on ``n``, and rates are compared on the same gaps.
     """
-    times = np.cumsum(_UNIT_GAPS[arrivals.process](rng, num_requests, arrivals.cv))
-    return times / (arrivals.requests_per_s or 1.0)
-
-
-def _poisson(rng: np.random.Generator, n: int, cv: float) -> NDArray[np.float64]:
-    return -np.log1p(-rng.random(n))
-
-
-def _gamma(rng: np.random.Generator, n: int, cv: float) -> NDArray[np.float64]:
-    return rng.standard_gamma(cv**-2, n) * cv**2
-
-
-def _constant(rng: np.random.Generator, n: int, cv: float) -> NDArray[np.float64]:
-    return np.minimum(np.arange(n), 1.0)
-
-
-def _all_at_once(rng: np.random.Generator, n: int, cv: float) -> NDArray[np.float64]:
-    return np.zeros(n)
-
-
-ALL_AT_ONCE = "all-at-once"
-_UNIT_GAPS = {
-    "poisson": _poisson,
-    "gamma": _gamma,
-    "constant": _constant,
-    ALL_AT_ONCE: _all_at_once,
-}
+    client = None
+    if arrivals.clients is None:
+        gaps = unit_gaps(arrivals.process, stream(seed, "arrivals"), n, arrivals.cv)
+        unit = np.cumsum(gaps)
+    else:
+        unit, client = client_arrivals(arrivals.clients, arrivals.process, n, seed)
+    times_s: Float = unit / (arrivals.requests_per_s or 1.0)
+    if arrivals.on_off is not None:
+        times_s = with_silences(times_s, arrivals.on_off, seed)
+    if arrivals.drift is not None:
+        times_s = drifted(times_s, arrivals.drift)
+    return times_s, client

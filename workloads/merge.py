@@ -10,6 +10,7 @@ import numpy as np
 from sim.errors import ScenarioError
 from sim.request_table import Int64, PrefixChains, RequestTable
 from workloads.chains import chain_offsets, take_chains
+from workloads.transform import earliest_arrival_ns
 
 
 def merge(tables: Mapping[str, RequestTable]) -> RequestTable:
@@ -23,7 +24,7 @@ def merge(tables: Mapping[str, RequestTable]) -> RequestTable:
         raise ScenarioError("max_concurrency holds for a whole workload, not for one class of it")
     sizes = [len(part) for part in parts]
     starts = chain_offsets(np.array(sizes, np.int64))
-    key_ns = np.concatenate([_first_turn_ns(part) for part in parts])
+    key_ns = np.concatenate([earliest_arrival_ns(part) for part in parts])
     order = np.argsort(key_ns, kind="stable")
 
     def column(name: str) -> Int64:
@@ -64,16 +65,6 @@ def split_blocks(chains: PrefixChains, block_tokens: int) -> PrefixChains:
         block_tokens=block_tokens,
         covers_output=chains.covers_output,
     )
-
-
-def _first_turn_ns(table: RequestTable) -> Int64:
-    """When the first turn of each row's session arrives, ``[n]``."""
-    if table.after is None:
-        return table.arrival_ns
-    first = np.where(table.after < 0, np.arange(len(table)), table.after)
-    while (table.after[first] >= 0).any():
-        first = first[first]
-    return table.arrival_ns[first]
 
 
 def _merged_chains(parts: Sequence[RequestTable]) -> PrefixChains | None:

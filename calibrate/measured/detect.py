@@ -14,7 +14,7 @@ from calibrate.measured.sglang_bench import looks_like_sglang_bench, read_sglang
 from calibrate.measured.values import Fields, parse_documents, read_text
 from calibrate.measured.vllm_bench import looks_like_vllm_bench, read_vllm_bench
 from sim.errors import TraceError
-from workloads.rows import shown
+from workloads.readers.rows import shown
 
 FORMATS = {
     "vllm-bench": "JSON of vllm bench serve, detailed or not, one object or one a line",

@@ -16,7 +16,7 @@ from pathlib import Path
 from calibrate.measured.run import IN_BUCKETS, MeasuredRun
 from calibrate.measured.values import as_number, printable
 from sim.errors import TraceError
-from workloads.rows import shown
+from workloads.readers.rows import shown
 
 _PREFIX = "vllm:"
 _METRICS = {

@@ -22,7 +22,7 @@ import numpy as np
 from calibrate.measured.run import Float, MeasuredRun, tpot_of
 from calibrate.measured.values import printable, text_number
 from sim.errors import TraceError
-from workloads.rows import shown
+from workloads.readers.rows import shown
 
 _STARTS, _ENDS = ("arrival_s", "send_s"), ("first_s", "finish_s")
 _TOKENS = ("prompt_tokens", "output_tokens")

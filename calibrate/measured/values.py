@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrate.measured.run import Float
 from sim.errors import TraceError
-from workloads.rows import open_text, shown
+from workloads.readers.rows import open_text, shown
 
 _LARGEST = 1e19
 """Nanoseconds since 1970 fit; anything larger is damage, and would overflow in sums."""

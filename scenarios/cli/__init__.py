@@ -6,17 +6,27 @@ import os
 import sys
 
 from scenarios.cli.app import app
+from scenarios.cli.capacity import capacity
+from scenarios.cli.export import export_app
 from scenarios.cli.measured import calibrate_app, compare, validate
 from scenarios.cli.names import list_names, schema
 from scenarios.cli.run import report, simulate
+from scenarios.cli.scenario import scenario_app
+from scenarios.cli.trace import trace_app
+from scenarios.cli.whatif import whatif
 
 __all__ = ["app", "main"]
 
 app.command()(simulate)
+app.command()(whatif)
+app.command()(capacity)
 app.command()(report)
+app.add_typer(export_app, name="export")
 app.command()(validate)
 app.command()(compare)
 app.add_typer(calibrate_app, name="calibrate")
+app.add_typer(scenario_app, name="scenario")
+app.add_typer(trace_app, name="trace")
 app.command("list")(list_names)
 app.command()(schema)
 

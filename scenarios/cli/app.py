@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -57,6 +58,15 @@ def options(
     ] = False,
 ) -> None:
     """Forecast what an LLM serving fleet will do: TTFT, TPOT, goodput, and why."""
+
+
+def open_in_browser(page: Path) -> None:
+    """Show a page in the user's browser. Without one nothing happens: its path was printed."""
+    import contextlib
+    import webbrowser
+
+    with contextlib.suppress(webbrowser.Error, OSError):
+        webbrowser.open(page.resolve().as_uri())
 
 
 def check_format(output_format: str) -> None:

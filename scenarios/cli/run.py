@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.app import EXIT_SLO_MISSED, check_format
+from scenarios.cli.app import EXIT_SLO_MISSED, check_format, open_in_browser
 
 
 def simulate(
@@ -42,6 +42,9 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="Result folder to write, with an HTML report.")
     ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Show the report in a browser; needs --out.")
+    ] = False,
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
     require_attainment: Annotated[
         float | None,
@@ -61,6 +64,8 @@ def simulate(
         raise typer.BadParameter(
             f"{require_attainment:g} is not a share from 0 to 1", param_hint="--require-attainment"
         )
+    if open_page and out is None:
+        raise typer.BadParameter("there is no report to open without --out", param_hint="--open")
     chosen = scenario_from_flags(
         scenario,
         {
@@ -83,14 +88,28 @@ def simulate(
         override or [],
     )
     attainment = run_simulate(chosen, save=save, out=out, as_json=output_format == "json")
+    if open_page and out is not None:
+        open_in_browser(out / "report.html")
     if require_attainment is not None and (attainment or 0.0) < require_attainment:
         raise typer.Exit(EXIT_SLO_MISSED)
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A result folder.")],
+    folder: Annotated[Path, typer.Argument(help="A folder written with --out.")],
+    open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Write the HTML report of a result folder again."""
-    from reports.page import write_page
+    """Write the HTML report of a result folder, a what-if's or a capacity search's, again."""
+    from reports.capacity_facts import is_capacity
+    from reports.whatif_folder import is_whatif
 
-    typer.echo(write_page(folder))
+    if is_whatif(folder):
+        from reports.whatif_page import write_whatif_page as write_page
+    elif is_capacity(folder):
+        from reports.capacity_page import write_capacity_page as write_page
+    else:
+        from reports.page import write_page
+
+    page = write_page(folder)
+    typer.echo(page)
+    if open_page:
+        open_in_browser(page)

@@ -1,0 +1,1 @@
+"""The highest load that keeps an SLO: search, runs, and what binds there."""

@@ -1,0 +1,121 @@
+"""What binds at the capacity: the target missed first, and where the time of the slowest went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reports.words import humanised, percent, whole_percent
+from scenarios.capacity.advice import advice
+from scenarios.capacity.curve import Row, nearest
+from sim.accounts import TIME_ACCOUNTS
+
+_LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "unfinished": "finishing"}
+
+# How a request waits or works in each account, for a sentence about one metric.
+_PHRASES = {
+    "admission_queue": "requests wait for a place in the batch",
+    "scheduling_wait": "requests wait for the step in flight",
+    "cache_load": "prefixes are loaded from the cache",
+    "prefill_compute": "the requests' own prefill computes",
+    "prefill_memory": "the requests' own prefill reads memory",
+    "decode_weight_reads": "decodes read the weights",
+    "decode_state_reads": "decodes read the KV cache",
+    "communication": "GPUs exchange what they computed",
+    "launch_and_host": "the GPU waits for the host",
+    "others_prefill": "decodes wait for others' prefill",
+    "preemption_recompute": "preempted requests are computed again",
+    "remainder": "small operators run",
+}
+
+
+def binding(
+    rows: Sequence[Row], capacity: float, targets: dict[str, float], *, by_queue: bool = False
+) -> dict[str, Any]:
+    """The target that ends the range, the accounts behind it, and the engines' state there.
+
+    ``rows`` is the curve, ``targets`` metric -> seconds. Accounts are those of the slowest
+    requests by that metric, as many as may miss the SLO, at the capacity and at the lightest load.
+    ``by_queue``: the queue ends the range, not a target; the accounts are of E2E.
+    """
+    at, light = nearest(rows, capacity, stable=by_queue), rows[0]
+    metric, share = ("e2e", None) if by_queue else _first_missed(at, targets)
+    accounts = _accounts(at, light, metric)
+    found: dict[str, Any] = {
+        "level": at["level"],
+        "light_level": light["level"],
+        "metric": metric,
+        "missed_by": _miss_shares(at),
+        "accounts": accounts,
+        "state": at["state"],
+        "light_state": light["state"],
+        "latency_s": at["latency_s"],
+    }
+    cause = _cause(accounts)
+    found["cause"] = None if cause is None else cause["account"]
+    head = "The queue binds, not the SLO" if by_queue else _head(metric, share, targets)
+    found["sentence"] = _sentence(head, _LABELS[metric], accounts, cause)
+    found["advice"] = advice(found, targets)
+    return found
+
+
+def _first_missed(at: Row, targets: dict[str, float]) -> tuple[str, float | None]:
+    """The target that most of the misses miss, and their share; without misses, E2E or the only."""
+    shares = {name: share for name, share in _miss_shares(at).items() if name in targets}
+    if shares and max(shares.values()) > 0:
+        metric = max(shares, key=lambda name: shares[name])
+        return metric, shares[metric]
+    return (next(iter(targets)) if len(targets) == 1 else "e2e"), None
+
+
+def _miss_shares(at: Row) -> dict[str, float]:
+    missed = at["missed"]
+    return {name: count / missed for name, count in at["missed_by"].items()} if missed else {}
+
+
+def _accounts(at: Row, light: Row, metric: str) -> list[dict[str, Any]]:
+    """Accounts of the slowest requests: seconds, share, and growth since light load."""
+    here = at["accounts_s"].get(metric, {}).get("tail", {})
+    there = light["accounts_s"].get(metric, {}).get("tail", {})
+    total = sum(here.values())
+    return [
+        {
+            "account": name,
+            "seconds": here[name],
+            "light_seconds": there.get(name, 0.0),
+            "share": here[name] / total,
+            "growth_s": here[name] - there.get(name, 0.0),
+        }
+        for name in TIME_ACCOUNTS
+        if total and (here.get(name) or there.get(name))
+    ]
+
+
+def _cause(accounts: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The account that grew most since light load; the largest where the load is light already."""
+    if not accounts:
+        return None
+    grown = max(accounts, key=lambda row: row["growth_s"])
+    return grown if grown["growth_s"] > 0 else max(accounts, key=lambda row: row["seconds"])
+
+
+def _head(metric: str, share: float | None, targets: dict[str, float]) -> str:
+    head = f"{_LABELS[metric]} binds"
+    if share is not None and len(targets) > 1:
+        head += f" (missed by {percent(share)} of the requests that miss the SLO)"
+    return head
+
+
+def _sentence(
+    head: str, label: str, accounts: list[dict[str, Any]], cause: dict[str, Any] | None
+) -> str:
+    if cause is None:
+        return f"{head}."
+    largest = max(accounts, key=lambda row: row["seconds"])
+    parts = [
+        f"{_PHRASES[cause['account']]} ({whole_percent(cause['share'])} of {label} of the slowest)"
+    ]
+    if largest is not cause:
+        part = f"{humanised(largest['account'])} ({whole_percent(largest['share'])})"
+        parts.append(f"the largest part is {part}")
+    return f"{head}: {'; '.join(parts)}."

@@ -1,0 +1,113 @@
+"""Where attainment crosses its target: a monotone curve through pooled counts, and its interval.
+
+The share of requests that miss the SLO grows with the load. Between the loads that were run, its
+logit is taken as linear in the logarithm of the load, after pooling neighbours that noise has put
+in the wrong order (isotonic regression). Counts are pooled over units (replications, or stretches
+of a run) before the crossing is sought: the mean of the units' own crossings would be too high,
+for a unit with few misses gains more than one with many loses. The interval is the t interval
+over the jackknife's pseudo-values, one a unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+Int = NDArray[np.int64]
+
+_STEP = 3.0
+"""A jump of the logit between neighbours beyond which nothing between them is interpolated."""
+_BEYOND = float(np.log(2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A load with its 95% interval."""
+
+    level: float
+    low: float
+    high: float
+
+    @property
+    def precision(self) -> float:
+        """The larger side of the interval, relative to the level."""
+        return max(self.high - self.level, self.level - self.low) / self.level
+
+
+def crossing(levels: Float, good: Int, arrived: Int, attainment: float) -> Estimate:
+    """The load at which pooled attainment falls to ``attainment``.
+
+    ``levels`` is ``[k]``, k >= 2, increasing and positive; ``good`` and ``arrived`` are counts
+    ``[k, units]``. A curve that does not cross between the levels is prolonged, to twice or half
+    of them at most.
+    """
+    x = np.log(levels)
+    whole = _crossing(x, good.sum(axis=1), arrived.sum(axis=1), attainment)
+    units = good.shape[1]
+    low = high = whole
+    if units > 1:
+        without = [
+            _crossing(x, np.delete(good, u, 1).sum(1), np.delete(arrived, u, 1).sum(1), attainment)
+            for u in range(units)
+        ]
+        pseudo = units * whole - (units - 1) * np.array(without)
+        half = half_width(pseudo)
+        low, high = whole - half, whole + half
+    # Where attainment falls off a step, the crossing lies anywhere between its two loads.
+    logits = _logits(good.sum(axis=1), arrived.sum(axis=1), attainment)
+    below = int(np.clip(np.searchsorted(x, whole, "right") - 1, 0, len(x) - 2))
+    if logits[below + 1] - logits[below] > _STEP and x[below] <= whole <= x[below + 1]:
+        low, high = min(low, float(x[below])), max(high, float(x[below + 1]))
+    return Estimate(level=float(np.exp(whole)), low=float(np.exp(low)), high=float(np.exp(high)))
+
+
+def pooled_crossing(levels: Float, good: Int, arrived: Int, attainment: float) -> float:
+    """The crossing of counts ``[k]`` alone, without an interval."""
+    return float(np.exp(_crossing(np.log(levels), good, arrived, attainment)))
+
+
+def half_width(values: Float) -> float:
+    """Half of the 95% t interval of the mean of independent values; none for fewer than two."""
+    if len(values) < 2:
+        return 0.0
+    from scipy.special import stdtrit  # scipy.stats takes half a second to import
+
+    quantile = float(stdtrit(len(values) - 1, 0.975))
+    return quantile * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
+
+
+def monotone(values: Float, weights: Float) -> Float:
+    """The non-decreasing values nearest in weighted squares (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        size = 1
+        while pools and pools[-1][0] > value:
+            other, heavy, count = pools.pop()
+            value = (value * weight + other * heavy) / (weight + heavy)
+            weight, size = weight + heavy, size + count
+        pools.append((value, weight, size))
+    return np.repeat([value for value, _, _ in pools], [size for _, _, size in pools])
+
+
+def _logits(good: Int, arrived: Int, attainment: float) -> Float:
+    """Logit of the share of misses; half a miss at the target's own share keeps it finite.
+
+    That leaves every load on its side of the target.
+    """
+    missed = arrived - good + 0.5
+    kept = good + 0.5 * attainment / (1 - attainment)
+    return monotone(np.log(missed / kept), arrived.astype(np.float64))
+
+
+def _crossing(x: Float, good: Int, arrived: Int, attainment: float) -> float:
+    logits = _logits(good, arrived, attainment)
+    wanted = float(np.log((1 - attainment) / attainment))
+    below = int(np.clip(np.searchsorted(logits, wanted + 1e-9, "right") - 1, 0, len(x) - 2))
+    rise, run = logits[below + 1] - logits[below], x[below + 1] - x[below]
+    at = x[below] if wanted < logits[below] else x[below + 1]  # a flat end is not prolonged
+    if rise > 0:
+        at = x[below] + (wanted - logits[below]) / rise * run
+    return float(np.clip(at, x[0] - _BEYOND, x[-1] + _BEYOND))

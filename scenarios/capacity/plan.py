@@ -1,0 +1,122 @@
+"""How long the runs of a search are, and which of their requests count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.capacity.vary import Variable
+from scenarios.schema import Scenario
+from scenarios.workload_schema import Source
+
+_MISSES = 100  # of the SLO at its target, in a run: what the crossing rests on
+_FEWEST, _MOST = 4_000, 50_000
+_TURNOVERS = 20  # times that the requests in the system are replaced in a run
+_FILL = 3  # times that many leave before the system is taken as full
+_WARMUP = 0.1  # of the counted requests, at least
+_INDEPENDENT = 5_000  # requests of a run that say little of the next as many
+
+BLOCKS = 10
+"""Stretches of arrivals of a run whose counts are kept apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """Which requests of a run count."""
+
+    skip: int
+    """Requests left out at the start, by arrival: the system fills."""
+    skip_end: int
+    """And at the end: a closed loop empties."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What all runs of a search have in common."""
+
+    variable: Variable
+    attainment: float
+    counted: int | None
+    """Requests of a run that count; None: all that the trace, or the scenario's sizes, give."""
+    in_system: float
+    """Requests in an open-loop system near capacity: what a warm-up has to fill."""
+    fixed: bool
+    """Whether the requests are given, not drawn: every seed has the same."""
+    skips: bool
+    """Whether a warm-up is left out: not where the scenario has its own, nor of a trace."""
+    slower: bool = False
+    """Whether each run is repeated with a slower GPU, and a slower host."""
+
+    def counting(self, level: float) -> Counting:
+        """Which requests count at a load."""
+        present = self._present(level)
+        counted = self._counted(level)
+        warmup = max(_FILL * present, _WARMUP * (counted or 0)) if self.skips else 0
+        return Counting(
+            skip=round(warmup),
+            skip_end=round(level) if self.variable.closed_loop else 0,
+        )
+
+    def requests(self, level: float) -> int | None:
+        """Requests of a run at a load, counted or not; None: not for the search to say."""
+        counted, counting = self._counted(level), self.counting(level)
+        return None if counted is None else counted + counting.skip + counting.skip_end
+
+    @property
+    def units(self) -> int:
+        """Stretches of a run that are as good as independent runs, of `BLOCKS` at most."""
+        if self.fixed:  # the parts of a trace stand for other traces like it
+            return BLOCKS
+        if self.counted is None:
+            return 1
+        return max(n for n in (1, 2, 5, BLOCKS) if n == 1 or self.counted >= n * _INDEPENDENT)
+
+    def level_of(self, scenario: Scenario) -> float:
+        """The load a run's scenario has."""
+        level = self.variable.value(scenario)
+        assert level is not None
+        return level
+
+    def _present(self, level: float) -> float:
+        return level if self.variable.closed_loop else self.in_system
+
+    def _counted(self, level: float) -> int | None:
+        if self.counted is None:
+            return None
+        return max(self.counted, min(round(_TURNOVERS * self._present(level)), _MOST))
+
+
+def automatic_count(attainment: float) -> int:
+    """Requests for some hundred misses at the target."""
+    return max(_FEWEST, min(round(_MISSES / (1 - attainment)), _MOST))
+
+
+def sizes(scenario: Scenario, level: float, requests: int | None) -> dict[str, Any]:
+    """Fields of the workload that make it so many requests long; none to leave it as it is."""
+    if requests is None:
+        return {}
+    if scenario.workload.classes:  # their sizes follow from their rates
+        return {"duration_s": requests / level, "num_requests": None}
+    return {"num_requests": requests, "duration_s": None}
+
+
+def is_fixed(scenario: Scenario) -> bool:
+    """Whether the requests are given, not drawn: every seed has the same."""
+    workload = scenario.workload
+    sources: Sequence[Source] = workload.classes or [workload]
+    return all(s.trace is not None and s.sessions_per_h is None for s in sources)
+
+
+def has_own_size(scenario: Scenario) -> bool:
+    """Whether the search cannot choose how many requests there are."""
+    workload = scenario.workload
+    if workload.trace is not None or workload.drift is not None:
+        return True
+    return any(
+        c.trace is not None
+        or c.drift is not None
+        or c.num_requests is not None
+        or c.duration_s is not None
+        for c in workload.classes
+    )

@@ -1,0 +1,1 @@
+"""Command lines of serving engines into scenarios: what becomes of each flag is data beside."""

@@ -1,0 +1,162 @@
+"""What becomes of each flag and environment variable of a server command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from scenarios.explain import nearest
+from scenarios.serve_command.given import Given
+from scenarios.serve_command.table import Flag, Table
+from scenarios.serve_command.values import NEED_OTHERS, READERS, NotPriced
+from sim.errors import ScenarioError
+
+Kind = Literal["set", "reported", "no_effect", "refused", "unknown", "left_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One flag: ``shown`` as the command has it, and why it came out so."""
+
+    shown: str
+    kind: Kind
+    because: str = ""
+    """What the prediction does instead, or a note on what it set."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted fields that it sets."""
+    with_experts: str = ""
+    """Why it is refused for mixture-of-experts models."""
+    is_variable: bool = False
+    """An environment variable, not a flag."""
+
+    @property
+    def name(self) -> str:
+        """The flag or variable alone: values may be secret where they do not matter."""
+        return self.shown.partition(" ")[0].partition("=")[0]
+
+
+def settle(
+    given: Sequence[Given],
+    environment: Mapping[str, str],
+    table: Table,
+    ignored: Iterable[str],
+) -> list[Outcome]:
+    """The outcome of each flag and variable. Raises ScenarioError for a value that cannot be read.
+
+    What ``ignored`` names (a flag in any spelling, with or without dashes, or a variable) is left
+    out.
+    """
+    left_out = [_ignored(name, given, environment, table) for name in ignored]
+    settings: dict[str, Any] = {}
+    outcomes: dict[int, Outcome] = {}
+    for n in sorted(range(len(given)), key=lambda n: _needs_others(given[n])):
+        one = given[n]
+        if one in left_out:
+            because = one.flag.because if one.flag is not None else ""
+            outcomes[n] = Outcome(str(one), "left_out", because)
+        else:
+            outcomes[n] = _settle(one, table, settings)
+            settings |= outcomes[n].settings
+    variables = [
+        replace(_variable(name, value, table, name in left_out), is_variable=True)
+        for name, value in environment.items()
+    ]
+    return [outcomes[n] for n in range(len(given))] + variables
+
+
+def for_experts(outcome: Outcome) -> Outcome:
+    """The same, for a mixture-of-experts model."""
+    if outcome.with_experts and any(_above_one(value) for value in outcome.settings.values()):
+        return replace(outcome, kind="refused", because=outcome.with_experts, settings={})
+    return outcome
+
+
+def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
+    flag, shown = one.flag, str(one)
+    if flag is None:
+        known = [name for name in table.flags if name.startswith("--")]
+        hint = nearest(one.spelled, known, list_all=False)
+        about = f"no flag of {table.engine} {table.version}"
+        return Outcome(shown, "unknown", f"{about}; {hint}" if hint else about)
+    if _is_harmless(flag, one.value):
+        return Outcome(shown, "no_effect", "as the prediction has it anyway")
+    if flag.fate != "mapped":
+        return Outcome(shown, flag.fate, flag.because)
+    try:
+        value = _read(flag, one.value, settings)
+    except NotPriced as why:
+        return Outcome(shown, flag.gravity, str(why) or flag.otherwise)
+    except ValueError as error:
+        hint = "; the command does not set that variable" if "$" in one.value else ""
+        raise ScenarioError(f"{shown}: {error}{hint}") from None
+    if value is None and flag.takes == "json":
+        return Outcome(shown, "reported", flag.note)
+    if value is None:
+        return Outcome(shown, "no_effect", "as the prediction has it anyway")
+    note = "; ".join(filter(None, [flag.note, flag.note_for.get(one.value)]))
+    also = flag.also if _above_one(value) else {}
+    return Outcome(shown, "set", note, {flag.field: value, **also}, flag.with_experts)
+
+
+def _read(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
+    if not flag.reads:
+        known = {choice.lower(): choice for choice in flag.choices}
+        if text.lower() not in known:
+            raise NotPriced
+        return flag.choices[known[text.lower()]]
+    return (READERS | NEED_OTHERS)[flag.reads](text, settings)
+
+
+def _needs_others(one: Given) -> bool:
+    return one.flag is not None and one.flag.reads in NEED_OTHERS
+
+
+def _above_one(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1
+
+
+def _is_harmless(flag: Flag, value: str) -> bool:
+    """Whether a value is one that changes nothing; a switch that is off never does."""
+    if flag.takes in ("switch", "toggle") and value == "off" and "on" not in flag.harmless:
+        return flag.fate != "mapped"
+    return any(value == known or _same_number(value, known) for known in flag.harmless)
+
+
+def _same_number(one: str, two: str) -> bool:
+    try:
+        return float(one) == float(two)
+    except ValueError:
+        return False
+
+
+def _ignored(
+    name: str, given: Sequence[Given], environment: Mapping[str, str], table: Table
+) -> Given | str:
+    """The flag or variable of the command that ``--ignore`` names."""
+    if name in environment:
+        return name
+    bare = name.lstrip("-").replace("_", "-")
+    spellings = [f"--{bare}", f"-{bare}"]
+    flags = [flag for flag in map(table.find, spellings) if flag is not None]
+    for one in given:
+        if one.spelled in spellings or one.flag in flags:
+            if one.flag is not None and one.flag.field == "model":
+                raise ScenarioError(f"--ignore {name}: --model replaces the command's model")
+            return one
+    hint = nearest(spellings[0], [one.spelled for one in given if one.spelled])
+    raise ScenarioError(f"--ignore {name}: the command has no such flag; {hint}")
+
+
+def _variable(name: str, value: str, table: Table, is_left_out: bool) -> Outcome:
+    known = table.environment.get(name)
+    shown = f"{name}={value}"
+    if is_left_out:
+        return Outcome(shown, "left_out", known.because if known is not None else "")
+    if known is None:
+        if name.startswith(table.variables):
+            return Outcome(shown, "reported", "not in the table: taken to have no effect")
+        return Outcome(name, "no_effect", "not a variable of the engine")
+    if known.fate == "no_effect" or _is_harmless(known, value):
+        return Outcome(name, "no_effect", known.because)
+    return Outcome(shown, "refused" if known.fate == "refused" else "reported", known.because)

@@ -1,0 +1,141 @@
+"""Texts of a command line into the values of scenario fields."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)")
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_BLOCK_SIZE = 16
+_EAGER = 1
+"""The smallest graph there is: all larger steps are launched kernel by kernel."""
+_GRAPH_KEYS = ("max_cudagraph_capture_size", "max_capture_size")
+
+Settings = Mapping[str, Any]
+"""Dotted scenario fields that the command's other flags set."""
+
+
+class NotPriced(Exception):  # noqa: N818 (not an error of the program's)
+    """A value whose effect on timing is not modelled."""
+
+
+def whole(text: str, _: Settings) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"must be a whole number, not {text!r}") from None
+
+
+def number(text: str, _: Settings) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"must be a number, not {text!r}") from None
+
+
+def size(text: str, _: Settings) -> int:
+    """``4096``, ``25.6k`` (thousands), ``8K`` (times 1,024), as vLLM's human_readable_int."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or ("." in match[1] and match[2] not in _DECIMAL):
+        raise ValueError(f"must be a number such as 4096, 25.6k or 8K, not {text!r}")
+    if match[2] in _BINARY:
+        return int(match[1]) * _BINARY[match[2]]
+    return int(float(match[1]) * _DECIMAL[match[2]])
+
+
+def size_or_auto(text: str, settings: Settings) -> int | None:
+    """A size; auto, or -1, is as much as fits, which is what a scenario does without one."""
+    return None if text.strip().lower() in ("auto", "-1") else size(text, settings)
+
+
+def on(text: str, _: Settings) -> bool:
+    """A toggle."""
+    return text == "on"
+
+
+def model(text: str, _: Settings) -> str:
+    """A model's name or path, as it is."""
+    return text
+
+
+def chunk(text: str, settings: Settings) -> int:
+    """A chunk of prefill; -1 would be whole prompts."""
+    if whole(text, settings) < 1:
+        raise NotPriced
+    return whole(text, settings)
+
+
+def graph_size(text: str, settings: Settings) -> int:
+    """The largest CUDA graph; 0 is none."""
+    return max(whole(text, settings), _EAGER)
+
+
+def largest(text: str, settings: Settings) -> int:
+    """The largest of several sizes."""
+    return max(whole(part, settings) for part in re.split(r"[\s,]+", text.strip("[] ")))
+
+
+def compilation(text: str, settings: Settings) -> int | None:
+    """The largest CUDA graph that a compilation config, or a level alone, leaves."""
+    if text in ("0", "1", "2", "3"):
+        config: Any = {"mode": int(text)}
+    else:
+        try:
+            config = json.loads(text)
+        except ValueError:
+            raise ValueError(f"must be JSON, or a level from 0 to 3, not {text!r}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"must be a JSON object, not {text!r}")
+    mode = str(config.get("cudagraph_mode", "FULL_AND_PIECEWISE")).upper()
+    if mode == "NONE" or str(config.get("mode", config.get("level", 3))) == "0":
+        return _EAGER
+    if mode not in ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL"):
+        raise NotPriced(f"cudagraph_mode {mode}: decodes without a full CUDA graph are not priced")
+    sizes = [size for size in config.get("cudagraph_capture_sizes") or () if isinstance(size, int)]
+    named = [config[key] for key in _GRAPH_KEYS if config.get(key) is not None]
+    return max(sizes) if sizes else graph_size(str(named[0]), settings) if named else None
+
+
+def tokens_of_blocks(text: str, settings: Settings) -> int:
+    """KV blocks for a number of tokens, and the one that vLLM keeps empty."""
+    tokens, block_size = size(text, settings), settings.get("kv.block_size", _BLOCK_SIZE)
+    return -(-tokens // int(block_size)) + 1
+
+
+def bytes_of_blocks(text: str, settings: Settings) -> int:
+    """KV blocks that fit into bytes of one GPU, for the command's model."""
+    from costmodels.model_spec import quantised
+    from costmodels.models import load_model
+    from costmodels.parallel import shard
+
+    spec = quantised(
+        load_model(settings["model"]), kv_cache=settings.get("kv.cache_dtype") or "auto"
+    )
+    rank = shard(spec, int(settings.get("engine.tensor_parallel_size", 1)))
+    block_size = int(settings.get("kv.block_size", _BLOCK_SIZE))
+    return size(text, settings) // (rank.kv_bytes_per_token * block_size)
+
+
+READERS: dict[str, Callable[[str, Settings], Any]] = {
+    "whole": whole,
+    "number": number,
+    "size": size,
+    "size_or_auto": size_or_auto,
+    "on": on,
+    "model": model,
+    "chunk": chunk,
+    "graph_size": graph_size,
+    "largest": largest,
+    "compilation": compilation,
+}
+NEED_OTHERS: dict[str, Callable[[str, Settings], Any]] = {
+    "tokens_of_blocks": tokens_of_blocks,
+    "bytes_of_blocks": bytes_of_blocks,
+}
+"""Read after all others: they need what these set."""

@@ -1,0 +1,212 @@
+"""The changes a what-if compares: from ``--set`` options, from a file, or from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scenarios.explain import nearest
+from scenarios.load import apply_setting
+from scenarios.paths import anchor_paths
+from scenarios.schema import Scenario
+from scenarios.yaml_text import Places, parse_yaml
+from sim.errors import ScenarioError
+
+BASELINE = "baseline"
+TOGETHER = "all together"
+
+_SAME_FOR_ALL = {
+    "seed": "all variants share the baseline's random numbers; change the seed of the scenario",
+    "replications": "all variants run as often as the baseline; use --replications",
+    "bands": "a what-if runs without error bands, of the model's own error",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change: dotted fields and the values they get."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """Dotted key -> value, e.g. ``{"engine.tensor_parallel_size": 2}``."""
+    joins: bool = True
+    """Whether it is part of "all together"."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where the user gave each key, in words; a key not listed is named by itself."""
+
+    def place(self, key: str) -> str:
+        """Where a key was given."""
+        return self.places.get(key, f"{self.name}: {key}")
+
+    def apply(self, values: dict[str, Any], places: Places) -> None:
+        """Set the fields in nested values, in place. Raises ScenarioError."""
+        for key, value in self.settings.items():
+            apply_setting(values, places, key, value, self.place(key))
+
+
+def changes_from_sets(overrides: Sequence[str], names: Sequence[str] = ()) -> list[Change]:
+    """Each ``dotted.key=YAML value`` as one change, named by ``names`` as far as they go.
+
+    Raises ScenarioError for text that is not of this form, and for more names than changes.
+    """
+    if len(names) > len(overrides):
+        raise ScenarioError(
+            f"--name {names[len(overrides)]}: there is no --set for it; names go to the --set "
+            "options in order"
+        )
+    settings = [_parse_override(override) for override in overrides]
+    changes = []
+    for index, (key, value, where) in enumerate(settings):
+        name = names[index] if index < len(names) else _short_name(key, value)
+        changes.append(Change(name=name, settings={key: value}, places={key: where}))
+    return changes
+
+
+def changes_from_file(path: Path) -> list[Change]:
+    """The variants of a file, none of which is part of "all together".
+
+    A list of ``{name: ..., set: {dotted.key: value}}``, or a mapping of names to such settings.
+    Raises ScenarioError naming file, line and field.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"cannot read variants {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"cannot read variants {path}: it is not a text file") from None
+    values, places = parse_yaml(text, str(path))
+    changes = []
+    for place, name, settings in _entries(values, places, str(path)):
+        if not isinstance(name, str | int | float) or isinstance(name, bool) or name == "":
+            raise ScenarioError(f"{places[place]}: name: must be text, not {name!r}")
+        changes.append(_change_at(place, str(name), settings, places, path.parent))
+    return changes
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """Raise ScenarioError for names that are not told apart, and fields no variant may set."""
+    if not changes:
+        raise ScenarioError("nothing to compare: give --set section.key=value or --variants FILE")
+    seen: set[str] = {BASELINE, TOGETHER}
+    for change in changes:
+        if not change.settings:
+            raise ScenarioError(f"{change.name}: changes nothing; give at least one field")
+        where = next(change.place(key) for key in change.settings)
+        if change.name in seen:
+            taken = "is taken" if change.name in (BASELINE, TOGETHER) else "is there twice"
+            raise ScenarioError(f"{where}: the name {change.name!r} {taken}; give another --name")
+        seen.add(change.name)
+        for key in change.settings:
+            if key in _SAME_FOR_ALL:
+                raise ScenarioError(f"{change.place(key)}: {key}: {_SAME_FOR_ALL[key]}")
+
+
+def all_together(changes: Sequence[Change]) -> tuple[Change | None, str]:
+    """The changes that join as one; or None and why there is no such variant (if not plain)."""
+    joining = [change for change in changes if change.joins]
+    if len(joining) < 2:
+        return None, ""
+    places: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    for change in joining:
+        for key, value in change.settings.items():
+            other = next((k for k in settings if _overlap(k, key)), None)
+            if other is not None:
+                shared = min(key, other, key=len)
+                return None, f"{shared} is changed twice, so the changes cannot hold together"
+            settings[key], places[key] = value, change.place(key)
+    return Change(name=TOGETHER, settings=settings, places=places), ""
+
+
+def _parse_override(override: str) -> tuple[str, Any, str]:
+    where = f"--set {override}"
+    key, separator, text = override.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ScenarioError(f"{where}: write it as key=value, e.g. --set pool.replicas=2")
+    following = text.partition(",")[2].partition("=")[0].strip()
+    if "=" in text and "." in following and all(p.isidentifier() for p in following.split(".")):
+        raise ScenarioError(
+            f"{where}: one --set is one change of one field; give {following} a --set of its own, "
+            "or put changes of several fields into a --variants file"
+        )
+    value, _ = parse_yaml(text, where)
+    return key, value, where
+
+
+def _short_name(key: str, value: Any) -> str:
+    shown = "null" if value is None else str(value).lower() if value in (True, False) else value
+    return f"{key.rpartition('.')[2]}={shown}"
+
+
+def _entries(
+    values: Any, places: Places, where: str
+) -> list[tuple[tuple[str | int, ...], Any, Any]]:
+    """(path of the settings, name, settings) of each variant in the file."""
+    if isinstance(values, dict) and values:
+        return [((name,), name, settings) for name, settings in values.items()]
+    if not isinstance(values, list) or not values:
+        raise ScenarioError(
+            f"{where}: variants are a list of {{name: ..., set: {{section.key: value}}}}, or a "
+            "mapping of names to settings"
+        )
+    entries: list[tuple[tuple[str | int, ...], Any, Any]] = []
+    for index, item in enumerate(values):
+        at = places[(index,)]
+        if not isinstance(item, dict):
+            raise ScenarioError(f"{at}: a variant is {{name: ..., set: {{...}}}}, not {item!r}")
+        for key in item:
+            if key not in ("name", "set"):
+                hint = nearest(str(key), ("name", "set"))
+                raise ScenarioError(f"{places.get((index, key), at)}: {key}: unknown key; {hint}")
+        for key in ("name", "set"):
+            if key not in item:
+                raise ScenarioError(f"{at}: {key}: required, but not given")
+        entries.append(((index, "set"), item["name"], item["set"]))
+    return entries
+
+
+def _change_at(
+    place: tuple[str | int, ...], name: str, settings: Any, places: Places, folder: Path
+) -> Change:
+    if not isinstance(settings, dict) or not settings:
+        raise ScenarioError(
+            f"{places[place]}: {name}: must be settings, section.key: value, not {settings!r}"
+        )
+    flat: dict[str, Any] = {}
+    where: dict[str, str] = {}
+    for key, value in settings.items():
+        at = places.get((*place, key), places[place])
+        if not isinstance(key, str) or not all(key.split(".")):
+            raise ScenarioError(f"{at}: {key!r} is not a field; write section.key: value")
+        # A section written as a mapping sets the fields in it and leaves its others alone.
+        if key in Scenario.model_fields and isinstance(value, dict):
+            for inner, inside in value.items():
+                flat[f"{key}.{inner}"] = inside
+                where[f"{key}.{inner}"] = places.get((*place, key, inner), at)
+        else:
+            flat[key], where[key] = value, at
+    return Change(name=name, settings=_anchored(flat, folder), joins=False, places=where)
+
+
+def _anchored(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same settings with the files they name looked for in the file's folder."""
+    anchored = {}
+    for key, value in settings.items():
+        nested: dict[str, Any] = {}
+        parts = key.split(".")
+        if any(part.isdecimal() for part in parts):  # a position in a list, which is not here
+            anchored[key] = value
+            continue
+        apply_setting(nested, {}, key, value, key)
+        anchor_paths(nested, folder)
+        found: Any = nested
+        for part in parts:
+            found = found[part]
+        anchored[key] = found
+    return anchored
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")

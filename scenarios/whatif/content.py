@@ -1,0 +1,183 @@
+"""whatif.json: every figure of every variant, its change and how sure that is, as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from scenarios import __version__
+from scenarios.replications import LEVEL
+from scenarios.whatif.answer import choose_answer
+from scenarios.whatif.figures import FIGURES, KEYS, Values
+from scenarios.whatif.intervals import paired
+from scenarios.whatif.method import Method
+from scenarios.whatif.notes import run_notes
+from scenarios.whatif.runs import LATENCIES, SHARES, Run, mean_accounts_ns
+from scenarios.whatif.variants import Variant
+
+SCHEMA = "fleetcast.whatif/1"
+
+_DEMAND = ("workload", "slo", "warmup_s", "horizon_s")
+"""What is asked and measured; the rest of a scenario is what answers."""
+
+Estimates = dict[str, list[float | None]]
+
+
+def make_content(
+    variants: Sequence[Variant],
+    runs: Mapping[str, Sequence[Run]],
+    method: Method,
+    *,
+    why_not_together: str,
+    by: str | None,
+) -> dict[str, Any]:
+    """Everything the terminal and the page show. ``runs``: by name, of those that ran."""
+    baseline, *others = variants
+    facts = {name: _facts(of_variant, method) for name, of_variant in runs.items()}
+    base_values, base_estimates = facts[baseline.name]
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "fleetcast_version": __version__,
+        "method": _method(method, runs[baseline.name]),
+        "figures": [figure._asdict() for figure in FIGURES],
+        "shares": [round(float(share), 6) for share in SHARES],
+        "baseline": _variant(baseline, runs, base_values),
+        "variants": [],
+    }
+    for variant in others:
+        values, estimates = facts.get(variant.name, ({}, {}))
+        entry = _variant(variant, runs, values)
+        if variant.refused is None:
+            entry["deltas"] = _deltas(base_values, base_estimates, values, estimates, method)
+            entry["changes_nothing"] = variant.scenario == baseline.scenario
+        content["variants"].append(entry)
+    content["together"] = _together(variants, facts, method, why_not_together)
+    content["answer"] = choose_answer(content, by)
+    return content
+
+
+def _facts(runs: Sequence[Run], method: Method) -> tuple[Values, Estimates]:
+    """A variant's figures, and the estimates of each that their spread is taken from."""
+    values: Values = {}
+    estimates: Estimates = {}
+    for key in KEYS:
+        of_runs = [run.values[key] for run in runs]
+        known = [value for value in of_runs if value is not None]
+        # Where a replication has no such figure there is no fair mean.
+        values[key] = fmean(known) if len(known) == len(runs) else None
+        estimates[key] = of_runs if method.independent else runs[0].without_each.get(key, [])
+    return values, estimates
+
+
+def _variant(variant: Variant, runs: Mapping[str, Sequence[Run]], values: Values) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": variant.name,
+        "kind": variant.kind,
+        "settings": dict(variant.settings),
+        "changes_demand": any(key.partition(".")[0] in _DEMAND for key in variant.settings),
+        "refused": variant.refused,
+    }
+    if variant.refused is not None:
+        return entry
+    of_variant = runs[variant.name]
+    first = of_variant[0].summary
+    return entry | {
+        "values": values,
+        "counted": sum(run.counted for run in of_variant),
+        "accounts_ns": {name: mean_accounts_ns(of_variant, name) for name in ("e2e", "ttft")},
+        "distributions_s": {name: _mean_quantiles(of_variant, name) for name in LATENCIES},
+        "evidence": first["evidence"],
+        "label": first["label"],
+        "requests": first["requests"],
+        "conditions": first["conditions"],
+        **run_notes(of_variant),
+    }
+
+
+def _deltas(
+    base: Values, base_estimates: Estimates, values: Values, estimates: Estimates, method: Method
+) -> dict[str, Any]:
+    deltas = {}
+    for key in KEYS:
+        delta, half = paired(
+            lambda of_base, of_variant: of_variant - of_base,
+            (base[key], values[key]),
+            (base_estimates[key], estimates[key]),
+            independent=method.independent,
+        )
+        deltas[key] = _change(delta, half, base[key])
+    return deltas
+
+
+def _change(delta: float | None, half: float | None, base: float | None) -> dict[str, Any]:
+    """A change and its half-width, in the figure's unit and as a share of the baseline's value."""
+    relative = delta / base if delta is not None and base else None
+    return {
+        "delta": delta,
+        "half_width": half,
+        "relative": relative,
+        "relative_half_width": half / abs(base) if half is not None and base else None,
+        "holds_zero": None if delta is None or half is None else abs(delta) <= half,
+    }
+
+
+def _together(
+    variants: Sequence[Variant],
+    facts: Mapping[str, tuple[Values, Estimates]],
+    method: Method,
+    why_not: str,
+) -> dict[str, Any]:
+    """All changes at once against the product of the single ones: base x prod(single / base)."""
+    together = next((variant for variant in variants if variant.kind == "together"), None)
+    singles = [variant for variant in variants if variant.joins]
+    nothing: dict[str, Any] = {
+        "of": [v.name for v in singles],
+        "why_no_variant": None,
+        "why_no_product": None,
+        "figures": {},
+    }
+    if together is None:
+        return nothing | {"why_no_variant": why_not or None}
+    refused = [v.name for v in singles if v.refused is not None]
+    if refused:
+        return nothing | {"why_no_product": f"{', '.join(refused)} cannot be run"}
+    if together.refused is not None:
+        return nothing
+    chosen = [facts[name] for name in (variants[0].name, *(v.name for v in singles), together.name)]
+
+    def product(base: float, *others: float) -> float:
+        return base * math.prod(other / base for other in others[:-1])
+
+    def beyond(base: float, *others: float) -> float:
+        return others[-1] - product(base, *others)
+
+    by_figure: dict[str, Any] = {}
+    for key in (figure.key for figure in FIGURES if figure.multiplies):
+        whole = [values[key] for values, _ in chosen]
+        known = [value for value in whole if value is not None]
+        if len(known) < len(whole) or not known[0]:
+            continue
+        parts = [estimates[key] for _, estimates in chosen]
+        gap, half = paired(beyond, whole, parts, independent=method.independent)
+        by_figure[key] = {"product": product(*known)} | _change(gap, half, known[0])
+    return nothing | {"figures": by_figure}
+
+
+def _method(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
+    sections = max((len(values) for values in runs[0].without_each.values()), default=0)
+    return {
+        "kind": "replications" if method.independent else "sections" if sections else "none",
+        "replications": len(method.seeds),
+        "first_seed": method.seeds[0],
+        "sections": sections or None,
+        "is_recorded": method.is_recorded,
+        "confidence": LEVEL,
+    }
+
+
+def _mean_quantiles(runs: Sequence[Run], name: str) -> list[float]:
+    """Mean over runs of each quantile, as the figures are means; six digits are plenty to draw."""
+    known = [run.quantiles_s[name] for run in runs if run.quantiles_s[name]]
+    return [float(f"{fmean(at):.6g}") for at in zip(*known, strict=True)]

@@ -1,0 +1,1 @@
+"""Trace readers, one module a format; all give a `Recording`."""

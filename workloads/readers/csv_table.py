@@ -1,0 +1,185 @@
+"""CSV files into columns: a batch of rows at a time where all is well, row by row where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.clock import NS_PER_S
+from sim.errors import TraceError
+from workloads.readers.csv_columns import Column
+from workloads.readers.rows import MAX_SPAN_S, check_span, open_text, raise_at, shown
+
+_BATCH_CHARACTERS = 1 << 19
+
+
+@dataclass(slots=True)
+class CsvTable:
+    """The good rows of a CSV file."""
+
+    values: dict[str, Any]
+    """An int64 or float64 array, or a list of str, of ``[n]`` a column."""
+    line: NDArray[np.int64]
+    """Line number of each row."""
+    ignored: list[str] = field(default_factory=list)
+    """Names of columns that nobody asked for."""
+    skipped_rows: int = 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note naming the ignored columns."""
+        return (f"columns ignored: {', '.join(self.ignored)}",) if self.ignored else ()
+
+
+def read_csv(
+    path: Path,
+    columns_of: Callable[[list[str]], Sequence[Column]],
+    *,
+    skip_bad_rows: bool,
+    starts_with: str = "",
+) -> CsvTable:
+    """Read a CSV file, gzip or plain, whose first line is a header.
+
+    Rows that do not start with ``starts_with`` are passed over, unread.
+
+    ``columns_of`` maps the header to the columns to read, or raises TraceError saying what is
+    expected. A bad row raises TraceError with file, line and column, or is counted when
+    ``skip_bad_rows``; a bad header or a damaged file always raises.
+    """
+    with open_text(path) as text:
+        header = text.readline()
+        if not header:
+            raise TraceError(f"{path}: the file is empty; expected a CSV header")
+        names = split_row(header)
+        try:
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise TraceError(f"column {shown(repeated[0])} appears twice")
+            columns = columns_of(names)
+        except TraceError as error:
+            raise_at(path, 1, error)
+        reader = _Reader(path, names, columns, skip_bad_rows)
+        reader.read(text, starts_with)
+    wanted = {column.name for column in columns}
+    return CsvTable(
+        values=reader.values(),
+        line=reader.line_numbers(),
+        ignored=[name for name in names if name not in wanted],
+        skipped_rows=reader.skipped_rows,
+    )
+
+
+def split_row(line: str) -> list[str]:
+    """The fields of a CSV line. Fields are numbers, times and ids, so none holds a comma."""
+    return [text.strip(' "\r\n\t') for text in line.split(",")]
+
+
+def require(names: list[str], wanted: Sequence[str], expected: str) -> None:
+    """TraceError naming the wanted columns that are missing."""
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise TraceError(
+            f"{', '.join(missing)} missing in {shown(','.join(names))}; expected {expected}"
+        )
+
+
+class _Reader:
+    def __init__(
+        self, path: Path, names: list[str], columns: Sequence[Column], skip_bad_rows: bool
+    ) -> None:
+        self.skipped_rows = 0
+        self._path = path
+        self._num_fields = len(names)
+        self._columns = [(names.index(column.name), column) for column in columns]
+        self._skip_bad_rows = skip_bad_rows
+        self._origin_ns: int | None = None
+        self._parts: list[list[Any]] = [[] for _ in columns]
+        self._lines: list[NDArray[np.int64]] = []
+
+    def read(self, text: TextIO, starts_with: str) -> None:
+        next_number = 2
+        while lines := text.readlines(_BATCH_CHARACTERS):
+            numbers = list(range(next_number, next_number + len(lines)))
+            next_number += len(lines)
+            if starts_with:
+                wanted = [line.startswith(starts_with) for line in lines]
+                lines, numbers = list(compress(lines, wanted)), list(compress(numbers, wanted))
+            if not self._read_batch(lines, numbers):
+                self._read_rows(lines, numbers)
+
+    def line_numbers(self) -> NDArray[np.int64]:
+        return np.concatenate([np.empty(0, np.int64), *self._lines])
+
+    def values(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for (_, column), parts in zip(self._columns, self._parts, strict=True):
+            if all(isinstance(part, np.ndarray) for part in parts):
+                out[column.name] = np.concatenate(parts) if parts else np.empty(0, np.int64)
+            else:
+                out[column.name] = [text for part in parts for text in part]
+        return out
+
+    def _read_batch(self, lines: list[str], numbers: list[int]) -> bool:
+        """Read all rows at once; False, and nothing kept, if any of them is out of the ordinary."""
+        rows = [line.rstrip("\r\n").split(",") for line in lines]
+        if set(map(len, rows)) != {self._num_fields}:
+            return False
+        fields = list(zip(*rows, strict=True))
+        batch = []
+        origin_ns = self._origin_ns
+        for at, column in self._columns:
+            values = column.parse_all(list(fields[at]))
+            if values is None:
+                return False
+            if column.is_time:
+                origin_ns = int(values[0]) if origin_ns is None else origin_ns
+                if abs(origin_ns) > 2**62:
+                    return False
+                values = values - origin_ns
+                if np.abs(values).max() > MAX_SPAN_S * NS_PER_S:
+                    return False
+            batch.append(values)
+        self._origin_ns = origin_ns
+        self._lines.append(np.array(numbers, np.int64))
+        for part, values in zip(self._parts, batch, strict=True):
+            part.append(values)
+        return True
+
+    def _read_rows(self, lines: list[str], numbers: list[int]) -> None:
+        rows, line_numbers = [], []
+        for line_number, line in zip(numbers, lines, strict=True):
+            if line.isspace():
+                continue
+            try:
+                rows.append(self._read_row(split_row(line)))
+                line_numbers.append(line_number)
+            except TraceError as error:
+                if not self._skip_bad_rows:
+                    raise_at(self._path, line_number, error)
+                self.skipped_rows += 1
+        self._lines.append(np.array(line_numbers, np.int64))
+        for part, values in zip(self._parts, zip(*rows, strict=True), strict=False):
+            is_text = isinstance(values[0], str)
+            kind = np.float64 if isinstance(values[0], float) else np.int64
+            part.append(list(values) if is_text else np.array(values, kind))
+
+    def _read_row(self, fields: list[str]) -> list[Any]:
+        if len(fields) != self._num_fields:
+            raise TraceError(
+                f"the row has {len(fields)} fields; expected {self._num_fields} as in the header"
+            )
+        row = [column.parse(fields[at], column.name) for at, column in self._columns]
+        origin_ns = self._origin_ns
+        for at, (_, column) in enumerate(self._columns):
+            if column.is_time:
+                origin_ns = row[at] if origin_ns is None else origin_ns
+                row[at] -= origin_ns
+                check_span(row[at])
+        self._origin_ns = origin_ns
+        return row

@@ -1,0 +1,178 @@
+"""Mooncake traces and what grew out of them: JSON lines with lengths and prefix block ids.
+
+Source: kvcache-ai/Mooncake (Apache-2.0), Qin et al., FAST 2025. Sessions, delays, dependencies
+and deltas are extensions of NVIDIA Dynamo and AIPerf (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import TraceError
+from sim.request_table import Int64
+from workloads.readers.chunk_trie import BLOCK_TOKENS as CHUNK_BLOCK_TOKENS
+from workloads.readers.chunk_trie import ChunkTrie
+from workloads.readers.json_fields import block_ids, name_of, need
+from workloads.readers.json_rows import JsonRows, Row
+from workloads.readers.recording import Recording
+from workloads.readers.rows import MAX_TIME_S, duration_ns, shown, whole_number
+
+BLOCK_TOKENS = 512
+KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
+
+_KEY_SET = set(KEYS)
+_EXPECTED = ", ".join(KEYS)
+_TIMES = ("timestamp", "created_time")
+_DELAYS = ("delay", "delay_ms")
+
+
+def read_mooncake(
+    path: Path,
+    *,
+    skip_bad_rows: bool = False,
+    spread_ticks: bool = True,
+    block_tokens: int | None = None,
+    deltas: bool = False,
+) -> Recording:
+    """Read a Mooncake JSONL file, gzip or plain.
+
+    A row is ``{"timestamp": ms, "input_length": .., "output_length": .., "hash_ids": [..]}`` with
+    one id for each 512 tokens (or ``block_tokens``) of the prompt begun. Rows of one ``session_id``
+    follow each other, by ``delay`` (or ``delay_ms``) after the answer before where they give it
+    instead of a time; ``request_id``, ``wait_for`` and ``tool_wait_ms`` say what a request of an
+    agent follows. Other keys are ignored. Arrivals count from the earliest row, spread inside its
+    clock's ticks unless told otherwise (see `spread_inside_ticks`). With ``deltas`` a row is only
+    what its turn adds to the prompt of the turn before, and ids name its content alone. Raises
+    TraceError, naming file, line and key, for anything else; with ``skip_bad_rows`` bad rows are
+    counted instead (an empty or damaged file still raises).
+    """
+    size = BLOCK_TOKENS if block_tokens is None else block_tokens
+    parse = _Parser(size, deltas)
+    rows = JsonRows(path)
+    rows.read(parse, expected=_EXPECTED, skip_bad_rows=skip_bad_rows)
+    name = "mooncake-delta" if deltas else "mooncake"
+    recording = rows.recording(
+        name, block_tokens=CHUNK_BLOCK_TOKENS if deltas else size, notes=parse.notes()
+    )
+    table = recording.table
+    if not spread_ticks or table.after is not None:
+        return recording
+    arrival_ns = spread_inside_ticks(table.arrival_ns)
+    num_moved = int((arrival_ns != table.arrival_ns).sum())
+    if not num_moved:
+        return recording
+    note = f"{num_moved} requests that shared a clock tick spread evenly up to the next tick"
+    table = replace(table, arrival_ns=arrival_ns, notes=(*table.notes, note))
+    return replace(recording, table=table)
+
+
+def spread_inside_ticks(arrival_ns: Int64) -> Int64:
+    """Arrivals ``[n]`` in order, those of one tick spaced evenly until the next tick.
+
+    The published timestamps come in ticks of about 3 s, so requests look like bursts that never
+    were. Of m requests at one time the i-th (in file order, from 0) moves by i/m of the way to the
+    next distinct time, but of no more than the median gap, so that a silence stays silent; the last
+    tick takes the median gap. A file with distinct times, or with a single one, is left as it is.
+    Even spacing is smoother than Poisson: below a tick's length it understates burstiness (in the
+    public trace, IDC of 1 s windows 0.4 and CV of gaps 0.4); longer windows keep theirs.
+    """
+    tick_ns, first, num_in_tick = np.unique(arrival_ns, return_index=True, return_counts=True)
+    gap_ns = np.diff(tick_ns)
+    if not len(gap_ns):
+        return arrival_ns
+    median_ns = int(np.median(gap_ns))
+    width_ns = np.append(np.minimum(gap_ns, median_ns), median_ns)
+    place = np.arange(len(arrival_ns)) - np.repeat(first, num_in_tick)
+    shift_ns = place * (np.repeat(width_ns, num_in_tick) / np.repeat(num_in_tick, num_in_tick))
+    return arrival_ns + shift_ns.astype(np.int64)
+
+
+class _Parser:
+    """One row to one request; counts what had to be left out."""
+
+    def __init__(self, block_tokens: int, deltas: bool) -> None:
+        self._block_tokens = block_tokens
+        self._deltas = deltas
+        self._chunks: dict[Any, list[tuple[int, int]]] = {}  # (id, tokens) of a session's prompt
+        self._trie = ChunkTrie()
+        self._num_texts = self._num_joins = 0
+
+    def __call__(self, row: dict[str, Any]) -> tuple[Row]:
+        if row.keys() == _KEY_SET and not self._deltas:
+            return (self._plain(row),)
+        return (self._extended(row),)
+
+    def _plain(self, row: dict[str, Any]) -> Row:
+        prompt_tokens = whole_number(row["input_length"], "input_length", 1)
+        return Row(
+            duration_ns(row["timestamp"], "timestamp", "ms", MAX_TIME_S),
+            prompt_tokens,
+            whole_number(row["output_length"], "output_length", 0),
+            block_ids(
+                row["hash_ids"], "hash_ids", "input_length", prompt_tokens, self._block_tokens
+            ),
+        )
+
+    def _extended(self, row: dict[str, Any]) -> Row:
+        is_delayed = any(row.get(key) is not None for key in _DELAYS)
+        given = [key for key in _TIMES if row.get(key) is not None]
+        if "timestamp" not in row and not given and not is_delayed:
+            need(row, KEYS, _EXPECTED)
+        need(row, KEYS[1:3], _EXPECTED)
+        prompt_tokens = whole_number(row["input_length"], "input_length", 1)
+        need(row, KEYS[3:], _EXPECTED)
+        ids = block_ids(
+            row["hash_ids"], "hash_ids", "input_length", prompt_tokens, self._block_tokens
+        )
+        output_tokens = whole_number(row["output_length"], "output_length", 0)
+        session = name_of(row.get("session_id"), "session_id")
+        is_timed = bool(given) or ("timestamp" in row and not is_delayed)
+        time_key = given[0] if given else "timestamp"
+        time_ns = duration_ns(row.get(time_key), time_key, "ms", MAX_TIME_S) if is_timed else None
+        think_ns, after = _think_ns(row), self._last_dependency(row)
+        name = name_of(row.get("request_id"), "request_id")
+        if self._deltas:
+            chunks = self._chunks[session] = self._whole_prompt(session, prompt_tokens, ids)
+            prompt_tokens = sum(tokens for _, tokens in chunks)
+            ids = self._trie.chain(chunks)
+        self._num_texts += "text_input" in row
+        return Row(time_ns, prompt_tokens, output_tokens, ids, session, think_ns, name, after)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, in words."""
+        notes = []
+        if self._num_texts:
+            notes.append(f"text_input of {self._num_texts} rows ignored: only lengths count")
+        if self._deltas:
+            notes.append("prompts are the session's deltas so far; answers count where deltas do")
+        if self._num_joins:
+            notes.append(
+                f"{self._num_joins} rows wait for several requests: they follow the last one named"
+            )
+        return tuple(notes)
+
+    def _whole_prompt(self, session: Any, tokens: int, ids: list[int]) -> list[tuple[int, int]]:
+        """The prompt of the session's turn before, and what this one adds to it."""
+        if session is None:
+            raise TraceError("session_id is missing; a delta needs to know what it adds to")
+        size = self._block_tokens
+        added = [(id_, min(size, tokens - at * size)) for at, id_ in enumerate(ids)]
+        return [*self._chunks.get(session, ()), *added]
+
+    def _last_dependency(self, row: dict[str, Any]) -> Any:
+        names = row.get("wait_for")
+        if names is None:
+            return None
+        if not isinstance(names, list):
+            raise TraceError(f"wait_for is {shown(names)}; expected a list of request ids")
+        self._num_joins += len(names) > 1
+        return name_of(names[-1], "wait_for") if names else None
+
+
+def _think_ns(row: dict[str, Any]) -> int:
+    given = [key for key in (*_DELAYS, "tool_wait_ms") if row.get(key) is not None]
+    return sum(duration_ns(row[key], key, "ms") for key in given) if given else -1

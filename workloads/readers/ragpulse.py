@@ -1,0 +1,75 @@
+"""RAGPulse: JSON lines of retrieval-augmented requests, each prompt a list of chunks of text.
+
+Source: flashserve/RAGPulse (MIT). The lengths of the chunks are in a CSV beside the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import TraceError
+from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie
+from workloads.readers.csv_columns import Column, whole
+from workloads.readers.csv_table import read_csv, require
+from workloads.readers.json_fields import ids, name_of, need
+from workloads.readers.json_rows import JsonRows, Row
+from workloads.readers.recording import Recording
+from workloads.readers.rows import MAX_ID, MAX_TIME_S, companion, duration_ns, whole_number
+
+PARTS = ("sys", "psg", "hist", "web", "user")
+"""Kinds of chunks in the order of the prompt."""
+_LONGEST_CHUNK = 1_000_000
+KEYS = ("t_s", "session", "input_tokens", "output_tokens", *PARTS)
+
+
+def read_ragpulse(path: Path, *, skip_bad_rows: bool = False) -> Recording:
+    """Read RAGPulse requests, gzip or plain: seconds, one clock.
+
+    The chunks' lengths are read from the file named alike with ``chunks`` for ``requests``
+    (``chunk_id,kind,tokens``). Prompts share the 16-token blocks that lie inside their common
+    leading chunks; the few tokens that no chunk covers (about 1%) come last and are shared with
+    none. Raises TraceError, naming file, line and column; with ``skip_bad_rows`` bad rows are
+    counted instead.
+    """
+    tokens_of = _chunk_tokens(path)
+    expected = ", ".join(KEYS)
+    trie = ChunkTrie()
+
+    def parse(row: dict[str, Any]) -> Iterator[Row]:
+        need(row, KEYS, expected)
+        prompt_tokens = whole_number(row["input_tokens"], "input_tokens", 1)
+        chunks = []
+        for part in PARTS:
+            for chunk in ids(row[part], part):
+                if chunk not in tokens_of:
+                    raise TraceError(f"{part} names chunk {chunk}, which has no length")
+                chunks.append((chunk, tokens_of[chunk]))
+        output_tokens = whole_number(row["output_tokens"], "output_tokens", 0)
+        yield Row(
+            duration_ns(row["t_s"], "t_s", "s", MAX_TIME_S),
+            prompt_tokens,
+            output_tokens,
+            trie.chain(chunks, prompt_tokens),
+            name_of(row["session"], "session"),
+        )
+
+    rows = JsonRows(path)
+    rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
+    return rows.recording("ragpulse", block_tokens=BLOCK_TOKENS)
+
+
+def _chunk_tokens(path: Path) -> dict[int, int]:
+    sibling = companion(path, "requests", "chunks", "jsonl", "csv")
+
+    def columns_of(names: list[str]) -> Sequence[Column]:
+        wanted = ("chunk_id", "kind", "tokens")
+        require(names, wanted, ",".join(wanted))
+        return whole("chunk_id", 0, MAX_ID), whole("tokens", 0, _LONGEST_CHUNK)
+
+    table = read_csv(sibling, columns_of, skip_bad_rows=False)
+    chunk_ids: np.ndarray[Any, Any] = table.values["chunk_id"]
+    return dict(zip(chunk_ids.tolist(), table.values["tokens"].tolist(), strict=True))

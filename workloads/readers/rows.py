@@ -1,0 +1,118 @@
+"""What every trace reader shares: open the file, name the row that is bad, check a value."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import reprlib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from sim.clock import NS_PER_S
+from sim.errors import TraceError
+
+MAX_TOKENS = 100_000_000
+"""A longer prompt or output is taken for a damaged row."""
+MAX_TIME_S = 10_000_000_000
+"""Latest time of a row, in seconds since whatever epoch the file uses."""
+MAX_SPAN_S = 10 * 365 * 86_400
+"""A row further than this from the file's first row is taken for a damaged row."""
+MAX_ID = 2**63 - 1
+"""Ids of blocks, sessions and chunks are int64."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = 80
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a text file, gzip or plain by its first bytes; an optional BOM is dropped.
+
+    Bytes that are not UTF-8 appear as ``\\xNN``, so that they make one row bad, not the file.
+    Raises TraceError for a file that cannot be opened, or breaks off while it is read.
+    """
+    try:
+        raw = path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TraceError(f"{str(path)!r} cannot be opened: {reason}") from None
+    try:
+        with raw:
+            is_gzip = raw.peek(2)[:2] == GZIP_MAGIC
+            binary = gzip.GzipFile(fileobj=raw) if is_gzip else raw
+            with io.TextIOWrapper(binary, "utf-8-sig", errors="backslashreplace") as text:
+                yield text
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path}: the gzip file is damaged or cut short ({error})") from None
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def raise_at(path: Path, line_number: int, error: TraceError) -> NoReturn:
+    """Raise a row's error again with the file and the line in front."""
+    raise TraceError(f"{path}, line {line_number}: {error}") from None
+
+
+def check_span(since_first_ns: int) -> None:
+    """TraceError for a time too far from the file's first row to be true."""
+    if abs(since_first_ns) > MAX_SPAN_S * NS_PER_S:
+        raise TraceError(
+            f"the time is {since_first_ns / NS_PER_S:.0f} s from the first row's; "
+            f"expected at most {MAX_SPAN_S} s (10 years)"
+        )
+
+
+def whole_number(value: object, name: str, minimum: int, maximum: int = MAX_TOKENS) -> int:
+    """``value`` if it is an int from ``minimum`` to ``maximum``, else TraceError naming it."""
+    if type(value) is int and minimum <= value <= maximum:
+        return value
+    raise TraceError(
+        f"{name} is {shown(value)}; expected a whole number from {minimum} to {maximum}"
+    )
+
+
+def duration_ns(value: object, name: str, unit: str, longest_s: int = MAX_SPAN_S) -> int:
+    """``value`` of a JSON field in ``unit`` ("s", "ms", "us" or "ns") as nanoseconds.
+
+    TraceError naming it if it is no number from 0 to ``longest_s``: MAX_TIME_S for a time.
+    """
+    unit_ns = UNITS_NS[unit]
+    most = longest_s * (NS_PER_S // unit_ns)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most:
+        return round(value * unit_ns)
+    raise TraceError(f"{name} is {shown(value)}; expected {UNITS[unit]} from 0 to {most}")
+
+
+UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+UNITS_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1000, "ns": 1}
+
+
+def shown(value: object) -> str:
+    """A short repr for messages, safe for values of any size or depth."""
+    return _REPR.repr(value)
+
+
+def companion(path: Path, word: str, other: str, ending: str = "", other_ending: str = "") -> Path:
+    """The file beside ``path`` whose name has ``other`` for ``word``, gzip or plain.
+
+    TraceError where there is none.
+    """
+    name = path.name.removesuffix(".gz")
+    if word not in name:
+        raise TraceError(
+            f"{path}: its companion is looked for beside it, under its own name with {other!r} for "
+            f"{word!r}; expected a name with {word!r} in it"
+        )
+    head, _, tail = name.rpartition(word)
+    if ending:
+        tail = tail.removesuffix(ending) + other_ending
+    sibling = path.with_name(head + other + tail)
+    for candidate in (sibling, sibling.with_name(sibling.name + ".gz")):
+        if candidate.exists():
+            return candidate
+    raise TraceError(f"{path}: needs {sibling.name} (or {sibling.name}.gz) beside it")
