@@ -68,6 +68,7 @@ def print_names(what: str) -> None:
         "gpus": _print_gpus,
         "policies": _print_policies,
         "presets": _print_presets,
+        "formats": _print_formats,
         "profiles": _print_profiles,
     }
     if what not in printers:
@@ -117,6 +118,13 @@ def _print_presets() -> None:
         text = textwrap.wrap(preset_description(name), 78)
         for label, line in zip_longest([name], text, fillvalue=""):
             print(f"{label:32} {line}")
+
+
+def _print_formats() -> None:
+    from workloads.readers.detect import FORMATS
+
+    for name, looks in FORMATS.items():
+        print(f"{name:16} {looks}")
 
 
 def _print_profiles() -> None:

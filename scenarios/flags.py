@@ -23,6 +23,7 @@ _FIELDS = {
     "--output-tokens": "workload.generator.output_tokens",
     "--rate": "workload.rate_per_s",
     "--concurrency": "workload.max_concurrency",
+    "--users": "workload.users",
     "--num-requests": "workload.num_requests",
     "--slo-ttft": "slo.ttft_s",
     "--slo-tpot": "slo.tpot_s",

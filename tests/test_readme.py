@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from reports.terminal import print_summary
+from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.simulate import simulate
+from tests.scenario_helpers import azure_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,3 +68,30 @@ def test_the_scheduler_example_is_twenty_lines_and_changes_the_order(
 )
 def test_files_it_names_exist(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_the_first_five_minutes_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands under that heading, one after another, on a small trace of one's own."""
+    section = README[README.index("## Five minutes") : README.index("## Workloads")]
+    commands = [
+        shlex.split(line.removeprefix("$ fleetcast "))
+        for line in re.findall(r"^\$ fleetcast .*$", section, re.MULTILINE)
+    ]
+    assert [command[0] for command in commands] == [
+        "trace",
+        "simulate",
+        "whatif",
+        "capacity",
+        "scenario",
+    ]
+    azure_trace(tmp_path / "my_trace.csv", 400)
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    for command in commands:
+        if command[0] == "scenario":
+            (tmp_path / "mine.yaml").unlink()  # it never overwrites
+        result = runner.invoke(app, command, catch_exceptions=False)
+        assert result.exit_code == 0, f"{command}: {result.output}"
+    assert (tmp_path / "results" / "mine" / "report.html").exists()
+    assert (tmp_path / "results" / "whatif" / "whatif.html").exists()
+    assert (tmp_path / "results" / "capacity" / "capacity.html").exists()

@@ -45,7 +45,7 @@ def content(
 ) -> dict[str, Any]:
     """Everything a reader of the answer needs.
 
-    ``earlier``: rows of a first search with shorter runs; they stand where there are no others.
+    ``earlier``: rows of a first search with shorter runs; they stand below all others.
     """
     rows = _joined(earlier, curve(found.samples, runs))
     answer = _answer(scenario, question, runs, found, error, rows)
@@ -83,9 +83,8 @@ def content(
 
 
 def _joined(earlier: list[Row], rows: list[Row]) -> list[Row]:
-    low, high = rows[0]["level"], rows[-1]["level"]
-    outside = [row for row in earlier if not low <= row["level"] <= high]
-    return sorted([*outside, *rows], key=lambda row: float(row["level"]))
+    # Beyond its end the longer search has nothing, and overload looks better in short runs.
+    return [row for row in earlier if row["level"] < rows[0]["level"]] + rows
 
 
 def _answer(

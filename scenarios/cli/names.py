@@ -8,7 +8,10 @@ import typer
 
 
 def list_names(
-    what: Annotated[str, typer.Argument(help="models, gpus, policies, presets or profiles.")],
+    what: Annotated[
+        str,
+        typer.Argument(help="models, gpus, policies, presets, formats (of traces) or profiles."),
+    ],
 ) -> None:
     """List what a scenario can name."""
     from scenarios.commands import print_names

@@ -26,6 +26,9 @@ def simulate(
     concurrency: Annotated[
         int | None, typer.Option(help="Closed loop: most requests in flight.")
     ] = None,
+    users: Annotated[
+        int | None, typer.Option(help="Closed loop: users, each with one request at a time.")
+    ] = None,
     input_tokens: Annotated[int | None, typer.Option(help="Prompt length.")] = None,
     output_tokens: Annotated[int | None, typer.Option(help="Output length.")] = None,
     num_requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
@@ -77,6 +80,7 @@ def simulate(
             "--preset": preset,
             "--rate": rate,
             "--concurrency": concurrency,
+            "--users": users,
             "--input-tokens": input_tokens,
             "--output-tokens": output_tokens,
             "--num-requests": num_requests,
