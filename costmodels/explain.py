@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.engine_profile import EngineProfile, padded_size
 from costmodels.evidence import Source, weakest
 from costmodels.kernel_times import KernelTimes
-from costmodels.operators import attention_operator, logit_operators, token_operators
+from costmodels.operators import (
+    DecodeSums,
+    Operator,
+    PrefillSums,
+    decode_operators,
+    logit_operators,
+    prefill_operators,
+    token_operators,
+)
 from costmodels.roofline import OperatorSeconds
 from sim import accounts
 from sim.shape import StepShape
@@ -58,14 +67,21 @@ def describe_step(
     decode_kv = shape.decode_context_tokens + efficiency.decode_seq_tokens * shape.decode_seqs
     if decode_kv:
         a_token_s = float(kernels.decode_token_s(shape.decode_seqs)[-1])
-        work = _attention(kernels, "decode_attention", decode_kv, decode_kv)
+        sums = DecodeSums(seqs=_one(shape.decode_seqs), clipped={None: _one(decode_kv)})
+        work = _summed(kernels, "decode_attention", decode_operators(shard, sums))
         rows.append(work._replace(seconds=a_token_s * decode_kv))
     prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
     if prefill_kv:
         rates = kernels.prefill_rates()
         compute_s = rates.pair_s * shape.prefill_pairs + rates.tile_s * prefill_kv
         memory_s = rates.token_s * prefill_kv
-        work = _attention(kernels, "prefill_attention", shape.prefill_pairs, prefill_kv)
+        chunks = PrefillSums(
+            seqs=_one(shape.prefill_seqs),
+            tokens=_one(shape.prefill_tokens),
+            prefix={None: _one(shape.prefill_context_tokens)},
+            pairs={None: _one(shape.prefill_pairs)},
+        )
+        work = _summed(kernels, "prefill_attention", prefill_operators(shard, chunks))
         bound = "compute" if compute_s > memory_s else "memory"
         rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
@@ -75,11 +91,19 @@ def describe_step(
     return rows
 
 
-def _attention(kernels: KernelTimes, name: str, pairs: float, kv_tokens: float) -> OperatorRow:
-    operator = attention_operator(
-        kernels.shard, name, np.array([float(pairs)]), np.array([float(kv_tokens)])
+def _one(value: float) -> NDArray[np.float64]:
+    return np.array([float(value)])
+
+
+def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> OperatorRow:
+    """The attention of all kinds of layers as one row."""
+    rows = [_row(kernels.price(operator)) for operator in operators]
+    return rows[0]._replace(
+        name=name,
+        calls=sum(row.calls for row in rows),
+        flops=sum(row.flops for row in rows),
+        state_bytes=sum(row.state_bytes for row in rows),
     )
-    return _row(kernels.price(operator))
 
 
 def _row(priced: OperatorSeconds) -> OperatorRow:

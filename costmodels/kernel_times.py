@@ -10,7 +10,14 @@ from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
 from costmodels.operator_tables.bundle import OperatorTables, attention_heads
-from costmodels.operators import Array, Operator, attention_operator
+from costmodels.operators import (
+    Array,
+    DecodeSums,
+    Operator,
+    PrefillSums,
+    decode_operators,
+    prefill_operators,
+)
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
@@ -74,7 +81,9 @@ class KernelTimes:
         imbalance = self.decode_imbalance(max_num_seqs, equal_contexts=equal_contexts)
         table = self.tables.decode_attention if self.tables else None
         if table is None:
-            return self._attention_s(1.0, 1.0) * imbalance
+            one = np.ones(1)
+            sums = DecodeSums(seqs=np.zeros(1), clipped={None: one})
+            return self._seconds(decode_operators(self.shard, sums)) * imbalance
         seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
         heads = attention_heads(self.shard)
         short_s, long_s = (
@@ -93,7 +102,7 @@ class KernelTimes:
             return np.ones(max_num_seqs + 1)
         last_sm = imbalance_table(
             max_num_seqs,
-            self.shard.local.num_key_value_heads,
+            min(mixer.kv_heads for mixer, _ in self.shard.local.mixers),
             self.gpu.num_sms,
             equal_contexts=equal_contexts,
         )
@@ -101,7 +110,7 @@ class KernelTimes:
 
     def prefill_rates(self) -> PrefillRates:
         """Rates of prefill attention."""
-        pair_s = self._attention_s(1.0, 0.0)
+        pair_s = self._prefill_s(pairs=1.0, kv_tokens=0.0)
         tile_tokens = self.efficiency.attention_query_tile_tokens / 2
         table = self.tables.prefill_attention if self.tables else None
         if table is not None:
@@ -113,14 +122,21 @@ class KernelTimes:
             hot = 1 + self.efficiency.throttle_slowdown
             pair_s = self.shard.local.num_layers * rate_s / hot
         return PrefillRates(
-            pair_s=pair_s, tile_s=pair_s * tile_tokens, token_s=self._attention_s(0.0, 1.0)
+            pair_s=pair_s,
+            tile_s=pair_s * tile_tokens,
+            token_s=self._prefill_s(pairs=0.0, kv_tokens=1.0),
         )
 
-    def _attention_s(self, pairs: float, kv_tokens: float) -> float:
-        operator = attention_operator(
-            self.shard, "attention", np.array([pairs]), np.array([kv_tokens])
+    def _prefill_s(self, *, pairs: float, kv_tokens: float) -> float:
+        sums = PrefillSums(
+            seqs=np.zeros(1),
+            tokens=np.zeros(1),
+            prefix={None: np.array([kv_tokens])},
+            pairs={None: np.array([pairs])},
         )
-        priced = operator_seconds(
-            operator, self.gpu, self.efficiency, self.shard.tensor_parallel_size
-        )
-        return float(priced.work_s[0])
+        return self._seconds(prefill_operators(self.shard, sums))
+
+    def _seconds(self, operators: list[Operator]) -> float:
+        ranks = self.shard.tensor_parallel_size
+        priced = (operator_seconds(op, self.gpu, self.efficiency, ranks) for op in operators)
+        return sum(float(one.work_s[0]) for one in priced)

@@ -84,7 +84,7 @@ def _print_models() -> None:
     for name in model_names():
         model = load_model(name)
         size = f"{model.total_params / 1e9:.1f}B"
-        if model.num_experts:
+        if model.num_moe_layers:
             size += f" ({model.active_params / 1e9:.1f}B active)"
         print(f"{name:45} {size:22} {model.kv_bytes_per_token:>10,} KV bytes/token")
 

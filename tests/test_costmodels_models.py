@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.layers.gqa import Gqa
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model, model_names
 from sim.errors import ScenarioError
@@ -118,5 +119,4 @@ def test_model_from_file_or_folder(tmp_path: Path) -> None:
     assert by_folder == by_file
     assert isinstance(by_folder, ModelSpec)
     assert by_folder.name == "tiny"
-    assert by_folder.num_key_value_heads == 4
-    assert by_folder.head_dim == 16
+    assert by_folder.mixers == ((Gqa(heads=4, kv_heads=4, head_dim=16), 2),)

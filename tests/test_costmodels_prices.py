@@ -1,7 +1,7 @@
 """Prices of full-attention models stay what they were, to the nanosecond.
 
-`step_prices.json` holds the prices of a grid of steps for models of each sort (dense, experts, both;
-16 bits, fp8, fp8 blocks; one rank and several). Rewrite it where a price is meant to change:
+`step_prices.json` holds the prices of a grid of steps for models of each sort (dense, experts,
+both; 16 bits, fp8, fp8 blocks; one rank and several). Rewrite it where a price is meant to change:
 ``python tests/test_costmodels_prices.py``.
 """
 

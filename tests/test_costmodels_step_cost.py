@@ -293,7 +293,7 @@ def test_kv_heads_are_replicated_beyond_their_number() -> None:
     model = load_model("llama-3.1-70b")
     assert shard(model, 8).kv_bytes_per_token * 8 == model.kv_bytes_per_token
     assert shard(model, 16).kv_bytes_per_token == shard(model, 8).kv_bytes_per_token
-    assert shard(model, 16).local.num_key_value_heads == 1
+    assert [mixer.kv_heads for mixer, _ in shard(model, 16).local.mixers] == [1]
 
 
 @pytest.mark.parametrize(
