@@ -10,6 +10,11 @@ from sim.errors import ScenarioError
 _PRICED = ("gqa",)
 
 
+def is_priced(model: ModelSpec) -> bool:
+    """Whether a step of ``model`` can be priced."""
+    return not model.clip_tokens and all(mixer.kind in _PRICED for mixer, _ in model.mixers)
+
+
 def refuse_unpriced(model: ModelSpec) -> None:
     """Raise `ScenarioError` for a model with layers that a step cannot be priced with yet."""
     kinds = {mixer.kind: count for mixer, count in model.mixers if mixer.kind not in _PRICED}

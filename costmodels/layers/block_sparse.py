@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from costmodels.layers.gqa import Gqa
 from costmodels.layers.parts import AttentionWork, ContextTerm, Frame, Params, State
+from costmodels.layers.split import split_kv_heads
 from costmodels.precision import ModelPrecision, load_format
 from costmodels.work import Array, Operator, attention_launch, linear
 
@@ -78,8 +79,9 @@ class BlockSparse:
         return self.gqa.row_elements(hidden) + self.index_heads * self.index_dim
 
     def sharded(self, ranks: int) -> BlockSparse:
-        """As of full attention; the indexer is whole on every rank."""
-        return replace(self, gqa=self.gqa.sharded(ranks))
+        """As of full attention; index heads are split or replicated as KV heads are."""
+        heads = split_kv_heads(self.index_heads, ranks) if self.index_heads else 0
+        return replace(self, gqa=self.gqa.sharded(ranks), index_heads=heads)
 
     def _scored_bytes(self, precision: ModelPrecision) -> Fraction:
         element = load_format(precision.kv).bits_per_element / 8
