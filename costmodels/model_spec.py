@@ -90,6 +90,11 @@ class ModelSpec:
         return next((ffn for ffn, _ in self.ffns if isinstance(ffn, Moe)), None)
 
     @property
+    def num_experts(self) -> int:
+        """Routed experts of a layer; 0 where no layer has any."""
+        return self.experts.num_experts if self.experts else 0
+
+    @property
     def dtype(self) -> str:
         """The 16-bit type of what is not quantised."""
         return self.precision.dtype
