@@ -12,14 +12,15 @@ from costmodels.evidence import Source, weakest
 from costmodels.kernel_times import KernelTimes
 from costmodels.operators import (
     DecodeSums,
-    Operator,
     PrefillSums,
     decode_operators,
     logit_operators,
     prefill_operators,
     token_operators,
 )
+from costmodels.precision import BF16_PEAK
 from costmodels.roofline import OperatorSeconds
+from costmodels.work import Operator
 from sim import accounts
 from sim.shape import StepShape
 
@@ -149,7 +150,8 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
 
     fixed = (*_FIXED, "grouped_fixed_s") if experts else _FIXED
     one_rank = shard.tensor_parallel_size == 1
-    fp8 = ("fp8_compute", "fp8_half_rows") if shard.model.is_fp8 else ()
+    narrow = set(shard.model.peaks) - {BF16_PEAK}
+    fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
     labels = {
         accounts.PREFILL_COMPUTE: label((*_COMPUTE, *experts, *fp8), "bf16_flop_per_s"),
         accounts.PREFILL_MEMORY: label((*_MEMORY, *experts), "hbm_bytes_per_s"),
@@ -183,8 +185,7 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
     """Device numbers, tables, every efficiency constant and every engine constant."""
     gpu = kernels.gpu
     numbers = ["bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s"]
-    if kernels.shard.model.is_fp8:
-        numbers.append("fp8_flop_per_s")
+    numbers += [peak for peak in kernels.shard.model.peaks if peak not in numbers]
     if gpu.fabric_bytes_per_s is not None:
         numbers.append("fabric_bytes_per_s")
     elif gpu.host_link_bytes_per_s is not None:

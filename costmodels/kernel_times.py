@@ -6,21 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.context_rates import chunk_rates, decode_rates
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
 from costmodels.operator_tables.bundle import OperatorTables, attention_heads
-from costmodels.operators import (
-    Array,
-    DecodeSums,
-    Operator,
-    PrefillSums,
-    decode_operators,
-    prefill_operators,
-)
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
+from costmodels.work import Array, Operator
 
 # Contexts, and chunks on cached prefixes, between which a table's attention is taken as linear.
 _DECODE_CONTEXTS = (512.0, 8192.0)
@@ -81,9 +75,7 @@ class KernelTimes:
         imbalance = self.decode_imbalance(max_num_seqs, equal_contexts=equal_contexts)
         table = self.tables.decode_attention if self.tables else None
         if table is None:
-            one = np.ones(1)
-            sums = DecodeSums(seqs=np.zeros(1), clipped={None: one})
-            return self._seconds(decode_operators(self.shard, sums)) * imbalance
+            return decode_rates(self.shard, self._work_s).token_s[None] * imbalance
         seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
         heads = attention_heads(self.shard)
         short_s, long_s = (
@@ -110,7 +102,8 @@ class KernelTimes:
 
     def prefill_rates(self) -> PrefillRates:
         """Rates of prefill attention."""
-        pair_s = self._prefill_s(pairs=1.0, kv_tokens=0.0)
+        rates = chunk_rates(self.shard, self._work_s)
+        pair_s = rates.pair_s[None]
         tile_tokens = self.efficiency.attention_query_tile_tokens / 2
         table = self.tables.prefill_attention if self.tables else None
         if table is not None:
@@ -121,22 +114,9 @@ class KernelTimes:
             rate_s = float((seconds * tiled).sum() / (tiled * tiled).sum())
             hot = 1 + self.efficiency.throttle_slowdown
             pair_s = self.shard.local.num_layers * rate_s / hot
-        return PrefillRates(
-            pair_s=pair_s,
-            tile_s=pair_s * tile_tokens,
-            token_s=self._prefill_s(pairs=0.0, kv_tokens=1.0),
-        )
+        return PrefillRates(pair_s=pair_s, tile_s=pair_s * tile_tokens, token_s=rates.read_s[None])
 
-    def _prefill_s(self, *, pairs: float, kv_tokens: float) -> float:
-        sums = PrefillSums(
-            seqs=np.zeros(1),
-            tokens=np.zeros(1),
-            prefix={None: np.array([kv_tokens])},
-            pairs={None: np.array([pairs])},
-        )
-        return self._seconds(prefill_operators(self.shard, sums))
-
-    def _seconds(self, operators: list[Operator]) -> float:
+    def _work_s(self, operator: Operator) -> float:
+        """Seconds of an operator's work by the roofline, all calls."""
         ranks = self.shard.tensor_parallel_size
-        priced = (operator_seconds(op, self.gpu, self.efficiency, ranks) for op in operators)
-        return sum(float(one.work_s[0]) for one in priced)
+        return float(operator_seconds(operator, self.gpu, self.efficiency, ranks).work_s[0])

@@ -111,6 +111,16 @@ class ModelSpec:
         return multiplied.peak == "fp8_flop_per_s"
 
     @property
+    def peaks(self) -> tuple[str, ...]:
+        """The compute peaks its layers' matrices are multiplied at: fields of `GpuSpec`."""
+        precision = self.precision
+        classes = [precision.attention]
+        classes += [
+            precision.experts if isinstance(ffn, Moe) else precision.ffn for ffn, _ in self.ffns
+        ]
+        return tuple(dict.fromkeys(precision.matrix(weights)[1].peak for weights in classes))
+
+    @property
     def linear_dtype(self) -> str:
         """Of the layers' matrices; embeddings, norms, routers and the LM head keep ``dtype``."""
         return self.precision.linear

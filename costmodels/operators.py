@@ -11,15 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from costmodels.layers.moe import distinct_experts
 from costmodels.layers.parts import AttentionWork, ContextTerm, Ffn, Mixer
 from costmodels.model_spec import LayerGroup, ModelSpec, ffns_of, mixers_of
 from costmodels.parallel import RankShard
-from costmodels.work import Array, Kind, Operator, all_reduce, elementwise, linear, operator
-
-__all__ = ["Array", "Kind", "Operator", "distinct_experts", "logit_operators", "token_operators"]
+from costmodels.work import Array, Operator, all_reduce, elementwise, linear, operator
 
 
 def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
@@ -109,18 +104,17 @@ class PrefillSums(NamedTuple):
 
 def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
     """What attention does for decoding sequences: an operator a mixer and term of its work."""
-    none = np.zeros_like(sums.seqs)
     found = []
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.decode:
             reach = sums.clipped[term.cap_tokens]
-            found.append(_attention(term, count, reach, reach))
+            found.append(term_operator(term, count, reach, reach))
         if work.decode_seq_bytes:
             once = ContextTerm(
                 name="state", flops=work.decode_seq_flops, bytes=work.decode_seq_bytes
             )
-            found.append(_attention(once, count, sums.seqs, sums.seqs + none))
+            found.append(term_operator(once, count, sums.seqs, sums.seqs))
     return found
 
 
@@ -131,7 +125,7 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
             reads = sums.prefix[term.cap_tokens] + sums.tokens
-            found.append(_attention(term, count, sums.pairs[term.cap_tokens], reads))
+            found.append(term_operator(term, count, sums.pairs[term.cap_tokens], reads))
         found += _chunk_operators(work, count, sums)
     return found
 
@@ -143,14 +137,15 @@ def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list
         term = ContextTerm(
             name="state", flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes
         )
-        found.append(_attention(term, count, sums.tokens, sums.seqs))
+        found.append(term_operator(term, count, sums.tokens, sums.seqs))
     if work.prefix_flops:
         term = ContextTerm(name="expand", flops=work.prefix_flops)
-        found.append(_attention(term, count, sums.prefix[None], sums.prefix[None]))
+        found.append(term_operator(term, count, sums.prefix[None], sums.prefix[None]))
     return found
 
 
-def _attention(term: ContextTerm, calls: int, flop_units: Array, byte_units: Array) -> Operator:
+def term_operator(term: ContextTerm, calls: int, flop_units: Array, byte_units: Array) -> Operator:
+    """One term of attention, for so many units of its FLOPs and of its bytes: ``[n]`` both."""
     return operator(
         term.name,
         "attention",

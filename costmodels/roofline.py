@@ -93,6 +93,9 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
 
 def _peak(operator: Operator, gpu: GpuSpec) -> float:
     peak: float | None = getattr(gpu, operator.peak)
+    if peak is None and operator.kind == "attention":
+        # Scores of an indexer in 4 bits are computed in the next wider format the device has.
+        return gpu.fp8_flop_per_s or gpu.bf16_flop_per_s
     if peak is None:
         unit = operator.peak.partition("_")[0]
         raise ScenarioError(f"{gpu.name} has no known {unit} peak: serve the model in 16 bits")

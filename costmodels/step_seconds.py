@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.kernel_times import KernelTimes
-from costmodels.operators import Array, logit_operators, token_operators
+from costmodels.operators import logit_operators, token_operators
 from costmodels.step_tables import padded_sizes
+from costmodels.work import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.operators import Array
 from costmodels.roofline import OperatorSeconds
 from costmodels.step_tables import StepTables
+from costmodels.work import Array
 from sim import accounts
 
 # Where the decode part of an operator's work goes; its fixed time is launch, unless it is a link's.

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.kernel_times import KernelTimes
-from costmodels.operators import Array, Operator, logit_operators, token_operators
+from costmodels.operators import logit_operators, token_operators
 from costmodels.roofline import OperatorSeconds
+from costmodels.work import Array, Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

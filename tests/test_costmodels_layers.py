@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.context_rates import chunk_rates, decode_rates
+from costmodels.efficiency import load_efficiency
+from costmodels.gpu_spec import load_gpu
 from costmodels.layers.compressed import CompressedMqa
 from costmodels.layers.dsa import Dsa
 from costmodels.layers.evicting import Evicting, pyramid_budgets
@@ -34,7 +37,9 @@ from costmodels.operators import (
 )
 from costmodels.parallel import shard, valid_sizes
 from costmodels.precision import format_names, load_format, precision_of
+from costmodels.roofline import operator_seconds
 from costmodels.sequence_work import causal_pairs_clipped, decode_token, prefill_attention_flops
+from costmodels.work import Operator
 from sim.errors import ScenarioError
 
 BF16 = precision_of("bfloat16")
@@ -355,3 +360,41 @@ def test_two_ranks_share_latent_attention() -> None:
     )
     assert float(two["o"].flops[0]) * 2 == float(one["o"].flops[0])
     assert float(two["qkv_a"].flops[0]) == float(one["qkv_a"].flops[0])
+
+
+@pytest.mark.parametrize("name", ["kimi-k3", "deepseek-v4-pro", "gpt-oss-20b", "glm-5"])
+def test_rates_of_sums_make_up_the_operators(name: str) -> None:
+    """Seconds a unit, times the sums of a batch, are what its operators take one by one."""
+    model, gpu = load_model(name), load_gpu("b300")
+    rank, efficiency = shard(model, 8), load_efficiency(gpu)
+
+    def seconds(operator: Operator) -> float:
+        return float(operator_seconds(operator, gpu, efficiency, 8).work_s[0])
+
+    caps = (None, *model.clip_tokens)
+    clipped = {cap: np.array([float(min(cap or 1 << 30, 33_333) * 16)]) for cap in caps}
+    rates = decode_rates(rank, seconds)
+    by_rates = 16 * rates.seq_s
+    by_rates += sum(rate * float(clipped[cap][0]) for cap, rate in rates.token_s.items())
+    operators = decode_operators(rank, DecodeSums(seqs=np.array([16.0]), clipped=clipped))
+    assert by_rates == pytest.approx(sum(seconds(operator) for operator in operators))
+
+    start, tokens = 9000, 1000
+    sums = PrefillSums(
+        seqs=np.ones(1),
+        tokens=np.array([float(tokens)]),
+        prefix={cap: np.array([float(min(cap or start, start))]) for cap in caps},
+        pairs={cap: np.array([float(causal_pairs_clipped(start, tokens, cap))]) for cap in caps},
+    )
+    chunk = chunk_rates(rank, seconds)
+    compute_s = tokens * chunk.token_s + start * chunk.prefix_s
+    compute_s += sum(rate * float(sums.pairs[cap][0]) for cap, rate in chunk.pair_s.items())
+    memory_s = chunk.seq_s + sum(
+        rate * (float(sums.prefix[cap][0]) + tokens) for cap, rate in chunk.read_s.items()
+    )
+    found = prefill_operators(rank, sums)
+    nothing = np.zeros(1)
+    assert compute_s == pytest.approx(
+        sum(seconds(replace(op, state_bytes=nothing)) for op in found)
+    )
+    assert memory_s == pytest.approx(sum(seconds(replace(op, flops=nothing)) for op in found))

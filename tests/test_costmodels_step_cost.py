@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.gpu_spec import load_gpu
+from costmodels.layers.moe import distinct_experts
 from costmodels.models import load_model
-from costmodels.operators import distinct_experts, token_operators
+from costmodels.operators import token_operators
 from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.step_seconds import step_seconds
