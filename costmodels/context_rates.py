@@ -27,6 +27,8 @@ class DecodeRates:
 
     token_s: Mapping[Cap, float]
     """A token of the contexts clipped to each cap: the slower of compute and reads."""
+    prompt_token_s: Mapping[Cap, float]
+    """The same where the cap is of the prompt alone."""
     seq_s: float
     """A sequence: its recurrent states, read and written once a step."""
 
@@ -50,15 +52,17 @@ class ChunkRates:
 def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
     """The decode rates of a rank's layers."""
     token_s: dict[Cap, float] = {}
+    prompt_token_s: dict[Cap, float] = {}
     seq_s = 0.0
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.decode:
             seconds = price(_unit(term, count, flops=1.0, reads=1.0))
-            token_s[term.cap_tokens] = token_s.get(term.cap_tokens, 0.0) + seconds
+            rates = prompt_token_s if term.keeps_generated else token_s
+            rates[term.cap_tokens] = rates.get(term.cap_tokens, 0.0) + seconds
         once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)
         seq_s += price(_unit(once, count, flops=1.0, reads=1.0))
-    return DecodeRates(token_s=token_s, seq_s=seq_s)
+    return DecodeRates(token_s=token_s, prompt_token_s=prompt_token_s, seq_s=seq_s)
 
 
 def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:

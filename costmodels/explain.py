@@ -38,6 +38,8 @@ _SERVED = {
     "attention": (accounts.DECODE_STATE_READS,),
     "all_reduce": (accounts.COMMUNICATION,),
 }
+# Kernels of other formats convert weights as they read them: constants were fitted without that.
+_FITTED_FORMATS = {"bfloat16", "float16", "fp8", "fp8_block"}
 _LABELLED_TOKENS = [2.0**power for power in range(14)]
 
 
@@ -133,8 +135,8 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
 
     Fitted constants stand for themselves: only their product with the peak was measured. A peak
     times a generic efficiency is ``datasheet``, or weaker where the peak itself is. On several
-    ranks what was fitted on one is ``extrapolated``. A measured table has its own label; small
-    kernels and launches beside it stay with the constants.
+    ranks what was fitted on one is ``extrapolated``, and so is what was fitted in other formats. A
+    measured table has its own label; small kernels and launches beside it stay with the constants.
     """
     shard, gpu, efficiency = kernels.shard, kernels.gpu, kernels.efficiency
     experts = _EXPERTS if shard.model.num_moe_layers else ()
@@ -142,14 +144,16 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     def label(constants: tuple[str, ...], *peaks: str) -> str:
         found = weakest(efficiency.label_of(constant) for constant in constants)
         if found in ("measured", "fitted", "extrapolated"):
-            several = shard.tensor_parallel_size > 1
-            return weakest((found, "extrapolated")) if several else found
+            return weakest((found, "extrapolated")) if is_beyond else found
         if not peaks:
             return found
         return weakest(("datasheet", *(gpu.source_of(peak)["label"] for peak in peaks)))
 
     fixed = (*_FIXED, "grouped_fixed_s") if experts else _FIXED
     one_rank = shard.tensor_parallel_size == 1
+    precision = shard.model.precision
+    formats = {precision.attention, precision.ffn, precision.experts}
+    is_beyond = shard.tensor_parallel_size > 1 or not formats <= _FITTED_FORMATS
     narrow = set(shard.model.peaks) - {BF16_PEAK}
     fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
     labels = {

@@ -208,8 +208,17 @@ class ModelSpec:
     @property
     def clip_tokens(self) -> tuple[int, ...]:
         """The lengths contexts are clipped to by some layer, ascending: what a step must sum."""
+        return self._clips(of_prompts=False)
+
+    @property
+    def prompt_clip_tokens(self) -> tuple[int, ...]:
+        """The same of prompts: what is generated is added to each clipped prompt."""
+        return self._clips(of_prompts=True)
+
+    def _clips(self, *, of_prompts: bool) -> tuple[int, ...]:
         works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
-        return tuple(sorted(set().union(*(work.clip_tokens for work in works))))
+        clips = (work.clip_tokens(of_prompts=of_prompts) for work in works)
+        return tuple(sorted(set().union(*clips)))
 
 
 @cache

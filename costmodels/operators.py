@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from costmodels.layers.parts import AttentionWork, ContextTerm, Ffn, Mixer
@@ -88,6 +89,8 @@ class DecodeSums(NamedTuple):
     seqs: Array
     clipped: Mapping[int | None, Array]
     """Sum over them of min(context, cap), by cap; None: of the whole contexts."""
+    prompt_clipped: Mapping[int | None, Array] = MappingProxyType({})
+    """Sum of min(prompt, cap) and what was generated, by cap (`ModelSpec.prompt_clip_tokens`)."""
 
 
 class PrefillSums(NamedTuple):
@@ -108,7 +111,8 @@ def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.decode:
-            reach = sums.clipped[term.cap_tokens]
+            clipped = sums.prompt_clipped if term.keeps_generated else sums.clipped
+            reach = clipped[term.cap_tokens]
             found.append(term_operator(term, count, reach, reach))
         if work.decode_seq_bytes:
             once = ContextTerm(

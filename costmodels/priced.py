@@ -17,13 +17,13 @@ def is_priced(model: ModelSpec) -> bool:
 
 def refuse_unpriced(model: ModelSpec) -> None:
     """Raise `ScenarioError` for a model with layers that a step cannot be priced with yet."""
-    kinds = {mixer.kind: count for mixer, count in model.mixers if mixer.kind not in _PRICED}
+    kinds = [(mixer.kind, count) for mixer, count in model.mixers if mixer.kind not in _PRICED]
     if kinds:
-        layers = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        layers = ", ".join(f"{count} {kind}" for kind, count in kinds)
         raise ScenarioError(
-            f"{model.name} has {layers} layers of {model.num_layers}: its parameters and state are "
-            "known, but its steps cannot be priced yet; only grouped-query attention over the "
-            "whole context can"
+            f"{model.name} cannot be priced yet: of its {model.num_layers} layers are {layers}; "
+            "only grouped-query attention over the whole context (gqa) is priced; what is known of "
+            "its parameters and state: fleetcast list models"
         )
     if model.clip_tokens:
         raise ScenarioError(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import struct
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from costmodels.families.table import FAMILIES
@@ -16,7 +14,8 @@ from costmodels.layers.parts import Mixer
 from costmodels.memory import plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
-from costmodels.safetensors import checkpoint_bytes, index_bytes, shard_bytes
+from costmodels.operators import logit_operators, token_operators
+from costmodels.parallel import shard
 from costmodels.step_cost import compile_step_cost
 from scenarios.model_rows import model_rows
 from sim.errors import ScenarioError
@@ -251,86 +250,6 @@ def test_first_layers_are_dense() -> None:
     assert (model.num_dense_layers, model.num_moe_layers) == (1, 3)
 
 
-QUANTISED = {"model_type": "qwen3_moe", **EXPERTS, "moe_intermediate_size": 64}
-MXFP4 = {"weights": {"num_bits": 4, "type": "float", "group_size": 32}}
-INT4 = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}
-FORMATS: list[tuple[dict[str, Any], tuple[str, str, str], str | None]] = [
-    ({"quant_method": "fp8"}, ("fp8", "fp8", "fp8"), None),
-    (
-        {"quant_method": "fp8", "weight_block_size": [128, 128]},
-        ("fp8_block", "fp8_block", "fp8_block"),
-        None,
-    ),
-    ({"quant_method": "mxfp4"}, ("bfloat16", "mxfp4", "mxfp4"), None),
-    ({"quant_method": "awq", "bits": 4, "group_size": 128}, ("int4_g128",) * 3, None),
-    ({"quant_method": "gptq", "bits": 3, "group_size": 128}, ("int3_g128",) * 3, None),
-    (
-        {
-            "quant_method": "compressed-tensors",
-            "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "lm_head"],
-            "config_groups": {"group_0": INT4},
-        },
-        ("bfloat16", "bfloat16", "int4_g32"),
-        None,
-    ),
-    (
-        {
-            "quant_method": "compressed-tensors",
-            "ignore": ["model.layers.0.self_attn.q_proj"],
-            "config_groups": {
-                "group_0": MXFP4
-                | {"input_activations": {"num_bits": 8, "type": "float", "group_size": 32}}
-            },
-        },
-        ("mxfp4", "mxfp4", "mxfp4"),
-        "mxfp8",
-    ),
-    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4",) * 3, None),
-]
-
-
-@pytest.mark.parametrize(("quantization", "formats", "activations"), FORMATS)
-def test_quantisation(
-    quantization: dict[str, Any], formats: tuple[str, str, str], activations: str | None
-) -> None:
-    model = read_hf_config(BASE | QUANTISED | {"quantization_config": quantization}, name="m")
-    precision = model.precision
-    assert (precision.attention, precision.ffn, precision.experts) == formats
-    assert precision.activations == activations
-    assert precision.embedding == "bfloat16"
-    assert model.weight_bytes < read_hf_config(BASE | QUANTISED).weight_bytes
-
-
-def test_quantisation_file_of_modelopt(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(BASE | QUANTISED))
-    stated = {
-        "quant_algo": "NVFP4",
-        "kv_cache_quant_algo": "FP8",
-        "exclude_modules": ["*self_attn*"],
-    }
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": stated}))
-    precision = read_hf_config(tmp_path).precision
-    assert (precision.attention, precision.experts, precision.kv) == ("bfloat16", "nvfp4", "fp8")
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"quantization_config": {"quant_method": "bitnet"}}, r"\(bitnet\) is not supported"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 2}}, "2 bits in groups of None"),
-        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "no config_groups"),
-        (
-            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "INT1"}},
-            "quant_algo 'INT1' is not supported",
-        ),
-        ({"expert_dtype": "fp2"}, "expert_dtype 'fp2' is not supported"),
-    ],
-)
-def test_unknown_formats_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ScenarioError, match=message):
-        read_hf_config(BASE | QUANTISED | fields, name="m")
-
-
 YOCO: dict[str, Any] = {
     "model_type": "layers",
     "hidden_size": 256,
@@ -368,6 +287,17 @@ def test_a_list_of_layers_is_a_model() -> None:
     assert kinds(model) == {"sliding": 4, "yoco_memory": 1, "shared_kv": 4}
     assert model.growing_state_bytes_per_token == 2 * 2 * 32 * 2
     assert model.fixed_state_bytes_per_sequence == 4 * 64 * 2 * 2 * 32 * 2
+    # Prompts pass the lower half and the global cache alone; what samples passes the upper half.
+    rank, tokens = shard(model, 1), np.array([100.0])
+    lower = 4 * (256 * (256 + 128) + 256 * 256 + 3 * 256 * 512) + 256 * 128
+    upper = 4 * (2 * 256 * 256 + 3 * 256 * 512)
+    head = 256 * 1000
+    for operators, matrices in (
+        (token_operators(rank, tokens), lower),
+        (logit_operators(rank, tokens, 0.0), upper + head),
+    ):
+        flops = sum(op.calls * float(op.flops[0]) for op in operators)
+        assert flops == 2 * 100 * matrices
 
 
 @pytest.mark.parametrize(
@@ -389,47 +319,13 @@ def test_bad_layers_are_named(layer: Any, message: str) -> None:
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v3", "kimi-k3", "deepseek-v4-flash"])
 def test_what_cannot_be_priced_yet_says_so(name: str) -> None:
     model, gpu = load_model(name), load_gpu("b300")
-    with pytest.raises(ScenarioError, match=r"layers of \d+: .* cannot be priced yet"):
+    with pytest.raises(ScenarioError, match=r"cannot be priced yet: of its \d+ layers are \d+"):
         compile_step_cost(model, gpu, max_num_batched_tokens=512, max_num_seqs=64)
-    with pytest.raises(ScenarioError, match=r"layers of \d+: .* cannot be priced yet"):
+    with pytest.raises(ScenarioError, match=r"cannot be priced yet: of its \d+ layers are \d+"):
         plan_memory(model, gpu, max_num_batched_tokens=512, max_num_seqs=64)
     kivi = quantised(load_model("llama-3.1-8b"), kv_cache="kivi2")
     with pytest.raises(ScenarioError, match="kivi2 KV cache"):
         compile_step_cost(kivi, gpu, max_num_batched_tokens=512, max_num_seqs=64)
-
-
-def write_shard(path: Path, tensors: dict[str, tuple[str, int]]) -> None:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    place = 0
-    for name, (dtype, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [place, place + size]}
-        place += size
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(place))
-
-
-def test_weight_bytes_of_a_checkpoint(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.safetensors", {"q": ("BF16", 64), "k": ("F8_E4M3", 32)})
-    write_shard(tmp_path / "b.safetensors", {"v": ("F8_E4M3", 100)})
-    assert checkpoint_bytes(tmp_path) == {"F8_E4M3": 132, "BF16": 64}
-    index = tmp_path / "model.safetensors.index.json"
-    files = {"q": "a.safetensors", "k": "a.safetensors", "v": "b.safetensors"}
-    index.write_text(json.dumps({"metadata": {"total_size": 196}, "weight_map": files}))
-    assert index_bytes(index) == 196
-    assert checkpoint_bytes(tmp_path) == {"F8_E4M3": 132, "BF16": 64}
-    index.write_text(json.dumps({"metadata": {"total_size": 200}, "weight_map": files}))
-    with pytest.raises(ScenarioError, match="total_size 200 is not the shards' 196 bytes"):
-        checkpoint_bytes(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x05", struct.pack("<Q", 5) + b"{not}", b"\xff" * 16])
-def test_files_that_are_no_shards(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(ScenarioError, match=r"a\.safetensors"):
-        shard_bytes(path)
-    with pytest.raises(ScenarioError, match="no safetensors files"):
-        checkpoint_bytes(tmp_path / "absent")
 
 
 def test_mixers_are_hashable() -> None:

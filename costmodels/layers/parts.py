@@ -128,11 +128,13 @@ class AttentionWork:
     prefix_flops: float = 0.0
     """A cached token before a chunk (latent caches are expanded again)."""
 
-    @property
-    def clip_tokens(self) -> set[int]:
-        """The caps of its terms."""
-        terms = (*self.decode, *self.prefill)
-        return {term.cap_tokens for term in terms if term.cap_tokens is not None}
+    def clip_tokens(self, *, of_prompts: bool = False) -> set[int]:
+        """The caps of its terms; ``of_prompts``: of those whose cap is of the prompt alone."""
+        return {
+            term.cap_tokens
+            for term in (*self.decode, *self.prefill)
+            if term.cap_tokens is not None and term.keeps_generated == of_prompts
+        }
 
 
 class Frame(NamedTuple):
