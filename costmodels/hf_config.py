@@ -89,7 +89,8 @@ def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str
         if key in whole and text.get(key) is None
     }
     renamed = {new: text[old] for old, new in _OLD_NAMES.items() if old in text and new not in text}
-    return {**text, **renamed, **outer}
+    typed = {"model_type": whole.get("model_type")} if "model_type" not in text else {}
+    return {**text, **renamed, **outer, **typed}
 
 
 def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -122,7 +123,7 @@ def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec
         learned_position_rows=decoder.position_rows,
         extra_params=decoder.extra_params,
         mtp=decoder.mtp,
-        precision=read_precision(fields),
+        precision=read_precision(fields, sum(group.count for group in decoder.layers)),
         confidence=confidence,
         source=source,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from costmodels.hf_fields import Fields
-from costmodels.precision import DTYPE_BYTES, ModelPrecision, precision_of
+from costmodels.precision import DTYPE_BYTES, ModelPrecision, load_format, precision_of
 
 _BLOCK = [128, 128]
 _DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -25,19 +26,24 @@ _MODELOPT = {
     "NVFP4": "nvfp4",
     "MXFP8": "mxfp8",
     "W4A16_AWQ": "int4_g128",
+    "W4A16_NVFP4": "nvfp4_w4a16",
 }
-_LAYER = re.compile(r"layers\.(\d+)\.")
+_LAYER = re.compile(r"layers\.(\d+)\b")
+# Parts of a layer that no quantisation touches, whatever it says of them.
+_NEVER = re.compile(r"norm|bias|conv|router|indexer|vision|visual|mtp|(^|\.)gate(\.|\$|$)")
 
 
-def read_precision(fields: Fields) -> ModelPrecision:
+def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
     """The precision of a config. Raises `ScenarioError` for a method or group size not known."""
     precision = precision_of(_dtype(fields))
     quantization = fields.first("quantization_config")
     if quantization is not None:
         if not isinstance(quantization, Mapping):
             raise fields.error(f"field quantization_config must be an object, not {quantization!r}")
-        precision = _quantised(precision, Fields(quantization, fields.where), fields)
+        precision = _quantised(precision, Fields(quantization, fields.where), num_layers)
     expert_dtype = fields.first("expert_dtype")
+    if expert_dtype == "fp4" and load_format(precision.experts).bits == 4:
+        return precision
     if expert_dtype == "fp4":
         precision = replace(precision, experts="mxfp4", activations="fp8")
     elif expert_dtype is not None:
@@ -45,22 +51,47 @@ def read_precision(fields: Fields) -> ModelPrecision:
     return precision
 
 
-def _quantised(precision: ModelPrecision, part: Fields, fields: Fields) -> ModelPrecision:
-    method = str(part.first("quant_method") or "unnamed method")
+def _quantised(precision: ModelPrecision, part: Fields, num_layers: int) -> ModelPrecision:
+    method = str(part.first("quant_method") or _unnamed(part))
     reader = _METHODS.get(method)
     if reader is None:
         raise part.error(
             f"quantization_config ({method}) is not supported; known: {', '.join(_METHODS)}"
         )
+    if part.first("quantized_layers"):
+        # What is not listed is in fp8 where the method says so, else in 16 bits.
+        base = precision.with_matrices(reader(part)[0]) if method == "fp8" else precision
+        return _mixed(base, part)
     weights, activations = reader(part)
     kept = part.items("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
     if method == "mxfp4" and not kept:
         kept = ["self_attn"]
-    classes = _plain_classes([str(name) for name in kept], fields.count("num_hidden_layers"))
+    classes = _plain_classes([str(name) for name in kept], num_layers)
     changed = {name: weights for name in ("attention", "ffn", "experts") if name not in classes}
-    if part.first("kv_cache_quant_algo", "kv_cache_scheme") in ("FP8", "fp8"):
-        precision = replace(precision, kv="fp8")
-    return replace(precision, activations=activations, **changed)
+    return replace(_with_cache(precision, part), activations=activations, **changed)
+
+
+def _with_cache(precision: ModelPrecision, part: Fields) -> ModelPrecision:
+    is_fp8 = part.first("kv_cache_quant_algo", "kv_cache_scheme") in ("FP8", "fp8")
+    return replace(precision, kv="fp8") if is_fp8 else precision
+
+
+def _unnamed(part: Fields) -> str:
+    if part.first("config_groups"):
+        return "compressed-tensors"
+    return "modelopt" if part.first("quant_algo") else "unnamed method"
+
+
+def _mixed(precision: ModelPrecision, part: Fields) -> ModelPrecision:
+    """Each class in the format that most of its modules are listed with."""
+    listed = part.part("quantized_layers").values
+    found: dict[str, Counter[str]] = {}
+    for name, how in listed.items():
+        weights, _ = _modelopt(Fields(how, f"{part.where}: {name}"))
+        for kind in _classes_of(name):
+            found.setdefault(kind, Counter())[weights] += 1
+    changed = {kind: counts.most_common(1)[0][0] for kind, counts in found.items()}
+    return replace(_with_cache(precision, part), **changed)
 
 
 def _fp8(part: Fields) -> tuple[str, str | None]:
@@ -149,15 +180,15 @@ def _plain_classes(kept: list[str], layers: int) -> set[str]:
 
 
 def _classes_of(name: str) -> list[str]:
-    if "attn" in name or "attention" in name:
-        return ["attention"]
+    if _NEVER.search(name):
+        return []
     if "shared_expert" in name:
         return ["ffn"]
     if "expert" in name:
         return ["experts"]
-    if "mlp" in name and not re.search(r"router|\bgate\b|gate\$", name):
-        return ["ffn"]
-    return []
+    if "attn" in name or "attention" in name or ".mixer." in name:
+        return ["attention"]
+    return ["ffn"] if "mlp" in name or ".ffn" in name else []
 
 
 def _dtype(fields: Fields) -> str:

@@ -219,6 +219,10 @@ def test_every_family_loads(model_type: str) -> None:
 def test_no_family_is_left_out() -> None:
     """Names that stand for the same reader and fields as one of the cases."""
     same = {
+        "deepseek_ref",
+        "minimax_m3_vl",
+        "qwen3_vl_text",
+        "qwen3_vl_moe_text",
         "gemma3",
         "gemma4_text",
         "minimax_m1",
@@ -243,6 +247,23 @@ def test_two_spellings_are_one_model() -> None:
     gpt = BASE | CASES["gpt_oss"][0] | {"model_type": "gpt_oss"}
     types = ["sliding_attention", "full_attention"] * 2
     assert read_hf_config(gpt, name="m") == read_hf_config(gpt | {"layer_types": types}, name="m")
+
+
+def test_minimal_files_of_deepseek() -> None:
+    for fields, name in (
+        (V4 | {"compress_ratios": [0, 128, 4, 128, 0]}, "deepseek_v4"),
+        (LATENT, "deepseek_v3"),
+        (LATENT | INDEX, "deepseek_v32"),
+    ):
+        minimal = read_hf_config(BASE | fields | {"model_type": "deepseek_ref"}, name="m")
+        assert minimal.layers == read_hf_config(BASE | fields | {"model_type": name}).layers
+
+
+def test_layers_of_nemotron_in_words() -> None:
+    fields = BASE | CASES["nemotron_h"][0] | {"model_type": "nemotron_h"}
+    words = {"layers_block_type": ["mamba", "attention", "moe", "mlp"]}
+    spelled = {key: value for key, value in fields.items() if key != "hybrid_override_pattern"}
+    assert read_hf_config(spelled | words, name="m") == read_hf_config(fields, name="m")
 
 
 def test_first_layers_are_dense() -> None:

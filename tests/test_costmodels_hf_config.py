@@ -170,7 +170,7 @@ def test_unused_window_is_accepted() -> None:
     [
         (
             LLAMA | {"model_type": "rwkv7"},
-            "'rwkv7' is not supported.*supported: bloom, deepseek_v2",
+            "'rwkv7' is not supported.*supported: bloom, deepseek_ref",
         ),
         (LLAMA | {"model_type": "deepseek_v3"}, "moe_intermediate_size is missing"),
         (LLAMA | {"model_type": ["llama"]}, "is not supported"),

@@ -58,6 +58,40 @@ FORMATS: list[tuple[dict[str, Any], tuple[str, str, str], str | None]] = [
         "mxfp8",
     ),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4",) * 3, None),
+    (
+        # Norms, gates and indexers are in 16 bits whatever is said of them.
+        {
+            "quant_method": "fp8",
+            "modules_to_not_convert": [
+                f"model.layers.{layer}.{part}"
+                for layer in range(4)
+                for part in ("post_attention_layernorm", "mlp.gate", "self_attn.indexer.k_norm")
+            ],
+        },
+        ("fp8", "fp8", "fp8"),
+        None,
+    ),
+    (
+        {
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+                "layers.0.mlp.experts.0.up_proj": {"quant_algo": "W4A16_NVFP4"},
+            },
+        },
+        ("fp8", "bfloat16", "nvfp4_w4a16"),
+        None,
+    ),
+    (
+        {
+            "quant_method": "fp8",
+            "weight_block_size": [128, 128],
+            "ignore": ["*.attn.*"],
+            "quantized_layers": {"layers.0.ffn.experts": {"quant_algo": "NVFP4"}},
+        },
+        ("fp8_block", "fp8_block", "nvfp4"),
+        None,
+    ),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodels.families.decoder import Decoder, grouped, layer_types, mtp_layers
-from costmodels.families.latent import shared_experts
+from costmodels.families.latent import read_deepseek, shared_experts
 from costmodels.hf_fields import Fields
 from costmodels.layers.compressed import CompressedMqa
 
@@ -51,6 +51,12 @@ def read_deepseek_v4(fields: Fields) -> Decoder:
         extra_params=_connection_params(fields, len(layers)),
         mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers"),
     )
+
+
+def read_deepseek_ref(fields: Fields) -> Decoder:
+    """DeepSeek's own minimal files, whatever the version."""
+    is_v4 = fields.first("compress_ratios") is not None
+    return read_deepseek_v4(fields) if is_v4 else read_deepseek(fields)
 
 
 def _strides(fields: Fields) -> list[int]:

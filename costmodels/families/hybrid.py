@@ -21,6 +21,7 @@ from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer
 
 _LINEAR = ("linear_attention", "full_attention")
+_BLOCKS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
 
 
 def read_qwen_next(fields: Fields) -> Decoder:
@@ -71,9 +72,13 @@ def read_minimax(fields: Fields) -> Decoder:
 def read_nemotron_h(fields: Fields) -> Decoder:
     """Nemotron-H: every layer is one part alone: M Mamba-2, * attention, E experts, - FFN."""
     pattern = str(fields.first("hybrid_override_pattern") or "")
-    if not pattern or set(pattern) - set("M*E-"):
+    if not pattern:
+        types = [str(kind) for kind in fields.items("layers_block_type")]
+        pattern = "".join(_BLOCKS.get(kind, "?") for kind in types)
+    if not pattern or set(pattern) - set(_BLOCKS.values()):
         raise fields.error(
-            f"hybrid_override_pattern must be made of M, *, E and -, not {pattern!r}"
+            f"hybrid_override_pattern must be made of M, *, E and -, not {pattern!r}, or "
+            f"layers_block_type of {', '.join(_BLOCKS)}"
         )
     parts: dict[str, tuple[Mixer | None, Ffn | None]] = {}
     for part in dict.fromkeys(pattern):

@@ -34,7 +34,10 @@ def read_minimax_m3(fields: Fields) -> Decoder:
     layers = [
         (mixer, experts if flag else plain) for mixer, flag in zip(mixers, flags, strict=True)
     ]
-    return Decoder(layers=grouped(layers), mtp=mtp_layers(fields, layers[-1], "num_mtp_modules"))
+    return Decoder(
+        layers=grouped(layers),
+        mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers", "num_mtp_modules"),
+    )
 
 
 def _sparse(part: Fields, full: Gqa, count: int) -> list[Mixer]:

@@ -15,7 +15,7 @@ def read_llama(fields: Fields) -> Decoder:
         qkv_bias=attention_bias,
         # Qwen2 has its bias on q, k and v alone; Llama's attention_bias covers o as well.
         out_bias=attention_bias and model_type != "qwen2",
-        qk_norm=model_type == "qwen3",
+        qk_norm=model_type.startswith("qwen3"),
     )
     ffn = dense(fields, bias=fields.flag("mlp_bias", default=False))
     layers = ((windowed(attention, window), ffn) for window in text_windows(fields))

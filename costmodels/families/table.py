@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodels.families.decoder import Reader
-from costmodels.families.deepseek_v4 import read_deepseek_v4
+from costmodels.families.deepseek_v4 import read_deepseek_ref, read_deepseek_v4
 from costmodels.families.experts import (
     read_glm4_moe,
     read_gpt_oss,
@@ -22,6 +22,7 @@ from costmodels.families.plain import read_bloom, read_falcon, read_llama, read_
 
 FAMILIES: dict[str, Reader] = {
     "bloom": read_bloom,
+    "deepseek_ref": read_deepseek_ref,
     "deepseek_v2": read_deepseek,
     "deepseek_v3": read_deepseek,
     "deepseek_v32": read_deepseek,
@@ -46,6 +47,7 @@ FAMILIES: dict[str, Reader] = {
     "minimax_m1": read_minimax,
     "minimax_m2": read_minimax_m2,
     "minimax_m3": read_minimax_m3,
+    "minimax_m3_vl": read_minimax_m3,
     "mistral": read_llama,
     "mixtral": read_mixtral,
     "nemotron_h": read_nemotron_h,
@@ -59,4 +61,6 @@ FAMILIES: dict[str, Reader] = {
     "qwen3_5_text": read_qwen_next,
     "qwen3_moe": read_qwen_moe,
     "qwen3_next": read_qwen_next,
+    "qwen3_vl_moe_text": read_qwen_moe,
+    "qwen3_vl_text": read_llama,
 }
