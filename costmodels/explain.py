@@ -77,6 +77,7 @@ def describe_step(
     if prefill_kv:
         rates = kernels.prefill_rates()
         compute_s = rates.pair_s * shape.prefill_pairs + rates.tile_s * prefill_kv
+        compute_s += rates.prefix_s * shape.prefill_context_tokens
         memory_s = rates.token_s * prefill_kv
         chunks = PrefillSums(
             seqs=_one(shape.prefill_seqs),
@@ -134,9 +135,10 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     """The label of each account of `sim.accounts.GPU_ACCOUNTS`.
 
     Fitted constants stand for themselves: only their product with the peak was measured. A peak
-    times a generic efficiency is ``datasheet``, or weaker where the peak itself is. On several
-    ranks what was fitted on one is ``extrapolated``, and so is what was fitted in other formats. A
-    measured table has its own label; small kernels and launches beside it stay with the constants.
+    times a generic efficiency is ``datasheet``, or weaker where the peak itself is. What was fitted
+    on one rank, with 16-bit and 8-bit matrices and grouped-query attention, is ``extrapolated``
+    anywhere else. A measured table has its own label; small kernels and launches beside it stay
+    with the constants.
     """
     shard, gpu, efficiency = kernels.shard, kernels.gpu, kernels.efficiency
     experts = _EXPERTS if shard.model.num_moe_layers else ()
@@ -153,7 +155,8 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     one_rank = shard.tensor_parallel_size == 1
     precision = shard.model.precision
     formats = {precision.attention, precision.ffn, precision.experts}
-    is_beyond = shard.tensor_parallel_size > 1 or not formats <= _FITTED_FORMATS
+    kinds = {mixer.kind for mixer, _ in shard.model.mixers}
+    is_beyond = shard.tensor_parallel_size > 1 or not formats <= _FITTED_FORMATS or kinds != {"gqa"}
     narrow = set(shard.model.peaks) - {BF16_PEAK}
     fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
     labels = {

@@ -30,6 +30,8 @@ class PrefillRates:
     """Compute side, a query-key pair."""
     tile_s: float
     """Compute side, a KV token: what each chunk's half-empty last query tile adds."""
+    prefix_s: float
+    """Compute side, a cached token that is expanded again (latent attention)."""
     token_s: float
     """Memory side, a KV token read."""
 
@@ -114,7 +116,12 @@ class KernelTimes:
             rate_s = float((seconds * tiled).sum() / (tiled * tiled).sum())
             hot = 1 + self.efficiency.throttle_slowdown
             pair_s = self.shard.local.num_layers * rate_s / hot
-        return PrefillRates(pair_s=pair_s, tile_s=pair_s * tile_tokens, token_s=rates.read_s[None])
+        return PrefillRates(
+            pair_s=pair_s,
+            tile_s=pair_s * tile_tokens,
+            prefix_s=rates.prefix_s,
+            token_s=rates.read_s[None],
+        )
 
     def _work_s(self, operator: Operator) -> float:
         """Seconds of an operator's work by the roofline, all calls."""

@@ -51,6 +51,7 @@ def step_seconds(
     rates = kernels.prefill_rates()
     kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
     attention_s = rates.pair_s * columns["prefill_pairs"] + rates.tile_s * kv_tokens
+    attention_s += rates.prefix_s * columns["prefill_context_tokens"]
     memory_s = rates.token_s * kv_tokens
     gpu_s += np.maximum(attention_s, memory_s)
     compute_s += np.where(attention_s >= memory_s, attention_s, 0.0)

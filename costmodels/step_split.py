@@ -46,6 +46,7 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
     compute_s = tables.prefill_pair_s * columns["prefill_pairs"]
     compute_s += tables.prefill_tile_s * kv_tokens
+    compute_s += tables.prefill_prefix_s * columns["prefill_context_tokens"]
     memory_s = tables.prefill_token_s * kv_tokens
     compute_bound = compute_s > memory_s
     seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, compute_s, 0.0)

@@ -47,7 +47,7 @@ def test_published_files_load(tmp_path: Path) -> None:
     places = published(tmp_path)
     unknown = {name for name in places if any(part in name for part in UNKNOWN)}
     for name in unknown:
-        with pytest.raises(ScenarioError, match="model_type .* is not supported"):
+        with pytest.raises(ScenarioError, match=r"model_type .* is not supported"):
             read_hf_config(places[name], name=name)
     assert len(unknown) < 0.1 * len(places)
     models = {
