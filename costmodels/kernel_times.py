@@ -10,7 +10,7 @@ from costmodels.context_rates import chunk_rates, decode_rates
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
-from costmodels.operator_tables.bundle import OperatorTables, attention_heads
+from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
@@ -75,7 +75,8 @@ class KernelTimes:
         The slower of compute and KV reads, longer by what unequal contexts leave SMs idle.
         """
         imbalance = self.decode_imbalance(max_num_seqs, equal_contexts=equal_contexts)
-        table = self.tables.decode_attention if self.tables else None
+        tables = self._attention_tables
+        table = tables.decode_attention if tables else None
         if table is None:
             return decode_rates(self.shard, self._work_s).token_s[None] * imbalance
         seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
@@ -89,6 +90,10 @@ class KernelTimes:
         measured = self.decode_imbalance(max_num_seqs, equal_contexts=True)
         found: Array = a_token_s * imbalance / measured
         return found
+
+    @property
+    def _attention_tables(self) -> OperatorTables | None:
+        return self.tables if self.tables and covers_attention(self.shard) else None
 
     def decode_imbalance(self, max_num_seqs: int, *, equal_contexts: bool = False) -> Array:
         """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
@@ -107,7 +112,8 @@ class KernelTimes:
         rates = chunk_rates(self.shard, self._work_s)
         pair_s = rates.pair_s[None]
         tile_tokens = self.efficiency.attention_query_tile_tokens / 2
-        table = self.tables.prefill_attention if self.tables else None
+        tables = self._attention_tables
+        table = tables.prefill_attention if tables else None
         if table is not None:
             one, none = np.ones_like(_CHUNKS), np.zeros_like(_CHUNKS)
             seconds = table.seconds(one, _CHUNKS, none, attention_heads(self.shard))[0]

@@ -81,7 +81,7 @@ class OperatorTables:
             experts = expert_shape(shard)
             flops_per_token = 2 * experts.hidden * 2 * experts.inter * experts.top_k / experts.tp
             found = self.grouped_gemm.seconds(operator.flops / flops_per_token, experts)
-        elif operator.kind == "attention" and self.decode_attention:
+        elif operator.kind == "attention" and self.decode_attention and covers_attention(shard):
             return nothing
         elif name in _SUMS and self.all_reduce:
             ranks = shard.tensor_parallel_size
@@ -137,7 +137,12 @@ def expert_shape(shard: RankShard) -> ExpertShape:
     )
 
 
+def covers_attention(shard: RankShard) -> bool:
+    """Whether tables of attention are of this model's: grouped-query, the same in every layer."""
+    return [mixer.kind for mixer, _ in shard.local.mixers] == [Gqa.kind]
+
+
 def attention_heads(shard: RankShard) -> Heads:
-    """The attention heads of one rank, without a window. Tables are of grouped-query attention."""
+    """The attention heads of one rank, without a window (see `covers_attention`)."""
     local = next(mixer for mixer, _ in shard.local.mixers if isinstance(mixer, Gqa))
     return Heads(q_heads=local.heads, kv_heads=local.kv_heads, head_dim=local.head_dim)
