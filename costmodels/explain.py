@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.engine_profile import EngineProfile, padded_size
 from costmodels.evidence import Source, weakest
 from costmodels.kernel_times import KernelTimes
-from costmodels.operators import attention_operator, logit_operators, token_operators
+from costmodels.operators import (
+    DecodeSums,
+    PrefillSums,
+    decode_operators,
+    logit_operators,
+    prefill_operators,
+    token_operators,
+)
+from costmodels.precision import BF16_PEAK
 from costmodels.roofline import OperatorSeconds
+from costmodels.work import Operator
 from sim import accounts
 from sim.shape import StepShape
 
@@ -28,6 +38,8 @@ _SERVED = {
     "attention": (accounts.DECODE_STATE_READS,),
     "all_reduce": (accounts.COMMUNICATION,),
 }
+# Kernels of other formats convert weights as they read them: constants were fitted without that.
+_FITTED_FORMATS = {"bfloat16", "float16", "fp8", "fp8_block"}
 _LABELLED_TOKENS = [2.0**power for power in range(14)]
 
 
@@ -58,14 +70,22 @@ def describe_step(
     decode_kv = shape.decode_context_tokens + efficiency.decode_seq_tokens * shape.decode_seqs
     if decode_kv:
         a_token_s = float(kernels.decode_token_s(shape.decode_seqs)[-1])
-        work = _attention(kernels, "decode_attention", decode_kv, decode_kv)
+        sums = DecodeSums(seqs=_one(shape.decode_seqs), clipped={None: _one(decode_kv)})
+        work = _summed(kernels, "decode_attention", decode_operators(shard, sums))
         rows.append(work._replace(seconds=a_token_s * decode_kv))
     prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
     if prefill_kv:
         rates = kernels.prefill_rates()
         compute_s = rates.pair_s * shape.prefill_pairs + rates.tile_s * prefill_kv
+        compute_s += rates.prefix_s * shape.prefill_context_tokens
         memory_s = rates.token_s * prefill_kv
-        work = _attention(kernels, "prefill_attention", shape.prefill_pairs, prefill_kv)
+        chunks = PrefillSums(
+            seqs=_one(shape.prefill_seqs),
+            tokens=_one(shape.prefill_tokens),
+            prefix={None: _one(shape.prefill_context_tokens)},
+            pairs={None: _one(shape.prefill_pairs)},
+        )
+        work = _summed(kernels, "prefill_attention", prefill_operators(shard, chunks))
         bound = "compute" if compute_s > memory_s else "memory"
         rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
@@ -75,11 +95,19 @@ def describe_step(
     return rows
 
 
-def _attention(kernels: KernelTimes, name: str, pairs: float, kv_tokens: float) -> OperatorRow:
-    operator = attention_operator(
-        kernels.shard, name, np.array([float(pairs)]), np.array([float(kv_tokens)])
+def _one(value: float) -> NDArray[np.float64]:
+    return np.array([float(value)])
+
+
+def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> OperatorRow:
+    """The attention of all kinds of layers as one row."""
+    rows = [_row(kernels.price(operator)) for operator in operators]
+    return rows[0]._replace(
+        name=name,
+        calls=sum(row.calls for row in rows),
+        flops=sum(row.flops for row in rows),
+        state_bytes=sum(row.state_bytes for row in rows),
     )
-    return _row(kernels.price(operator))
 
 
 def _row(priced: OperatorSeconds) -> OperatorRow:
@@ -107,9 +135,10 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     """The label of each account of `sim.accounts.GPU_ACCOUNTS`.
 
     Fitted constants stand for themselves: only their product with the peak was measured. A peak
-    times a generic efficiency is ``datasheet``, or weaker where the peak itself is. On several
-    ranks what was fitted on one is ``extrapolated``. A measured table has its own label; small
-    kernels and launches beside it stay with the constants.
+    times a generic efficiency is ``datasheet``, or weaker where the peak itself is. What was fitted
+    on one rank, with 16-bit and 8-bit matrices and grouped-query attention, is ``extrapolated``
+    anywhere else. A measured table has its own label; small kernels and launches beside it stay
+    with the constants.
     """
     shard, gpu, efficiency = kernels.shard, kernels.gpu, kernels.efficiency
     experts = _EXPERTS if shard.model.num_moe_layers else ()
@@ -117,15 +146,19 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     def label(constants: tuple[str, ...], *peaks: str) -> str:
         found = weakest(efficiency.label_of(constant) for constant in constants)
         if found in ("measured", "fitted", "extrapolated"):
-            several = shard.tensor_parallel_size > 1
-            return weakest((found, "extrapolated")) if several else found
+            return weakest((found, "extrapolated")) if is_beyond else found
         if not peaks:
             return found
         return weakest(("datasheet", *(gpu.source_of(peak)["label"] for peak in peaks)))
 
     fixed = (*_FIXED, "grouped_fixed_s") if experts else _FIXED
     one_rank = shard.tensor_parallel_size == 1
-    fp8 = ("fp8_compute", "fp8_half_rows") if shard.model.is_fp8 else ()
+    precision = shard.model.precision
+    formats = {precision.attention, precision.ffn, precision.experts}
+    kinds = {mixer.kind for mixer, _ in shard.model.mixers}
+    is_beyond = shard.tensor_parallel_size > 1 or not formats <= _FITTED_FORMATS or kinds != {"gqa"}
+    narrow = set(shard.model.peaks) - {BF16_PEAK}
+    fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
     labels = {
         accounts.PREFILL_COMPUTE: label((*_COMPUTE, *experts, *fp8), "bf16_flop_per_s"),
         accounts.PREFILL_MEMORY: label((*_MEMORY, *experts), "hbm_bytes_per_s"),
@@ -159,8 +192,7 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
     """Device numbers, tables, every efficiency constant and every engine constant."""
     gpu = kernels.gpu
     numbers = ["bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s"]
-    if kernels.shard.model.is_fp8:
-        numbers.append("fp8_flop_per_s")
+    numbers += [peak for peak in kernels.shard.model.peaks if peak not in numbers]
     if gpu.fabric_bytes_per_s is not None:
         numbers.append("fabric_bytes_per_s")
     elif gpu.host_link_bytes_per_s is not None:

@@ -1,7 +1,8 @@
-"""Reads a Hugging Face ``config.json`` into a `ModelSpec`, or says why it cannot be priced.
+"""Reads a Hugging Face ``config.json`` into a `ModelSpec`, or says why it cannot.
 
-Both the spellings of older files and of transformers 5 are read. A family whose attention is not
-plain MHA/GQA over the whole context is refused by name: an approximation would look like an answer.
+Both the spellings of older files and of transformers 5 are read. What differs from family to family
+is in `costmodels.families`; a family that is not there is refused by name: an approximation would
+look like an answer.
 """
 
 from __future__ import annotations
@@ -11,19 +12,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodels.families.table import FAMILIES
 from costmodels.hf_fields import Fields
-from costmodels.model_spec import DTYPE_BYTES, ModelSpec
+from costmodels.model_spec import ModelSpec
+from costmodels.quantisation import read_precision
 from sim.errors import ScenarioError
 
-_PLAIN_TYPES = ("llama", "mistral", "opt", "qwen2", "qwen3")
-_EXPERT_WIDTH_IS_FFN_WIDTH = ("minimax_m2", "mixtral")
-_MOE_TYPES = (*_EXPERT_WIDTH_IS_FFN_WIDTH, "qwen3_moe")
-SUPPORTED_MODEL_TYPES = tuple(sorted((*_PLAIN_TYPES, *_MOE_TYPES)))
+SUPPORTED_MODEL_TYPES = tuple(sorted(FAMILIES))
 
-_BLOCK = [128, 128]
 _NESTED = ("text_config", "llm_config")
-_DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
-_FULL_ATTENTION = ("full_attention", "attention")
+# What older files call a field.
+_OLD_NAMES = {
+    "n_embed": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "n_head_kv": "num_key_value_heads",
+    "seq_length": "max_position_embeddings",
+    "model_max_length": "max_position_embeddings",
+}
 
 
 def read_hf_config(
@@ -42,13 +49,12 @@ def read_hf_config(
     if isinstance(config, str | Path):
         path = Path(config)
         path = path / "config.json" if path.is_dir() else path
-        values, where = _read_json(path), str(path)
+        values, where = _with_modelopt(_read_json(path), path), str(path)
         name = name or path.parent.name or path.stem
         source = source or f"config file {path.name}"
     else:
         values, where = config, f"config of {name or 'the model'}"
-    fields = Fields(_text_part(values, where), where)
-    _refuse_unsupported(fields)
+    fields = Fields(_completed(_text_part(values, where), values), where)
     return _build(fields, name or str(values.get("_name_or_path") or "model"), confidence, source)
 
 
@@ -75,171 +81,49 @@ def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return values
 
 
-def _refuse_unsupported(fields: Fields) -> None:
-    model_type = fields.first("model_type")
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        raise fields.error(
-            f"model_type {model_type!r} is not supported: its attention or layers are not priced "
-            f"by this cost model; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
-        )
-    layer_types = fields.first("layer_types") or []
-    if not isinstance(layer_types, list | tuple):
-        raise fields.error(f"field layer_types must be a list, not {layer_types!r}")
-    odd = sorted({str(kind) for kind in layer_types if kind not in _FULL_ATTENTION})
-    if odd:
-        raise fields.error(
-            f"layer_types has {', '.join(odd)}; only full_attention layers are priced"
-        )
-    # Qwen files carry a window they do not use; in Mistral files a window is always in use.
-    used = fields.flag("use_sliding_window", default=not str(model_type).startswith("qwen"))
-    window = fields.first("sliding_window")
-    if used and window is not None:
-        raise fields.error(
-            f"sliding_window {window} is in use: beyond it, attention reads the window and not the "
-            "whole context, and a batch's context sum does not tell how many sequences are beyond "
-            "it; set sliding_window to null if no context of the workload exceeds it"
-        )
+def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Old names beside the new ones, and what multimodal files say outside the nested part."""
+    outer = {
+        key: whole[key]
+        for key in ("quantization_config", "dtype", "torch_dtype")
+        if key in whole and text.get(key) is None
+    }
+    renamed = {new: text[old] for old, new in _OLD_NAMES.items() if old in text and new not in text}
+    typed = {"model_type": whole.get("model_type")} if "model_type" not in text else {}
+    return {**text, **renamed, **outer, **typed}
+
+
+def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """ModelOpt writes its formats to a file of its own beside the config."""
+    beside = path.with_name("hf_quant_config.json")
+    if "quantization_config" in values or not beside.is_file():
+        return values
+    part = Fields(_read_json(beside), str(beside)).part("quantization")
+    return {**values, "quantization_config": {"quant_method": "modelopt", **part.values}}
 
 
 def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec:
-    model_type = str(fields.first("model_type"))
-    is_opt = model_type == "opt"
-    layers = fields.count("num_hidden_layers")
-    hidden = fields.count("hidden_size")
-    heads = fields.count("num_attention_heads")
-    kv_heads = fields.count("num_key_value_heads", default=heads)
-    if heads % kv_heads:
+    model_type = fields.first("model_type")
+    reader = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if reader is None:
         raise fields.error(
-            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+            f"model_type {model_type!r} is not supported: its attention or layers are not known to "
+            f"this cost model; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
-    if fields.first("head_dim") is None and hidden % heads:
-        raise fields.error(
-            f"head_dim is absent and hidden_size {hidden} is not a multiple of "
-            f"num_attention_heads {heads}; give head_dim"
-        )
-    if is_opt:
-        _refuse_odd_opt(fields, hidden)
-    if model_type == "minimax_m2":
-        _refuse_odd_minimax(fields)
-    positions = fields.count("max_position_embeddings")
-    moe = _moe(fields, model_type, layers)
-    dense_layers = layers - moe.get("num_moe_layers", 0)
-    attention_bias = fields.flag("attention_bias", default=model_type == "qwen2")
-    opt_bias = is_opt and fields.flag("enable_bias", default=True)
-    dtype = _dtype(fields)
+    decoder = reader(fields)
     return ModelSpec(
         name=name,
-        model_type=model_type,
-        num_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=fields.count("head_dim", default=hidden // heads),
-        intermediate_size=fields.count("ffn_dim" if is_opt else "intermediate_size")
-        if dense_layers
-        else 0,
+        model_type=str(model_type),
+        layers=decoder.layers,
+        hidden_size=fields.count("hidden_size"),
         vocab_size=fields.count("vocab_size"),
-        max_position_embeddings=positions,
-        ffn="plain" if is_opt else "gated",
-        norm="layer" if is_opt else "rms",
-        tie_word_embeddings=fields.flag("tie_word_embeddings", default=is_opt),
-        # Qwen2 has its bias on q, k and v alone; Llama's attention_bias covers o as well.
-        qkv_bias=opt_bias or attention_bias,
-        out_bias=opt_bias or (attention_bias and model_type != "qwen2"),
-        ffn_bias=opt_bias or fields.flag("mlp_bias", default=False),
-        qk_norm=model_type.startswith("qwen3") or model_type == "minimax_m2",
-        qk_norm_all_heads=model_type == "minimax_m2",
-        # OPT's position table starts at row 2.
-        learned_position_rows=positions + 2 if is_opt else 0,
-        dtype=dtype,
-        linear_dtype=_fp8(fields) or dtype,
-        kv_cache_dtype=dtype,
+        max_position_embeddings=fields.count("max_position_embeddings"),
+        norm=decoder.norm,
+        tie_word_embeddings=fields.flag("tie_word_embeddings", default=decoder.tied),
+        learned_position_rows=decoder.position_rows,
+        extra_params=decoder.extra_params,
+        mtp=decoder.mtp,
+        precision=read_precision(fields, sum(group.count for group in decoder.layers)),
         confidence=confidence,
         source=source,
-        **moe,
     )
-
-
-def _refuse_odd_opt(fields: Fields, hidden: int) -> None:
-    """OPT-350M projects its embeddings and norms after each block; no other OPT does."""
-    projected = fields.count("word_embed_proj_dim", default=hidden) != hidden
-    if projected or not fields.flag("do_layer_norm_before", default=True):
-        raise fields.error(
-            "word_embed_proj_dim unlike hidden_size, or do_layer_norm_before false (OPT-350M), "
-            "is not supported"
-        )
-
-
-def _refuse_odd_minimax(fields: Fields) -> None:
-    """MiniMax-M2 norms queries and keys over all heads and has no shared expert."""
-    norm = fields.first("qk_norm_type")
-    if not fields.flag("use_qk_norm", default=True) or norm not in (None, "per_layer"):
-        raise fields.error(
-            f"use_qk_norm must be true and qk_norm_type per_layer, not {norm!r}: another norm of "
-            "queries and keys is not priced"
-        )
-    kinds = fields.first("attn_type_list") or []
-    if not isinstance(kinds, list | tuple) or any(kind != 1 for kind in kinds):
-        raise fields.error("attn_type_list must be a list of 1: only full attention is priced")
-    if fields.first("shared_intermediate_size"):
-        raise fields.error("shared_intermediate_size must be 0: a shared expert is not priced")
-
-
-def _moe(fields: Fields, model_type: str, layers: int) -> dict[str, int]:
-    if model_type not in _MOE_TYPES:
-        return {}
-    experts = fields.count("num_experts", "num_local_experts")
-    top_k = fields.count("num_experts_per_tok")
-    if top_k > experts:
-        raise fields.error(f"num_experts_per_tok {top_k} exceeds the number of experts {experts}")
-    if model_type in _EXPERT_WIDTH_IS_FFN_WIDTH:
-        width, moe_layers = fields.count("intermediate_size"), layers
-    else:
-        width = fields.count("moe_intermediate_size")
-        step = fields.count("decoder_sparse_step", default=1)
-        dense = fields.first("mlp_only_layers") or []
-        if not isinstance(dense, list | tuple):
-            raise fields.error(f"field mlp_only_layers must be a list, not {dense!r}")
-        moe_layers = sum(
-            1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0
-        )
-    return {
-        "num_experts": experts,
-        "num_experts_per_tok": top_k,
-        "moe_intermediate_size": width,
-        "num_moe_layers": moe_layers,
-    }
-
-
-def _fp8(fields: Fields) -> str | None:
-    """fp8: with a scale a tensor or a channel; fp8_block: a scale a block; None: not in fp8."""
-    quantization = fields.first("quantization_config")
-    if quantization is None:
-        return None
-    if not isinstance(quantization, Mapping):
-        raise fields.error(f"field quantization_config must be an object, not {quantization!r}")
-    method = quantization.get("quant_method") or "unnamed method"
-    if method != "fp8":
-        raise fields.error(
-            f"quantization_config ({method}) is not supported yet; fp8 is, or use the bfloat16 or "
-            "float16 checkpoint's config"
-        )
-    block = quantization.get("weight_block_size")
-    if not block:
-        return "fp8"
-    if block != _BLOCK:
-        raise fields.error(
-            f"quantization_config.weight_block_size {block!r} is not supported: {_BLOCK} is"
-        )
-    return "fp8_block"
-
-
-def _dtype(fields: Fields) -> str:
-    """The checkpoint's 16-bit type. A float32 file is served in bfloat16, as engines do."""
-    written = str(fields.first("dtype", "torch_dtype") or "bfloat16").removeprefix("torch.")
-    dtype = _DTYPE_ALIASES.get(written, written)
-    if dtype == "float32":
-        return "bfloat16"
-    if dtype not in DTYPE_BYTES:
-        raise fields.error(f"dtype {written!r} is not supported; use {' or '.join(DTYPE_BYTES)}")
-    return dtype

@@ -42,3 +42,23 @@ class Fields:
         if not isinstance(value, bool):
             raise self.error(f"field {key} must be true or false, not {value!r}")
         return value
+
+    def number(self, *keys: str, default: int = 0) -> int:
+        """The same, or ``default`` where the field is absent, null or 0."""
+        return self.count(*keys) if self.first(*keys) else default
+
+    def items(self, *keys: str) -> list[Any]:
+        """A list under any of ``keys``; empty where absent or null."""
+        value = self.first(*keys)
+        if value is None:
+            return []
+        if not isinstance(value, list | tuple):
+            raise self.error(f"field {keys[0]} must be a list, not {value!r}")
+        return list(value)
+
+    def part(self, key: str) -> Fields:
+        """The object under ``key``, for reading its fields."""
+        value = self.values.get(key)
+        if not isinstance(value, Mapping):
+            raise self.error(f"field {key} must be an object, not {value!r}")
+        return Fields(value, f"{self.where}: {key}")

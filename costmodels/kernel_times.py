@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.context_rates import chunk_rates, decode_rates
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
-from costmodels.operator_tables.bundle import OperatorTables, attention_heads
-from costmodels.operators import Array, Operator, attention_operator
+from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
+from costmodels.work import Array, Operator
 
 # Contexts, and chunks on cached prefixes, between which a table's attention is taken as linear.
 _DECODE_CONTEXTS = (512.0, 8192.0)
@@ -29,6 +30,8 @@ class PrefillRates:
     """Compute side, a query-key pair."""
     tile_s: float
     """Compute side, a KV token: what each chunk's half-empty last query tile adds."""
+    prefix_s: float
+    """Compute side, a cached token that is expanded again (latent attention)."""
     token_s: float
     """Memory side, a KV token read."""
 
@@ -72,9 +75,10 @@ class KernelTimes:
         The slower of compute and KV reads, longer by what unequal contexts leave SMs idle.
         """
         imbalance = self.decode_imbalance(max_num_seqs, equal_contexts=equal_contexts)
-        table = self.tables.decode_attention if self.tables else None
+        tables = self._attention_tables
+        table = tables.decode_attention if tables else None
         if table is None:
-            return self._attention_s(1.0, 1.0) * imbalance
+            return decode_rates(self.shard, self._work_s).token_s[None] * imbalance
         seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
         heads = attention_heads(self.shard)
         short_s, long_s = (
@@ -87,13 +91,17 @@ class KernelTimes:
         found: Array = a_token_s * imbalance / measured
         return found
 
+    @property
+    def _attention_tables(self) -> OperatorTables | None:
+        return self.tables if self.tables and covers_attention(self.shard) else None
+
     def decode_imbalance(self, max_num_seqs: int, *, equal_contexts: bool = False) -> Array:
         """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
         if self.gpu.num_sms is None:
             return np.ones(max_num_seqs + 1)
         last_sm = imbalance_table(
             max_num_seqs,
-            self.shard.local.num_key_value_heads,
+            min(mixer.kv_heads for mixer, _ in self.shard.local.mixers),
             self.gpu.num_sms,
             equal_contexts=equal_contexts,
         )
@@ -101,9 +109,11 @@ class KernelTimes:
 
     def prefill_rates(self) -> PrefillRates:
         """Rates of prefill attention."""
-        pair_s = self._attention_s(1.0, 0.0)
+        rates = chunk_rates(self.shard, self._work_s)
+        pair_s = rates.pair_s[None]
         tile_tokens = self.efficiency.attention_query_tile_tokens / 2
-        table = self.tables.prefill_attention if self.tables else None
+        tables = self._attention_tables
+        table = tables.prefill_attention if tables else None
         if table is not None:
             one, none = np.ones_like(_CHUNKS), np.zeros_like(_CHUNKS)
             seconds = table.seconds(one, _CHUNKS, none, attention_heads(self.shard))[0]
@@ -113,14 +123,13 @@ class KernelTimes:
             hot = 1 + self.efficiency.throttle_slowdown
             pair_s = self.shard.local.num_layers * rate_s / hot
         return PrefillRates(
-            pair_s=pair_s, tile_s=pair_s * tile_tokens, token_s=self._attention_s(0.0, 1.0)
+            pair_s=pair_s,
+            tile_s=pair_s * tile_tokens,
+            prefix_s=rates.prefix_s,
+            token_s=rates.read_s[None],
         )
 
-    def _attention_s(self, pairs: float, kv_tokens: float) -> float:
-        operator = attention_operator(
-            self.shard, "attention", np.array([pairs]), np.array([kv_tokens])
-        )
-        priced = operator_seconds(
-            operator, self.gpu, self.efficiency, self.shard.tensor_parallel_size
-        )
-        return float(priced.work_s[0])
+    def _work_s(self, operator: Operator) -> float:
+        """Seconds of an operator's work by the roofline, all calls."""
+        ranks = self.shard.tensor_parallel_size
+        return float(operator_seconds(operator, self.gpu, self.efficiency, ranks).work_s[0])

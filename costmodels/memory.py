@@ -8,6 +8,7 @@ from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard, valid_sizes
+from costmodels.priced import refuse_unpriced
 from sim.errors import ScenarioError
 
 _GB = 1e9
@@ -62,6 +63,7 @@ def plan_memory(
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
     if num_gpu_blocks is not None and num_gpu_blocks < 1:
         raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
+    refuse_unpriced(model)
     profile = profile or load_profile()
     rank = shard(model, tensor_parallel_size)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
@@ -113,12 +115,13 @@ def _workspace_bytes(
     peaks do not overlap. Experts need their inputs and outputs once for every expert chosen.
     """
     model = rank.local
-    hidden, expert = model.hidden_size, model.moe_intermediate_size
-    attention = rank.qkv_size + model.num_attention_heads * model.head_dim
-    ffn = model.ffn_matrices * model.intermediate_size
-    experts = model.num_experts_per_tok * (max(2 * expert, hidden) + expert)
+    hidden = model.hidden_size
+    widest = max(
+        *(mixer.row_elements(hidden) for mixer, _ in model.mixers),
+        *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
+    )
     # Residual, norm output and layer output live beside the widest operator.
-    row_elements = 3 * hidden + max(attention, ffn, experts)
+    row_elements = 3 * hidden + widest
     activation_bytes = max_num_batched_tokens * row_elements * model.dtype_bytes
     bytes_per_logit = (
         profile.moe_sampler_bytes_per_logit

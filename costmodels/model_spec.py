@@ -1,169 +1,254 @@
-"""The shape of a decoder with full MHA/GQA attention and a dense or mixture-of-experts FFN."""
+"""A model as a list of layers, each a mixer and an FFN of some kind."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from fractions import Fraction
+from functools import cache
+from typing import Literal, TypeVar
 
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2}
-_STORED_BYTES = DTYPE_BYTES | {"fp8": 1, "fp8_block": 1}
+from costmodels.layers.moe import Moe
+from costmodels.layers.parts import Ffn, Mixer, Params, State
+from costmodels.precision import DTYPE_BYTES, ModelPrecision
+
+__all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantised"]
+
+Part = TypeVar("Part")
+PLAIN = ModelPrecision()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """``count`` equal layers. They need not be neighbours: costs do not depend on their order."""
+
+    count: int
+    mixer: Mixer | None = None
+    ffn: Ffn | None = None
+    norms: int = 2
+    """Norms over the hidden size a layer."""
+    all_reduces: int = 2
+    """Sums over tensor-parallel ranks a layer: after the mixer, and after the FFN."""
+    skips_prompt: bool = False
+    """Only tokens that sample pass it: the upper half of YOCO, where prompts leave early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One checkpoint's architecture, in the words of its config file.
+    """One checkpoint's architecture; nothing here depends on the hardware.
 
-    Counts are per layer or per model as named; nothing here depends on the hardware.
     `read_hf_config` and `load_model` build it and check it.
     """
 
     name: str
     model_type: str
-    num_layers: int
+    layers: tuple[LayerGroup, ...]
     hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    intermediate_size: int
-    """FFN width of a dense layer; 0 if every layer is a mixture of experts."""
     vocab_size: int
     max_position_embeddings: int
-    ffn: Literal["gated", "plain"] = "gated"
-    """gated: gate, up and down matrices (SwiGLU); plain: two matrices (OPT)."""
     norm: Literal["rms", "layer"] = "rms"
     """layer: LayerNorm, which has a bias as well as a weight."""
     tie_word_embeddings: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    ffn_bias: bool = False
-    qk_norm: bool = False
-    qk_norm_all_heads: bool = False
-    """The QK-norms are over all heads at once: ranks must sum their squares."""
     learned_position_rows: int = 0
     """Rows of a learned position table; 0 for rotary positions."""
-    num_experts: int = 0
-    num_experts_per_tok: int = 0
-    moe_intermediate_size: int = 0
-    num_moe_layers: int = 0
-    dtype: str = "bfloat16"
-    linear_dtype: str = "bfloat16"
-    """Of the layers' matrices and, where it is fp8, of what they multiply; embeddings, norms,
-    routers and the LM head keep ``dtype``. fp8_block: fp8 with a scale a block of 128 by 128, whose
-    scales (a part in 4,096 of the bytes) are not counted."""
-    kv_cache_dtype: str = "bfloat16"
+    extra_params: int = 0
+    """Parameters outside embeddings, layers and the last norm, kept in 16 bits."""
+    mtp: tuple[LayerGroup, ...] = ()
+    """Layers of multi-token-prediction modules: known, and counted only where asked for."""
+    precision: ModelPrecision = PLAIN
     confidence: str = ""
     source: str = ""
 
     @property
-    def dtype_bytes(self) -> int:
-        """Bytes of one weight or activation element."""
-        return DTYPE_BYTES[self.dtype]
+    def mixers(self) -> tuple[tuple[Mixer, int], ...]:
+        """The different mixers with the number of layers that have them, in order of appearance."""
+        return mixers_of(self.layers)
 
     @property
-    def is_fp8(self) -> bool:
-        """Whether the layers' matrices are multiplied in fp8."""
-        return self.linear_dtype in ("fp8", "fp8_block")
+    def ffns(self) -> tuple[tuple[Ffn, int], ...]:
+        """The same of FFNs."""
+        return ffns_of(self.layers)
 
     @property
-    def linear_bytes(self) -> int:
-        """Bytes of one element of a layer's matrix."""
-        return _STORED_BYTES[self.linear_dtype]
+    def num_layers(self) -> int:
+        """All layers."""
+        return sum(group.count for group in self.layers)
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with a mixture of experts."""
+        return sum(count for ffn, count in self.ffns if isinstance(ffn, Moe))
 
     @property
     def num_dense_layers(self) -> int:
-        """Layers with a dense FFN."""
+        """The other layers."""
         return self.num_layers - self.num_moe_layers
 
     @property
-    def ffn_matrices(self) -> int:
-        """Weight matrices of one FFN (or of one expert)."""
-        return 3 if self.ffn == "gated" else 2
+    def experts(self) -> Moe | None:
+        """The mixture of experts of its first layer that has one."""
+        return next((ffn for ffn, _ in self.ffns if isinstance(ffn, Moe)), None)
 
     @property
-    def attention_params(self) -> int:
-        """Parameters of one layer's attention: q, k, v, o, their biases and the QK-norms."""
-        q_size = self.num_attention_heads * self.head_dim
-        qkv_size = q_size + 2 * self.num_key_value_heads * self.head_dim
-        params = self.hidden_size * (qkv_size + q_size)
-        params += qkv_size * self.qkv_bias + self.hidden_size * self.out_bias
-        kv_size = self.num_key_value_heads * self.head_dim
-        normed = q_size + kv_size if self.qk_norm_all_heads else 2 * self.head_dim
-        return params + normed * self.qk_norm
+    def num_experts(self) -> int:
+        """Routed experts of a layer; 0 where no layer has any."""
+        return self.experts.num_experts if self.experts else 0
 
     @property
-    def dense_ffn_params(self) -> int:
-        """Parameters of one dense FFN."""
-        weights = self.ffn_matrices * self.hidden_size * self.intermediate_size
-        biases = (self.ffn_matrices - 1) * self.intermediate_size + self.hidden_size
-        return weights + biases * self.ffn_bias
+    def dtype(self) -> str:
+        """The 16-bit type of what is not quantised."""
+        return self.precision.dtype
 
     @property
-    def expert_params(self) -> int:
-        """Parameters of one expert."""
-        return self.ffn_matrices * self.hidden_size * self.moe_intermediate_size
+    def dtype_bytes(self) -> int:
+        """Bytes of one element between operators."""
+        return self.precision.dtype_bytes
 
     @property
-    def norm_params(self) -> int:
-        """Parameters of one norm over the hidden size."""
-        return self.hidden_size * (2 if self.norm == "layer" else 1)
+    def is_fp8(self) -> bool:
+        """Whether its layers' matrices are multiplied in fp8."""
+        _, multiplied = self.precision.matrix(self.precision.attention)
+        return multiplied.peak == "fp8_flop_per_s"
+
+    @property
+    def peaks(self) -> tuple[str, ...]:
+        """The compute peaks its layers' matrices are multiplied at: fields of `GpuSpec`."""
+        precision = self.precision
+        classes = [precision.attention]
+        classes += [
+            precision.experts if isinstance(ffn, Moe) else precision.ffn for ffn, _ in self.ffns
+        ]
+        return tuple(dict.fromkeys(precision.matrix(weights)[1].peak for weights in classes))
+
+    @property
+    def linear_dtype(self) -> str:
+        """Of the layers' matrices; embeddings, norms, routers and the LM head keep ``dtype``."""
+        return self.precision.linear
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        """Of keys and values."""
+        return self.precision.kv
 
     @property
     def embedding_params(self) -> int:
         """Parameters of the token table (the LM head, if not tied, has as many again)."""
         return self.vocab_size * self.hidden_size
 
-    def _params(self, experts_counted: int) -> int:
-        moe_ffn = self.hidden_size * self.num_experts + experts_counted * self.expert_params
-        layers = self.num_layers * (self.attention_params + 2 * self.norm_params)
-        layers += self.num_dense_layers * self.dense_ffn_params + self.num_moe_layers * moe_ffn
+    def params(self, *, active: bool = False, with_mtp: bool = False) -> Params:
+        """Parameters by class; ``active``: only those one token passes through."""
+        norm = self.hidden_size * (2 if self.norm == "layer" else 1)
         tables = self.embedding_params * (1 if self.tie_word_embeddings else 2)
-        tables += self.learned_position_rows * self.hidden_size
-        return layers + tables + self.norm_params
+        positions = self.learned_position_rows * self.hidden_size
+        found = Params(embedding=tables, others=norm + positions + self.extra_params)
+        for group in (*self.layers, *(self.mtp if with_mtp else ())):
+            layer = Params(others=group.norms * norm)
+            if group.mixer:
+                layer += group.mixer.params(self.hidden_size)
+            if group.ffn:
+                layer += group.ffn.params(self.hidden_size, active=active)
+            found += layer * group.count
+        if with_mtp:
+            # Each module joins the hidden state with an embedding: norms of both, and a projection.
+            modules = sum(group.count for group in self.mtp)
+            joined = Params(attention=2 * self.hidden_size**2, others=3 * norm)
+            found += joined * modules
+        return found
 
     @property
     def total_params(self) -> int:
         """All parameters, embeddings and LM head included."""
-        return self._params(self.num_experts)
+        return self.params().total
 
     @property
     def active_params(self) -> int:
         """Parameters one token passes through, embeddings and LM head included."""
-        return self._params(self.num_experts_per_tok)
+        return self.params(active=True).total
 
     @property
     def linear_params(self) -> int:
-        """Parameters of the layers' matrices: q, k, v, o, FFNs and experts."""
-        q_size = self.num_attention_heads * self.head_dim
-        kv_size = self.num_key_value_heads * self.head_dim
-        attention = self.hidden_size * 2 * (q_size + kv_size)
-        dense = self.ffn_matrices * self.hidden_size * self.intermediate_size
-        experts = self.num_experts * self.expert_params
-        return (
-            self.num_layers * attention
-            + self.num_dense_layers * dense
-            + self.num_moe_layers * experts
-        )
+        """Parameters of the layers' matrices."""
+        return self.params().matrices
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all parameters."""
-        others = self.total_params - self.linear_params
-        return others * self.dtype_bytes + self.linear_params * self.linear_bytes
+        return self.precision.weight_bytes(self.params())
+
+    @property
+    def states(self) -> tuple[tuple[State, int], ...]:
+        """The state of each different mixer, and its number of layers."""
+        return tuple((mixer.state(self.precision), count) for mixer, count in self.mixers)
+
+    @property
+    def growing_state_bytes_per_token(self) -> Fraction:
+        """Bytes that one more token adds to a sequence, all layers, however long it is.
+
+        A fraction where an entry stands for several tokens. Full windows and recurrent states do
+        not grow: see `fixed_state_bytes_per_sequence`.
+        """
+        return sum((state.growing * count for state, count in self.states), Fraction(0))
+
+    @property
+    def fixed_state_bytes_per_sequence(self) -> int:
+        """Bytes of a sequence that do not grow, with every window full: all layers, rounded up."""
+        fixed = sum((state.largest_fixed * count for state, count in self.states), Fraction(0))
+        return -int(-fixed // 1)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes one token adds to the KV cache, all layers, unsharded: 2 L kv_heads head_dim b."""
-        elements = 2 * self.num_layers * self.num_key_value_heads * self.head_dim
-        return elements * _STORED_BYTES[self.kv_cache_dtype]
+        """`growing_state_bytes_per_token` as whole bytes, rounded up."""
+        return -int(-self.growing_state_bytes_per_token // 1)
+
+    def state_bytes(self, context: int) -> int:
+        """Bytes of a sequence of ``context`` tokens, all layers, rounded up."""
+        total = sum((state.at(context) * count for state, count in self.states), Fraction(0))
+        return -int(-total // 1)
+
+    @property
+    def clip_tokens(self) -> tuple[int, ...]:
+        """The lengths contexts are clipped to by some layer, ascending: what a step must sum."""
+        return self._clips(of_prompts=False)
+
+    @property
+    def prompt_clip_tokens(self) -> tuple[int, ...]:
+        """The same of prompts: what is generated is added to each clipped prompt."""
+        return self._clips(of_prompts=True)
+
+    def _clips(self, *, of_prompts: bool) -> tuple[int, ...]:
+        works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
+        clips = (work.clip_tokens(of_prompts=of_prompts) for work in works)
+        return tuple(sorted(set().union(*clips)))
+
+
+@cache
+def mixers_of(layers: tuple[LayerGroup, ...]) -> tuple[tuple[Mixer, int], ...]:
+    """The different mixers of ``layers``, each with its number of layers."""
+    return _counted((group.mixer, group.count) for group in layers)
+
+
+@cache
+def ffns_of(layers: tuple[LayerGroup, ...]) -> tuple[tuple[Ffn, int], ...]:
+    """The same of FFNs."""
+    return _counted((group.ffn, group.count) for group in layers)
+
+
+def _counted(parts: Iterable[tuple[Part | None, int]]) -> tuple[tuple[Part, int], ...]:
+    counts: dict[Part, int] = {}
+    for part, count in parts:
+        if part is not None:
+            counts[part] = counts.get(part, 0) + count
+    return tuple(counts.items())
 
 
 def quantised(model: ModelSpec, *, linear: str | None = None, kv_cache: str = "auto") -> ModelSpec:
     """The model with its layers' matrices, and its KV cache, stored in fewer bits.
 
-    ``linear``: fp8, or None to leave them; ``kv_cache``: fp8, or auto to leave it.
+    Both are formats of ``formats.yaml``; ``linear`` None and ``kv_cache`` auto leave them.
     """
+    precision = model.precision
     if linear is not None:
-        model = replace(model, linear_dtype=linear)
+        precision = precision.with_matrices(linear)
     if kv_cache != "auto":
-        model = replace(model, kv_cache_dtype=kv_cache)
-    return model
+        precision = replace(precision, kv=kv_cache)
+    return replace(model, precision=precision)

@@ -62,8 +62,9 @@ def _aic(gpu: GpuSpec, model: ModelSpec, ranks: int) -> OperatorTables:
         kinds.append("grouped_gemm")
     if ranks > 1:
         kinds.append("all_reduce")
-    linear = _IN_PACKAGE[model.linear_dtype]
-    choice = AicChoice(kv=_IN_PACKAGE[model.kv_cache_dtype], moe_mode=linear)
+    precision = model.precision
+    linear, experts = _in_package(precision.attention), _in_package(precision.experts)
+    choice = AicChoice(kv=_in_package(precision.kv), moe_mode=experts)
     tables = list(aic_tables(gpu.name, choice, kinds).values())
     # Its fp8_block GEMMs were timed with their launches: on B200 0.24 ms for 1 row and for 4,096.
     # A decode step replays a graph, so they keep the roofline.
@@ -71,3 +72,13 @@ def _aic(gpu: GpuSpec, model: ModelSpec, ranks: int) -> OperatorTables:
         in_fp8 = AicChoice(gemm_mode="fp8")
         tables += aic_tables(gpu.name, in_fp8, ["gemm"]).values()
     return operator_tables(tables)
+
+
+def _in_package(name: str) -> str:
+    """A number format in the package's words."""
+    if name not in _IN_PACKAGE:
+        raise ScenarioError(
+            f"operators {AIC} has no tables of {name} here; use {', '.join(_IN_PACKAGE)}, or "
+            f"operators {FITTED}"
+        )
+    return _IN_PACKAGE[name]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from costmodels.model_spec import ModelSpec
+from costmodels.layers.parts import Frame
+from costmodels.model_spec import LayerGroup, ModelSpec
 from sim.errors import ScenarioError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankShard:
     """The slice of ``model`` on one of ``tensor_parallel_size`` ranks."""
 
@@ -20,20 +22,20 @@ class RankShard:
     Norms, routers, positions and the biases of row-split matrices are whole on every rank.
     """
 
-    @property
-    def qkv_size(self) -> int:
-        """Output features of the fused q, k, v projection."""
+    @cached_property
+    def frame(self) -> Frame:
+        """What the kinds of its layers need to know of it."""
         local = self.local
-        return (local.num_attention_heads + 2 * local.num_key_value_heads) * local.head_dim
+        return Frame(local.hidden_size, local.precision, self.tensor_parallel_size)
 
-    @property
+    @cached_property
     def weight_bytes(self) -> int:
         """Bytes of all weights on this rank."""
         return self.local.weight_bytes
 
-    @property
+    @cached_property
     def kv_bytes_per_token(self) -> int:
-        """KV cache bytes of one token, all layers, on this rank."""
+        """State bytes that one more token adds, all layers, on this rank."""
         return self.local.kv_bytes_per_token
 
 
@@ -45,37 +47,37 @@ def shard(model: ModelSpec, tensor_parallel_size: int) -> RankShard:
     ranks = tensor_parallel_size
     if ranks < 1:
         raise ScenarioError(f"tensor_parallel_size must be at least 1, not {ranks}")
-    problem = _indivisible(model, ranks)
-    if problem:
+    try:
+        local = _local(model, ranks)
+    except ScenarioError as problem:
         raise ScenarioError(
             f"tensor_parallel_size {ranks} does not fit {model.name}: {problem}; "
             f"sizes that do: {', '.join(map(str, valid_sizes(model, 2 * ranks)))}"
-        )
-    local = replace(
-        model,
-        num_attention_heads=model.num_attention_heads // ranks,
-        num_key_value_heads=max(1, model.num_key_value_heads // ranks),
-        intermediate_size=model.intermediate_size // ranks,
-        moe_intermediate_size=model.moe_intermediate_size // ranks,
-        vocab_size=-(-model.vocab_size // ranks),
-    )
+        ) from None
     return RankShard(model=model, tensor_parallel_size=ranks, local=local)
 
 
 def valid_sizes(model: ModelSpec, largest: int) -> list[int]:
     """The tensor-parallel sizes up to ``largest`` that divide ``model`` evenly."""
-    return [ranks for ranks in range(1, largest + 1) if not _indivisible(model, ranks)]
+    return [ranks for ranks in range(1, largest + 1) if _divides(model, ranks)]
 
 
-def _indivisible(model: ModelSpec, ranks: int) -> str:
-    """Why ``model`` cannot be split over ``ranks``, or an empty string."""
-    kv_heads = model.num_key_value_heads
-    if model.num_attention_heads % ranks:
-        return f"its {model.num_attention_heads} attention heads are not a multiple of {ranks}"
-    if kv_heads % ranks and ranks % kv_heads:
-        return f"its {kv_heads} KV heads neither divide into nor replicate over {ranks} ranks"
-    if model.intermediate_size % ranks:
-        return f"its FFN width {model.intermediate_size} is not a multiple of {ranks}"
-    if model.moe_intermediate_size % ranks:
-        return f"its expert width {model.moe_intermediate_size} is not a multiple of {ranks}"
-    return ""
+def _divides(model: ModelSpec, ranks: int) -> bool:
+    try:
+        _local(model, ranks)
+    except ScenarioError:
+        return False
+    return True
+
+
+def _local(model: ModelSpec, ranks: int) -> ModelSpec:
+    layers = tuple(_local_group(group, ranks) for group in model.layers)
+    return replace(model, layers=layers, vocab_size=-(-model.vocab_size // ranks))
+
+
+def _local_group(group: LayerGroup, ranks: int) -> LayerGroup:
+    return replace(
+        group,
+        mixer=group.mixer and group.mixer.sharded(ranks),
+        ffn=group.ffn and group.ffn.sharded(ranks),
+    )

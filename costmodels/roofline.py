@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from costmodels.efficiency import Efficiency
 from costmodels.gpu_spec import GpuSpec
-from costmodels.operators import Array, Operator
+from costmodels.precision import BF16_PEAK
+from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
 
 _SMALL_TILES = np.array([16.0, 32.0, 64.0, 128.0])
@@ -72,13 +73,13 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     e = efficiency
     if operator.kind == "gemm":
         most, half_rows = e.gemm_compute, e.gemm_half_rows
-        if operator.is_fp8:
+        if operator.peak != BF16_PEAK:  # fp8's shares stand for every narrow format
             most, half_rows = e.fp8_compute, e.fp8_half_rows
         share = most * rows / (tiled_rows(rows, e.tile_rows) + half_rows)
         return operator.flops / (peak * share), e.gemm_memory, e.gemm_fixed_s
     if operator.kind == "grouped_gemm":
         most, half_rows = e.grouped_compute, e.grouped_half_rows
-        if operator.is_fp8:
+        if operator.peak != BF16_PEAK:
             most *= e.fp8_compute / e.gemm_compute
         share = most * rows / (rows + half_rows)
         return operator.flops / (peak * share), e.grouped_memory, e.grouped_fixed_s
@@ -91,11 +92,14 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
 
 
 def _peak(operator: Operator, gpu: GpuSpec) -> float:
-    if not operator.is_fp8:
-        return gpu.bf16_flop_per_s
-    if gpu.fp8_flop_per_s is None:
-        raise ScenarioError(f"{gpu.name} has no known fp8 peak: serve the model in 16 bits")
-    return gpu.fp8_flop_per_s
+    peak: float | None = getattr(gpu, operator.peak)
+    if peak is None and operator.kind == "attention":
+        # Scores of an indexer in 4 bits are computed in the next wider format the device has.
+        return gpu.fp8_flop_per_s or gpu.bf16_flop_per_s
+    if peak is None:
+        unit = operator.peak.partition("_")[0]
+        raise ScenarioError(f"{gpu.name} has no known {unit} peak: serve the model in 16 bits")
+    return peak
 
 
 def tiled_rows(rows: Array, tile_rows: int) -> Array:

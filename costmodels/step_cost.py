@@ -18,6 +18,7 @@ from costmodels.kernel_times import KernelTimes
 from costmodels.model_spec import ModelSpec
 from costmodels.operator_tables.bundle import OperatorTables
 from costmodels.parallel import RankShard, shard
+from costmodels.priced import refuse_unpriced
 from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
@@ -51,6 +52,7 @@ class RooflineStepCost:
     decode_token_fixed_ns: list[int]
     prefill_pair_fixed_ns: int
     prefill_tile_fixed_ns: int
+    prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
     schedule_table_ns: list[int]
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
@@ -99,6 +101,7 @@ class RooflineStepCost:
             return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
         kv_tokens = prefill_context + prefill_tokens
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
+        attention_ns += prefill_context * self.prefill_prefix_fixed_ns
         compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
         if memory_ns > attention_ns:
@@ -158,6 +161,7 @@ class RooflineStepCost:
             decode_token_fixed_ns=on_gpu(self.decode_token_fixed_ns),
             prefill_pair_fixed_ns=round(self.prefill_pair_fixed_ns * gpu),
             prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
+            prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
             update_table_ns=[round(time * host) for time in self.update_table_ns],
@@ -205,13 +209,15 @@ def compile_step_cost(
     the GPU; ``operator_tables``, measured kernels, go before the roofline where they cover an
     operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. Raises `ScenarioError` if the limits are not positive, fewer
-    tokens than sequences fit a step, or the model does not divide over the ranks.
+    tokens than sequences fit a step, the model does not divide over the ranks, or has layers that
+    cannot be priced yet.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ScenarioError(
             f"max_num_seqs {max_num_seqs} must be at least 1 and at most max_num_batched_tokens "
             f"{max_num_batched_tokens}: every running sequence needs a token in the step"
         )
+    refuse_unpriced(model)
     profile = profile or load_profile()
     efficiency = efficiency or load_efficiency(gpu)
     kernels = KernelTimes(
@@ -242,6 +248,7 @@ def compile_step_cost(
         decode_token_fixed_ns=[_fixed_ns(seconds) for seconds in tables.decode_token_s.tolist()],
         prefill_pair_fixed_ns=_fixed_ns(tables.prefill_pair_s),
         prefill_tile_fixed_ns=_fixed_ns(tables.prefill_tile_s),
+        prefill_prefix_fixed_ns=_fixed_ns(tables.prefill_prefix_s),
         prefill_token_fixed_ns=_fixed_ns(tables.prefill_token_s),
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.kernel_times import KernelTimes
-from costmodels.operators import Array, logit_operators, token_operators
+from costmodels.operators import logit_operators, token_operators
 from costmodels.step_tables import padded_sizes
+from costmodels.work import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ def step_seconds(
     rates = kernels.prefill_rates()
     kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
     attention_s = rates.pair_s * columns["prefill_pairs"] + rates.tile_s * kv_tokens
+    attention_s += rates.prefix_s * columns["prefill_context_tokens"]
     memory_s = rates.token_s * kv_tokens
     gpu_s += np.maximum(attention_s, memory_s)
     compute_s += np.where(attention_s >= memory_s, attention_s, 0.0)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.operators import Array
 from costmodels.roofline import OperatorSeconds
 from costmodels.step_tables import StepTables
+from costmodels.work import Array
 from sim import accounts
 
 # Where the decode part of an operator's work goes; its fixed time is launch, unless it is a link's.
@@ -46,6 +46,7 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
     compute_s = tables.prefill_pair_s * columns["prefill_pairs"]
     compute_s += tables.prefill_tile_s * kv_tokens
+    compute_s += tables.prefill_prefix_s * columns["prefill_context_tokens"]
     memory_s = tables.prefill_token_s * kv_tokens
     compute_bound = compute_s > memory_s
     seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, compute_s, 0.0)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.kernel_times import KernelTimes
-from costmodels.operators import Array, Operator, logit_operators, token_operators
+from costmodels.operators import logit_operators, token_operators
 from costmodels.roofline import OperatorSeconds
+from costmodels.work import Array, Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class StepTables:
     """Prefill attention, compute side, a query-key pair, all layers."""
     prefill_tile_s: float
     """The same, a KV token: what the half-empty last query tile of each chunk adds."""
+    prefill_prefix_s: float
+    """The same, a cached token before the chunks: what latent attention expands again."""
     prefill_token_s: float
     """Prefill attention, memory side, a KV token read, all layers."""
     seq_tokens: int
@@ -71,6 +74,7 @@ def build_tables(
         decode_token_s=kernels.decode_token_s(max_num_seqs, equal_contexts=equal_contexts),
         prefill_pair_s=rates.pair_s,
         prefill_tile_s=rates.tile_s,
+        prefill_prefix_s=rates.prefix_s,
         prefill_token_s=rates.token_s,
         seq_tokens=efficiency.decode_seq_tokens,
     )

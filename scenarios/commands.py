@@ -76,20 +76,22 @@ def print_names(what: str) -> None:
     printers[what]()
 
 
+def print_models_json() -> None:
+    """Print what is known of each model: parameters, weight and state bytes, evidence."""
+    from scenarios.model_rows import model_rows
+
+    print(json.dumps(model_rows(), indent=1))
+
+
 def print_schema() -> None:
     """Print the JSON Schema of a scenario."""
     print(json.dumps(Scenario.model_json_schema(), indent=1))
 
 
 def _print_models() -> None:
-    from costmodels.models import load_model, model_names
+    from scenarios.model_rows import model_lines
 
-    for name in model_names():
-        model = load_model(name)
-        size = f"{model.total_params / 1e9:.1f}B"
-        if model.num_experts:
-            size += f" ({model.active_params / 1e9:.1f}B active)"
-        print(f"{name:45} {size:22} {model.kv_bytes_per_token:>10,} KV bytes/token")
+    print("\n".join(model_lines()))
 
 
 def _print_gpus() -> None:

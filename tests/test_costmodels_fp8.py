@@ -12,6 +12,7 @@ from costmodels.models import load_model
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build import build
 from scenarios.load import parse_scenario
+from sim import accounts
 from sim.errors import ScenarioError
 from sim.shape import StepShape, causal_pairs
 
@@ -97,3 +98,16 @@ def test_a_scenario_asks_for_it() -> None:
     }
     model = build(parse_scenario(scenario)).model
     assert (model.linear_dtype, model.kv_cache_dtype) == ("fp8", "fp8")
+
+
+def test_weight_only_formats_read_less_and_compute_as_before() -> None:
+    plain, w4 = compiled(LLAMA), compiled(quantised(LLAMA, linear="int4_g128"))
+    some = StepShape(16, 1600, logits=16)
+    prompt = StepShape(
+        prefill_seqs=1, prefill_tokens=8000, prefill_pairs=causal_pairs(0, 8000), logits=1
+    )
+    assert w4.price(some).gpu_ns < 0.6 * plain.price(some).gpu_ns
+    assert w4.price(prompt).gpu_ns == pytest.approx(plain.price(prompt).gpu_ns, rel=0.01)
+    # Compute-bound from M* = P w / (2 BW) rows on: weight-only gains fade between the two.
+    assert w4.evidence()[accounts.DECODE_WEIGHT_READS] == "extrapolated"
+    assert plain.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"

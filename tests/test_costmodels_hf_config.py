@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from costmodels.hf_config import read_hf_config
+from costmodels.layers.dense import Dense
+from costmodels.layers.gqa import Gqa
+from costmodels.layers.moe import Moe
 from costmodels.operators import token_operators
 from costmodels.parallel import shard
 from sim.errors import ScenarioError
@@ -53,10 +56,17 @@ OPT: dict[str, Any] = {
 }
 
 
+def attention(config: dict[str, Any]) -> Gqa:
+    """The attention of a config whose layers all have the same."""
+    ((mixer, _),) = read_hf_config(config).mixers
+    assert isinstance(mixer, Gqa)
+    return mixer
+
+
 def test_head_dim_absent_or_given() -> None:
-    assert read_hf_config(LLAMA).head_dim == 32
-    assert read_hf_config(LLAMA | {"head_dim": None}).head_dim == 32
-    assert read_hf_config(LLAMA | {"head_dim": 64}).head_dim == 64
+    assert attention(LLAMA).head_dim == 32
+    assert attention(LLAMA | {"head_dim": None}).head_dim == 32
+    assert attention(LLAMA | {"head_dim": 64}).head_dim == 64
 
 
 @pytest.mark.parametrize(
@@ -91,20 +101,18 @@ def test_experts_in_both_spellings() -> None:
 def test_dense_layers_among_experts(fields: dict[str, Any], moe_layers: int) -> None:
     model = read_hf_config(QWEN3_MOE | fields)
     assert model.num_moe_layers == moe_layers
-    assert model.intermediate_size == (0 if moe_layers == 4 else 512)
+    widths = {ffn.width: count for ffn, count in model.ffns if isinstance(ffn, Dense)}
+    assert widths == ({} if moe_layers == 4 else {512: 4 - moe_layers})
 
 
 def test_minimax_m2() -> None:
     model = read_hf_config(MINIMAX)
-    assert (model.num_moe_layers, model.moe_intermediate_size, model.intermediate_size) == (
-        4,
-        512,
-        0,
-    )
-    assert (model.linear_dtype, model.linear_bytes, model.is_fp8) == ("fp8_block", 1, True)
+    assert model.ffns == ((Moe(num_experts=16, top_k=4, width=512), 4),)
+    assert (model.linear_dtype, model.is_fp8) == ("fp8_block", True)
+    assert [(group.count, group.ffn) for group in model.mtp] == [(3, model.ffns[0][0])]
     # One norm over 8 query heads of 64, one over 2 key heads.
     one_head = read_hf_config(QWEN3_MOE | {"num_experts": 16, "moe_intermediate_size": 512})
-    assert model.attention_params - one_head.attention_params == (8 + 2) * 64 - 2 * 64
+    assert model.total_params - one_head.total_params == 4 * ((8 + 2) * 64 - 2 * 64)
     assert read_hf_config(MINIMAX | {"attn_type_list": [1, 1, 1, 1]}) == model
 
 
@@ -137,14 +145,16 @@ def test_nested_text_config() -> None:
 
 
 def test_family_traits() -> None:
-    qwen2 = read_hf_config(LLAMA | {"model_type": "qwen2"})
+    qwen2 = attention(LLAMA | {"model_type": "qwen2"})
     assert (qwen2.qkv_bias, qwen2.out_bias, qwen2.qk_norm) == (True, False, False)
-    qwen3 = read_hf_config(LLAMA | {"model_type": "qwen3", "head_dim": 64})
+    qwen3 = attention(LLAMA | {"model_type": "qwen3", "head_dim": 64})
     assert (qwen3.qkv_bias, qwen3.qk_norm) == (False, True)
-    biased = read_hf_config(LLAMA | {"attention_bias": True, "mlp_bias": True})
-    assert (biased.qkv_bias, biased.out_bias, biased.ffn_bias) == (True, True, True)
+    bias = {"attention_bias": True, "mlp_bias": True}
+    assert (attention(LLAMA | bias).qkv_bias, attention(LLAMA | bias).out_bias) == (True, True)
+    assert read_hf_config(LLAMA | bias).ffns == ((Dense(width=512, bias=True), 4),)
     opt = read_hf_config(OPT)
-    assert (opt.ffn, opt.norm, opt.ffn_matrices) == ("plain", "layer", 2)
+    assert opt.norm == "layer"
+    assert opt.ffns == ((Dense(width=1024, gated=False, bias=True), 4),)
     assert opt.tie_word_embeddings
     assert opt.learned_position_rows == 2050
 
@@ -158,20 +168,18 @@ def test_unused_window_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LLAMA | {"model_type": "deepseek_v3"}, "supported: llama, minimax_m2"),
+        (
+            LLAMA | {"model_type": "rwkv7"},
+            "'rwkv7' is not supported.*supported: bloom, deepseek_ref",
+        ),
+        (LLAMA | {"model_type": "deepseek_v3"}, "moe_intermediate_size is missing"),
         (LLAMA | {"model_type": ["llama"]}, "is not supported"),
         ({}, "model_type None is not supported"),
-        (
-            LLAMA | {"model_type": "mistral", "sliding_window": 4096},
-            "sliding_window 4096 is in use",
-        ),
-        (
-            LLAMA | {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True},
-            "sliding_window 4096 is in use",
-        ),
-        (LLAMA | {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        (LLAMA | {"layer_types": ["full_attention", "odd_attention"] * 2}, "has odd_attention"),
+        (LLAMA | {"layer_types": ["full_attention"]}, "names 1 of 4 layers"),
+        (LLAMA | {"layer_types": ["sliding_attention"] * 4}, "sliding_window .* is missing"),
         (LLAMA | {"layer_types": 3}, "layer_types must be a list"),
-        (LLAMA | {"quantization_config": {"quant_method": "awq"}}, r"quantization_config \(awq\)"),
+        (LLAMA | {"quantization_config": {"quant_method": "awq"}}, r"\(awq\) has no field bits"),
         (
             LLAMA | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
             r"weight_block_size \[64, 64\] is not supported",
@@ -186,11 +194,13 @@ def test_unused_window_is_accepted() -> None:
         (LLAMA | {"dtype": "int4"}, "dtype 'int4' is not supported"),
         (LLAMA | {"text_config": 3}, "text_config must be an object"),
         (QWEN3_MOE | {"num_experts_per_tok": 17}, "exceeds the number of experts 16"),
-        (QWEN3_MOE | {"num_experts": None}, "num_experts or num_local_experts is missing"),
+        (
+            QWEN3_MOE | {"num_experts": None},
+            "num_experts or num_local_experts or n_routed_experts is missing",
+        ),
         (QWEN3_MOE | {"mlp_only_layers": 3}, "mlp_only_layers must be a list"),
         (MINIMAX | {"qk_norm_type": "per_head"}, "qk_norm_type per_layer, not 'per_head'"),
-        (MINIMAX | {"attn_type_list": [1, 0, 1, 1]}, "only full attention is priced"),
-        (MINIMAX | {"shared_intermediate_size": 512}, "a shared expert is not priced"),
+        (MINIMAX | {"attn_type_list": [1, 0, 1, 1]}, "MiniMax-M2 has full attention only"),
         (OPT | {"word_embed_proj_dim": 128}, "OPT-350M"),
     ],
 )

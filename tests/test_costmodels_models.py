@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.layers.gqa import Gqa
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model, model_names
 from sim.errors import ScenarioError
@@ -49,6 +50,40 @@ ROWS = [
     ("Qwen/Qwen3-Coder-480B-A35B-Instruct", "480.2", "35.5", 253_952),
 ]
 
+# Other kinds of layers: total and active billions as printed, state bytes a token that grow.
+# Kimi-K3: 2785 and 111 with both gates of full rank; the decay gate of the checkpoint is not.
+OTHER_KINDS = [
+    ("mistralai/Mistral-7B-v0.1", 7.24, None, 0),
+    ("bigscience/bloom", 176.2, None, 4_014_080),
+    ("tiiuae/falcon-180B", 178.6, None, 163_840),
+    ("google/gemma-2-9b", 9.24, None, 344_064 // 2),
+    ("google/gemma-2-27b", 27.2, None, 376_832 // 2),
+    ("google/gemma-3-4b-it", 3.88, None, 139_264 // 34 * 5),
+    ("google/gemma-3-12b-it", 11.8, None, 393_216 // 48 * 8),
+    ("google/gemma-3-27b-it", 27.0, None, 507_904 // 62 * 10),
+    ("openai/gpt-oss-20b", 20.9, 4.2, 24_576),
+    ("openai/gpt-oss-120b", 116.8, 5.7, 36_864),
+    ("zai-org/GLM-4.5", 352.8, 33.6, 376_832),
+    ("zai-org/GLM-4.5-Air", 106.9, 13.4, 188_416),
+    ("MiniMaxAI/MiniMax-M1-80k", 456.1, 48.4, 40_960),
+    ("MiniMaxAI/MiniMax-M2", 228.7, 11.0, 253_952),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", 79.7, 3.9, 24_576),
+    ("Qwen/Qwen3.5-397B-A17B", 397, 17, 30_720),
+    ("deepseek-ai/DeepSeek-V2-Lite", 15.7, 2.66, 31_104),
+    ("deepseek-ai/DeepSeek-V2", 235.7, 21.4, 69_120),
+    ("deepseek-ai/DeepSeek-V3", 671.0, 37.6, 70_272),
+    ("deepseek-ai/DeepSeek-V3.2", 671.9, 38.4, 70_272 + 15_616),
+    ("moonshotai/Kimi-K2-Instruct", 1026, 32.9, 70_272),
+    ("moonshotai/Kimi-K2-Thinking", 1026, 32.9, 70_272),
+    ("zai-org/GLM-5", 743.9, 41.8, 89_856 + 78 * 256),
+    ("zai-org/GLM-5.2", 743.9, 41.8, 89_856 + 21 * 256),
+    ("deepseek-ai/DeepSeek-V4-Flash", 284.3, 13.8, 6_880),
+    ("deepseek-ai/DeepSeek-V4-Pro", 1572.9, 49.7, 9_848),
+    ("moonshotai/Kimi-Linear-48B-A3B-Instruct", 49.1, 3.5, 8_064),
+    ("moonshotai/Kimi-K3", 2785, 105, 27_648),
+    ("MiniMaxAI/MiniMax-M3", None, None, 122_880 + 57 * 256),
+]
+
 
 def as_printed(params: int, printed: str) -> str:
     """``params`` in billions with as many decimals as ``printed``."""
@@ -67,14 +102,35 @@ def test_parameters_and_kv_bytes(
     assert model.kv_bytes_per_token == kv_bytes
 
 
+@pytest.mark.parametrize(("model_id", "total", "active", "state_bytes"), OTHER_KINDS)
+def test_other_kinds(
+    model_id: str, total: float | None, active: float | None, state_bytes: int
+) -> None:
+    model = load_model(model_id)
+    assert model.growing_state_bytes_per_token == state_bytes
+    if total is not None:
+        assert model.total_params / 1e9 == pytest.approx(total, rel=0.005)
+    if active is not None:
+        assert model.active_params / 1e9 == pytest.approx(
+            active, rel=0.025 if active == 17 else 0.015
+        )
+
+
+def test_modules_of_multi_token_prediction_are_counted_only_where_asked_for() -> None:
+    pro = load_model("deepseek-v4-pro")
+    assert pro.params(with_mtp=True).total == pytest.approx(1.60e12, rel=0.005)
+    glm = load_model("glm-4.5")
+    assert 3.5e9 < glm.params(with_mtp=True).total - glm.total_params < 4.5e9
+
+
 def test_every_built_in_model_has_a_row_here() -> None:
-    assert sorted(model_names()) == sorted(row[0] for row in ROWS)
+    assert sorted(model_names()) == sorted(row[0] for row in (*ROWS, *OTHER_KINDS))
 
 
 def test_every_built_in_model_says_how_it_is_known() -> None:
     for name in model_names():
         model = load_model(name)
-        assert model.confidence in ("V,C", "R,C")
+        assert model.confidence in ("V", "V,C", "R,C", "V(part)", "V(part),C")
         assert model.source
 
 
@@ -118,5 +174,4 @@ def test_model_from_file_or_folder(tmp_path: Path) -> None:
     assert by_folder == by_file
     assert isinstance(by_folder, ModelSpec)
     assert by_folder.name == "tiny"
-    assert by_folder.num_key_value_heads == 4
-    assert by_folder.head_dim == 16
+    assert by_folder.mixers == ((Gqa(heads=4, kv_heads=4, head_dim=16), 2),)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.gpu_spec import load_gpu
+from costmodels.layers.moe import distinct_experts
 from costmodels.models import load_model
-from costmodels.operators import distinct_experts, token_operators
+from costmodels.operators import token_operators
 from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.step_seconds import step_seconds
@@ -293,7 +294,7 @@ def test_kv_heads_are_replicated_beyond_their_number() -> None:
     model = load_model("llama-3.1-70b")
     assert shard(model, 8).kv_bytes_per_token * 8 == model.kv_bytes_per_token
     assert shard(model, 16).kv_bytes_per_token == shard(model, 8).kv_bytes_per_token
-    assert shard(model, 16).local.num_key_value_heads == 1
+    assert [mixer.kv_heads for mixer, _ in shard(model, 16).local.mixers] == [1]
 
 
 @pytest.mark.parametrize(

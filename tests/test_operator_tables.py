@@ -347,7 +347,7 @@ def test_a_bundle_prices_the_operators_of_a_step() -> None:
     assert attention_heads(slice_) == Heads(q_heads=16, kv_heads=4, head_dim=128)
     assert [source["label"] for source in tables.sources()] == ["measured"] * 3
     fp8 = replace(GEMM, meta=replace(GEMM.meta, precision=Precision(activations="fp8")))
-    down_fp8 = replace(operators["down"], is_fp8=True)
+    down_fp8 = replace(operators["down"], peak="fp8_flop_per_s", weights="fp8")
     assert tables.seconds(down_fp8, slice_) is None
     priced = operator_tables([GEMM, fp8]).seconds(down_fp8, slice_)
     assert priced is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.evidence import Source
+from costmodels.layers.gqa import Gqa
 from costmodels.operator_tables.lookup import LABELS, Labels, Lookup
 from costmodels.operator_tables.shapes import (
     LOOKUPS,
@@ -20,8 +21,8 @@ from costmodels.operator_tables.shapes import (
     PrefillAttentionTable,
 )
 from costmodels.operator_tables.table import Array, OperatorTable
-from costmodels.operators import Operator
 from costmodels.parallel import RankShard
+from costmodels.work import Operator
 from sim.errors import ScenarioError
 
 # The operators one call of a grouped_gemm table contains; all its time is posted to the first.
@@ -67,19 +68,20 @@ class OperatorTables:
         rows, name = operator.rows, operator.name
         nothing = np.zeros(len(rows)), np.full(len(rows), LABELS[0])
         found: tuple[Array, Labels] | None = None
+        if operator.weights not in _WEIGHTS:
+            return None
         gemm = self.gemm_fp8 if operator.is_fp8 else self.gemm
-        if operator.kind == "gemm" and gemm:
-            inner, outer = weight_shapes(shard)[name]
-            found = gemm.seconds(rows, inner, outer)
+        if operator.matrix and gemm:
+            found = gemm.seconds(rows, *operator.matrix)
         elif name in EXPERT_OPERATORS and self.grouped_gemm:
-            if _is_fp8(self.grouped_gemm.table) != shard.local.is_fp8:
+            if _is_fp8(self.grouped_gemm.table) != _experts_in_fp8(shard):
                 return None
             if name != EXPERT_OPERATORS[0]:
                 return nothing
             experts = expert_shape(shard)
             flops_per_token = 2 * experts.hidden * 2 * experts.inter * experts.top_k / experts.tp
             found = self.grouped_gemm.seconds(operator.flops / flops_per_token, experts)
-        elif name == "attention" and self.decode_attention:
+        elif operator.kind == "attention" and self.decode_attention and covers_attention(shard):
             return nothing
         elif name in _SUMS and self.all_reduce:
             ranks = shard.tensor_parallel_size
@@ -117,37 +119,30 @@ def _is_fp8(table: OperatorTable) -> bool:
     return table.meta.precision.activations == "fp8"
 
 
-def weight_shapes(shard: RankShard) -> dict[str, tuple[int, int]]:
-    """Inner and outer size of each linear layer on one rank, by the operator's name."""
-    local = shard.local
-    hidden, width = local.hidden_size, local.intermediate_size
-    return {
-        "qkv": (hidden, shard.qkv_size),
-        "o": (local.num_attention_heads * local.head_dim, hidden),
-        "gate_up": (hidden, (local.ffn_matrices - 1) * width),
-        "down": (width, hidden),
-        "router": (hidden, local.num_experts),
-        "lm_head": (hidden, local.vocab_size),
-    }
+def _experts_in_fp8(shard: RankShard) -> bool:
+    precision = shard.local.precision
+    return precision.matrix(precision.experts)[1].peak == "fp8_flop_per_s"
 
 
 def expert_shape(shard: RankShard) -> ExpertShape:
     """The experts of one MoE layer of ``shard``."""
-    model = shard.model
+    experts = shard.model.experts
+    assert experts is not None, "asked of an operator of experts alone"
     return ExpertShape(
-        hidden=model.hidden_size,
-        inter=model.moe_intermediate_size,
-        top_k=model.num_experts_per_tok,
-        num_experts=model.num_experts,
+        hidden=experts.latent or shard.model.hidden_size,
+        inter=experts.width,
+        top_k=experts.top_k,
+        num_experts=experts.num_experts,
         tp=shard.tensor_parallel_size,
     )
 
 
+def covers_attention(shard: RankShard) -> bool:
+    """Whether tables of attention are of this model's: grouped-query, the same in every layer."""
+    return [mixer.kind for mixer, _ in shard.local.mixers] == [Gqa.kind]
+
+
 def attention_heads(shard: RankShard) -> Heads:
-    """The attention heads of one rank, without a window."""
-    local = shard.local
-    return Heads(
-        q_heads=local.num_attention_heads,
-        kv_heads=local.num_key_value_heads,
-        head_dim=local.head_dim,
-    )
+    """The attention heads of one rank, without a window (see `covers_attention`)."""
+    local = next(mixer for mixer, _ in shard.local.mixers if isinstance(mixer, Gqa))
+    return Heads(q_heads=local.heads, kv_heads=local.kv_heads, head_dim=local.head_dim)

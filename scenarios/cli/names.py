@@ -6,17 +6,28 @@ from typing import Annotated
 
 import typer
 
+from scenarios.cli.app import check_format
+
 
 def list_names(
     what: Annotated[
         str,
         typer.Argument(help="models, gpus, policies, presets, formats (of traces) or profiles."),
     ],
+    output_format: Annotated[
+        str, typer.Option("--format", help="text, or for models json.")
+    ] = "text",
 ) -> None:
     """List what a scenario can name."""
-    from scenarios.commands import print_names
+    from scenarios.commands import print_models_json, print_names
 
-    print_names(what)
+    check_format(output_format)
+    if output_format == "text":
+        print_names(what)
+    elif what == "models":
+        print_models_json()
+    else:
+        raise typer.BadParameter("json is for models", param_hint="--format")
 
 
 def schema() -> None:

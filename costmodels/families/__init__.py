@@ -1,0 +1,1 @@
+"""Readers of ``config.json``, a function a family; `costmodels.families.table` lists them."""

@@ -1,0 +1,1 @@
+"""Kinds of layers, one file each; `costmodels.layers.kinds` lists them."""

@@ -1,0 +1,74 @@
+"""What one token costs a whole model, by its context: FLOPs by peak, state bytes read.
+
+For ratios between architectures and for checks; a step's time comes from `step_cost`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodels.layers.parts import ContextTerm
+from costmodels.model_spec import ModelSpec
+from costmodels.precision import BF16_PEAK
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenWork:
+    """One decoded token, all layers, unsharded."""
+
+    parameter_flops: float
+    """2 FLOPs a parameter it passes through; the token table is only looked up in."""
+    attention_flops: dict[str, float] = field(default_factory=dict)
+    """By the peak it computes at, a field of `GpuSpec`."""
+    state_bytes: float = 0.0
+    """State read, and written where it is a recurrent one."""
+
+
+def reach(term: ContextTerm, context: int, generated: int = 0) -> int:
+    """Tokens of a context that a term works on."""
+    if term.cap_tokens is None:
+        return context
+    apart = generated if term.keeps_generated else 0
+    return min(context - apart, term.cap_tokens) + apart
+
+
+def decode_token(model: ModelSpec, context: int, generated: int = 0) -> TokenWork:
+    """The work of one token after ``context`` others, ``generated`` of them after the prompt."""
+    lookups = 0 if model.tie_word_embeddings else model.embedding_params
+    flops: dict[str, float] = {}
+    state_bytes = 0.0
+    for mixer, count in model.mixers:
+        work = mixer.attention(model.precision)
+        for term in work.decode:
+            tokens = count * reach(term, context, generated)
+            flops[term.peak] = flops.get(term.peak, 0.0) + term.flops * tokens
+            state_bytes += term.bytes * tokens
+        if work.decode_seq_flops:
+            flops[BF16_PEAK] = flops.get(BF16_PEAK, 0.0) + count * work.decode_seq_flops
+        state_bytes += count * work.decode_seq_bytes
+    return TokenWork(
+        parameter_flops=2.0 * (model.active_params - lookups),
+        attention_flops=flops,
+        state_bytes=state_bytes,
+    )
+
+
+def causal_pairs_clipped(start: int, tokens: int, cap_tokens: int | None) -> int:
+    """Query-key pairs of ``tokens`` new tokens after ``start``, each reaching at most the cap."""
+    last = start + tokens
+    if cap_tokens is None or last <= cap_tokens:
+        return tokens * start + tokens * (tokens + 1) // 2
+    growing = max(0, cap_tokens - start)
+    inside = growing * start + growing * (growing + 1) // 2
+    return inside + (tokens - growing) * cap_tokens
+
+
+def prefill_attention_flops(model: ModelSpec, tokens: int, start: int = 0) -> float:
+    """FLOPs of attention, or of what stands in its place, for a chunk: all layers and peaks."""
+    total = 0.0
+    for mixer, count in model.mixers:
+        work = mixer.attention(model.precision)
+        for term in work.prefill:
+            total += count * term.flops * causal_pairs_clipped(start, tokens, term.cap_tokens)
+        total += count * (work.prefill_token_flops * tokens + work.prefix_flops * start)
+    return total

@@ -1,0 +1,156 @@
+"""One operator of a step, as FLOPs and bytes, and the few shapes operators come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.precision import BF16_PEAK, ModelPrecision, load_format
+
+Array = NDArray[np.float64]
+Kind = Literal["gemm", "grouped_gemm", "elementwise", "attention", "sampling", "all_reduce"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator, at ``n`` batch sizes. All arrays are float64 ``[n]`` and for one call."""
+
+    name: str
+    kind: Kind
+    calls: int
+    """Calls a step."""
+    rows: Array
+    """Rows of the left matrix (a grouped GEMM: rows of one expert)."""
+    flops: Array
+    weight_bytes: Array
+    state_bytes: Array
+    activation_bytes: Array
+    comm_bytes: Array
+    launches: int = 1
+    """Kernels a call: each has its fixed time."""
+    peak: str = BF16_PEAK
+    """The compute peak it runs at, a field of `GpuSpec`."""
+    weights: str = "bfloat16"
+    """The format its matrix is stored in."""
+    matrix: tuple[int, int] | None = None
+    """Inner and outer size of a GEMM's right matrix."""
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether its matrices are multiplied in fp8."""
+        return self.peak == "fp8_flop_per_s"
+
+
+def linear(
+    name: str,
+    calls: int,
+    inner: int,
+    outer: int,
+    rows: Array,
+    precision: ModelPrecision,
+    weights: str,
+    *,
+    copies: int = 1,
+) -> Operator:
+    """A matrix stored in ``weights``: its input may be quantised, its output never is.
+
+    ``copies``: so many such matrices beside each other, each with its own input (grouped heads).
+    """
+    stored, multiplied = precision.matrix(weights)
+    row_bytes = inner * multiplied.moved_bytes + outer * precision.dtype_bytes
+    return operator(
+        name,
+        "gemm",
+        calls,
+        rows,
+        flops=2.0 * copies * inner * outer * rows,
+        # No rows, no call: the weights stay unread.
+        weight_bytes=np.where(rows > 0, copies * inner * outer * stored.moved_bytes, 0.0),
+        activation_bytes=float(copies * row_bytes) * rows,
+        peak=multiplied.peak,
+        weights=stored.name,
+        matrix=(inner, copies * outer),
+    )
+
+
+def plain_gemm(
+    name: str, calls: int, inner: int, outer: int, rows: Array, precision: ModelPrecision
+) -> Operator:
+    """A matrix that is never quantised."""
+    return linear(name, calls, inner, outer, rows, precision, precision.dtype)
+
+
+def elementwise(
+    name: str, calls: int, bytes_per_row: float, rows: Array, launches: int = 1
+) -> Operator:
+    """Kernels that read and write so many bytes a row."""
+    return operator(
+        name,
+        "elementwise",
+        calls,
+        rows,
+        activation_bytes=float(bytes_per_row) * rows,
+        launches=launches,
+    )
+
+
+def all_reduce(name: str, calls: int, bytes_per_row: float, ranks: int, rows: Array) -> Operator:
+    """A sum over all ranks: a ring moves 2 (n - 1) / n of its input over every link."""
+    return operator(
+        name, "all_reduce", calls, rows, comm_bytes=2 * (ranks - 1) / ranks * bytes_per_row * rows
+    )
+
+
+def attention_launch(calls: int, rows: Array, launches: int = 1) -> Operator:
+    """An attention kernel's launch, paid in every step; its work depends on contexts."""
+    return operator("attention", "attention", calls, rows, launches=launches)
+
+
+def converted(calls: int, width: int, rows: Array, precision: ModelPrecision) -> list[Operator]:
+    """What attention puts out, converted for the matrix after it; nothing in 16 bits.
+
+    Norms and activations write the narrow format at once.
+    """
+    _, multiplied = precision.matrix(precision.attention)
+    if multiplied.bits >= 16:
+        return []
+    narrow_bytes = load_format(multiplied.name).bits / 8
+    return [elementwise("quantise", calls, (precision.dtype_bytes + narrow_bytes) * width, rows)]
+
+
+def operator(
+    name: str,
+    kind: Kind,
+    calls: int,
+    rows: Array,
+    *,
+    flops: Array | None = None,
+    weight_bytes: Array | None = None,
+    state_bytes: Array | None = None,
+    activation_bytes: Array | None = None,
+    comm_bytes: Array | None = None,
+    launches: int = 1,
+    peak: str = BF16_PEAK,
+    weights: str = "bfloat16",
+    matrix: tuple[int, int] | None = None,
+) -> Operator:
+    """An operator whose unnamed parts are zero."""
+    none = np.zeros_like(rows)
+    return Operator(
+        name=name,
+        kind=kind,
+        calls=calls,
+        rows=rows,
+        flops=none if flops is None else flops,
+        weight_bytes=none if weight_bytes is None else weight_bytes,
+        state_bytes=none if state_bytes is None else state_bytes,
+        activation_bytes=none if activation_bytes is None else activation_bytes,
+        comm_bytes=none if comm_bytes is None else comm_bytes,
+        launches=launches,
+        peak=peak,
+        weights=weights,
+        matrix=matrix,
+    )
