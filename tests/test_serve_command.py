@@ -405,7 +405,7 @@ def test_ignoring_takes_any_spelling(name: str) -> None:
     [
         ("vllm", "vllm serve", "names no model"),
         ("vllm", "vllm serve meta-llama/Llama-3.1-8", "did you mean meta-llama/Llama-3.1-8B"),
-        ("vllm", "vllm serve deepseek-ai/DeepSeek-R1", "--model PATH_OR_NAME"),
+        ("vllm", "vllm serve nobody/Nothing-70B", "--model PATH_OR_NAME"),
         ("vllm", f"vllm bench serve --model {MODEL}", "starts no vLLM server"),
         ("vllm", SERVE["sglang"], "fleetcast scenario from-sglang"),
         ("sglang", SERVE["vllm"], "fleetcast scenario from-vllm"),
