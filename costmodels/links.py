@@ -90,13 +90,15 @@ def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[
     if fabric is None and near > 1:
         raise ScenarioError(f"{gpu.name} has no known device-to-device link: one rank alone")
     network = _network(gpu, ranks, near) if domains > 1 else 0.0
-    fabric = fabric or network
+    fabric_bytes_per_s = fabric or network
 
     def fabric_s(kind: str, num_bytes: Array) -> Array:
-        return num_bytes / (fabric * links.fabric[f"{kind}_share"])
+        seconds: Array = num_bytes / (fabric_bytes_per_s * links.fabric[f"{kind}_share"])
+        return seconds
 
     def network_s(kind: str, num_bytes: Array) -> Array:
-        return num_bytes / (network * links.network[f"{kind}_share"])
+        seconds: Array = num_bytes / (network * links.network[f"{kind}_share"])
+        return seconds
 
     if operator.kind == "all_reduce":
         # In each domain a reduce-scatter and an all-gather, around an all-reduce between domains.
@@ -106,7 +108,7 @@ def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[
         fixed_s = efficiency.all_reduce_fixed_s + 2 * (near - 1) * efficiency.all_reduce_hop_s
         fixed_s += links.network["gather_fixed_s"]
         fixed_s += 2 * (domains - 1) * links.network["gather_hop_s"]
-        inside_s = inside / (fabric * efficiency.all_reduce_bandwidth)
+        inside_s: Array = inside / (fabric_bytes_per_s * efficiency.all_reduce_bandwidth)
         return fixed_s, inside_s + network_s("gather", between)
     if operator.kind in ("all_gather", "reduce_scatter"):
         fixed_s = links.fabric["gather_fixed_s"] + (near - 1) * links.fabric["gather_hop_s"]
@@ -123,13 +125,13 @@ def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[
             return links.fabric["send_fixed_s"], fabric_s("send", operator.comm_bytes)
         return links.network["send_fixed_s"], network_s("send", operator.comm_bytes)
     kind = f"{exchange.mode}_{operator.name}"
-    inside, between = travelled(exchange, near, domains)
+    by_fabric, by_network = travelled(exchange, near, domains)
     token_bytes = operator.comm_bytes / exchange.copies
     if domains == 1:
-        return links.fabric[f"{kind}_fixed_s"], fabric_s(kind, inside * token_bytes)
+        return links.fabric[f"{kind}_fixed_s"], fabric_s(kind, by_fabric * token_bytes)
     fixed_s = links.network[f"{kind}_fixed_s"]
-    crossing_s = network_s(kind, between * token_bytes)
-    return fixed_s, np.maximum(fabric_s(kind, inside * token_bytes), crossing_s)
+    crossing_s = network_s(kind, by_network * token_bytes)
+    return fixed_s, np.maximum(fabric_s(kind, by_fabric * token_bytes), crossing_s)
 
 
 def travelled(exchange: Exchange, near: int, domains: int) -> tuple[float, float]:

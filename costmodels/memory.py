@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard, valid_sizes
 from costmodels.priced import refuse_unpriced
@@ -48,12 +49,14 @@ def plan_memory(
     block_size: int = 16,
     num_gpu_blocks: int | None = None,
     profile: EngineProfile | None = None,
+    layout: Layout | None = None,
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
-    utilization, but not beyond the device. Raises `ScenarioError`, with the arithmetic, if a number
-    is out of range or the model does not fit.
+    utilization, but not beyond the device. ``layout`` replaces ``tensor_parallel_size``; of a
+    pipeline the rank with most bytes is planned. Raises `ScenarioError`, with the arithmetic, if a
+    number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
@@ -65,7 +68,8 @@ def plan_memory(
         raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
     refuse_unpriced(model)
     profile = profile or load_profile()
-    rank = shard(model, tensor_parallel_size)
+    layout = layout or Layout(tensor_parallel_size=tensor_parallel_size)
+    rank = shard(model, layout)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
     weight_bytes = rank.weight_bytes
     block_bytes = rank.kv_bytes_per_token * block_size
@@ -81,15 +85,15 @@ def plan_memory(
         blocks = max(num_gpu_blocks, 1)
 
         def fits(ranks: int) -> bool:
-            other = shard(model, ranks)
+            other = shard(model, replace(layout, tensor_parallel_size=ranks))
             other_bytes = other.weight_bytes + blocks * block_size * other.kv_bytes_per_token
             other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
             return other_bytes <= limit_bytes
 
-        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE)), None)
+        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, layout)), None)
         raise ScenarioError(
             f"{model.name} does not fit {gpu.name} with tensor_parallel_size "
-            f"{tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
+            f"{layout.tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
             f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
             f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
             f"the smallest tensor_parallel_size that fits: {smallest or 'none'}"
