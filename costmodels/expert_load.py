@@ -169,5 +169,5 @@ def _expected_max(placement: Placement, tokens: float) -> float:
             continue
         trials = tokens * min(top_k, experts)
         chance = min(1.0, tokens * mean / trials)
-        below *= bdtr(np.minimum(at, trials), trials, chance) ** ranks
+        below *= bdtr(np.minimum(at, trials), int(trials), chance) ** ranks
     return float(start + step * (1 - below).sum() - (step - 1) / 2)

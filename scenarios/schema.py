@@ -40,8 +40,7 @@ class EngineOptions(Section):
     )
     data_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1,
-        description="ranks of a replica with requests of their own that share its experts "
-        "(mixtures of experts alone; whole engines side by side: pool.replicas)",
+        description="ranks of a replica with requests of their own that share its experts",
     )
     enable_expert_parallel: bool = Field(
         False, description="experts whole on ranks, instead of a slice of each on every rank"
@@ -83,11 +82,10 @@ class EngineOptions(Section):
     )
     max_num_batched_tokens: Tokens | None = Field(
         None,
-        description="tokens a step, of each rank; None: the engine's default for the GPU",
+        description="tokens a step, a rank; None: the engine's default for the GPU",
     )
     max_num_seqs: Tokens | None = Field(
-        None,
-        description="requests running at once, of each rank; None: the engine's default for the GPU",
+        None, description="requests running at once, a rank; None: the engine's default for the GPU"
     )
     max_model_len: Tokens | None = Field(
         None, description="longest prompt + output; None: the model's, or what the KV pool holds"
