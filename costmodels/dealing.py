@@ -36,6 +36,8 @@ class Dealt(NamedTuple):
     """Of that micro-batch; of the whole rank where halves overlap: they are sampled together."""
     mean_tokens: int
     """Tokens a rank, over all that share experts: index of the group's tables."""
+    sampling: int = 1
+    """Micro-batches with logits."""
     halves: bool = False
     drain: int = 0
     """Micro-batches that the last chunk of a prompt still waits for behind the first."""
@@ -49,6 +51,7 @@ class DealtColumns(NamedTuple):
     """Of the shape: decodes and prefill."""
     logits: Int64
     mean_tokens: Int64
+    sampling: Int64
     halves: NDArray[np.bool_]
     drain: Int64
 
@@ -58,7 +61,9 @@ def deal(shape: StepShape, layout: Layout, limits: Limits) -> Dealt:
     whole = _deal(shape, layout, limits, layout.pipeline_parallel_size)
     if not layout.enable_dbo or whole.shape.num_tokens < _least(layout, shape.prefill_tokens > 0):
         return whole
-    return _deal(shape, layout, limits, 2)._replace(logits=whole.logits, halves=True)
+    return _deal(shape, layout, limits, 2)._replace(
+        logits=whole.logits, sampling=whole.sampling, halves=True
+    )
 
 
 def deal_columns(columns: Mapping[str, Array], layout: Layout, limits: Limits) -> DealtColumns:
@@ -79,6 +84,7 @@ def deal_columns(columns: Mapping[str, Array], layout: Layout, limits: Limits) -
         tokens=np.where(halved, half.tokens, whole.tokens),
         logits=whole.logits,
         mean_tokens=np.where(halved, half.mean_tokens, whole.mean_tokens),
+        sampling=whole.sampling,
         halves=halved,
         drain=whole.drain,
     )
@@ -109,7 +115,7 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     logits = _ceil(decode_logits, ways) + _ceil(shape.logits - decode_logits, ways)
     everywhere = _ceil(shape.decode_seqs, micro_batches) + min(shape.prefill_tokens, ranks * tokens)
     mean = _ceil(everywhere, ranks)
-    if own.num_tokens <= limits.largest_graph:
+    if not shape.prefill_tokens and own.num_tokens <= limits.largest_graph:
         mean = own.num_tokens  # ranks replay the same graph, padded to the busiest of them
     drain = 0
     if micro_batches > 1 and not layout.enable_dbo and shape.logits > shape.decode_seqs:
@@ -120,6 +126,7 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
         shape=own,
         logits=min(logits, limits.max_num_seqs),
         mean_tokens=min(mean, limits.max_num_batched_tokens),
+        sampling=min(micro_batches, shape.logits),
         drain=drain,
     )
 
@@ -166,7 +173,7 @@ def _deal_columns(
     logits = np.ceil(decode_logits / ways) + np.ceil((all_logits - decode_logits) / ways)
     everywhere = np.ceil(seqs / micro_batches) + np.minimum(prefill_tokens, ranks * tokens)
     mean = np.ceil(everywhere / ranks)
-    mean = np.where(decodes + tokens <= limits.largest_graph, decodes + tokens, mean)
+    mean = np.where((prefill_tokens == 0) & (decodes <= limits.largest_graph), decodes, mean)
     drain = np.zeros_like(decodes)
     if micro_batches > 1 and not layout.enable_dbo:
         chunks = np.ceil(prefill_tokens / limits.max_num_batched_tokens)
@@ -178,6 +185,7 @@ def _deal_columns(
         tokens=(decodes + tokens).astype(np.int64),
         logits=np.minimum(logits, limits.max_num_seqs).astype(np.int64),
         mean_tokens=np.minimum(mean, limits.max_num_batched_tokens).astype(np.int64),
+        sampling=np.minimum(all_logits, micro_batches).astype(np.int64),
         halves=np.zeros(len(decodes), bool),
         drain=drain.astype(np.int64),
     )

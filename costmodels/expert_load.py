@@ -135,13 +135,8 @@ def busiest_rank(placement: Placement, tokens: Array) -> BusiestRank:
     rows = np.where(tokens > 0, imbalance * mean * tokens, 0.0)
     # As many tokens as would give the rank with the largest mean that many copies.
     reached = rows / means[worst]
-    with np.errstate(divide="ignore"):
-        missed = np.log1p(-np.minimum(chances, 1.0))
-    counts = Counter(missed.tolist())
-    experts = sum(
-        (n * -np.expm1(np.where(reached > 0, reached * log, 0.0)) for log, n in counts.items()),
-        np.zeros_like(rows),
-    )
+    missed = Counter(np.log1p(-np.minimum(chances, 1 - 1e-12)).tolist())
+    experts = sum((n * -np.expm1(reached * log) for log, n in missed.items()), np.zeros_like(rows))
     return BusiestRank(
         rows=rows,
         experts=np.minimum(experts, rows),
@@ -170,4 +165,5 @@ def _expected_max(placement: Placement, tokens: float) -> float:
         trials = tokens * min(top_k, experts)
         chance = min(1.0, tokens * mean / trials)
         below *= bdtr(np.minimum(at, trials), int(trials), chance) ** ranks
-    return float(start + step * (1 - below).sum() - (step - 1) / 2)
+    largest = tokens * min(top_k, placement.most_experts)
+    return min(float(start + step * (1 - below).sum() - (step - 1) / 2), largest)

@@ -154,7 +154,9 @@ class GroupStepCost:
         if stages == 1:
             return layers_ns + head_ns
         num, den = stages * self.shard.stage_layers, self.shard.model.num_layers
-        round_ns = layers_ns * num // den + stages * head_ns + (stages - 1) * self.send_ns[tokens]
+        round_ns = (
+            layers_ns * num // den + dealt.sampling * head_ns + (stages - 1) * self.send_ns[tokens]
+        )
         return round_ns * (stages + dealt.drain) // stages
 
     def _whole_launch_ns(self, launch_ns: int, dealt: Dealt) -> int:
@@ -180,13 +182,17 @@ class GroupStepCost:
             post_operator(seconds, operator, mean, decodes)
         self._overlap(seconds, dealt.halves, tokens)
         logits = dealt.logits
-        decode_logits = np.minimum(own["decode_seqs"].astype(np.int64), logits)
+        # Halves are sampled together: the logits are of both.
+        sampled = own["decode_seqs"].astype(np.int64) * np.where(dealt.halves, 2, 1)
+        decode_logits = np.where(own["prefill_tokens"] > 0, np.minimum(sampled, logits), logits)
         stages, shard = self.layout.pipeline_parallel_size, self.shard
         for account in seconds:
             seconds[account] = seconds[account] * float(stages * shard.stage_share)
+        heads = {account: np.zeros(len(logits)) for account in seconds}
         for operator in self.rank.tables.by_logits:
-            for _ in range(stages):
-                post_operator(seconds, operator, logits, decode_logits)
+            post_operator(heads, operator, logits, decode_logits)
+        for account, values in heads.items():
+            seconds[account] = seconds[account] + values * dealt.sampling
         if stages > 1:
             seconds[accounts.COMMUNICATION] += (stages - 1) * self.send.total_s[tokens]
             drained = 1 + dealt.drain / stages

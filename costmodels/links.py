@@ -106,9 +106,11 @@ def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[
         inside = 2 * (near - 1) / near * whole
         between = 2 * (domains - 1) / domains * whole / near
         fixed_s = efficiency.all_reduce_fixed_s + 2 * (near - 1) * efficiency.all_reduce_hop_s
+        inside_s: Array = inside / (fabric_bytes_per_s * efficiency.all_reduce_bandwidth)
+        if domains == 1:
+            return fixed_s, inside_s
         fixed_s += links.network["gather_fixed_s"]
         fixed_s += 2 * (domains - 1) * links.network["gather_hop_s"]
-        inside_s: Array = inside / (fabric_bytes_per_s * efficiency.all_reduce_bandwidth)
         return fixed_s, inside_s + network_s("gather", between)
     if operator.kind in ("all_gather", "reduce_scatter"):
         fixed_s = links.fabric["gather_fixed_s"] + (near - 1) * links.fabric["gather_hop_s"]

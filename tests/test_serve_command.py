@@ -631,4 +631,4 @@ def test_a_file_is_written_beside_its_trace(
 def test_refusals_exit_with_2() -> None:
     result = run("from-vllm", f"{SERVE['vllm']} -dcp 2")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--ignore pp" in result.stderr
+    assert "--ignore dcp" in result.stderr
