@@ -101,13 +101,16 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     ways = ranks * micro_batches
     decodes = _ceil(shape.decode_seqs, ways)
     prompts = _ceil(shape.prefill_seqs, ways)
-    tokens = 0
+    tokens, share = 0, (0, 1)
     if shape.prefill_tokens:
         tokens = _ceil(shape.prefill_tokens * prompts, shape.prefill_seqs)
-        tokens = max(1, min(tokens, limits.max_num_batched_tokens - decodes))
+        room = max(1, limits.max_num_batched_tokens - decodes)
+        # Contexts go with sequences; beyond the room there is, with the tokens in it.
+        share = (room, shape.prefill_tokens) if tokens > room else (prompts, shape.prefill_seqs)
+        tokens = min(tokens, room)
     own = StepShape(
         **{
-            name: _part(name, value, shape, (decodes, tokens, prompts))
+            name: _part(name, value, shape, (decodes, tokens, prompts), share)
             for name, value in shape._asdict().items()
         }
     )
@@ -131,7 +134,9 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     )
 
 
-def _part(name: str, value: int, shape: StepShape, own: tuple[int, int, int]) -> int:
+def _part(
+    name: str, value: int, shape: StepShape, own: tuple[int, int, int], share: tuple[int, int]
+) -> int:
     """A rank's and micro-batch's part of one sum of the step.
 
     Decode sums are rounded down: a context that has grown by a token then is longer by one here.
@@ -147,7 +152,7 @@ def _part(name: str, value: int, shape: StepShape, own: tuple[int, int, int]) ->
         return prompts
     if name == "prefill_tokens":
         return tokens
-    return _ceil(value * tokens, shape.prefill_tokens) if shape.prefill_tokens else 0
+    return _ceil(value * share[0], share[1])
 
 
 def _deal_columns(
@@ -159,10 +164,11 @@ def _deal_columns(
     prefill_tokens, all_logits = columns["prefill_tokens"], columns["logits"]
     decodes, prompts = np.ceil(seqs / ways), np.ceil(prefills / ways)
     tokens = np.ceil(prefill_tokens * prompts / np.maximum(prefills, 1))
-    tokens = np.minimum(tokens, limits.max_num_batched_tokens - decodes)
-    tokens = np.where(prefill_tokens > 0, np.maximum(tokens, 1), 0.0)
+    room = np.maximum(limits.max_num_batched_tokens - decodes, 1)
+    by_tokens, by_seqs = room / np.maximum(prefill_tokens, 1), prompts / np.maximum(prefills, 1)
+    prefill_share = np.where(tokens > room, by_tokens, by_seqs)
+    tokens = np.minimum(tokens, room)
     decode_share = decodes / np.maximum(seqs, 1)
-    prefill_share = tokens / np.maximum(prefill_tokens, 1)
     own = {"decode_seqs": decodes, "prefill_seqs": prompts, "prefill_tokens": tokens}
     shape = {
         name: own.get(name, values * (decode_share if name.startswith("decode") else prefill_share))

@@ -8,7 +8,7 @@ from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.parallel import RankShard, shard, valid_sizes
+from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
 from costmodels.priced import refuse_unpriced
 from sim.errors import ScenarioError
 
@@ -92,8 +92,8 @@ def plan_memory(
 
         smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, layout)), None)
         raise ScenarioError(
-            f"{model.name} does not fit {gpu.name} with tensor_parallel_size "
-            f"{layout.tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
+            f"{model.name} does not fit {gpu.name} with {sizes_text(layout)}: "
+            f"{weight_bytes / _GB:.2f} GB weights + "
             f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
             f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
             f"the smallest tensor_parallel_size that fits: {smallest or 'none'}"

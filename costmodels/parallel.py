@@ -93,7 +93,7 @@ def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
         local = _local(model, layout)
     except ScenarioError as problem:
         raise ScenarioError(
-            f"{_sizes(layout)} does not fit {model.name}: {problem}; "
+            f"{sizes_text(layout)} does not fit {model.name}: {problem}; "
             f"sizes that do: {', '.join(map(str, valid_sizes(model, 2 * ranks, layout)))}"
         ) from None
     return RankShard(model=model, layout=layout, local=local)
@@ -117,11 +117,15 @@ def _divides(model: ModelSpec, ranks: int, layout: Layout) -> bool:
     return True
 
 
-def _sizes(layout: Layout) -> str:
+def sizes_text(layout: Layout) -> str:
+    """Its sizes, those above 1 of the others beside tensor_parallel_size."""
     sizes = f"tensor_parallel_size {layout.tensor_parallel_size}"
-    if layout.data_parallel_size > 1:
-        sizes += f" with data_parallel_size {layout.data_parallel_size}"
-    return sizes
+    others = [
+        f"{name} {size}"
+        for name in ("pipeline_parallel_size", "data_parallel_size")
+        if (size := getattr(layout, name)) > 1
+    ]
+    return f"{sizes} (with {', '.join(others)})" if others else sizes
 
 
 def _local(model: ModelSpec, layout: Layout) -> ModelSpec:

@@ -123,13 +123,20 @@ def system_text(summary: Summary) -> str:
     return " on ".join(part for part in (model, hardware) if part) or "unnamed system"
 
 
+_LAYOUT = (
+    ("replicas", "replicas"),
+    ("tensor_parallel_size", "TP"),
+    ("pipeline_parallel_size", "PP"),
+    ("data_parallel_size", "DP"),
+    ("expert_parallel_size", "EP"),
+)
+
+
 def conditions_text(summary: Summary) -> str:
     """Conditions and evidence on one line, for the foot of the terminal summary."""
     conditions = section(summary, "conditions")
     layout = [
-        f"{label} {conditions[key]}"
-        for key, label in (("replicas", "replicas"), ("tensor_parallel_size", "TP"))
-        if is_number(conditions.get(key))
+        f"{label} {conditions[key]}" for key, label in _LAYOUT if is_number(conditions.get(key))
     ]
     policies = [str(conditions[key]) for key in ("scheduler", "router") if conditions.get(key)]
     cost_model = conditions.get("cost_model")

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodels.efficiency import FittedRange
 from costmodels.evidence import LABELS
+from costmodels.layout import Layout
 from scenarios import __version__
 from scenarios.build import Build
 from scenarios.class_facts import class_facts, slo_facts
@@ -81,9 +82,7 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
         "gpus": scenario.pool.replicas * build.layout.gpus,
         "replicas": scenario.pool.replicas,
         "tensor_parallel_size": build.layout.tensor_parallel_size,
-        "pipeline_parallel_size": build.layout.pipeline_parallel_size,
-        "data_parallel_size": build.layout.data_parallel_size,
-        "enable_expert_parallel": build.layout.enable_expert_parallel,
+        **_parallel_conditions(build.layout),
         "engine": scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),
@@ -96,6 +95,16 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
         "replications": scenario.replications if scenario.replications > 1 else None,
         "slo": scenario.slo.model_dump(),
         "notes": notes,
+    }
+
+
+def _parallel_conditions(layout: Layout) -> dict[str, Any]:
+    """What a replica has beside tensor parallelism; None where it has nothing of the kind."""
+    stages, ranks = layout.pipeline_parallel_size, layout.data_parallel_size
+    return {
+        "pipeline_parallel_size": stages if stages > 1 else None,
+        "data_parallel_size": ranks if ranks > 1 else None,
+        "expert_parallel_size": layout.expert_ranks if layout.enable_expert_parallel else None,
     }
 
 
