@@ -94,7 +94,7 @@ def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
     except ScenarioError as problem:
         raise ScenarioError(
             f"{sizes_text(layout)} does not fit {model.name}: {problem}; "
-            f"sizes that do: {', '.join(map(str, valid_sizes(model, 2 * ranks, layout)))}"
+            f"sizes that do: {', '.join(map(str, valid_sizes(model, 2 * ranks, layout))) or 'none'}"
         ) from None
     return RankShard(model=model, layout=layout, local=local)
 
