@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from reports.page import write_page
+from reports.run.page import write_page
 from scenarios.load import load_scenario
 from scenarios.simulate import simulate
 from scenarios.validation.command import run_validate
