@@ -12,6 +12,8 @@ from sim.accounts import TIME_ACCOUNTS
 
 _LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "unfinished": "finishing"}
 
+_MOSTLY = 0.6  # of the time at the capacity, for it to be less a matter of load than of the system
+
 # How a request waits or works in each account, for a sentence about one metric.
 _PHRASES = {
     "admission_queue": "requests wait for a place in the batch",
@@ -92,11 +94,12 @@ def _accounts(at: Row, light: Row, metric: str) -> list[dict[str, Any]]:
 
 
 def _cause(accounts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The account that grew most since light load; the largest where the load is light already."""
+    """The account that grew most since light load; the largest where most was there already."""
     if not accounts:
         return None
-    grown = max(accounts, key=lambda row: row["growth_s"])
-    return grown if grown["growth_s"] > 0 else max(accounts, key=lambda row: row["seconds"])
+    total_s, light_s = (sum(row[name] for row in accounts) for name in ("seconds", "light_seconds"))
+    by = "growth_s" if light_s < _MOSTLY * total_s else "seconds"
+    return max(accounts, key=lambda row: float(row[by]))
 
 
 def _head(metric: str, share: float | None, targets: dict[str, float]) -> str:

@@ -15,8 +15,8 @@ from costmodels.step_cost import RooflineStepCost
 from costmodels.uncertainty import host_time_error, step_time_error
 from scenarios.capacity.plan import BLOCKS, Counting, RunPlan
 from scenarios.capacity.samples import Tally
-from scenarios.classes import class_slos
 from scenarios.simulate import RunResult
+from scenarios.workload.classes import class_slos
 from sim.accounts import TIME_ACCOUNTS
 from sim.clock import to_ns
 from sim.cluster import RunLog, run_cluster

@@ -13,8 +13,8 @@ from scenarios.capacity.pilot import Pilot
 from scenarios.capacity.question import Question
 from scenarios.capacity.runs import Runs
 from scenarios.capacity.search import Found
-from scenarios.classes import class_slos
 from scenarios.schema import Scenario
+from scenarios.workload.classes import class_slos
 
 SCHEMA = "fleetcast.capacity/1"
 _CLOSE = 0.85  # of saturation
