@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from reports.perfetto.events import Int64, whole_ns
 from reports.perfetto import events as trace
+from reports.perfetto.events import Int64, whole_ns
 from reports.perfetto.steps import EngineSteps
 
 if TYPE_CHECKING:

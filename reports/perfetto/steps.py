@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.perfetto.events import Int64, whole_ns
 from reports.perfetto import events as trace
+from reports.perfetto.events import Int64, whole_ns
 
 if TYPE_CHECKING:
     import pandas as pd

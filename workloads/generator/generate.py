@@ -35,10 +35,10 @@ class _Contents:
 def generate(spec: GeneratorSpec, seed: int) -> RequestTable:
     """Draw the workload. The same spec and seed give the same table.
 
-    Every quantity has a stream of the seed to itself: changing one leaves the others alone, and
-    the first m requests of a longer run are the shorter run. Requests stand in the order of their
-    nominal times (see `workloads.generator.timeline`), which are the earliest possible ones of turns
-    that wait for an answer. Raises ScenarioError for a negative seed.
+    Every quantity has a stream of the seed to itself: changing one leaves the others alone, and the
+    first m requests of a longer run are the shorter run. Requests stand in the order of their
+    nominal times (see `workloads.generator.timeline`), which are the earliest possible ones of
+    turns that wait for an answer. Raises ScenarioError for a negative seed.
     """
     timeline = draw_timeline(spec, seed)
     contents = _draw_contents(spec, timeline, seed)
