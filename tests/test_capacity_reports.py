@@ -12,19 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from reports.capacity_facts import (
-    account_rows,
-    certainty,
-    curve_rows,
-    headline,
-    is_capacity,
-    read_capacity,
-    share_text,
-    wanted_lines,
-)
-from reports.capacity_figures import draw_capacity
-from reports.capacity_page import render_capacity, write_capacity_page
-from reports.capacity_text import print_capacity
+from reports.capacity.answer import certainty, headline, wanted_lines
+from reports.capacity.facts import account_rows, curve_rows, is_capacity, read_capacity
+from reports.capacity.figures import draw_capacity
+from reports.capacity.page import render_capacity, write_capacity_page
+from reports.capacity.text import print_capacity
+from reports.capacity.words import share_text
 from scenarios.capacity.find import find_capacity
 from scenarios.capacity.question import Question
 from scenarios.load import parse_scenario
@@ -109,7 +102,7 @@ def test_wanted_replicas(content: dict[str, Any]) -> None:
         {"replicas": 9, "attainment": 0.7, "interval": [0.6, 0.8], "stable": False, "kept": False}
     ]
     assert wanted_lines(checked)[1] == (
-        "Simulated: 9 replicas cannot keep up and miss it, 70% (60% to 80%)."
+        "Simulated: 9 replicas cannot keep up, 70% of requests (60% to 80%)."
     )
 
 
@@ -164,3 +157,6 @@ def test_a_folder_is_read_or_refused(content: dict[str, Any], tmp_path: Path) ->
     (tmp_path / "scenario.yaml").write_text("model: llama-3.1-8b\n")
     assert is_capacity(tmp_path)
     assert write_capacity_page(tmp_path).name == "capacity.html"
+    (tmp_path / "capacity.json").write_text(json.dumps(content | {"answer": {}}))
+    with pytest.raises(ScenarioError, match="lacks '"):
+        write_capacity_page(tmp_path)

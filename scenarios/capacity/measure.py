@@ -42,8 +42,9 @@ class RunFacts:
     missed: int
     """Measured requests that were not good."""
     missed_by: dict[str, int]
-    """Metric with a target -> measured requests that missed it; ``unfinished``: that never ended,
-    or were rejected."""
+    """Metric with a target -> finished requests that missed it; ``unfinished``: requests that
+    were rejected or never ended."""
+    reject_reasons: dict[str, int]
     latency_s: dict[str, dict[str, float]]
     """Metric -> ``p50``, ``p90``, ``p99`` and ``mean`` over measured requests that finished."""
     accounts_s: dict[str, dict[str, dict[str, float]]]
@@ -67,12 +68,14 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
     counted = _counted(metrics, counting)
     window = _window(metrics, counted)
     limit = result.summary["saturation"] or {}
-    missed_by = {name: int((counted & ~met).sum()) for name, met in metrics.met.items()}
+    finished = counted & metrics.finished
+    missed_by = {name: int((finished & ~met).sum()) for name, met in metrics.met.items()}
     return RunFacts(
         tally=_tally(log, metrics, counted),
         requests=int(counted.sum()),
         missed=int((counted & ~metrics.good).sum()),
         missed_by=missed_by | {"unfinished": int((counted & ~metrics.finished).sum())},
+        reject_reasons=result.summary["requests"]["reject_reasons"],
         latency_s={name: _latency(metrics, counted, name) for name in LATENCIES},
         accounts_s=_accounts(result, counted, 1 - plan.attainment),
         state=_state(log, metrics, counted, window),

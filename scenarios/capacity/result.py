@@ -214,7 +214,7 @@ def _warnings(value: dict[str, Any], found: Found, runs: Runs) -> list[dict[str,
             )
         )
     lost = value["binding"]["missed_by"].get("unfinished", 0.0)
-    if lost > 0.05:
+    if 0.05 < lost <= 0.5:
         warnings.append(
             _warning(
                 "unfinished",

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports.capacity_facts import (
-    Content,
+from reports.capacity.answer import certainty, distance, heading, headline, wanted_lines
+from reports.capacity.facts import (
     account_rows,
     account_total,
-    amount,
-    certainty,
     curve_metrics,
     curve_rows,
-    distance,
-    heading,
-    headline,
     is_light,
-    level_text,
     miss_rows,
     read_capacity,
-    share_text,
     state_rows,
     tail_text,
-    wanted_lines,
 )
-from reports.capacity_figures import draw_capacity
+from reports.capacity.figures import draw_capacity
+from reports.capacity.words import Content, amount, level_text, share_text
 from reports.parts import Cell, Column, Tile
 from reports.templates import render_page
 from reports.words import LATENCY_LABELS, duration, sentence, significant, target, whole_percent
+from sim.errors import ScenarioError
 
 
 def write_capacity_page(folder: Path | str) -> Path:
@@ -41,7 +35,13 @@ def write_capacity_page(folder: Path | str) -> Path:
     folder = Path(folder)
     content = read_capacity(folder)
     page = folder / "capacity.html"
-    page.write_text(render_capacity(content, read_scenario(folder)), encoding="utf-8")
+    try:
+        text = render_capacity(content, read_scenario(folder))
+    except KeyError as error:
+        raise ScenarioError(
+            f"{folder / 'capacity.json'}: lacks {error}; run `fleetcast capacity` again"
+        ) from None
+    page.write_text(text, encoding="utf-8")
     return page
 
 
@@ -50,7 +50,7 @@ def render_capacity(content: Content, scenario_yaml: str) -> str:
     binding = content["binding"]
     found = content["answer"]["capacity"] is not None
     return render_page(
-        "capacity.html.j2",
+        "capacity/page.html.j2",
         plots=draw_capacity(content),
         title=f"{heading(content)}: capacity",
         eyebrow="Capacity",
@@ -89,13 +89,8 @@ def _tiles(content: Content) -> list[Tile]:
     tiles = []
     if answer["capacity"] is not None:
         low, high = (level_text(content, x) for x in answer["interval"])
-        tiles.append(
-            Tile(
-                "Capacity",
-                level_text(content, answer["capacity"]),
-                f"{question['unit']}, {low} to {high}",
-            )
-        )
+        note = question["unit"] if low == high else f"{question['unit']}, {low} to {high}"
+        tiles.append(Tile("Capacity", level_text(content, answer["capacity"]), note))
         if answer["gpus"] > 1:
             tiles.append(Tile("A GPU", significant(answer["per_gpu"]), question["unit"]))
         if answer["of_saturation"]:
@@ -104,7 +99,8 @@ def _tiles(content: Content) -> list[Tile]:
     if content["wanted"]:
         wanted = content["wanted"]
         note = f"for {amount(content, wanted['level'])}"
-        tiles.append(Tile("Replicas", f"{wanted['replicas']:,}", note))
+        replicas = wanted["simulated_replicas"] or wanted["replicas"]
+        tiles.append(Tile("Replicas", f"{replicas:,}", note))
     for name in curve_metrics(content):
         value = binding["latency_s"].get(name, {}).get("p99")
         aim = question["targets"].get(name)
@@ -131,7 +127,12 @@ def _curve_columns(content: Content) -> list[Column]:
         columns.append(Column("Of saturation", "n"))
     columns += [Column("Attainment", "n"), Column("95%", "n")]
     columns += [Column(f"{LATENCY_LABELS[name]} p99", "n") for name in curve_metrics(content)]
-    return [*columns, Column("Runs", "n"), Column("Queue", "over")]
+    columns.append(Column("Runs", "n"))
+    return [*columns, Column("Queue", "over")] if _grows(content) else columns
+
+
+def _grows(content: Content) -> bool:
+    return any(row.grows for row in curve_rows(content))
 
 
 def _curve_cells(content: Content) -> list[list[str | Cell]]:
@@ -142,7 +143,8 @@ def _curve_cells(content: Content) -> list[list[str | Cell]]:
             row.level,
             *([row.load] if has_load else []),
             Cell(row.attainment, row.tone),
-            *(row.interval, *row.latencies, row.runs, row.grows),
+            *(row.interval, *row.latencies, row.runs),
+            *([row.grows] if _grows(content) else []),
         ]
         for row in rows
     ]

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.capacity_facts import (
-    Content,
+from reports.capacity.answer import certainty, distance, heading, headline, wanted_lines
+from reports.capacity.facts import (
     account_rows,
     account_total,
-    amount,
-    certainty,
     curve_metrics,
     curve_rows,
-    distance,
-    heading,
-    headline,
     is_light,
-    level_text,
     miss_rows,
     state_rows,
     tail_text,
-    wanted_lines,
 )
+from reports.capacity.words import Content, amount, level_text
 from reports.screen import MAX_WIDTH, Screen
 from reports.words import LATENCY_LABELS, sentence
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reports.capacity.words import Content, level_text, share_text
 from reports.words import (
     LATENCY_LABELS,
     MISSING,
@@ -14,13 +15,11 @@ from reports.words import (
     is_number,
     percent,
     significant,
-    target,
     whole_percent,
 )
 from sim.errors import ScenarioError
 
 SCHEMA = "fleetcast.capacity/1"
-Content = dict[str, Any]
 
 
 class CurveRow(NamedTuple):
@@ -56,98 +55,6 @@ def read_capacity(folder: Path | str) -> Content:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise ScenarioError(f"{path}: not of schema {SCHEMA!r}; run `fleetcast capacity` again")
     return content
-
-
-def heading(content: Content) -> str:
-    """Which system it is about."""
-    conditions = content["conditions"]
-    return (
-        f"{conditions['model']} on {conditions['gpus']} \N{MULTIPLICATION SIGN} {conditions['gpu']}"
-    )
-
-
-def headline(content: Content) -> str:
-    """The answer in one sentence."""
-    question, answer, rows = content["question"], content["answer"], content["curve"]
-    wanted = question["attainment"]
-    slo = f"the SLO ({targets_text(content)})" if question["targets"] else ""
-    limit = answer["limit"]
-    if limit == "none met":
-        met = percent(rows[0]["attainment"] or 0.0)
-        return (
-            f"No load keeps {share_text(wanted)} of requests within {slo}: at "
-            f"{amount(content, rows[0]['level'])}, the lightest tried, {met} are."
-        )
-    if limit == "none found":
-        return (
-            f"No limit was found: at {amount(content, answer['at_least'])}, the most tried, "
-            f"{percent(rows[-1]['attainment'] or 0.0)} of requests meet {slo}."
-        )
-    most = amount(content, answer["capacity"])
-    if wanted is None:
-        return f"Up to {most} the queue stays; beyond, it grows for as long as requests come."
-    if limit == "stability":
-        return (
-            f"Up to {most}: there {share_text(wanted)} of requests still meet {slo}; beyond, the "
-            "queue grows for as long as requests come."
-        )
-    return f"Up to {most}, {share_text(wanted)} of requests meet {slo}."
-
-
-def certainty(content: Content) -> str:
-    """How sure the answer is; empty where there is no capacity."""
-    answer = content["answer"]
-    if answer["capacity"] is None:
-        return ""
-    low, high = (level_text(content, x) for x in answer["interval"])
-    if answer["fixed"]:
-        parts = [f"For these requests; {low} to {high} as parts of the trace differ (95%)"]
-    else:
-        parts = [f"{low} to {high} by sampling (95%, ±{_plus_minus(answer['precision'])})"]
-    if answer["model_error"]:
-        low, high = (level_text(content, x) for x in answer["model_error"]["interval"])
-        parts.append(f"{low} to {high} by what the model may be off (90%)")
-    return f"{'; '.join(parts)}."
-
-
-def distance(content: Content) -> str:
-    """How far the capacity is from saturation, and what it is a GPU."""
-    answer, parts = content["answer"], []
-    if answer["capacity"] is None:
-        return ""
-    if is_number(answer["of_saturation"]):
-        parts.append(
-            f"{whole_percent(answer['of_saturation'])} of saturation "
-            f"({significant(answer['saturation_per_s'])} requests/s)"
-        )
-    if answer["gpus"] > 1:
-        parts.append(f"{significant(answer['per_gpu'])} {content['question']['unit']} a GPU")
-    return f"That is {'; '.join(parts)}." if parts else ""
-
-
-def wanted_lines(content: Content) -> list[str]:
-    """What a wanted load needs, and what simulating it said."""
-    wanted = content["wanted"]
-    if not wanted:
-        return []
-    needs = (
-        f"{wanted['level']:g} {content['question']['unit']} need {_replicas(wanted['replicas'])}"
-    )
-    if wanted["gpus"] != wanted["replicas"]:
-        needs += f" ({wanted['gpus']:,} GPUs)"
-    if wanted["replicas_at_interval"] > wanted["replicas"]:
-        needs += f", or {wanted['replicas_at_interval']:,} at the interval's low end"
-    lines = [f"{needs}, if {wanted['assumes']}."]
-    for check in wanted["checks"]:
-        says = "keep" if check["kept"] else "miss"
-        if not check["stable"]:
-            says = "cannot keep up and miss"
-        low, high = (share_text(x) for x in check["interval"])
-        lines.append(
-            f"Simulated: {_replicas(check['replicas'])} {says} it, "
-            f"{share_text(check['attainment'])} ({low} to {high})."
-        )
-    return lines
 
 
 def curve_metrics(content: Content) -> list[str]:
@@ -260,43 +167,9 @@ def miss_rows(content: Content) -> list[tuple[str, str]]:
     return [(labels[name], percent(shares[name])) for name in names if shares[name]]
 
 
-def targets_text(content: Content) -> str:
-    """``TTFT ≤ 500 ms, TPOT ≤ 20 ms``."""
-    targets = content["question"]["targets"]
-    return ", ".join(f"{LATENCY_LABELS[name]} ≤ {target(value)}" for name, value in targets.items())
-
-
-def amount(content: Content, level: float) -> str:
-    """A load with its unit."""
-    return f"{level_text(content, level)} {content['question']['unit']}"
-
-
-def level_text(content: Content, level: float) -> str:
-    """A load without its unit: whole users, or a rate in three digits."""
-    if content["question"]["vary"] in ("users", "max_concurrency"):
-        return f"{level:,.0f}"
-    return significant(level)
-
-
-def share_text(share: float) -> str:
-    """A share in the digits an SLO needs: 99%, 98.84%, 99.9%."""
-    if share in (0, 1):
-        return f"{share:.0%}"
-    text = f"{min(max(share * 100, 0.01), 99.99):.2f}".rstrip("0").rstrip(".")
-    return f"{text}%"
-
-
-def _plus_minus(precision: float) -> str:
-    return f"{precision:.1%}" if precision >= 0.0005 else "0%"
-
-
 def _held(count: float) -> str:
     """A mean number of requests; hundredths of one say nothing."""
     return significant(count) if count >= 0.05 else "0"
-
-
-def _replicas(count: int) -> str:
-    return "1 replica" if count == 1 else f"{count:,} replicas"
 
 
 def _total(accounts: list[dict[str, Any]]) -> float:
