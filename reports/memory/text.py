@@ -25,7 +25,8 @@ def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None
     source = facts["evidence"]
     screen.say(
         f"{facts['model']} on {facts['tensor_parallel_size']} \N{MULTIPLICATION SIGN} "
-        f"{facts['gpu']} (TP {facts['tensor_parallel_size']}) · weights {facts['weights']} · KV {facts['kv_dtype']} · "
+        f"{facts['gpu']} (TP {facts['tensor_parallel_size']}) · weights "
+        f"{facts['weights']} · KV {facts['kv_dtype']} · "
         f"{facts['engine']}, gpu_memory_utilization {facts['gpu_memory_utilization']:g}, blocks of "
         f"{facts['block_size']} · device memory: {source['label']}, {source['source']}",
         "dim",

@@ -7,6 +7,7 @@ import sys
 
 from scenarios.cli.app import app
 from scenarios.cli.capacity import capacity
+from scenarios.cli.explain import explain
 from scenarios.cli.export import export_app
 from scenarios.cli.measured import calibrate_app, compare, validate
 from scenarios.cli.memory import memory
@@ -22,6 +23,7 @@ app.command()(simulate)
 app.command()(whatif)
 app.command()(capacity)
 app.command()(report)
+app.command()(explain)
 app.command()(memory)
 app.add_typer(export_app, name="export")
 app.command()(validate)
