@@ -49,7 +49,7 @@ def build(scenario: Scenario) -> Build:
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
-    tokens, seqs = _batch_limits(scenario, gpu)
+    tokens, seqs = batch_limits(scenario, gpu)
     memory = plan_memory(
         model,
         gpu,
@@ -93,7 +93,7 @@ def build(scenario: Scenario) -> Build:
     )
 
 
-def _batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
+def batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
     """vLLM's API-server defaults: larger ones for GPUs of 70 GiB and more, the A100 apart.
 
     Source: vLLM 0.25 ``EngineArgs.get_batch_defaults``.
