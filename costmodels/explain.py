@@ -80,8 +80,8 @@ def describe_step(
             clipped={None: columns["decode_context_tokens"] + beyond}
             | {cap: columns[clip_columns(cap)[0]] + beyond for cap in rates.clip_tokens},
         )
-        work = _summed(kernels, "decode_attention", decode_operators(shard, sums))
-        rows.append(work._replace(seconds=float(rates.decode_s(columns)[0])))
+        for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
+            rows.append(work._replace(seconds=float(rates.decode_s(columns)[0])))
     if shape.prefill_tokens:
         compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
         by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
@@ -93,9 +93,9 @@ def describe_step(
             pairs={None: columns["prefill_pairs"]}
             | {cap: columns[names[3]] for cap, names in by_cap.items()},
         )
-        work = _summed(kernels, "prefill_attention", prefill_operators(shard, chunks))
         bound = "compute" if compute_s > memory_s else "memory"
-        rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
+        for work in _summed(kernels, "prefill_attention", prefill_operators(shard, chunks)):
+            rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
         logits = np.array([float(shape.logits)])
         operators = logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
@@ -107,15 +107,18 @@ def _one(value: float) -> NDArray[np.float64]:
     return np.array([float(value)])
 
 
-def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> OperatorRow:
-    """The attention of all kinds of layers as one row."""
+def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> list[OperatorRow]:
+    """The attention of all kinds of layers as one row; none where no layer has any."""
     rows = [_row(kernels.price(operator)) for operator in operators]
-    return rows[0]._replace(
-        name=name,
-        calls=sum(row.calls for row in rows),
-        flops=sum(row.flops for row in rows),
-        state_bytes=sum(row.state_bytes for row in rows),
-    )
+    return [
+        row._replace(
+            name=name,
+            calls=sum(row.calls for row in rows),
+            flops=sum(row.flops for row in rows),
+            state_bytes=sum(row.state_bytes for row in rows),
+        )
+        for row in rows[:1]
+    ]
 
 
 def _row(priced: OperatorSeconds) -> OperatorRow:
@@ -220,7 +223,7 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
         value="constants of grouped-query attention",
         label="extrapolated",
         source="work counted by kind of layer; shares of the peaks, split-KV schedule and query "
-        "tiles were fitted on grouped-query attention, none on these kinds",
+        "tiles were fitted on grouped-query attention and are unfitted for these kinds",
     )
     return [
         *([carried] if kinds else []),
