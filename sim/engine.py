@@ -181,8 +181,8 @@ class Engine:
             or (self._shares_output and self.view.waiting)
         ):
             return 1
-        steps = min(plan.repeat, group.steps_to_leave(), _LONGEST_JUMP_STEPS)
-        steps = min(steps, group.steps_to_cross())
+        unchanged = min(group.steps_to_leave(), group.steps_to_cross())
+        steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
         return group.steps_within(self.view.kv.free_blocks + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:

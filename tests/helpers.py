@@ -55,8 +55,8 @@ class AffineCost:
         return StepPrice(gpu_ns, self.launch_delay_ns, launch_ns, self.tail_ns, compute_ns)
 
     def price_decodes(self, shape: StepShape, steps: int) -> DecodeRun:
-        context = shape.decode_context_tokens + sum(shape.clipped[::4])
-        context = context + (shape.decode_seqs + sum(shape.clipped[1::4])) * np.arange(steps)
+        growth = shape.decode_seqs + sum(shape.clipped[1::4])
+        context = shape.decode_context_tokens + sum(shape.clipped[::4]) + growth * np.arange(steps)
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
         gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
         return DecodeRun(self.price(shape), np.cumsum(gpu_ns).tolist(), int(gpu_ns.min()))

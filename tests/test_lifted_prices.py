@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import timeit
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ MIXERS: list[Mixer] = [
     HCA,
     *LINEAR,
 ]
-SMALL = {"max_num_batched_tokens": 512, "max_num_seqs": 16}
+SMALL: dict[str, Any] = {"max_num_batched_tokens": 512, "max_num_seqs": 16}
 H200 = load_gpu("h200")
 
 
@@ -222,7 +223,7 @@ def test_a_run_of_decodes_equals_its_steps(
 def test_speed_of_a_price(name: str) -> None:
     """Printed; bars: 0.75 us for full attention alone, 10 us for any architecture."""
     model = load_model(name)
-    limits = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
     cost = compile_step_cost(model, load_gpu("b300"), tensor_parallel_size=8, **limits)
     clips = model.clip_tokens
     decodes = decode_shape(64, 2000, clips)
@@ -231,7 +232,7 @@ def test_speed_of_a_price(name: str) -> None:
         ("decode", decodes),
         ("mixed", joined([decodes, chunk_shape(0, 512, clips)])),
     ):
-        runs = timeit.repeat(lambda shape=shape: cost.price(shape), number=2000, repeat=7)
+        runs = timeit.repeat(partial(cost.price, shape), number=2000, repeat=7)
         figures[what] = min(runs) / 2000 * 1e6
     print(f"\n{name}: " + ", ".join(f"{what} {us:.2f} us" for what, us in figures.items()))
     assert max(figures.values()) < 10
