@@ -83,7 +83,7 @@ def engine_rows(
     if model.clip_tokens:
         clips = ", ".join(map(str, model.clip_tokens))
         raise ScenarioError(
-            f"{model.name}: its layers clip contexts to {clips} tokens, and the recorded steps have "
+            f"{model.name}: its layers clip contexts to {clips} tokens, and recorded steps have "
             "sums of whole contexts alone: its steps cannot be priced from them"
         )
     order = sorted(runs, key=lambda run: float(runs[run].t_sched[0]))
