@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.model_spec import ModelSpec
+from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
 from costmodels.parallel import RankShard, shard, valid_sizes
 from costmodels.priced import refuse_unpriced
 from sim.errors import ScenarioError
+from sim.kv_layout import PLAIN, KVLayout
 
 _GB = 1e9
 # Ranks tried when naming the smallest tensor-parallel size that fits.
@@ -28,13 +30,18 @@ class DeviceMemory:
     free_bytes: int
     """Not touched: outside ``gpu_memory_utilization``, or less than a block."""
     block_size: int
+    """Tokens of a block: more than asked for where a recurrent state must fit one."""
     block_bytes: int
+    """Of a page: a block of all layers whose state grows (`costmodels.paging.page_bytes`)."""
     num_gpu_blocks: int
+    """Pages."""
+    layout: KVLayout
+    """How many of them a sequence holds."""
 
     @property
     def kv_cache_tokens(self) -> int:
-        """Tokens whose keys and values fit."""
-        return self.num_gpu_blocks * self.block_size
+        """The longest sequence that fits; very long where all layers have windows."""
+        return self.layout.most_tokens(self.num_gpu_blocks, self.block_size)
 
 
 def plan_memory(
@@ -68,7 +75,9 @@ def plan_memory(
     rank = shard(model, tensor_parallel_size)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
     weight_bytes = rank.weight_bytes
-    block_bytes = rank.kv_bytes_per_token * block_size
+    asked_block_size = block_size
+    block_size = attention_block_tokens(rank, asked_block_size)
+    block_bytes, layout = page_bytes(rank, block_size), kv_layout(rank, block_size)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
     if num_gpu_blocks is None:
         num_gpu_blocks = (granted_bytes - weight_bytes - workspace_bytes) // block_bytes
@@ -77,12 +86,15 @@ def plan_memory(
         limit_bytes, limit = gpu.hbm_bytes, "its memory"
     kv_cache_bytes = num_gpu_blocks * block_bytes
     used_bytes = weight_bytes + workspace_bytes + kv_cache_bytes
-    if num_gpu_blocks < 1 or used_bytes > limit_bytes:
-        blocks = max(num_gpu_blocks, 1)
+    # The shortest sequence's pages, beside the null block.
+    least_blocks = 1 if layout == PLAIN else 1 + layout.pages(1, block_size)
+    if num_gpu_blocks < least_blocks or used_bytes > limit_bytes:
+        blocks = max(num_gpu_blocks, least_blocks)
 
         def fits(ranks: int) -> bool:
             other = shard(model, ranks)
-            other_bytes = other.weight_bytes + blocks * block_size * other.kv_bytes_per_token
+            other_page = page_bytes(other, attention_block_tokens(other, asked_block_size))
+            other_bytes = other.weight_bytes + blocks * other_page
             other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
             return other_bytes <= limit_bytes
 
@@ -103,6 +115,7 @@ def plan_memory(
         block_size=block_size,
         block_bytes=block_bytes,
         num_gpu_blocks=num_gpu_blocks,
+        layout=layout,
     )
 
 
