@@ -24,8 +24,8 @@ from costmodels.operators import (
 from costmodels.parallel import RankShard
 from costmodels.precision_paths import PrecisionPath, gemm_seconds
 from costmodels.roofline import operator_seconds
-from costmodels.sequence_work import causal_pairs_clipped
 from costmodels.work import Array, Operator
+from sim.shape import causal_pairs_clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,14 @@ from costmodels.step_cost import RooflineStepCost
 from costmodels.step_split import split_steps
 from costmodels.work import Operator
 from sim import accounts
-from sim.shape import StepShape, causal_pairs
+from sim.shape import (
+    StepShape,
+    causal_pairs,
+    chunk_shape,
+    decode_shape,
+    shape_columns,
+    shape_values,
+)
 
 _BOUNDS = {"link": "network", "fixed": "launch"}
 _DECODE_ACCOUNT = {
@@ -76,10 +83,19 @@ class StepRow(NamedTuple):
 
 
 def simple_step(
-    decode_seqs: int, context: int, prefill_tokens: int = 0, prefill_context: int = 0
+    decode_seqs: int,
+    context: int,
+    prefill_tokens: int = 0,
+    prefill_context: int = 0,
+    clip_tokens: tuple[int, ...] = (),
 ) -> StepShape:
-    """A step of equal decodes, and one chunk of a prompt that ends in this step."""
+    """A step of equal decodes, and one chunk of a prompt that ends in this step.
+
+    ``clip_tokens`` are those of the model.
+    """
     prefills = 1 if prefill_tokens else 0
+    decodes = decode_shape(decode_seqs, context, clip_tokens)
+    chunk = chunk_shape(prefill_context if prefills else 0, prefill_tokens, clip_tokens)
     return StepShape(
         decode_seqs=decode_seqs,
         decode_context_tokens=decode_seqs * context,
@@ -88,6 +104,7 @@ def simple_step(
         prefill_context_tokens=prefill_context if prefills else 0,
         prefill_pairs=causal_pairs(prefill_context, prefill_tokens),
         logits=decode_seqs + prefills,
+        clipped=tuple(a + b for a, b in zip(decodes.clipped, chunk.clipped, strict=True)),
     )
 
 
@@ -107,7 +124,9 @@ def step_rows(cost: RooflineStepCost, shape: StepShape) -> list[StepRow]:
 
 def step_accounts(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
     """GPU seconds of the step by account."""
-    columns = {name: np.array([float(value)]) for name, value in shape._asdict().items()}
+    names = shape_columns(cost.shard.model.clip_tokens)
+    values = zip(names, shape_values(shape), strict=True)
+    columns = {name: np.array([float(value)]) for name, value in values}
     found = split_steps(cost.tables, columns)
     return {account: float(seconds[0]) for account, seconds in found.items()}
 

@@ -30,7 +30,15 @@ def run(*arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=[("llama-3-8b", 1), ("qwen3-30b-a3b", 2)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("llama-3-8b", 1),
+        ("qwen3-30b-a3b", 2),
+        ("gemma-3-27b", 1),
+        ("kimi-linear-48b-a3b", 2),
+    ],
+)
 def cost(request: pytest.FixtureRequest) -> RooflineStepCost:
     name, ranks = request.param
     return compile_step_cost(
@@ -40,7 +48,7 @@ def cost(request: pytest.FixtureRequest) -> RooflineStepCost:
 
 @pytest.mark.parametrize("step", [(64, 2000, 0, 0), (0, 0, 700, 3000), (64, 2000, 512, 100)])
 def test_rows_are_the_step(cost: RooflineStepCost, step: tuple[int, int, int, int]) -> None:
-    shape = simple_step(*step)
+    shape = simple_step(*step, clip_tokens=cost.shard.model.clip_tokens)
     rows = step_rows(cost, shape)
     assert sum(row.seconds for row in rows) * 1e9 == pytest.approx(cost.price(shape).gpu_ns, abs=1)
     assert sum(row.share for row in rows) == pytest.approx(1)
@@ -85,8 +93,10 @@ def test_more_work_takes_no_less_and_fewer_bits_move_no_more(
         stored = quantised(model, linear=linear, kv_cache=kv)
         return compile_step_cost(stored, gpu, efficiency=efficiency, **LIMITS)
 
-    def total(cost: RooflineStepCost, *step: int) -> tuple[float, float]:
-        rows = step_rows(cost, simple_step(*step))
+    def total(
+        cost: RooflineStepCost, seqs: int, context: int, chunk: int = 0, prefix: int = 0
+    ) -> tuple[float, float]:
+        rows = step_rows(cost, simple_step(seqs, context, chunk, prefix))
         moved = sum(row.weight_bytes + row.state_bytes + row.activation_bytes for row in rows)
         return sum(row.seconds for row in rows), moved
 
