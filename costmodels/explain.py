@@ -21,7 +21,7 @@ from costmodels.operators import (
 )
 from costmodels.precision import BF16_PEAK
 from costmodels.roofline import OperatorSeconds
-from costmodels.work import Operator
+from costmodels.work import EXCHANGES, Operator
 from sim import accounts
 from sim.shape import StepShape, clip_columns, shape_columns, shape_values
 
@@ -125,7 +125,7 @@ def _row(priced: OperatorSeconds) -> OperatorRow:
     op = priced.operator
     if priced.fixed_s[0] > priced.work_s[0]:
         bound = "fixed"
-    elif op.kind == "all_reduce":
+    elif op.kind in EXCHANGES:
         bound = "link"
     else:
         bound = "compute" if priced.compute_bound[0] else "memory"

@@ -20,6 +20,7 @@ _NUMBERS = (
     "tdp_w",
     "num_sms",
 )
+_OPTIONAL = ("network_bytes_per_s", "fabric_gpus")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,10 @@ class GpuSpec:
     tdp_w: float | None = None
     num_sms: int | None = None
     """Streaming multiprocessors (compute units), over which attention is spread."""
+    network_bytes_per_s: float | None = None
+    """Between fabric domains, per device and direction; None: not known."""
+    fabric_gpus: int = 8
+    """Devices of one fabric domain: a node, or a rack where NVLink spans it."""
     confidence: str = ""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     """Of each number by its field name."""
@@ -78,7 +83,7 @@ def load_gpu(name: str) -> GpuSpec:
     row = rows[canonical]
     exceptions = row.get("but", {})
     evidence = {}
-    for number in _NUMBERS:
+    for number in (*_NUMBERS, *_OPTIONAL):
         found = exceptions.get(number, row)
         evidence[number] = Evidence(label=found["evidence"], source=found["source"])
     return GpuSpec(
@@ -86,4 +91,5 @@ def load_gpu(name: str) -> GpuSpec:
         confidence=row["confidence"],
         evidence=evidence,
         **{number: row[number] for number in _NUMBERS},
+        **{number: row[number] for number in _OPTIONAL if number in row},
     )

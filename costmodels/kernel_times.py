@@ -11,6 +11,7 @@ from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
+from costmodels.links import exchange_seconds
 from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
@@ -38,6 +39,8 @@ class KernelTimes:
         Tables are measured in a loop, so what compute bounds ran on a throttled device; times
         here are of a cool one.
         """
+        if operator.exchange is not None:
+            return exchange_seconds(operator, self.gpu, self.efficiency)
         by_roofline = operator_seconds(
             operator, self.gpu, self.efficiency, self.shard.tensor_parallel_size
         )
@@ -51,7 +54,7 @@ class KernelTimes:
     def label(self, operator: Operator) -> str | None:
         """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
         found = self.tables.seconds(operator, self.shard) if self.tables else None
-        if found is None:
+        if found is None or operator.exchange is not None:
             return None
         shares = {label: float((found[1] == label).mean()) for label in LABELS}
         return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
 from costmodels.parallel import RankShard, shard, valid_sizes
@@ -55,12 +56,14 @@ def plan_memory(
     block_size: int = 16,
     num_gpu_blocks: int | None = None,
     profile: EngineProfile | None = None,
+    layout: Layout | None = None,
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
-    utilization, but not beyond the device. Raises `ScenarioError`, with the arithmetic, if a number
-    is out of range or the model does not fit.
+    utilization, but not beyond the device. ``layout`` replaces ``tensor_parallel_size``; of a
+    pipeline the rank with most bytes is planned. Raises `ScenarioError`, with the arithmetic, if a
+    number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
@@ -72,12 +75,13 @@ def plan_memory(
         raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
     refuse_unpriced(model)
     profile = profile or load_profile()
-    rank = shard(model, tensor_parallel_size)
+    parallel = layout or Layout(tensor_parallel_size=tensor_parallel_size)
+    rank = shard(model, parallel)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
     weight_bytes = rank.weight_bytes
     asked_block_size = block_size
     block_size = attention_block_tokens(rank, asked_block_size)
-    block_bytes, layout = page_bytes(rank, block_size), kv_layout(rank, block_size)
+    block_bytes, pages = page_bytes(rank, block_size), kv_layout(rank, block_size)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
     if num_gpu_blocks is None:
         num_gpu_blocks = (granted_bytes - weight_bytes - workspace_bytes) // block_bytes
@@ -87,21 +91,21 @@ def plan_memory(
     kv_cache_bytes = num_gpu_blocks * block_bytes
     used_bytes = weight_bytes + workspace_bytes + kv_cache_bytes
     # The shortest sequence's pages, beside the null block.
-    least_blocks = 1 if layout == PLAIN else 1 + layout.pages(1, block_size)
+    least_blocks = 1 if pages == PLAIN else 1 + pages.pages(1, block_size)
     if num_gpu_blocks < least_blocks or used_bytes > limit_bytes:
         blocks = max(num_gpu_blocks, least_blocks)
 
         def fits(ranks: int) -> bool:
-            other = shard(model, ranks)
+            other = shard(model, replace(parallel, tensor_parallel_size=ranks))
             other_page = page_bytes(other, attention_block_tokens(other, asked_block_size))
             other_bytes = other.weight_bytes + blocks * other_page
             other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
             return other_bytes <= limit_bytes
 
-        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE)), None)
+        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, parallel)), None)
         raise ScenarioError(
             f"{model.name} does not fit {gpu.name} with tensor_parallel_size "
-            f"{tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
+            f"{parallel.tensor_parallel_size}: {weight_bytes / _GB:.2f} GB weights + "
             f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
             f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
             f"the smallest tensor_parallel_size that fits: {smallest or 'none'}"
@@ -115,7 +119,7 @@ def plan_memory(
         block_size=block_size,
         block_bytes=block_bytes,
         num_gpu_blocks=num_gpu_blocks,
-        layout=layout,
+        layout=pages,
     )
 
 

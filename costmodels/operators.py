@@ -12,6 +12,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
+from costmodels.exchanges import across, group_exchanges, rank_exchanges, shares_experts
+from costmodels.layers.moe import Moe
 from costmodels.layers.parts import AttentionWork, ContextTerm, Ffn, Mixer
 from costmodels.model_spec import LayerGroup, ModelSpec, ffns_of, mixers_of
 from costmodels.parallel import RankShard
@@ -21,8 +25,9 @@ from costmodels.work import Array, Operator, all_reduce, elementwise, linear, op
 def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
     """The operators that depend on the number of new tokens alone. ``tokens`` is ``[n]``.
 
-    The attention kernels appear with no work: their launch is paid in every step, their work
-    depends on contexts (see `decode_operators`).
+    Where ranks with tokens of their own share experts, ``tokens`` are one rank's, and what depends
+    on those of all is in `group_operators`. The attention kernels appear with no work: their launch
+    is paid in every step, their work depends on contexts (see `decode_operators`).
     """
     groups = tuple(group for group in shard.local.layers if not group.skips_prompt)
     model = shard.local
@@ -30,6 +35,20 @@ def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
         elementwise("embedding", 1, 2 * model.hidden_size * model.dtype_bytes, tokens),
         *_layer_operators(shard, groups, tokens, more_norms=1),
     ]
+
+
+def group_operators(shard: RankShard, tokens: Array) -> list[Operator]:
+    """The routed experts that data-parallel ranks share, and what brings tokens to them.
+
+    ``tokens`` are those of all the ranks. Nothing where no ranks share experts.
+    """
+    if not shares_experts(shard.layout):
+        return []
+    operators = []
+    for ffn, count in ffns_of(shard.local.layers):
+        if isinstance(ffn, Moe):
+            operators += ffn.routed_operators(shard.frame, count, tokens)
+    return operators + group_exchanges(shard, shard.local.layers, tokens)
 
 
 def _layer_operators(
@@ -40,7 +59,8 @@ def _layer_operators(
     mixers, ffns = mixers_of(groups), ffns_of(groups)
     norms = sum(group.count * group.norms for group in groups) + more_norms
     # A norm adds the residual first: it reads and writes both.
-    operators = [elementwise("norms", norms, 4 * frame.hidden * model.dtype_bytes, tokens)]
+    part = np.ceil(tokens / frame.ranks) if shard.layout.enable_sp else tokens
+    operators = [elementwise("norms", norms, 4 * frame.hidden * model.dtype_bytes, part)]
     for mixer, count in mixers:
         added = mixer.token_operators(frame, count, tokens)
         if len(mixers) > 1:
@@ -48,12 +68,14 @@ def _layer_operators(
         operators += added
     operators += _block_conversions(model, mixers, ffns, tokens)
     for ffn, count in ffns:
-        operators += ffn.token_operators(frame, count, tokens)
-    if frame.ranks > 1:
-        calls = sum(group.count * group.all_reduces for group in groups)
-        row_bytes = frame.hidden * model.precision.communication_bytes
-        operators.append(all_reduce("all_reduce", calls, row_bytes, frame.ranks, tokens))
-    return operators
+        if isinstance(ffn, Moe) and shares_experts(shard.layout):
+            part = np.ceil(tokens / frame.ranks) if shard.layout.splits_tokens else tokens
+            before, after = ffn.own_operators(frame, count, part)
+            operators += [*before, *after]
+        else:
+            operators += ffn.token_operators(frame, count, tokens)
+    operators = [across(shard.layout, one) for one in operators]
+    return operators + rank_exchanges(shard, groups, tokens)
 
 
 def logit_operators(
@@ -76,9 +98,8 @@ def logit_operators(
     if shard.tensor_parallel_size > 1:
         row_bytes = vocab_size * model.dtype_bytes
         # A gather moves each part once: half of what an all-reduce does.
-        operators.append(
-            all_reduce("logits_gather", 1, row_bytes / 2, shard.tensor_parallel_size, logits)
-        )
+        gather = all_reduce("logits_gather", 1, row_bytes / 2, shard.tensor_parallel_size, logits)
+        operators.append(across(shard.layout, gather))
     late = tuple(group for group in model.layers if group.skips_prompt)
     return [*operators, *_layer_operators(shard, late, logits)] if late else operators
 

@@ -1,26 +1,54 @@
-"""What one rank of a tensor-parallel group holds."""
+"""What one rank of a replica holds."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
-from costmodels.layers.parts import Frame
+from costmodels.expert_load import place
+from costmodels.layers.moe import Moe
+from costmodels.layers.parts import Ffn, Frame
+from costmodels.layers.split import split_width
+from costmodels.layout import Layout
+from costmodels.layout_check import check_layout
 from costmodels.model_spec import LayerGroup, ModelSpec
 from sim.errors import ScenarioError
+
+_ALONE = Layout()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankShard:
-    """The slice of ``model`` on one of ``tensor_parallel_size`` ranks."""
+    """The slice of ``model`` on one rank of ``layout``."""
 
     model: ModelSpec
-    tensor_parallel_size: int
+    layout: Layout
     local: ModelSpec
-    """The slice as a model of its own: heads, FFN widths and vocabulary rows of one rank.
+    """The slice of all layers as a model of its own: heads, FFN widths and vocabulary rows.
 
-    Norms, routers, positions and the biases of row-split matrices are whole on every rank.
+    Norms, routers, positions and the biases of row-split matrices are whole on every rank. A rank
+    of a pipeline has only some of the layers: see `stage_share`.
     """
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Ranks that share each layer."""
+        return self.layout.tensor_parallel_size
+
+    @property
+    def stage_layers(self) -> int:
+        """Layers of the largest pipeline stage."""
+        return -(-self.model.num_layers // self.layout.pipeline_parallel_size)
+
+    @property
+    def stage_share(self) -> Fraction:
+        """The largest stage's share of the layers; layers of all kinds are taken as spread evenly.
+
+        1 without a pipeline.
+        """
+        return Fraction(self.stage_layers, self.model.num_layers)
 
     @cached_property
     def frame(self) -> Frame:
@@ -30,54 +58,108 @@ class RankShard:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of all weights on this rank."""
-        return self.local.weight_bytes
+        """Bytes of all weights on this rank; of a pipeline, on the rank with most of them."""
+        local = self.local
+        if self.layout.pipeline_parallel_size == 1:
+            return local.weight_bytes
+        params = local.params()
+        # The last stage has the LM head, the first the token table: one of them, or the tied one.
+        end = replace(params, attention=0, ffn=0, experts=0, others=0)
+        ends_bytes = local.precision.weight_bytes(end)
+        layers_bytes = local.weight_bytes - ends_bytes
+        one_end = ends_bytes if local.tie_word_embeddings else ends_bytes // 2
+        return math.ceil(layers_bytes * self.stage_share) + one_end
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
-        """State bytes that one more token adds, all layers, on this rank."""
-        return self.local.kv_bytes_per_token
+        """State bytes that one more token adds, all layers of this rank."""
+        growing = self.local.growing_state_bytes_per_token
+        return math.ceil(growing * self.stage_share)
 
 
-def shard(model: ModelSpec, tensor_parallel_size: int) -> RankShard:
+def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
     """One rank's part of ``model``. Raises `ScenarioError` if it does not divide evenly.
 
-    With more ranks than KV heads each head is replicated; vocabulary rows are rounded up.
+    A number is tensor parallelism alone. With more ranks than KV heads each head is replicated;
+    vocabulary rows are rounded up.
     """
-    ranks = tensor_parallel_size
+    if isinstance(layout, int):
+        layout = Layout(tensor_parallel_size=layout)
+    ranks = layout.tensor_parallel_size
     if ranks < 1:
         raise ScenarioError(f"tensor_parallel_size must be at least 1, not {ranks}")
+    check_layout(model, layout)
     try:
-        local = _local(model, ranks)
+        local = _local(model, layout)
     except ScenarioError as problem:
         raise ScenarioError(
-            f"tensor_parallel_size {ranks} does not fit {model.name}: {problem}; "
-            f"sizes that do: {', '.join(map(str, valid_sizes(model, 2 * ranks)))}"
+            f"{_sizes(layout)} does not fit {model.name}: {problem}; "
+            f"sizes that do: {', '.join(map(str, valid_sizes(model, 2 * ranks, layout)))}"
         ) from None
-    return RankShard(model=model, tensor_parallel_size=ranks, local=local)
+    return RankShard(model=model, layout=layout, local=local)
 
 
-def valid_sizes(model: ModelSpec, largest: int) -> list[int]:
-    """The tensor-parallel sizes up to ``largest`` that divide ``model`` evenly."""
-    return [ranks for ranks in range(1, largest + 1) if _divides(model, ranks)]
+def valid_sizes(model: ModelSpec, largest: int, layout: Layout = _ALONE) -> list[int]:
+    """The tensor-parallel sizes up to ``largest`` that divide ``model`` evenly.
+
+    The rest of the layout stays as it is in ``layout``.
+    """
+    return [ranks for ranks in range(1, largest + 1) if _divides(model, ranks, layout)]
 
 
-def _divides(model: ModelSpec, ranks: int) -> bool:
+def _divides(model: ModelSpec, ranks: int, layout: Layout) -> bool:
+    layout = replace(layout, tensor_parallel_size=ranks)
     try:
-        _local(model, ranks)
+        check_layout(model, layout)
+        _local(model, layout)
     except ScenarioError:
         return False
     return True
 
 
-def _local(model: ModelSpec, ranks: int) -> ModelSpec:
-    layers = tuple(_local_group(group, ranks) for group in model.layers)
-    return replace(model, layers=layers, vocab_size=-(-model.vocab_size // ranks))
+def _sizes(layout: Layout) -> str:
+    sizes = f"tensor_parallel_size {layout.tensor_parallel_size}"
+    if layout.data_parallel_size > 1:
+        sizes += f" with data_parallel_size {layout.data_parallel_size}"
+    return sizes
 
 
-def _local_group(group: LayerGroup, ranks: int) -> LayerGroup:
+def _local(model: ModelSpec, layout: Layout) -> ModelSpec:
+    layers = tuple(_local_group(group, layout) for group in model.layers)
+    return replace(
+        model, layers=layers, vocab_size=-(-model.vocab_size // layout.tensor_parallel_size)
+    )
+
+
+def _local_group(group: LayerGroup, layout: Layout) -> LayerGroup:
     return replace(
         group,
-        mixer=group.mixer and group.mixer.sharded(ranks),
-        ffn=group.ffn and group.ffn.sharded(ranks),
+        mixer=group.mixer and group.mixer.sharded(layout.tensor_parallel_size),
+        ffn=group.ffn and _local_ffn(group.ffn, layout),
     )
+
+
+def _local_ffn(ffn: Ffn, layout: Layout) -> Ffn:
+    """Experts are placed whole, or split by width over all ranks that share them.
+
+    Shared experts are whole where each rank takes its own tokens to them, else split as other FFNs.
+    """
+    ranks = layout.tensor_parallel_size
+    if not isinstance(ffn, Moe):
+        return ffn.sharded(ranks)
+    shared_ranks = 1 if layout.splits_tokens else ranks
+    shared = split_width(ffn.shared_width, shared_ranks, "shared expert width")
+    if not layout.enable_expert_parallel:
+        width = split_width(ffn.width, layout.expert_ranks, "expert width")
+        return replace(ffn, width=width, shared_width=shared)
+    if layout.expert_ranks == 1:
+        return ffn
+    placement = place(
+        ffn.num_experts,
+        ffn.top_k,
+        layout.expert_ranks,
+        layout.expert_load,
+        redundant=layout.num_redundant_experts,
+        balanced=layout.enable_eplb,
+    )
+    return replace(ffn, shared_width=shared, placement=placement)

@@ -16,6 +16,7 @@ from costmodels.evidence import Source
 from costmodels.explain import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.gpu_spec import GpuSpec
 from costmodels.kernel_times import KernelTimes
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.operator_tables.bundle import OperatorTables
 from costmodels.parallel import RankShard, shard
@@ -214,15 +215,17 @@ def compile_step_cost(
     efficiency: Efficiency | None = None,
     operator_tables: OperatorTables | None = None,
     equal_contexts: bool = False,
+    layout: Layout | None = None,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
     ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
     the GPU; ``operator_tables``, measured kernels, go before the roofline where they cover an
     operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
-    they fill a device more evenly. Raises `ScenarioError` if the limits are not positive, fewer
-    tokens than sequences fit a step, the model does not divide over the ranks, or has layers that
-    cannot be priced yet.
+    they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
+    several data-parallel ranks or stages, `group_cost` puts them together. Raises `ScenarioError`
+    if the limits are not positive, fewer tokens than sequences fit a step, the model does not
+    divide over the ranks, or has layers that cannot be priced yet.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ScenarioError(
@@ -233,7 +236,7 @@ def compile_step_cost(
     profile = profile or load_profile()
     efficiency = efficiency or load_efficiency(gpu)
     kernels = KernelTimes(
-        shard=shard(model, tensor_parallel_size),
+        shard=shard(model, layout or tensor_parallel_size),
         gpu=gpu,
         efficiency=efficiency,
         tables=operator_tables,

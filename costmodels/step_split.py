@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodels.roofline import OperatorSeconds
 from costmodels.step_tables import StepTables
-from costmodels.work import Array
+from costmodels.work import EXCHANGES, Array
 from sim import accounts
 
 # Where the decode part of an operator's work goes; its fixed time is launch, unless it is a link's.
@@ -19,7 +19,7 @@ _DECODE_ACCOUNT = {
     "attention": accounts.DECODE_STATE_READS,
     "elementwise": accounts.REMAINDER,
     "sampling": accounts.REMAINDER,
-    "all_reduce": accounts.COMMUNICATION,
+    **dict.fromkeys(EXCHANGES, accounts.COMMUNICATION),
 }
 
 
@@ -36,10 +36,10 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     decodes = _index(decode_seqs)
     seconds = {account: np.zeros(tokens.size) for account in accounts.GPU_ACCOUNTS}
     for operator in tables.by_tokens:
-        _post(seconds, operator, tokens, decodes)
+        post_operator(seconds, operator, tokens, decodes)
     decode_logits = np.minimum(decodes, logits)
     for operator in tables.by_logits:
-        _post(seconds, operator, logits, decode_logits)
+        post_operator(seconds, operator, logits, decode_logits)
 
     seconds[accounts.DECODE_STATE_READS] += tables.attention.decode_s(columns)
     compute_s, memory_s = tables.attention.prefill_sides_s(columns)
@@ -49,7 +49,7 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     return seconds
 
 
-def _post(
+def post_operator(
     seconds: dict[str, Array],
     operator: OperatorSeconds,
     whole: NDArray[np.int64],
@@ -59,7 +59,7 @@ def _post(
     kind = operator.operator.kind
     decode_work_s, decode_fixed_s = operator.work_s[decodes], operator.fixed_s[decodes]
     added_s = operator.total_s[whole] - (decode_work_s + decode_fixed_s)
-    if kind == "all_reduce":
+    if kind in EXCHANGES:
         seconds[accounts.COMMUNICATION] += operator.total_s[whole]
         return
     seconds[_DECODE_ACCOUNT[kind]] += decode_work_s

@@ -11,7 +11,33 @@ from numpy.typing import NDArray
 from costmodels.precision import BF16_PEAK, ModelPrecision, load_format
 
 Array = NDArray[np.float64]
-Kind = Literal["gemm", "grouped_gemm", "elementwise", "attention", "sampling", "all_reduce"]
+Kind = Literal[
+    "gemm",
+    "grouped_gemm",
+    "elementwise",
+    "attention",
+    "sampling",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "send",
+]
+EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+"""The kinds whose time is spent on links."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Who takes part in an exchange between ranks."""
+
+    ranks: int
+    in_node: int
+    """How many of them share a fabric domain."""
+    mode: Literal["", "low_latency", "throughput"] = ""
+    """Of an all-to-all."""
+    copies: float = 1.0
+    """Of each token, in an all-to-all: the experts it goes to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +63,8 @@ class Operator:
     """The format its matrix is stored in."""
     matrix: tuple[int, int] | None = None
     """Inner and outer size of a GEMM's right matrix."""
+    exchange: Exchange | None = None
+    """None of an all-reduce: all tensor-parallel ranks, in one fabric domain."""
 
     @property
     def is_fp8(self) -> bool:
@@ -136,6 +164,7 @@ def operator(
     peak: str = BF16_PEAK,
     weights: str = "bfloat16",
     matrix: tuple[int, int] | None = None,
+    exchange: Exchange | None = None,
 ) -> Operator:
     """An operator whose unnamed parts are zero."""
     none = np.zeros_like(rows)
@@ -153,4 +182,5 @@ def operator(
         peak=peak,
         weights=weights,
         matrix=matrix,
+        exchange=exchange,
     )

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
+from costmodels.group_cost import GroupStepCost
+from costmodels.layout import Layout
+from costmodels.layout_cost import compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from costmodels.operator_sources import load_operators
 from costmodels.paging import is_recurrent
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.step_cost import RooflineStepCost
 from policies import ROUTERS, SCHEDULERS
+from scenarios.layout import layout_notes, layout_of
 from scenarios.plugins import router_factory, scheduler_factory
-from scenarios.schema import Scenario
+from scenarios.schema import EngineOptions, Scenario
 from sim.cluster import PoolConfig
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
@@ -32,7 +36,8 @@ class Build:
     gpu: GpuSpec
     profile: EngineProfile
     memory: DeviceMemory
-    cost: RooflineStepCost
+    layout: Layout
+    cost: RooflineStepCost | GroupStepCost
     pool: PoolConfig
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
@@ -44,6 +49,7 @@ def build(scenario: Scenario) -> Build:
     model = load_model(scenario.model)
     model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
     gpu = load_gpu(scenario.hardware.gpu)
+    layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
     efficiency, tables = load_operators(
         options.operators, gpu, model, fitted, options.tensor_parallel_size
@@ -55,7 +61,7 @@ def build(scenario: Scenario) -> Build:
     memory = plan_memory(
         model,
         gpu,
-        tensor_parallel_size=options.tensor_parallel_size,
+        layout=layout,
         gpu_memory_utilization=kv.gpu_memory_utilization,
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
@@ -66,25 +72,28 @@ def build(scenario: Scenario) -> Build:
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory)
     notes += more_notes
-    cost = compile_step_cost(
+    cost = compile_layout_cost(
         model,
         gpu,
-        tensor_parallel_size=options.tensor_parallel_size,
+        layout,
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
         efficiency=efficiency,
         operator_tables=tables,
     )
+    ranks = layout.data_parallel_size
     pool = PoolConfig(
         engine=EngineConfig(
-            max_num_batched_tokens=tokens,
-            max_num_seqs=seqs,
+            # One engine stands for all data-parallel ranks and micro-batches.
+            max_num_batched_tokens=ranks * layout.pipeline_parallel_size * tokens,
+            max_num_seqs=ranks * seqs,
+            num_gpu_blocks=ranks * (memory.num_gpu_blocks - 1) + 1,  # each has a null block
             max_model_len=max_model_len,
             block_size=memory.block_size,
-            num_gpu_blocks=memory.num_gpu_blocks,
             kv_layout=memory.layout,
             clip_tokens=model.clip_tokens,
+            long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,
@@ -95,8 +104,24 @@ def build(scenario: Scenario) -> Build:
         replicas=scenario.pool.replicas,
     )
     return Build(
-        model=model, gpu=gpu, profile=profile, memory=memory, cost=cost, pool=pool, notes=notes
+        model=model,
+        gpu=gpu,
+        profile=profile,
+        memory=memory,
+        layout=layout,
+        cost=cost,
+        pool=pool,
+        notes=(*notes, *layout_notes(layout)),
     )
+
+
+def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:
+    """Of one prompt in a step: it stays on its rank, a chunk in each micro-batch; 0: no limit."""
+    asked = options.long_prefill_token_threshold
+    stages = layout.pipeline_parallel_size
+    if layout.data_parallel_size == stages == 1:
+        return asked
+    return stages * min(asked or tokens, tokens)
 
 
 def batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:

@@ -71,7 +71,6 @@ def summarise(
 
 
 def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]:
-    ranks = scenario.engine.tensor_parallel_size
     skipped = log.table.skipped_rows
     notes = [*build.notes, *log.table.notes]
     if skipped:
@@ -79,9 +78,12 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
     return {
         "model": build.model.name,
         "gpu": build.gpu.name,
-        "gpus": scenario.pool.replicas * ranks,
+        "gpus": scenario.pool.replicas * build.layout.gpus,
         "replicas": scenario.pool.replicas,
-        "tensor_parallel_size": ranks,
+        "tensor_parallel_size": build.layout.tensor_parallel_size,
+        "pipeline_parallel_size": build.layout.pipeline_parallel_size,
+        "data_parallel_size": build.layout.data_parallel_size,
+        "enable_expert_parallel": build.layout.enable_expert_parallel,
         "engine": scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),

@@ -190,6 +190,9 @@ class BatchBuilder:
             self._token_budget -= 1
             return True
         tokens = min(request.num_uncomputed_tokens, self._token_budget)
+        longest = self._view.config.long_prefill_token_threshold
+        if longest:
+            tokens = min(tokens, longest)
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)
         if not kv.extend(request, request.num_computed_tokens + tokens):

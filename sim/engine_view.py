@@ -26,6 +26,8 @@ class EngineConfig:
     """Longest prompt plus output; longer requests are rejected."""
     block_size: int = 16
     """Tokens a KV block."""
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one prompt in a step; 0: as many as the step has room for."""
     num_gpu_blocks: int = 4096
     """KV blocks in the pool, the null block included."""
     kv_layout: KVLayout = PLAIN

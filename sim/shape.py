@@ -100,6 +100,15 @@ def decode_shape(seqs: int, context: int, clip_tokens: tuple[int, ...] = ()) -> 
     return StepShape(seqs, seqs * context, logits=seqs, clipped=tuple(clipped))
 
 
+def grown(shape: StepShape, steps: int) -> StepShape:
+    """A decode-only step as it is ``steps`` equal steps later, before any context reaches a cap."""
+    clipped = list(shape.clipped)
+    for tokens in range(0, len(clipped), len(ClippedSums._fields)):
+        clipped[tokens] += steps * clipped[tokens + 1]
+    context = shape.decode_context_tokens + steps * shape.decode_seqs
+    return shape._replace(decode_context_tokens=context, clipped=tuple(clipped))
+
+
 def chunk_shape(
     start: int, tokens: int, clip_tokens: tuple[int, ...] = (), *, samples: bool = True
 ) -> StepShape:

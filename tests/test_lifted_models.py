@@ -18,7 +18,7 @@ from sim.shape import shape_columns
 from tests.test_conservation import audited, check_run_to_the_end
 from tests.test_jumping import outcome
 
-# model, GPUs of a replica, more options of the engine.
+# model and what is odd about it, tensor-parallel size, more options of the engine.
 SERVED: dict[str, tuple[int, dict[str, Any]]] = {
     "deepseek-v3": (8, {}),
     "gpt-oss-120b": (1, {}),
@@ -26,6 +26,8 @@ SERVED: dict[str, tuple[int, dict[str, Any]]] = {
     "qwen3-next-80b-a3b": (2, {}),
     "kimi-linear-48b-a3b": (1, {}),
     "deepseek-v3.2": (8, {}),
+    "deepseek-v3.2 dp": (1, {"data_parallel_size": 16, "enable_expert_parallel": True}),
+    "gpt-oss-120b pp": (2, {"pipeline_parallel_size": 2}),
     "deepseek-v4-flash": (4, {}),
     "minimax-m1": (8, {"quantization": "fp8"}),
     "minimax-m3": (8, {"quantization": "fp8"}),
@@ -36,7 +38,7 @@ SERVED: dict[str, tuple[int, dict[str, Any]]] = {
 def scenario(model: str, **more: Any) -> Scenario:
     ranks, options = SERVED[model]
     content: dict[str, Any] = {
-        "model": model,
+        "model": model.partition(" ")[0],
         "hardware": {"gpu": "h200"},
         "engine": {"tensor_parallel_size": ranks, **options},
         "workload": {"preset": "azure-conv", "num_requests": 50, "rate_per_s": 3.0},

@@ -129,7 +129,7 @@ def by_operators_s(
         assert group.mixer is not None
         alone = RankShard(
             model=rank.model,
-            tensor_parallel_size=1,
+            layout=rank.layout,
             local=replace(rank.local, layers=(group,)),
         )
         last_sm = kernels.decode_imbalance(group.mixer.kv_heads, len(contexts), False)[-1]

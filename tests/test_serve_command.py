@@ -152,7 +152,29 @@ PUBLIC = [
           --enable-auto-tool-choice \\
           --tool-call-parser qwen3_coder""",
         {},
-        {"tp": 8, "engine.max_model_len": 32000},
+        {"tp": 8, "engine.max_model_len": 32000, "engine.enable_expert_parallel": True},
+    ),
+    # the same page
+    (
+        "vllm",
+        "vllm serve Qwen/Qwen3-Coder-480B-A35B-Instruct --enable-expert-parallel "
+        "--data-parallel-size 8",
+        {},
+        {"engine.data_parallel_size": 8, "engine.enable_expert_parallel": True},
+    ),
+    # https://docs.vllm.ai/en/stable/serving/expert_parallel_deployment
+    (
+        "vllm",
+        """vllm serve deepseek-ai/DeepSeek-V3-0324 --tensor-parallel-size 1 \\
+          --data-parallel-size 16 --enable-expert-parallel --enable-eplb \\
+          --eplb-config '{"window_size":1000,"num_redundant_experts":32}' \\
+          --all2all-backend deepep_low_latency""",
+        {"--model": "deepseek-v3"},
+        {
+            "engine.data_parallel_size": 16,
+            "engine.num_redundant_experts": 32,
+            "engine.all2all_backend": "deepep_low_latency",
+        },
     ),
     # https://docs.vllm.ai/en/stable/deployment/docker/
     (
@@ -303,13 +325,6 @@ def test_commands_that_people_wrote(
             "--kv-cache-dtype turboquant_k8v4 --max-model-len 30k",
             ["--kv-cache-dtype turboquant_k8v4: not modelled"],
         ),
-        # https://docs.vllm.ai/projects/recipes/en/latest/Qwen/Qwen3-Coder-480B-A35B.html
-        (
-            "vllm",
-            "vllm serve Qwen/Qwen3-Coder-480B-A35B-Instruct --enable-expert-parallel "
-            "--data-parallel-size 8",
-            ["--data-parallel-size 8: not modelled", "--set pool.replicas=N"],
-        ),
         # https://docs.sglang.ai/backend/server_arguments.html
         (
             "sglang",
@@ -394,10 +409,12 @@ def test_unknown_flags_have_a_hint_and_can_be_ignored() -> None:
     assert values["engine.max_model_len"] == 4096
 
 
-@pytest.mark.parametrize("name", ["-pp", "pp", "pipeline-parallel-size", "pipeline_parallel_size"])
+@pytest.mark.parametrize(
+    "name", ["-dcp", "dcp", "decode-context-parallel-size", "decode_context_parallel_size"]
+)
 def test_ignoring_takes_any_spelling(name: str) -> None:
-    reading = read("vllm", f"{SERVE['vllm']} -pp 2", ignored=[name])
-    assert "Left out: -pp 2, not modelled: stages" in reading.text
+    reading = read("vllm", f"{SERVE['vllm']} -dcp 2", ignored=[name])
+    assert "Left out: -dcp 2, not modelled: attention" in reading.text
 
 
 @pytest.mark.parametrize(
@@ -461,7 +478,7 @@ def test_sizes_and_values_that_leave_a_field_alone() -> None:
     assert "engine.max_model_len" not in values_of("vllm", command.format("-1"))
     plain = values_of("vllm", SERVE["vllm"])
     harmless = (
-        "-pp 1 --cpu-offload-gb 0.0 --dtype bfloat16 --quantization None -O2 --no-enable-lora"
+        "-dcp 1 --cpu-offload-gb 0.0 --dtype bfloat16 --quantization None -O2 --no-enable-lora"
     )
     assert values_of("vllm", f"{SERVE['vllm']} {harmless} --no-enforce-eager") == plain
 
@@ -502,7 +519,9 @@ def test_ranks_are_replicas_of_dense_models_only() -> None:
         "vllm", f"{SERVE['vllm']} --data-parallel-size 4 --data-parallel-size-local 2"
     )
     assert (values["pool.replicas"], values["pool.router"]) == (4, "least_loaded")
-    assert "share its experts" in refused("vllm", "vllm serve Qwen/Qwen3-30B-A3B -dp 2")
+    values = values_of("vllm", "vllm serve Qwen/Qwen3-30B-A3B -dp 2 --nnodes 2")
+    assert values["engine.data_parallel_size"] == 2
+    assert "pool.replicas" not in values
     assert values_of("vllm", "vllm serve Qwen/Qwen3-30B-A3B -dp 1")["pool.replicas"] == 1
 
 
@@ -610,6 +629,6 @@ def test_a_file_is_written_beside_its_trace(
 
 
 def test_refusals_exit_with_2() -> None:
-    result = run("from-vllm", f"{SERVE['vllm']} -pp 2")
+    result = run("from-vllm", f"{SERVE['vllm']} -dcp 2")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--ignore pp" in result.stderr
+    assert "--ignore dcp" in result.stderr

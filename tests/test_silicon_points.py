@@ -149,8 +149,9 @@ def test_refused_points_count_as_all_wrong() -> None:
 def test_reasons_of_refusals() -> None:
     assert refusal(point()) == ""
     assert refusal(point(precision="fp4")) == "fp4 weights"
-    assert refusal(point(dp=2, ep=2)) == "data-parallel attention"
-    assert refusal(point(ep=2)) == "expert parallelism"
+    assert refusal(point(dp=2, ep=2)) == ""
+    assert refusal(point(tp=2, dp=2, ep=2)) == "experts over 2 ranks, not all 4"
+    assert refusal(point(pp=2)) == "pipeline parallelism"
     assert refusal(point(backend="sglang")) == "the engine is sglang"
 
 

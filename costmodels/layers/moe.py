@@ -1,6 +1,7 @@
 """A mixture of experts: a router, routed experts, shared experts that every token passes.
 
-Under even routing B tokens reach E (1 - (1 - k/E)^B) of E experts.
+Under even routing B tokens reach E (1 - (1 - k/E)^B) of E experts. With a `Placement` experts are
+whole on ranks, and the rank with most tokens is the one described.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from costmodels.expert_load import Placement, busiest_rank
 from costmodels.layers.dense import ffn_operators
 from costmodels.layers.parts import Frame, Params
 from costmodels.layers.split import split_width
@@ -35,6 +37,8 @@ class Moe:
     router_bias: bool = False
     gated: bool = True
     """Experts have a gate matrix beside up and down."""
+    placement: Placement | None = None
+    """Routed experts over ranks; None: all of them here, or a slice of each."""
 
     @property
     def inputs(self) -> int:
@@ -43,7 +47,8 @@ class Moe:
 
     def params(self, hidden: int, *, active: bool = False) -> Params:
         """``active``: of the routed experts only the chosen ones."""
-        experts = self.top_k if active else self.num_experts
+        experts = self.placement.most_experts if self.placement else self.num_experts
+        experts = self.top_k if active else experts
         outer = self.latent or hidden
         others = self.num_experts * (hidden + self.router_bias) + hidden * self.shared_gate
         others += experts * (self.inputs * self.width + outer) * self.expert_bias
@@ -57,10 +62,20 @@ class Moe:
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
         """The router, the experts' grouped GEMMs, and the shared experts as a dense FFN."""
+        before, after = self.own_operators(frame, calls, tokens)
+        return [*before, *self.routed_operators(frame, calls, tokens), *after]
+
+    def routed_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
+        """The routed experts. ``tokens`` are those of all ranks that share them."""
         hidden, precision, _ = frame
         elem, width, top_k = precision.dtype_bytes, self.width, self.top_k
-        outer, routed = self.latent or hidden, tokens * top_k
-        experts = distinct_experts(self.num_experts, top_k, tokens)
+        outer = self.latent or hidden
+        if self.placement is None:
+            routed = tokens * top_k
+            experts = distinct_experts(self.num_experts, top_k, tokens)
+        else:
+            busiest = busiest_rank(self.placement, tokens)
+            routed, experts = busiest.rows, busiest.experts
         rows = routed / np.maximum(experts, 1.0)
         stored, multiplied = precision.matrix(precision.experts)
 
@@ -77,25 +92,40 @@ class Moe:
                 weights=stored.name,
             )
 
-        operators = [
-            plain_gemm("router", calls, hidden, self.num_experts, tokens, precision),
-            # Top-k choice and sorting tokens by expert: several small kernels.
-            elementwise("route", calls, 4 * self.num_experts * elem, tokens, launches=3),
+        if self.placement is None:
+            sums = elementwise("expert_sum", calls, (top_k + 1) * outer * elem, tokens)
+        else:  # each rank sums the copies it computed
+            summed = outer * elem * (routed + tokens / self.placement.ranks)
+            sums = operator("expert_sum", "elementwise", calls, tokens, activation_bytes=summed)
+        return [
             grouped("expert_gate_up", outer, self.inputs * width),
             elementwise("expert_activation", calls, (self.inputs + 1) * width * elem, routed),
             grouped("expert_down", width, outer),
-            elementwise("expert_sum", calls, (top_k + 1) * outer * elem, tokens),
+            sums,
         ]
+
+    def own_operators(
+        self, frame: Frame, calls: int, tokens: Array
+    ) -> tuple[list[Operator], list[Operator]]:
+        """What a rank does for its own tokens, before and after the routed experts."""
+        hidden, precision, _ = frame
+        outer = self.latent or hidden
+        before = [
+            plain_gemm("router", calls, hidden, self.num_experts, tokens, precision),
+            # Top-k choice and sorting tokens by expert: several small kernels.
+            elementwise(
+                "route", calls, 4 * self.num_experts * precision.dtype_bytes, tokens, launches=3
+            ),
+        ]
+        after = []
         if self.latent:
-            operators += [
+            after += [
                 linear("latent_down", calls, hidden, outer, tokens, precision, precision.ffn),
                 linear("latent_up", calls, outer, hidden, tokens, precision, precision.ffn),
             ]
         if self.shared_width:
-            operators += ffn_operators(
-                "shared_", self.shared_width, self.inputs, frame, calls, tokens
-            )
-        return operators
+            after += ffn_operators("shared_", self.shared_width, self.inputs, frame, calls, tokens)
+        return before, after
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
         """The norm's output; routed experts convert their own activations."""
@@ -104,7 +134,10 @@ class Moe:
     def row_elements(self, hidden: int) -> int:
         """Inputs and outputs once for every expert chosen."""
         outer = self.latent or hidden
-        return self.top_k * (max(2 * self.width, outer) + self.width) + 3 * self.shared_width
+        copies = self.top_k
+        if self.placement:  # ranks with tokens of their own receive as many as they send
+            copies = min(copies, self.placement.most_experts)
+        return copies * (max(2 * self.width, outer) + self.width) + 3 * self.shared_width
 
     def sharded(self, ranks: int) -> Moe:
         """The width of every expert is split; router and latent projections are whole."""

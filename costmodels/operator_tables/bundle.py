@@ -74,6 +74,8 @@ class OperatorTables:
         if operator.matrix and gemm:
             found = gemm.seconds(rows, *operator.matrix)
         elif name in EXPERT_OPERATORS and self.grouped_gemm:
+            if shard.layout.enable_expert_parallel and shard.layout.expert_ranks > 1:
+                return None  # measured with a slice of every expert on each rank
             if _is_fp8(self.grouped_gemm.table) != _experts_in_fp8(shard):
                 return None
             if name != EXPERT_OPERATORS[0]:
@@ -133,7 +135,7 @@ def expert_shape(shard: RankShard) -> ExpertShape:
         inter=experts.width,
         top_k=experts.top_k,
         num_experts=experts.num_experts,
-        tp=shard.tensor_parallel_size,
+        tp=shard.layout.expert_ranks,
     )
 
 

@@ -13,6 +13,7 @@ from scenarios.capacity.pilot import Pilot
 from scenarios.capacity.question import Question
 from scenarios.capacity.runs import Runs
 from scenarios.capacity.search import Found
+from scenarios.layout import replica_gpus
 from scenarios.schema import Scenario
 from scenarios.workload.classes import class_slos
 
@@ -95,7 +96,7 @@ def _answer(
     error: ModelError | None,
     rows: list[Row],
 ) -> dict[str, Any]:
-    ranks, replicas = scenario.engine.tensor_parallel_size, scenario.pool.replicas
+    ranks, replicas = replica_gpus(scenario), scenario.pool.replicas
     saturation = None if runs.plan.variable.closed_loop else _saturation(rows, found)
     answer: dict[str, Any] = {
         "limit": found.limit,

@@ -9,6 +9,7 @@ from typing import Any
 from scenarios.capacity.estimate import Estimate
 from scenarios.capacity.runs import Runs
 from scenarios.capacity.samples import Goal, Samples
+from scenarios.layout import replica_gpus
 
 _REPLICATIONS = 4
 _MOST_CHECKS = 3  # beside the first
@@ -22,7 +23,7 @@ def wanted(
     ``check``: simulate them at that load, and one more or fewer until the SLO tells them apart.
     """
     scenario = runs.scenario
-    now, ranks = scenario.pool.replicas, scenario.engine.tensor_parallel_size
+    now, ranks = scenario.pool.replicas, replica_gpus(scenario)
     needed = max(1, math.ceil(load / (capacity.level / now) - 1e-9))
     surely = max(1, math.ceil(load / (capacity.low / now) - 1e-9)) if capacity.low > 0 else needed
     checks = _checks(runs, load, needed, goal) if check else []

@@ -10,6 +10,7 @@ from typing import Any
 from scenarios.flags import apply_flags, sources_of
 from scenarios.init.schema_yaml import scenario_lines
 from scenarios.init.yaml_lines import EMPTY, Line, prose, render
+from scenarios.layout import replica_gpus
 from scenarios.load import apply_override, validate
 from scenarios.paths import relocated
 from scenarios.schema import Scenario
@@ -111,5 +112,5 @@ def write_new(path: Path, text: str, *, force: bool) -> None:
 
 
 def _title(scenario: Scenario) -> str:
-    gpus = scenario.pool.replicas * scenario.engine.tensor_parallel_size
+    gpus = scenario.pool.replicas * replica_gpus(scenario)
     return f"{gpus} \N{MULTIPLICATION SIGN} {scenario.hardware.gpu} serving {scenario.model}"

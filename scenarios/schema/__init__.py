@@ -14,6 +14,11 @@ class Hardware(Section):
     """The accelerator every replica runs on."""
 
     gpu: str = Field("H200", description="a name of `fleetcast list gpus`")
+    gpus_per_node: Annotated[Whole, Field(ge=1, le=100_000)] | None = Field(
+        None,
+        description="GPUs that NVLink (or what stands for it) joins, beyond which ranks talk over "
+        "the network; None: the GPU's, 8 in most nodes and 72 in a GB200 rack",
+    )
 
 
 class EngineOptions(Section):
@@ -30,20 +35,66 @@ class EngineOptions(Section):
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="GPUs that share each layer of a replica"
     )
+    pipeline_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1, description="stages that the layers of a replica are divided into"
+    )
+    data_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="ranks of a replica with requests of their own that share its experts",
+    )
+    enable_expert_parallel: bool = Field(
+        False, description="experts whole on ranks, instead of a slice of each on every rank"
+    )
+    all2all_backend: Literal[
+        "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"
+    ] = Field(
+        "allgather_reducescatter",
+        description="how data-parallel ranks bring tokens to experts and back",
+    )
+    enable_eplb: bool = Field(
+        False, description="place experts by their load, with copies of the most popular"
+    )
+    num_redundant_experts: Annotated[Whole, Field(ge=0, le=100_000)] = Field(
+        0, description="copies beside the experts of each layer (enable_eplb)"
+    )
+    expert_skew: Annotated[Number, Field(ge=0, le=10)] = Field(
+        0.0,
+        description="Zipf exponent of how popular experts are; 0: equally, which leaves the "
+        "imbalance of chance",
+    )
+    expert_loads: tuple[Annotated[Number, Field(ge=0)], ...] | None = Field(
+        None, description="relative load of each expert of a layer, in place of expert_skew"
+    )
+    enable_dbo: bool = Field(
+        False, description="two half batches, one computing while the other communicates"
+    )
+    dbo_decode_token_threshold: Tokens = Field(
+        32, description="tokens a rank from which a step of decodes is halved"
+    )
+    dbo_prefill_token_threshold: Tokens = Field(512, description="the same of a step with prefill")
+    enable_sp: bool = Field(
+        False,
+        description="sequence parallelism: a reduce-scatter and an all-gather in place of each "
+        "all-reduce, norms on a rank's part of the tokens",
+    )
     quantization: Literal["fp8"] | None = Field(
         None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
     )
     max_num_batched_tokens: Tokens | None = Field(
-        None, description="tokens a step; None: the engine's default for the GPU"
+        None,
+        description="tokens a step, a rank; None: the engine's default for the GPU",
     )
     max_num_seqs: Tokens | None = Field(
-        None, description="requests running at once; None: the engine's default for the GPU"
+        None, description="requests running at once, a rank; None: the engine's default for the GPU"
     )
     max_model_len: Tokens | None = Field(
         None, description="longest prompt + output; None: the model's, or what the KV pool holds"
     )
     max_cudagraph_capture_size: Tokens | None = Field(
         None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
+    )
+    long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
+        0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
     scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
@@ -74,7 +125,7 @@ class Pool(Section):
     """Equal replicas behind one router."""
 
     replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
-        1, description="engines, of tensor_parallel_size GPUs each"
+        1, description="engines, of all their ranks' GPUs each"
     )
     router: str = Field("round_robin", description="a router, or your own as module:attribute")
 

@@ -25,8 +25,8 @@ class Outcome:
     """What the prediction does instead, or a note on what it set."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Dotted fields that it sets."""
-    with_experts: str = ""
-    """Why it is refused for mixture-of-experts models."""
+    with_experts: Outcome | None = None
+    """What it is instead for mixture-of-experts models."""
     is_variable: bool = False
     """An environment variable, not a flag."""
 
@@ -67,9 +67,7 @@ def settle(
 
 def for_experts(outcome: Outcome) -> Outcome:
     """The same, for a mixture-of-experts model."""
-    if outcome.with_experts and any(_above_one(value) for value in outcome.settings.values()):
-        return replace(outcome, kind="refused", because=outcome.with_experts, settings={})
-    return outcome
+    return outcome.with_experts or outcome
 
 
 def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
@@ -96,7 +94,10 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
         return Outcome(shown, "no_effect", "as the prediction has it anyway")
     note = "; ".join(filter(None, [flag.note, flag.note_for.get(one.value)]))
     also = flag.also if _above_one(value) else {}
-    return Outcome(shown, "set", note, {flag.field: value, **also}, flag.with_experts)
+    other = None
+    if flag.with_experts and _above_one(value):
+        other = Outcome(shown, "set", flag.note_with_experts, {flag.with_experts: value})
+    return Outcome(shown, "set", note, {flag.field: value, **also}, other)
 
 
 def _read(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:

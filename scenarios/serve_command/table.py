@@ -43,10 +43,12 @@ class Flag:
     gravity: Literal["refused", "reported"] = "refused"
     """What becomes of those."""
     with_experts: str = ""
-    """Why it is refused, above 1, for mixture-of-experts models."""
+    """The field that it sets instead, above 1, for mixture-of-experts models."""
     also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Further fields that it sets, above 1."""
     note: str = ""
+    note_with_experts: str = ""
+    """The note where ``with_experts`` applies."""
     note_for: Mapping[str, str] = dataclasses.field(default_factory=dict)
     example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Texts, and the field's value for each."""

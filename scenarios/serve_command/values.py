@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -102,6 +103,27 @@ def compilation(text: str, settings: Settings) -> int | None:
     return max(sizes) if sizes else graph_size(str(named[0]), settings) if named else None
 
 
+def redundant_experts(text: str, _: Settings) -> int:
+    """Of vLLM's configuration of its expert load balancer."""
+    try:
+        config: Any = json.loads(text)
+    except ValueError:
+        raise ValueError(f"must be JSON, not {text!r}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"must be a JSON object, not {text!r}")
+    return int(config.get("num_redundant_experts", 0))
+
+
+def gpus_of_node(text: str, settings: Settings) -> int | None:
+    """GPUs of an engine on each of several nodes."""
+    nodes = whole(text, settings)
+    if nodes < 2:
+        return None
+    sizes = ("tensor", "pipeline", "data")
+    ranks = math.prod(int(settings.get(f"engine.{name}_parallel_size", 1)) for name in sizes)
+    return -(-ranks // nodes)
+
+
 def tokens_of_blocks(text: str, settings: Settings) -> int:
     """KV blocks for a number of tokens, and the one that vLLM keeps empty."""
     tokens, block_size = size(text, settings), settings.get("kv.block_size", _BLOCK_SIZE)
@@ -134,9 +156,11 @@ READERS: dict[str, Callable[[str, Settings], Any]] = {
     "graph_size": graph_size,
     "largest": largest,
     "compilation": compilation,
+    "redundant_experts": redundant_experts,
 }
 NEED_OTHERS: dict[str, Callable[[str, Settings], Any]] = {
     "tokens_of_blocks": tokens_of_blocks,
     "bytes_of_blocks": bytes_of_blocks,
+    "gpus_of_node": gpus_of_node,
 }
 """Read after all others: they need what these set."""

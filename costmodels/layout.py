@@ -1,0 +1,66 @@
+"""How one replica is laid out over its GPUs. Fields are named as vLLM names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+All2All = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """How unevenly tokens choose experts; by default every expert is as likely as any other."""
+
+    skew: float = 0.0
+    """Zipf exponent: the n-th most popular expert is chosen in proportion to n^-skew."""
+    loads: tuple[float, ...] = ()
+    """Relative load of each expert of a layer, in their order; it replaces ``skew``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One replica's ranks. Ranks of one tensor-parallel group are neighbours, then the stages of a
+    pipeline, then data-parallel ranks, as vLLM numbers them.
+    """
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    """Ranks with attention and requests of their own that share the experts."""
+    enable_expert_parallel: bool = False
+    """Experts whole on ranks, instead of a slice of each on every rank."""
+    enable_eplb: bool = False
+    num_redundant_experts: int = 0
+    all2all_backend: All2All = "allgather_reducescatter"
+    enable_dbo: bool = False
+    """Two half batches, one computing while the other communicates."""
+    dbo_decode_token_threshold: int = 32
+    dbo_prefill_token_threshold: int = 512
+    enable_sp: bool = False
+    """Sequence parallelism: reduce-scatter and all-gather in place of each all-reduce."""
+    expert_load: ExpertLoad = field(default_factory=ExpertLoad)
+    gpus_per_node: int | None = None
+    """GPUs of one fabric domain; None: all are."""
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        sizes = (self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size)
+        return sizes[0] * sizes[1] * sizes[2]
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that share the experts of one layer."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether each rank of a tensor-parallel group takes its part of the tokens to experts."""
+        return self.enable_expert_parallel and self.data_parallel_size > 1
+
+    def in_node(self, ranks: int, stride: int = 1) -> int:
+        """How many of ``ranks``, each ``stride`` GPUs after the one before, share a domain."""
+        if self.gpus_per_node is None:
+            return ranks
+        return max(1, min(ranks, self.gpus_per_node // stride))

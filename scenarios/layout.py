@@ -1,0 +1,59 @@
+"""How a scenario lays a replica out over GPUs, and what the forecast takes for granted of that."""
+
+from __future__ import annotations
+
+from costmodels.gpu_spec import GpuSpec
+from costmodels.layout import ExpertLoad, Layout
+from scenarios.schema import Scenario
+
+
+def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
+    """The ranks of one replica."""
+    options = scenario.engine
+    return Layout(
+        tensor_parallel_size=options.tensor_parallel_size,
+        pipeline_parallel_size=options.pipeline_parallel_size,
+        data_parallel_size=options.data_parallel_size,
+        enable_expert_parallel=options.enable_expert_parallel,
+        enable_eplb=options.enable_eplb,
+        num_redundant_experts=options.num_redundant_experts,
+        all2all_backend=options.all2all_backend,
+        enable_dbo=options.enable_dbo,
+        dbo_decode_token_threshold=options.dbo_decode_token_threshold,
+        dbo_prefill_token_threshold=options.dbo_prefill_token_threshold,
+        enable_sp=options.enable_sp,
+        expert_load=ExpertLoad(skew=options.expert_skew, loads=options.expert_loads or ()),
+        gpus_per_node=scenario.hardware.gpus_per_node or gpu.fabric_gpus,
+    )
+
+
+def replica_gpus(scenario: Scenario) -> int:
+    """GPUs of one replica."""
+    options = scenario.engine
+    return (
+        options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size
+    )
+
+
+def layout_notes(layout: Layout) -> tuple[str, ...]:
+    """What a forecast of this layout assumes, in plain words."""
+    notes = []
+    if layout.data_parallel_size > 1:
+        notes.append(
+            f"{layout.data_parallel_size} data-parallel ranks are one batch dealt out by whole "
+            "sequences, and step together with the one that has most; their contexts are taken as "
+            "equal, and a prefix cached by one is taken as cached by all"
+        )
+    if layout.pipeline_parallel_size > 1:
+        notes.append(
+            f"{layout.pipeline_parallel_size} pipeline stages work on as many micro-batches: a "
+            "step is a round of all of them, as often the slowest stage as there are stages; "
+            "layers of all kinds are taken as spread evenly over stages"
+        )
+    load = layout.expert_load
+    if layout.enable_expert_parallel and not load.loads and not load.skew:
+        notes.append(
+            "experts are taken as equally popular: ranks differ by chance alone "
+            "(engine.expert_skew, engine.expert_loads)"
+        )
+    return tuple(notes)
