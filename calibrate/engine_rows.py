@@ -14,6 +14,7 @@ from costmodels.engine_profile import EngineProfile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard
+from sim.errors import ScenarioError
 
 Float = NDArray[np.float64]
 LaunchClass = Literal["graph", "piecewise", "eager"]
@@ -76,8 +77,15 @@ def engine_rows(
 ) -> EngineRows:
     """Join runs that share a clock, in order of time. A prompt's last chunk is taken to sample.
 
-    ``held_out`` names runs that no fit may look at.
+    ``held_out`` names runs that no fit may look at. Raises `ScenarioError` for a model whose layers
+    clip contexts: recorded steps have sums of whole ones.
     """
+    if model.clip_tokens:
+        clips = ", ".join(map(str, model.clip_tokens))
+        raise ScenarioError(
+            f"{model.name}: its layers clip contexts to {clips} tokens, and recorded steps have "
+            "sums of whole contexts alone: its steps cannot be priced from them"
+        )
     order = sorted(runs, key=lambda run: float(runs[run].t_sched[0]))
 
     def joined(column: str) -> Float:

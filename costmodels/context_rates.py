@@ -25,12 +25,22 @@ Price = Callable[[Operator], float]
 class DecodeRates:
     """Decoding sequences, all layers, evenly spread over the device."""
 
-    token_s: Mapping[Cap, float]
-    """A token of the contexts clipped to each cap: the slower of compute and reads."""
+    by_kv_heads: Mapping[int, Mapping[Cap, float]]
+    """A token of the contexts clipped to each cap: the slower of compute and reads; apart for
+    layers whose kernels have more or fewer heads to spread over the device."""
     prompt_token_s: Mapping[Cap, float]
-    """The same where the cap is of the prompt alone."""
+    """The same, of all layers, where the cap is of the prompt alone."""
     seq_s: float
     """A sequence: its recurrent states, read and written once a step."""
+
+    @property
+    def token_s(self) -> dict[Cap, float]:
+        """`by_kv_heads`, all layers together."""
+        found: dict[Cap, float] = {}
+        for rates in self.by_kv_heads.values():
+            for cap, seconds in rates.items():
+                found[cap] = found.get(cap, 0.0) + seconds
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +61,27 @@ class ChunkRates:
 
 def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
     """The decode rates of a rank's layers."""
-    token_s: dict[Cap, float] = {}
+    by_kv_heads: dict[int, dict[Cap, float]] = {}
     prompt_token_s: dict[Cap, float] = {}
     seq_s = 0.0
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
+        token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
             seconds = price(_unit(term, count, flops=1.0, reads=1.0))
             rates = prompt_token_s if term.keeps_generated else token_s
             rates[term.cap_tokens] = rates.get(term.cap_tokens, 0.0) + seconds
         once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)
         seq_s += price(_unit(once, count, flops=1.0, reads=1.0))
-    return DecodeRates(token_s=token_s, prompt_token_s=prompt_token_s, seq_s=seq_s)
+    return DecodeRates(by_kv_heads=by_kv_heads, prompt_token_s=prompt_token_s, seq_s=seq_s)
 
 
 def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
-    """The prefill rates of a rank's layers."""
+    """The prefill rates of a rank's layers that prompts pass."""
     pair_s: dict[Cap, float] = {}
     read_s: dict[Cap, float] = {}
     token_s = prefix_s = seq_s = 0.0
-    for mixer, count in shard.local.mixers:
+    for mixer, count in shard.local.prompt_mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
             cap = term.cap_tokens

@@ -7,6 +7,8 @@ Whole sequences, as evenly as their number allows; described is the rank and mic
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodels.layout import Layout
 from costmodels.work import Array
-from sim.shape import StepShape
+from sim.shape import SUMS, ClippedSums, StepShape
 
 Int64 = NDArray[np.int64]
 
@@ -108,12 +110,10 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
         # Contexts go with sequences; beyond the room there is, with the tokens in it.
         share = (room, shape.prefill_tokens) if tokens > room else (prompts, shape.prefill_seqs)
         tokens = min(tokens, room)
-    own = StepShape(
-        **{
-            name: _part(name, value, shape, (decodes, tokens, prompts), share)
-            for name, value in shape._asdict().items()
-        }
-    )
+    part = partial(_part, shape=shape, own=(decodes, tokens, prompts), share=share)
+    sums = [part(name, getattr(shape, name)) for name in SUMS]
+    clipped = map(part, cycle(ClippedSums._fields), shape.clipped)
+    own = StepShape._make([*sums, tuple(clipped)])
     decode_logits = min(shape.decode_seqs, shape.logits)
     logits = _ceil(decode_logits, ways) + _ceil(shape.logits - decode_logits, ways)
     everywhere = _ceil(shape.decode_seqs, micro_batches) + min(shape.prefill_tokens, ranks * tokens)

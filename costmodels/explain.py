@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from costmodels.engine_profile import EngineProfile, padded_size
 from costmodels.evidence import Source, weakest
 from costmodels.kernel_times import KernelTimes
+from costmodels.model_spec import ModelSpec
 from costmodels.operators import (
     DecodeSums,
     PrefillSums,
@@ -22,7 +23,7 @@ from costmodels.precision import BF16_PEAK
 from costmodels.roofline import OperatorSeconds
 from costmodels.work import EXCHANGES, Operator
 from sim import accounts
-from sim.shape import StepShape
+from sim.shape import StepShape, clip_columns, shape_columns, shape_values
 
 # The constants each account's seconds hang on, and the datasheet number they scale.
 _WEIGHTS = ("gemm_memory", "gemm_compute", "gemm_half_rows", "tile_rows")
@@ -67,27 +68,34 @@ def describe_step(
     shard, efficiency = kernels.shard, kernels.efficiency
     tokens = np.array([float(padded_size(shape.num_tokens, graph_sizes))])
     rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
-    decode_kv = shape.decode_context_tokens + efficiency.decode_seq_tokens * shape.decode_seqs
-    if decode_kv:
-        a_token_s = float(kernels.decode_token_s(shape.decode_seqs)[-1])
-        sums = DecodeSums(seqs=_one(shape.decode_seqs), clipped={None: _one(decode_kv)})
-        work = _summed(kernels, "decode_attention", decode_operators(shard, sums))
-        rows.append(work._replace(seconds=a_token_s * decode_kv))
-    prefill_kv = shape.prefill_context_tokens + shape.prefill_tokens
-    if prefill_kv:
-        rates = kernels.prefill_rates()
-        compute_s = rates.pair_s * shape.prefill_pairs + rates.tile_s * prefill_kv
-        compute_s += rates.prefix_s * shape.prefill_context_tokens
-        memory_s = rates.token_s * prefill_kv
-        chunks = PrefillSums(
-            seqs=_one(shape.prefill_seqs),
-            tokens=_one(shape.prefill_tokens),
-            prefix={None: _one(shape.prefill_context_tokens)},
-            pairs={None: _one(shape.prefill_pairs)},
+    rates = kernels.attention_rates(max(shape.decode_seqs, 1))
+    columns = dict(
+        zip(shape_columns(rates.clip_tokens), map(_one, shape_values(shape)), strict=True)
+    )
+    if shape.decode_seqs:
+        seqs = columns["decode_seqs"]
+        beyond = rates.seq_tokens * seqs
+        sums = DecodeSums(
+            seqs=seqs,
+            clipped={None: columns["decode_context_tokens"] + beyond}
+            | {cap: columns[clip_columns(cap)[0]] + beyond for cap in rates.clip_tokens},
         )
-        work = _summed(kernels, "prefill_attention", prefill_operators(shard, chunks))
+        for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
+            rows.append(work._replace(seconds=float(rates.decode_s(columns)[0])))
+    if shape.prefill_tokens:
+        compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
+        by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
+        chunks = PrefillSums(
+            seqs=columns["prefill_seqs"],
+            tokens=columns["prefill_tokens"],
+            prefix={None: columns["prefill_context_tokens"]}
+            | {cap: columns[names[2]] for cap, names in by_cap.items()},
+            pairs={None: columns["prefill_pairs"]}
+            | {cap: columns[names[3]] for cap, names in by_cap.items()},
+        )
         bound = "compute" if compute_s > memory_s else "memory"
-        rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
+        for work in _summed(kernels, "prefill_attention", prefill_operators(shard, chunks)):
+            rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
         logits = np.array([float(shape.logits)])
         operators = logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
@@ -99,15 +107,18 @@ def _one(value: float) -> NDArray[np.float64]:
     return np.array([float(value)])
 
 
-def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> OperatorRow:
-    """The attention of all kinds of layers as one row."""
+def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> list[OperatorRow]:
+    """The attention of all kinds of layers as one row; none where no layer has any."""
     rows = [_row(kernels.price(operator)) for operator in operators]
-    return rows[0]._replace(
-        name=name,
-        calls=sum(row.calls for row in rows),
-        flops=sum(row.flops for row in rows),
-        state_bytes=sum(row.state_bytes for row in rows),
-    )
+    return [
+        row._replace(
+            name=name,
+            calls=sum(row.calls for row in rows),
+            flops=sum(row.flops for row in rows),
+            state_bytes=sum(row.state_bytes for row in rows),
+        )
+        for row in rows[:1]
+    ]
 
 
 def _row(priced: OperatorSeconds) -> OperatorRow:
@@ -155,8 +166,12 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     one_rank = shard.tensor_parallel_size == 1
     precision = shard.model.precision
     formats = {precision.attention, precision.ffn, precision.experts}
-    kinds = {mixer.kind for mixer, _ in shard.model.mixers}
-    is_beyond = shard.tensor_parallel_size > 1 or not formats <= _FITTED_FORMATS or kinds != {"gqa"}
+    formats.add(precision.kv)
+    is_beyond = (
+        shard.tensor_parallel_size > 1
+        or not formats <= _FITTED_FORMATS
+        or bool(_unfitted_kinds(shard.model))
+    )
     narrow = set(shard.model.peaks) - {BF16_PEAK}
     fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
     labels = {
@@ -172,6 +187,11 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
         ),
     }
     return labels | _table_labels(kernels)
+
+
+def _unfitted_kinds(model: ModelSpec) -> list[str]:
+    """Kinds of layers that no attention constant was fitted on."""
+    return sorted({mixer.kind for mixer, _ in model.mixers} - {"gqa"})
 
 
 def _table_labels(kernels: KernelTimes) -> dict[str, str]:
@@ -197,7 +217,16 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
         numbers.append("fabric_bytes_per_s")
     elif gpu.host_link_bytes_per_s is not None:
         numbers.append("host_link_bytes_per_s")
+    kinds = _unfitted_kinds(kernels.shard.model)
+    carried = Source(
+        what=f"attention of {', '.join(kinds)} layers",
+        value="constants of grouped-query attention",
+        label="extrapolated",
+        source="work counted by kind of layer; shares of the peaks, split-KV schedule and query "
+        "tiles were fitted on grouped-query attention and are unfitted for these kinds",
+    )
     return [
+        *([carried] if kinds else []),
         *(gpu.source_of(number) for number in numbers),
         *(kernels.tables.sources() if kernels.tables else ()),
         *kernels.efficiency.sources(),

@@ -36,7 +36,7 @@ from costmodels.step_split import post_operator
 from costmodels.work import Array
 from sim import accounts
 from sim.protocols import DecodeRun, StepPrice
-from sim.shape import StepShape
+from sim.shape import StepShape, grown
 from sim.throttle import PowerThrottle
 
 _OVERLAPPED = ("dispatch", "combine")
@@ -118,6 +118,9 @@ class GroupStepCost:
         first = self.price(shape)
         if not shape.decode_seqs:
             return DecodeRun(first, [0] * steps, 0)
+        if shape.clipped:  # a rank's part of clipped sums does not grow by whole tokens
+            gpu_ns = [self.price(grown(shape, step)).gpu_ns for step in range(steps)]
+            return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
         dealt = self.deal(shape)
         run = self.rank.price_decodes(dealt.shape, steps)
         each = (after - before for before, after in pairwise((0, *run.gpu_cumulative_ns)))

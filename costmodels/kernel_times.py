@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.context_rates import chunk_rates, decode_rates
+from costmodels.attention_rates import AttentionRates
+from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
@@ -21,20 +22,6 @@ from costmodels.work import Array, Operator
 _DECODE_CONTEXTS = (512.0, 8192.0)
 _CHUNKS = np.array([256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0])
 _LABEL_SHARE = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillRates:
-    """Attention of chunked prompts, all layers."""
-
-    pair_s: float
-    """Compute side, a query-key pair."""
-    tile_s: float
-    """Compute side, a KV token: what each chunk's half-empty last query tile adds."""
-    prefix_s: float
-    """Compute side, a cached token that is expanded again (latent attention)."""
-    token_s: float
-    """Memory side, a KV token read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,65 +59,74 @@ class KernelTimes:
         shares = {label: float((found[1] == label).mean()) for label in LABELS}
         return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)
 
-    def decode_token_s(self, max_num_seqs: int, *, equal_contexts: bool = False) -> Array:
-        """Decode attention, a token of context, all layers, by sequences: ``[max_num_seqs + 1]``.
+    def attention_rates(self, max_num_seqs: int, *, equal_contexts: bool = False) -> AttentionRates:
+        """Attention of steps of up to so many decoding sequences.
 
-        The slower of compute and KV reads, longer by what unequal contexts leave SMs idle.
+        The schedule of decode kernels and the query tiles of prefill kernels are those of
+        grouped-query attention, for every kind of layer.
         """
-        imbalance = self.decode_imbalance(max_num_seqs, equal_contexts=equal_contexts)
+        return AttentionRates(
+            max_num_seqs=max_num_seqs,
+            decode_token_s=self._decode_token_s(max_num_seqs, equal_contexts),
+            decode_seq_s=decode_rates(self.shard, self._work_s).seq_s,
+            chunk=self._chunk_rates(),
+            tile_tokens=self.efficiency.attention_query_tile_tokens / 2,
+            seq_tokens=self.efficiency.decode_seq_tokens,
+        )
+
+    def _decode_token_s(self, max_num_seqs: int, equal_contexts: bool) -> dict[Cap, Array]:
+        """By cap; evenly spread, longer by what unequal contexts leave SMs idle."""
         tables = self._attention_tables
         table = tables.decode_attention if tables else None
-        if table is None:
-            return decode_rates(self.shard, self._work_s).token_s[None] * imbalance
-        seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
-        heads = attention_heads(self.shard)
-        short_s, long_s = (
-            table.seconds(seqs, np.full_like(seqs, context), heads)[0]
-            for context in _DECODE_CONTEXTS
-        )
-        span = seqs * (_DECODE_CONTEXTS[1] - _DECODE_CONTEXTS[0])
-        a_token_s = self.shard.local.num_layers * np.maximum(long_s - short_s, 0.0) / span
-        measured = self.decode_imbalance(max_num_seqs, equal_contexts=True)
-        found: Array = a_token_s * imbalance / measured
+        found: dict[Cap, Array] = {}
+        rates = decode_rates(self.shard, self._work_s)
+        for kv_heads, by_cap in rates.by_kv_heads.items():
+            if table is None:
+                imbalance = self.decode_imbalance(kv_heads, max_num_seqs, equal_contexts)
+                for cap, seconds in by_cap.items():
+                    found[cap] = found.get(cap, 0.0) + seconds * imbalance
+                continue
+            seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
+            heads = attention_heads(self.shard)
+            short_s, long_s = (
+                table.seconds(seqs, np.full_like(seqs, context), heads)[0]
+                for context in _DECODE_CONTEXTS
+            )
+            span = seqs * (_DECODE_CONTEXTS[1] - _DECODE_CONTEXTS[0])
+            a_token_s = self.shard.local.num_layers * np.maximum(long_s - short_s, 0.0) / span
+            imbalance = self.decode_imbalance(kv_heads, max_num_seqs, equal_contexts)
+            measured = self.decode_imbalance(kv_heads, max_num_seqs, equal_contexts=True)
+            found[None] = a_token_s * imbalance / measured
         return found
 
     @property
     def _attention_tables(self) -> OperatorTables | None:
         return self.tables if self.tables and covers_attention(self.shard) else None
 
-    def decode_imbalance(self, max_num_seqs: int, *, equal_contexts: bool = False) -> Array:
+    def decode_imbalance(self, kv_heads: int, max_num_seqs: int, equal_contexts: bool) -> Array:
         """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
         if self.gpu.num_sms is None:
             return np.ones(max_num_seqs + 1)
         last_sm = imbalance_table(
-            max_num_seqs,
-            min(mixer.kv_heads for mixer, _ in self.shard.local.mixers),
-            self.gpu.num_sms,
-            equal_contexts=equal_contexts,
+            max_num_seqs, kv_heads, self.gpu.num_sms, equal_contexts=equal_contexts
         )
         return 1 + self.efficiency.attention_imbalance * (last_sm - 1)
 
-    def prefill_rates(self) -> PrefillRates:
-        """Rates of prefill attention."""
+    def _chunk_rates(self) -> ChunkRates:
+        """Of prefill attention; a table, where it covers the layers, in place of the pairs."""
         rates = chunk_rates(self.shard, self._work_s)
-        pair_s = rates.pair_s[None]
-        tile_tokens = self.efficiency.attention_query_tile_tokens / 2
         tables = self._attention_tables
         table = tables.prefill_attention if tables else None
-        if table is not None:
-            one, none = np.ones_like(_CHUNKS), np.zeros_like(_CHUNKS)
-            seconds = table.seconds(one, _CHUNKS, none, attention_heads(self.shard))[0]
-            # Long chunks count most: a rate weighs as much as the time it explains.
-            tiled = _CHUNKS * (_CHUNKS + 1) / 2 + tile_tokens * _CHUNKS
-            rate_s = float((seconds * tiled).sum() / (tiled * tiled).sum())
-            hot = 1 + self.efficiency.throttle_slowdown
-            pair_s = self.shard.local.num_layers * rate_s / hot
-        return PrefillRates(
-            pair_s=pair_s,
-            tile_s=pair_s * tile_tokens,
-            prefix_s=rates.prefix_s,
-            token_s=rates.read_s[None],
-        )
+        if table is None:
+            return rates
+        one, none = np.ones_like(_CHUNKS), np.zeros_like(_CHUNKS)
+        seconds = table.seconds(one, _CHUNKS, none, attention_heads(self.shard))[0]
+        # Long chunks count most: a rate weighs as much as the time it explains.
+        tile_tokens = self.efficiency.attention_query_tile_tokens / 2
+        tiled = _CHUNKS * (_CHUNKS + 1) / 2 + tile_tokens * _CHUNKS
+        rate_s = float((seconds * tiled).sum() / (tiled * tiled).sum())
+        hot = 1 + self.efficiency.throttle_slowdown
+        return replace(rates, pair_s={None: self.shard.local.num_layers * rate_s / hot})
 
     def _work_s(self, operator: Operator) -> float:
         """Seconds of an operator's work by the roofline, all calls."""

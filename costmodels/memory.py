@@ -8,9 +8,11 @@ from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
+from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
 from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
 from costmodels.priced import refuse_unpriced
 from sim.errors import ScenarioError
+from sim.kv_layout import PLAIN, KVLayout
 
 _GB = 1e9
 # Ranks tried when naming the smallest tensor-parallel size that fits.
@@ -29,13 +31,18 @@ class DeviceMemory:
     free_bytes: int
     """Not touched: outside ``gpu_memory_utilization``, or less than a block."""
     block_size: int
+    """Tokens of a block: more than asked for where a recurrent state must fit one."""
     block_bytes: int
+    """Of a page: a block of all layers whose state grows (`costmodels.paging.page_bytes`)."""
     num_gpu_blocks: int
+    """Pages."""
+    layout: KVLayout
+    """How many of them a sequence holds."""
 
     @property
     def kv_cache_tokens(self) -> int:
-        """Tokens whose keys and values fit."""
-        return self.num_gpu_blocks * self.block_size
+        """The longest sequence that fits; very long where all layers have windows."""
+        return self.layout.most_tokens(self.num_gpu_blocks, self.block_size)
 
 
 def plan_memory(
@@ -68,11 +75,13 @@ def plan_memory(
         raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
     refuse_unpriced(model)
     profile = profile or load_profile()
-    layout = layout or Layout(tensor_parallel_size=tensor_parallel_size)
-    rank = shard(model, layout)
+    parallel = layout or Layout(tensor_parallel_size=tensor_parallel_size)
+    rank = shard(model, parallel)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
     weight_bytes = rank.weight_bytes
-    block_bytes = rank.kv_bytes_per_token * block_size
+    asked_block_size = block_size
+    block_size = attention_block_tokens(rank, asked_block_size)
+    block_bytes, pages = page_bytes(rank, block_size), kv_layout(rank, block_size)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
     if num_gpu_blocks is None:
         num_gpu_blocks = (granted_bytes - weight_bytes - workspace_bytes) // block_bytes
@@ -81,18 +90,21 @@ def plan_memory(
         limit_bytes, limit = gpu.hbm_bytes, "its memory"
     kv_cache_bytes = num_gpu_blocks * block_bytes
     used_bytes = weight_bytes + workspace_bytes + kv_cache_bytes
-    if num_gpu_blocks < 1 or used_bytes > limit_bytes:
-        blocks = max(num_gpu_blocks, 1)
+    # The shortest sequence's pages, beside the null block.
+    least_blocks = 1 if pages == PLAIN else 1 + pages.pages(1, block_size)
+    if num_gpu_blocks < least_blocks or used_bytes > limit_bytes:
+        blocks = max(num_gpu_blocks, least_blocks)
 
         def fits(ranks: int) -> bool:
-            other = shard(model, replace(layout, tensor_parallel_size=ranks))
-            other_bytes = other.weight_bytes + blocks * block_size * other.kv_bytes_per_token
+            other = shard(model, replace(parallel, tensor_parallel_size=ranks))
+            other_page = page_bytes(other, attention_block_tokens(other, asked_block_size))
+            other_bytes = other.weight_bytes + blocks * other_page
             other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
             return other_bytes <= limit_bytes
 
-        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, layout)), None)
+        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, parallel)), None)
         raise ScenarioError(
-            f"{model.name} does not fit {gpu.name} with {sizes_text(layout)}: "
+            f"{model.name} does not fit {gpu.name} with {sizes_text(parallel)}: "
             f"{weight_bytes / _GB:.2f} GB weights + "
             f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
             f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
@@ -107,6 +119,7 @@ def plan_memory(
         block_size=block_size,
         block_bytes=block_bytes,
         num_gpu_blocks=num_gpu_blocks,
+        layout=pages,
     )
 
 

@@ -65,6 +65,11 @@ class ModelSpec:
         return mixers_of(self.layers)
 
     @property
+    def prompt_mixers(self) -> tuple[tuple[Mixer, int], ...]:
+        """The same of the layers that every token of a prompt passes."""
+        return mixers_of(tuple(group for group in self.layers if not group.skips_prompt))
+
+    @property
     def ffns(self) -> tuple[tuple[Ffn, int], ...]:
         """The same of FFNs."""
         return ffns_of(self.layers)

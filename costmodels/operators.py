@@ -144,9 +144,13 @@ def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
 
 
 def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
-    """The same for the chunks of prompts."""
+    """The same for the chunks of prompts, in the layers that all their tokens pass.
+
+    Where prompts leave early, their last token still passes the layers above: its one query is
+    left out.
+    """
     found = []
-    for mixer, count in shard.local.mixers:
+    for mixer, count in shard.local.prompt_mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
             reads = sums.prefix[term.cap_tokens] + sums.tokens

@@ -1,10 +1,13 @@
-"""How many tokens a block of state holds, where layers of several kinds share one pool."""
+"""How the states of a model's layers share one pool of pages, as in vLLM's hybrid pools."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
+from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard
+from sim.kv_layout import KVLayout, WindowPages
 
 
 def entry_tokens(shard: RankShard) -> int:
@@ -25,3 +28,50 @@ def attention_block_tokens(shard: RankShard, unit_tokens: int = 16) -> int:
     if not largest or a_token is None:
         return unit
     return unit * max(1, math.ceil(largest / (a_token * unit)))
+
+
+def page_bytes(shard: RankShard, block_size: int) -> int:
+    """Bytes of a page on one rank: a block of all layers whose state grows.
+
+    Where none grows, a block of all windows; without windows, all recurrent states.
+    """
+    found = block_size * shard.local.growing_state_bytes_per_token
+    if not found:
+        found = block_size * sum(_window_bytes(shard).values(), Fraction(0))
+    if not found:
+        found = Fraction(shard.local.fixed_state_bytes_per_sequence)
+    return math.ceil(found)
+
+
+def kv_layout(shard: RankShard, block_size: int) -> KVLayout:
+    """Pages of a sequence on one rank.
+
+    Windows of one length are in as many groups as their bytes a token fill pages, recurrent states
+    and what compressors have gathered in as many pages as they fill. With layers of equal size
+    that is vLLM's rule: as many groups as layers of the kind over layers that grow, rounded up.
+    """
+    page = page_bytes(shard, block_size)
+    fixed = sum(state.fixed * count for state, count in shard.local.states)
+    return KVLayout(
+        grows=bool(shard.local.growing_state_bytes_per_token),
+        windows=tuple(
+            WindowPages(tokens, math.ceil(block_size * a_token / page))
+            for tokens, a_token in sorted(_window_bytes(shard).items())
+        ),
+        fixed_pages=math.ceil(Fraction(fixed, page)) if page else 0,
+    )
+
+
+def is_recurrent(model: ModelSpec) -> bool:
+    """Whether some layer keeps a state that no prefix of the context can be cut from."""
+    return any(state.fixed and not state.growing for state, _ in model.states)
+
+
+def _window_bytes(shard: RankShard) -> dict[int, Fraction]:
+    """Bytes a token of all windows on one rank, by their length."""
+    found: dict[int, Fraction] = {}
+    for state, count in shard.local.states:
+        for window in state.windows:
+            more = window.bytes_per_token * count
+            found[window.tokens] = found.get(window.tokens, Fraction(0)) + more
+    return found

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodels.efficiency import Efficiency
 from costmodels.gpu_spec import GpuSpec
-from costmodels.precision import BF16_PEAK
+from costmodels.precision import BF16_PEAK, load_format
 from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
 
@@ -81,6 +81,9 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
         most, half_rows = e.grouped_compute, e.grouped_half_rows
         if operator.peak != BF16_PEAK:
             most *= e.fp8_compute / e.gemm_compute
+        # What a few rows cost an expert is streaming its matrix through the SMs: it goes with the
+        # bytes stored. (That the peak of a narrow unit is higher says the same of its half.)
+        half_rows *= load_format(operator.weights).bits / _PEAK_BITS.get(operator.peak, 16)
         share = most * rows / (rows + half_rows)
         return operator.flops / (peak * share), e.grouped_memory, e.grouped_fixed_s
     compute_s = operator.flops / (peak * e.attention_compute)
@@ -89,6 +92,10 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     if operator.kind == "sampling":
         return compute_s, e.elementwise_memory, e.sampling_fixed_s
     return compute_s, e.elementwise_memory, e.elementwise_fixed_s
+
+
+_PEAK_BITS = {"fp8_flop_per_s": 8, "int8_op_per_s": 8, "fp4_flop_per_s": 4}
+"""Bits of what a unit multiplies; 16 otherwise."""
 
 
 def _peak(operator: Operator, gpu: GpuSpec) -> float:

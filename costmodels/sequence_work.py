@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from costmodels.layers.parts import ContextTerm
 from costmodels.model_spec import ModelSpec
 from costmodels.precision import BF16_PEAK
+from sim.shape import causal_pairs_clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +54,10 @@ def decode_token(model: ModelSpec, context: int, generated: int = 0) -> TokenWor
     )
 
 
-def causal_pairs_clipped(start: int, tokens: int, cap_tokens: int | None) -> int:
-    """Query-key pairs of ``tokens`` new tokens after ``start``, each reaching at most the cap."""
-    last = start + tokens
-    if cap_tokens is None or last <= cap_tokens:
-        return tokens * start + tokens * (tokens + 1) // 2
-    growing = max(0, cap_tokens - start)
-    inside = growing * start + growing * (growing + 1) // 2
-    return inside + (tokens - growing) * cap_tokens
-
-
 def prefill_attention_flops(model: ModelSpec, tokens: int, start: int = 0) -> float:
     """FLOPs of attention, or of what stands in its place, for a chunk: all layers and peaks."""
     total = 0.0
-    for mixer, count in model.mixers:
+    for mixer, count in model.prompt_mixers:
         work = mixer.attention(model.precision)
         for term in work.prefill:
             total += count * term.flops * causal_pairs_clipped(start, tokens, term.cap_tokens)

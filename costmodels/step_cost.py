@@ -1,4 +1,4 @@
-"""Compiles (model, GPU, layout, engine) into a step cost: table look-ups and three products."""
+"""Compiles (model, GPU, layout, engine) into a step cost: table look-ups and a few products."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.clip_prices import ClipPrices, clip_prices
 from costmodels.efficiency import Efficiency, load_efficiency
 from costmodels.engine_profile import EngineProfile, load_profile, quantile
 from costmodels.evidence import Source
@@ -55,6 +56,8 @@ class RooflineStepCost:
     prefill_tile_fixed_ns: int
     prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
+    clips: ClipPrices | None
+    """Clipped contexts and recurrent states; None for full attention alone."""
     schedule_table_ns: list[int]
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
     update_table_ns: list[int]
@@ -87,7 +90,7 @@ class RooflineStepCost:
 
         Raises `ScenarioError` beyond the compiled limits.
         """
-        decodes, context, _, prefill_tokens, prefill_context, pairs, logits = shape
+        decodes, context, chunks, prefill_tokens, prefill_context, pairs, logits, clipped = shape
         tokens = decodes + prefill_tokens
         if not tokens:
             return _FREE
@@ -96,6 +99,8 @@ class RooflineStepCost:
         except IndexError:
             raise self._beyond(tokens, logits) from None
         fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
+        if self.clips is not None:
+            fixed_ns += self.clips.of_decodes(decodes, clipped)
         in_graph = tokens <= self.largest_graph
         if not prefill_tokens:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns
@@ -103,8 +108,11 @@ class RooflineStepCost:
         kv_tokens = prefill_context + prefill_tokens
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
         attention_ns += prefill_context * self.prefill_prefix_fixed_ns
-        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
+        if self.clips is not None:
+            more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped)
+            attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
+        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
         if memory_ns > attention_ns:
             compute_ns, attention_ns = self.token_compute_ns[tokens], memory_ns
         gpu_ns = (fixed_ns + attention_ns) >> _FRACTION_BITS
@@ -124,6 +132,9 @@ class RooflineStepCost:
         start = self.token_fixed_ns[decodes] + self.logit_fixed_ns[shape.logits] + _HALF
         start += read * self.decode_token_fixed_ns[decodes]
         growth = decodes * self.decode_token_fixed_ns[decodes]
+        if self.clips is not None:
+            start += self.clips.of_decodes(decodes, shape.clipped)
+            growth += self.clips.growth(decodes, shape.clipped)
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
@@ -164,6 +175,7 @@ class RooflineStepCost:
             prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
             prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
+            clips=None if self.clips is None else self.clips.slower(gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
             update_table_ns=[round(time * host) for time in self.update_table_ns],
             full_graph_ns=on_host(self.full_graph_ns),
@@ -237,6 +249,9 @@ def compile_step_cost(
         max_num_seqs=max_num_seqs,
         equal_contexts=equal_contexts,
     )
+    attention = tables.attention
+    whole_s = attention.decode_token_s.get(None, np.zeros(max_num_seqs + 1))
+    pair_s = attention.chunk.pair_s.get(None, 0.0)
     eager_launch_s = profile.eager_launch_s(model)
     other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
     return RooflineStepCost(
@@ -248,11 +263,12 @@ def compile_step_cost(
         token_fixed_ns=[_fixed_ns(seconds) for seconds in tables.token_seconds().tolist()],
         token_compute_ns=[to_ns(seconds) for seconds in tables.compute_seconds().tolist()],
         logit_fixed_ns=[_fixed_ns(seconds) for seconds in tables.logit_seconds().tolist()],
-        decode_token_fixed_ns=[_fixed_ns(seconds) for seconds in tables.decode_token_s.tolist()],
-        prefill_pair_fixed_ns=_fixed_ns(tables.prefill_pair_s),
-        prefill_tile_fixed_ns=_fixed_ns(tables.prefill_tile_s),
-        prefill_prefix_fixed_ns=_fixed_ns(tables.prefill_prefix_s),
-        prefill_token_fixed_ns=_fixed_ns(tables.prefill_token_s),
+        decode_token_fixed_ns=[_fixed_ns(seconds) for seconds in whole_s.tolist()],
+        prefill_pair_fixed_ns=_fixed_ns(pair_s),
+        prefill_tile_fixed_ns=_fixed_ns(pair_s * attention.tile_tokens),
+        prefill_prefix_fixed_ns=_fixed_ns(attention.chunk.prefix_s),
+        prefill_token_fixed_ns=_fixed_ns(attention.chunk.read_s.get(None, 0.0)),
+        clips=clip_prices(attention, _fixed_ns),
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
             for running in range(max_num_seqs + 1)
@@ -261,7 +277,7 @@ def compile_step_cost(
             to_ns(profile.driver_s + profile.update_base_s + profile.update_per_seq_s * seqs)
             for seqs in range(max_num_seqs + 1)
         ],
-        seq_tokens=tables.seq_tokens,
+        seq_tokens=attention.seq_tokens,
         largest_graph=graph_sizes[-1] if graph_sizes else 0,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),

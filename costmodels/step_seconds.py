@@ -29,7 +29,7 @@ def step_seconds(
     *,
     equal_contexts: bool = False,
 ) -> StepSeconds:
-    """Price steps given as columns, one float64 array ``[n]`` per field of `StepShape`.
+    """Price steps given as columns, float64 arrays ``[n]`` by `sim.shape.shape_columns`.
 
     The same figures as `RooflineStepCost.price`, before rounding.
     """
@@ -45,14 +45,10 @@ def step_seconds(
     for operator in logit_operators(kernels.shard, logits, efficiency.sampling_bytes_per_logit):
         gpu_s += kernels.price(operator).total_s
 
-    a_token_s = kernels.decode_token_s(int(decodes.max(initial=1)), equal_contexts=equal_contexts)
-    context = columns["decode_context_tokens"] + efficiency.decode_seq_tokens * decodes
-    gpu_s += a_token_s[decodes.astype(np.int64)] * context
-    rates = kernels.prefill_rates()
-    kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
-    attention_s = rates.pair_s * columns["prefill_pairs"] + rates.tile_s * kv_tokens
-    attention_s += rates.prefix_s * columns["prefill_context_tokens"]
-    memory_s = rates.token_s * kv_tokens
+    most_seqs = int(decodes.max(initial=1))
+    rates = kernels.attention_rates(most_seqs, equal_contexts=equal_contexts)
+    gpu_s += rates.decode_s(columns)
+    attention_s, memory_s = rates.prefill_sides_s(columns)
     gpu_s += np.maximum(attention_s, memory_s)
     compute_s += np.where(attention_s >= memory_s, attention_s, 0.0)
     return StepSeconds(

@@ -41,13 +41,8 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     for operator in tables.by_logits:
         post_operator(seconds, operator, logits, decode_logits)
 
-    context = columns["decode_context_tokens"] + tables.seq_tokens * decode_seqs
-    seconds[accounts.DECODE_STATE_READS] += tables.decode_token_s[decodes] * context
-    kv_tokens = columns["prefill_context_tokens"] + columns["prefill_tokens"]
-    compute_s = tables.prefill_pair_s * columns["prefill_pairs"]
-    compute_s += tables.prefill_tile_s * kv_tokens
-    compute_s += tables.prefill_prefix_s * columns["prefill_context_tokens"]
-    memory_s = tables.prefill_token_s * kv_tokens
+    seconds[accounts.DECODE_STATE_READS] += tables.attention.decode_s(columns)
+    compute_s, memory_s = tables.attention.prefill_sides_s(columns)
     compute_bound = compute_s > memory_s
     seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, compute_s, 0.0)
     seconds[accounts.PREFILL_MEMORY] += np.where(compute_bound, 0.0, memory_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.attention_rates import AttentionRates
 from costmodels.kernel_times import KernelTimes
 from costmodels.operators import logit_operators, token_operators
 from costmodels.roofline import OperatorSeconds
@@ -17,26 +18,14 @@ from costmodels.work import Array, Operator
 class StepTables:
     """A step's operators priced at every token count and every number of logits.
 
-    Attention is linear in its sums, so it needs three rates in place of a table.
+    Attention is linear in its sums, so it needs rates in place of a table.
     """
 
     by_tokens: tuple[OperatorSeconds, ...]
     """Arrays ``[max_num_batched_tokens + 1]``, indexed by tokens before padding to a graph."""
     by_logits: tuple[OperatorSeconds, ...]
     """Arrays ``[max_num_seqs + 1]``, indexed by sequences that sample."""
-    decode_token_s: Array
-    """Decode attention, a token of context, all layers: the slower of compute and KV reads, by
-    number of decoding sequences: ``[max_num_seqs + 1]``."""
-    prefill_pair_s: float
-    """Prefill attention, compute side, a query-key pair, all layers."""
-    prefill_tile_s: float
-    """The same, a KV token: what the half-empty last query tile of each chunk adds."""
-    prefill_prefix_s: float
-    """The same, a cached token before the chunks: what latent attention expands again."""
-    prefill_token_s: float
-    """Prefill attention, memory side, a KV token read, all layers."""
-    seq_tokens: int
-    """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
+    attention: AttentionRates
 
     def token_seconds(self) -> Array:
         """GPU seconds by token count, all operators: ``[max_num_batched_tokens + 1]``."""
@@ -67,16 +56,10 @@ def build_tables(
 
     sizes = padded_sizes(np.arange(max_num_batched_tokens + 1), graph_sizes)
     logits = np.arange(max_num_seqs + 1, dtype=np.float64)
-    rates = kernels.prefill_rates()
     return StepTables(
         by_tokens=priced(token_operators(shard, sizes)),
         by_logits=priced(logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)),
-        decode_token_s=kernels.decode_token_s(max_num_seqs, equal_contexts=equal_contexts),
-        prefill_pair_s=rates.pair_s,
-        prefill_tile_s=rates.tile_s,
-        prefill_prefix_s=rates.prefix_s,
-        prefill_token_s=rates.token_s,
-        seq_tokens=efficiency.decode_seq_tokens,
+        attention=kernels.attention_rates(max_num_seqs, equal_contexts=equal_contexts),
     )
 
 

@@ -14,6 +14,7 @@ from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from costmodels.operator_sources import load_operators
+from costmodels.paging import is_recurrent
 from costmodels.step_cost import RooflineStepCost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.layout import layout_notes, layout_of
@@ -22,6 +23,7 @@ from scenarios.schema import EngineOptions, Scenario
 from sim.cluster import PoolConfig
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
+from sim.kv_layout import PLAIN
 
 _GIB = 1 << 30
 
@@ -55,7 +57,7 @@ def build(scenario: Scenario) -> Build:
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
-    tokens, seqs = _batch_limits(scenario, gpu)
+    tokens, seqs = batch_limits(scenario, gpu)
     memory = plan_memory(
         model,
         gpu,
@@ -68,6 +70,8 @@ def build(scenario: Scenario) -> Build:
         profile=profile,
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
+    prefix_caching, more_notes = _pool_notes(scenario, model, memory)
+    notes += more_notes
     cost = compile_layout_cost(
         model,
         gpu,
@@ -86,9 +90,11 @@ def build(scenario: Scenario) -> Build:
             max_num_seqs=ranks * seqs,
             num_gpu_blocks=ranks * (memory.num_gpu_blocks - 1) + 1,  # each has a null block
             max_model_len=max_model_len,
-            block_size=kv.block_size,
+            block_size=memory.block_size,
+            kv_layout=memory.layout,
+            clip_tokens=model.clip_tokens,
             long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
-            enable_prefix_caching=kv.enable_prefix_caching,
+            enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,
         ),
@@ -118,7 +124,7 @@ def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:
     return stages * min(asked or tokens, tokens)
 
 
-def _batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
+def batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
     """vLLM's API-server defaults: larger ones for GPUs of 70 GiB and more, the A100 apart.
 
     Source: vLLM 0.25 ``EngineArgs.get_batch_defaults``.
@@ -134,7 +140,7 @@ def _batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
 def _max_model_len(
     scenario: Scenario, model: ModelSpec, memory: DeviceMemory
 ) -> tuple[int, tuple[str, ...]]:
-    pool_tokens = (memory.num_gpu_blocks - 1) * memory.block_size
+    pool_tokens = memory.layout.most_tokens(memory.num_gpu_blocks - 1, memory.block_size)
     asked = scenario.engine.max_model_len
     if asked is None:
         if model.max_position_embeddings <= pool_tokens:
@@ -155,3 +161,28 @@ def _max_model_len(
             "holds; lower it, raise kv.gpu_memory_utilization or engine.tensor_parallel_size"
         )
     return asked, ()
+
+
+def _pool_notes(
+    scenario: Scenario, model: ModelSpec, memory: DeviceMemory
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether prefixes are cached, and what differs from a pool of full attention alone."""
+    notes: list[str] = []
+    if memory.block_size != scenario.kv.block_size:
+        notes.append(
+            f"a KV block holds {memory.block_size:,} tokens, not {scenario.kv.block_size}: a page "
+            "must fit a layer's recurrent state, or whole compressed entries"
+        )
+    if not scenario.kv.enable_prefix_caching or memory.layout == PLAIN:
+        return scenario.kv.enable_prefix_caching, tuple(notes)
+    if is_recurrent(model):
+        notes.append(
+            "prefix caching is off: recurrent layers would need their state at the end of each "
+            "cached prefix, and no checkpoints of it are modelled"
+        )
+        return False, tuple(notes)
+    if not memory.layout.grows:
+        notes.append("prefix caching is off: every layer drops what leaves its window")
+        return False, tuple(notes)
+    notes.append("a prefix hit is assumed to find what its window layers need in the cache too")
+    return True, tuple(notes)

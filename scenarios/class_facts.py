@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.classes import class_slos
 from scenarios.figures import request_latencies, share
 from scenarios.schema import Scenario
+from scenarios.workload.classes import class_slos
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics
 

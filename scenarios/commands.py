@@ -33,14 +33,14 @@ def run_simulate(
         make_folder(out)
     result = _with_progress(lambda progress: simulate(scenario, progress=progress))
     if out is not None:  # before printing: a reader that goes (``| head``) ends the run
-        from reports.page import write_page
+        from reports.run.page import write_page
 
         result.write(out)
         page = write_page(out)
     if as_json:
         print(json.dumps(result.summary, indent=1, allow_nan=False))
     else:
-        from reports.terminal import print_summary
+        from reports.run.terminal import print_summary
 
         print_summary(result.summary)
         if out is not None:
@@ -114,7 +114,7 @@ def _print_policies() -> None:
 
 
 def _print_presets() -> None:
-    from workloads.presets import preset_description, preset_names
+    from workloads.generator.presets import preset_description, preset_names
 
     for name in preset_names():
         text = textwrap.wrap(preset_description(name), 78)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.bands import add_bands
 from scenarios.build import Build, build
-from scenarios.classes import class_slos
 from scenarios.schema import Scenario
 from scenarios.summary import summarise
 from scenarios.workload import build_table, check_warmup
+from scenarios.workload.classes import class_slos
 from sim.clock import to_ns
 from sim.cluster import RunLog, run_cluster
 from sim.ledger import TimeBooks, time_books

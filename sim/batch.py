@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.request import Request, Status
-from sim.shape import StepShape, causal_pairs
+from sim.shape import StepShape, causal_pairs, causal_pairs_clipped
 
 if TYPE_CHECKING:
     from sim.engine_view import EngineView
@@ -43,7 +43,7 @@ class BatchBuilder:
         self._view = view
         self._token_budget = view.config.max_num_batched_tokens
         self._prefills: dict[Request, int] = {}
-        self._decoding: dict[Request, bool] | None = None  # chosen -> was given a new block
+        self._decoding: dict[Request, int] | None = None  # chosen -> new blocks it was given
         self._all_decodes = False
         self._preempted = 0
 
@@ -115,7 +115,7 @@ class BatchBuilder:
         self._token_budget += self._prefills.pop(request, 0)
         if request.status is Status.DECODING and self._has_decode(request):
             chosen = self._chosen_decodes()
-            extra_blocks = int(chosen.pop(request))
+            extra_blocks = chosen.pop(request)
             self._token_budget += 1
         self._view.preempted(request, extra_blocks=extra_blocks)
         self._preempted += 1
@@ -143,11 +143,32 @@ class BatchBuilder:
             pairs += causal_pairs(request.num_computed_tokens, chunk)
             prefill_context += request.num_computed_tokens
             logits += chunk == request.num_uncomputed_tokens
+        clipped = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
         shape = StepShape(
-            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits
+            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, clipped
         )
         chunks = list(self._prefills.items())
         return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+
+    def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
+        """`StepShape.clipped` of the step."""
+        group = self._view.decode_group
+        contexts = [group.computed_tokens(request) for request in held_back]
+        found: list[int] = []
+        caps = self._view.config.clip_tokens
+        for cap, (tokens, growing) in zip(caps, group.clipped_sums(), strict=True):
+            if decodes:
+                tokens -= sum(min(context, cap) for context in contexts)
+                growing -= sum(context < cap for context in contexts)
+            else:
+                tokens = growing = 0
+            context = pairs = 0
+            for request, chunk in self._prefills.items():
+                start = request.num_computed_tokens
+                context += min(start, cap)
+                pairs += causal_pairs_clipped(start, chunk, cap)
+            found += (tokens, growing, context, pairs)
+        return tuple(found)
 
     def _can_add(self, request: Request) -> bool:
         if self._token_budget <= 0:
@@ -160,12 +181,12 @@ class BatchBuilder:
         """Take the KV blocks and the budget; False, and nothing changed, if blocks are short."""
         kv = self._view.kv
         if request.status is Status.DECODING:
-            needs_block = self._view.decode_group.needs_block(request)
-            if needs_block:
-                if kv.free_blocks < 1:
+            needed = self._view.decode_group.blocks_needed(request)
+            if needed:
+                if kv.free_blocks < needed:
                     return False
-                kv.take(1)
-            self._chosen_decodes()[request] = needs_block
+                kv.take(needed)
+            self._chosen_decodes()[request] = needed
             self._token_budget -= 1
             return True
         tokens = min(request.num_uncomputed_tokens, self._token_budget)
@@ -184,12 +205,14 @@ class BatchBuilder:
     def _has_decode(self, request: Request) -> bool:
         return self._all_decodes or (self._decoding is not None and request in self._decoding)
 
-    def _chosen_decodes(self) -> dict[Request, bool]:
+    def _chosen_decodes(self) -> dict[Request, int]:
         """The decodes chosen so far, one by one (the whole group, if all of it was added)."""
         if self._decoding is None:
             group = self._view.decode_group
             self._decoding = {}
             if self._all_decodes:
-                self._decoding = {request: group.needs_block(request) for request in group.members}
+                self._decoding = {
+                    request: group.blocks_needed(request) for request in group.members
+                }
         self._all_decodes = False
         return self._decoding

@@ -186,6 +186,7 @@ def run_cluster(
             pool.engine.block_size,
             prefix_caching=pool.engine.enable_prefix_caching,
             chains=table.chains,
+            layout=pool.engine.kv_layout,
         )
         engine = Engine(
             env,

@@ -3,30 +3,51 @@
 Every member gains one token a decode step, so the group keeps one counter of steps and sums over
 its members. A member's own progress is the counter less its value when the member joined. What
 changes does so at known counts: a member leaves when its last token is planned (a bucket a
-count), and needs a new KV block each time its context crosses a block edge (a phase a member).
+count), needs new KV pages each time its context crosses a block edge (a phase a member), and
+stops adding to a clipped sum, or taking pages for a window, when its context reaches a length
+(`sim.crossings`). Between these counts every sum grows by the same amount a step.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from sim.crossings import Crossings
+from sim.kv_layout import PLAIN, KVLayout, window_blocks
 from sim.request import Request
+
+_NEVER = 1 << 60
 
 
 class DecodeGroup:
-    """Members, their context sum, and when the next of them leaves or needs a block."""
+    """Members, their context sums, and when the next of them leaves or needs pages."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        clip_tokens: tuple[int, ...] = (),
+        layout: KVLayout = PLAIN,
+    ) -> None:
         self.steps = 0
         """Decode steps planned so far."""
         self.context_tokens = 0
         """Computed tokens in the KV cache, summed over the members."""
         self.members: dict[Request, None] = {}
         self._block_size = block_size
-        # Members whose next token opens a new block when steps % block_size equals the index.
+        self._growing_pages = 1 if layout.grows else 0
+        # Pages that members' next tokens open when steps % block_size equals the index.
         self._due_by_phase = [0] * block_size
+        self._due_a_cycle = 0
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
+        self._clips = [Crossings(cap) for cap in clip_tokens]
+        self._clipped_tokens = [0] * len(clip_tokens)
+        # A window takes pages until the context is as long as all blocks it ever holds.
+        self._windows = [
+            (Crossings(window_blocks(window_tokens, block_size) * block_size), groups)
+            for window_tokens, groups in layout.windows
+        ]
+        self._crossings = [*self._clips, *(window for window, _ in self._windows)]
 
     def computed_tokens(self, request: Request) -> int:
         """Tokens of a member whose KV has been planned."""
@@ -41,7 +62,11 @@ class DecodeGroup:
         request.joined_at = self.steps
         self.members[request] = None
         self.context_tokens += request.num_computed_tokens
-        self._due_by_phase[self._phase(request)] += 1
+        for index, clip in enumerate(self._clips):
+            self._clipped_tokens[index] += min(request.num_computed_tokens, clip.cap_tokens)
+        for crossing in self._crossings:
+            crossing.track(request, self.steps)
+        self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
 
     def remove(self, request: Request) -> None:
@@ -56,23 +81,42 @@ class DecodeGroup:
             heappop(heap)  # left already, or everyone due then was preempted
         return heap[0] - self.steps if heap else 0
 
+    def steps_to_cross(self) -> int:
+        """Decode steps until a sum grows by less a step, because a member reaches some length."""
+        nearest = _NEVER
+        for crossing in self._crossings:
+            step = crossing.next_step()
+            if step is not None and step < nearest:
+                nearest = step
+        return nearest - self.steps
+
+    def clipped_sums(self) -> list[tuple[int, int]]:
+        """(sum of contexts clipped to it, members below it) of each clip length."""
+        below = (clip.below for clip in self._clips)
+        return list(zip(self._clipped_tokens, below, strict=True))
+
     def blocks_due(self, steps: int) -> int:
-        """New KV blocks the next ``steps`` decode steps of the whole group need."""
+        """New KV pages the next ``steps`` decode steps of the whole group need.
+
+        Not beyond `steps_to_cross`: from there on windows need fewer.
+        """
         if steps == 1:
             return self._due_by_phase[self.steps % self._block_size]
         cycles, rest = divmod(steps, self._block_size)
         start = self.steps % self._block_size
         stop = start + rest
         wrapped = sum(self._due_by_phase[: max(stop - self._block_size, 0)])
-        return cycles * len(self.members) + sum(self._due_by_phase[start:stop]) + wrapped
+        return cycles * self._due_a_cycle + sum(self._due_by_phase[start:stop]) + wrapped
 
-    def needs_block(self, request: Request) -> bool:
-        """Whether this member's next token opens a new block."""
-        return self.computed_tokens(request) % self._block_size == 0
+    def blocks_needed(self, request: Request) -> int:
+        """New KV pages of this member's next token."""
+        return (
+            0 if self.computed_tokens(request) % self._block_size else self._pages_a_block(request)
+        )
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
-        """The most steps, up to ``steps``, whose new blocks fit into ``free_blocks``."""
-        most = len(self.members) * (steps // self._block_size + 1)
+        """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
+        most = self._due_a_cycle * (steps // self._block_size + 1)
         if most <= free_blocks or self.blocks_due(steps) <= free_blocks:
             return steps
         low, high = 0, steps  # blocks_due(low) fits, blocks_due(high) does not
@@ -87,10 +131,13 @@ class DecodeGroup:
     def advance(self, steps: int) -> list[Request]:
         """Plan ``steps`` decode steps for all; return those for whom it was the last one.
 
-        The caller never steps past `steps_to_leave`. The ones returned have left the group.
+        The caller never steps past `steps_to_leave` or `steps_to_cross`. The ones returned have
+        left the group.
         """
         self.steps += steps
         self.context_tokens += steps * len(self.members)
+        if self._crossings:
+            self._cross(steps)
         leaving = self._leaving.pop(self.steps, None)
         if leaving is None:
             return []
@@ -101,11 +148,27 @@ class DecodeGroup:
     def hold_back(self, request: Request) -> None:
         """Leave a member out of the next step; call it before `advance`."""
         self._forget_leave(request)
-        self._due_by_phase[self._phase(request)] -= 1
+        self._count_pages(request, -1)
         self.context_tokens -= 1
-        request.joined_at += 1
-        self._due_by_phase[self._phase(request)] += 1
+        for crossing in self._crossings:
+            crossing.forget(request, self.steps)
+        request.joined_at += 1  # as if its context were a token shorter: the step adds it again
+        for index, clip in enumerate(self._clips):
+            self._clipped_tokens[index] -= clip.is_below(request, self.steps)
+        for crossing in self._crossings:
+            crossing.track(request, self.steps)
+        self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
+
+    def _cross(self, steps: int) -> None:
+        for index, clip in enumerate(self._clips):
+            self._clipped_tokens[index] += steps * clip.below
+            clip.pass_step(self.steps)
+        for window, groups in self._windows:
+            pages = groups * window.pass_step(self.steps)
+            if pages:  # their contexts end at a block's edge, so this is their phase
+                self._due_by_phase[self.steps % self._block_size] -= pages
+                self._due_a_cycle -= pages
 
     def _last_step(self, request: Request) -> int:
         return request.joined_at + request.output_tokens - request.num_sampled_tokens
@@ -123,13 +186,28 @@ class DecodeGroup:
         if not bucket:
             del self._leaving[step]
 
-    def _phase(self, request: Request) -> int:
-        return (request.joined_at - request.num_computed_tokens) % self._block_size
+    def _pages_a_block(self, request: Request) -> int:
+        pages = self._growing_pages
+        for window, groups in self._windows:
+            if window.is_below(request, self.steps):
+                pages += groups
+        return pages
+
+    def _count_pages(self, request: Request, sign: int) -> None:
+        """Count the pages that a member's blocks open in, or out again."""
+        pages = sign * self._pages_a_block(request)
+        phase = (request.joined_at - request.num_computed_tokens) % self._block_size
+        self._due_by_phase[phase] += pages
+        self._due_a_cycle += pages
 
     def _settle(self, request: Request) -> None:
         del self.members[request]
-        self._due_by_phase[self._phase(request)] -= 1
+        self._count_pages(request, -1)
         computed_tokens = self.computed_tokens(request)
         self.context_tokens -= computed_tokens
+        for index, clip in enumerate(self._clips):
+            self._clipped_tokens[index] -= min(computed_tokens, clip.cap_tokens)
+        for crossing in self._crossings:
+            crossing.forget(request, self.steps)
         request.num_sampled_tokens = self.sampled_tokens(request)
         request.num_computed_tokens = computed_tokens

@@ -54,7 +54,7 @@ class Engine:
         """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
         (replica, waiting, running) whenever one of them has changed."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
-        self.steps = StepLog()
+        self.steps = StepLog(config.clip_tokens)
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -159,6 +159,10 @@ class Engine:
         view.kv.take(due)
         seqs = len(group.members)
         shape = StepShape(seqs, group.context_tokens, logits=seqs)
+        if view.config.clip_tokens:
+            sums = group.clipped_sums()
+            clipped = (number for decoding in sums for number in (*decoding, 0, 0))
+            shape = shape._replace(clipped=tuple(clipped))
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
@@ -177,7 +181,8 @@ class Engine:
             or (self._shares_output and self.view.waiting)
         ):
             return 1
-        steps = min(plan.repeat, group.steps_to_leave(), _LONGEST_JUMP_STEPS)
+        unchanged = min(group.steps_to_leave(), group.steps_to_cross())
+        steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
         return group.steps_within(self.view.kv.free_blocks + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:

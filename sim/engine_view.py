@@ -9,6 +9,7 @@ from sim.clock import to_s
 from sim.decode_group import DecodeGroup
 from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
+from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request, Status
 from sim.waiting import WaitingQueue
 
@@ -29,6 +30,10 @@ class EngineConfig:
     """Most tokens of one prompt in a step; 0: as many as the step has room for."""
     num_gpu_blocks: int = 4096
     """KV blocks in the pool, the null block included."""
+    kv_layout: KVLayout = PLAIN
+    """How many blocks, of one size in bytes, a sequence holds."""
+    clip_tokens: tuple[int, ...] = ()
+    """Lengths that the cost model clips contexts to, ascending (see `sim.shape`)."""
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     """Plan the next step before the last one's tokens are read (two steps in flight)."""
@@ -61,7 +66,7 @@ class EngineView:
         self.waiting = waiting
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
-        self.decode_group = DecodeGroup(config.block_size)
+        self.decode_group = DecodeGroup(config.block_size, config.clip_tokens, config.kv_layout)
         self.now_ns = 0
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []

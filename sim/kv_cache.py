@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sim.cache_nodes import CacheNodes
 from sim.errors import ScenarioError
+from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request
 from sim.request_table import PrefixChains
 
@@ -40,18 +41,23 @@ class KVCache:
         *,
         prefix_caching: bool = True,
         chains: PrefixChains | None = None,
+        layout: KVLayout = PLAIN,
     ) -> None:
         """``chains`` are the prefix ids of the request table, if it has any.
 
+        With a ``layout`` that is not plain, a block is a page of it. Prefix hits are of the pages
+        of layers whose state grows; those of windows are taken anew, and are no content to hit.
         Raises ScenarioError where ids and blocks cannot be lined up.
         """
         if num_gpu_blocks < 2:
             raise ScenarioError(f"num_gpu_blocks is {num_gpu_blocks}; an engine needs at least 2")
         self.block_size = block_size
+        self._layout = None if layout == PLAIN else layout
         self.usable_blocks = num_gpu_blocks - 1
         self.free_blocks = self.usable_blocks
-        self._prefix_caching = prefix_caching
-        self._chains = chains if prefix_caching else None
+        # Where no layer's state grows, no prefix of a context is ever all there.
+        self._prefix_caching = prefix_caching and layout.grows
+        self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._nodes = CacheNodes()
         self._ids_a_node = 1
@@ -152,7 +158,9 @@ class KVCache:
         request.num_blocks = 0
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold ``tokens`` tokens."""
+        """Blocks that hold a sequence of ``tokens`` tokens."""
+        if self._layout is not None:
+            return self._layout.pages(tokens, self.block_size)
         return -(-tokens // self.block_size)
 
     def _node_sizes(self, request: Request) -> list[tuple[int, int]]:

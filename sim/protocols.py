@@ -35,7 +35,10 @@ class StepPrice(NamedTuple):
 
 
 class DecodeRun(NamedTuple):
-    """The price of a run of decode-only steps whose context grows by one a sequence a step."""
+    """The price of a run of decode-only steps whose context grows by one a sequence a step.
+
+    Contexts clipped to a length grow by one a step for each sequence below it.
+    """
 
     first: StepPrice
     """The first step's; the host terms are the same for all."""
@@ -79,8 +82,9 @@ class StepCost(Protocol):
     ) -> dict[str, NDArray[np.float64]]:
         """GPU seconds of many steps by time account (see `sim.ledger`).
 
-        ``columns`` has one float64 array ``[n]`` per field of `StepShape`; a run of equal decode
-        steps is given at its middle. The accounts of a row add up to its GPU time before rounding.
+        ``columns`` has one float64 array ``[n]`` per column of `sim.shape.shape_columns`; a run of
+        equal decode steps is given at its middle. The accounts of a row add
+        up to its GPU time before rounding.
         """
         ...
 

@@ -6,13 +6,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.clock import to_s
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
+from sim.kv_layout import PLAIN
 from sim.protocols import StepCost
 from sim.recorder import UNSET
 from sim.shape import StepShape
+
+Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +54,35 @@ def saturation(log: RunLog) -> Saturation | None:
     decodes = float(np.maximum(log.table.output_tokens[admitted] - 1, 0).mean())
     context = float(prompt.mean()) + decodes / 2
 
-    pool_tokens = (config.num_gpu_blocks - 1) * config.block_size
+    fitting = _sequences_that_fit(config, context)
     prefills = config.max_num_batched_tokens / (float(computed.mean()) + decodes)
     if decodes:
-        prefills = min(prefills, min(config.max_num_seqs, pool_tokens / context) / decodes)
+        prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
     seqs = prefills * decodes
     # A step has a whole number of prefills; between them are steps with none.
     a_step = max(1, math.ceil(prefills))
     per_prefill = (computed.mean(), float(cached.mean()), pairs)
     new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
     new = min(new, config.max_num_batched_tokens - round(seqs))
-    decoding = StepShape(round(seqs), round(seqs * context), logits=round(seqs))
+    decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
+    clipped, more_clipped = list[int](), list[int]()
+    for cap in config.clip_tokens:
+        # Of a decode's mean context; of a chunk, as of its sums above.
+        a_decode = _clipped_pairs(prompt, decoded, cap).sum() / max(int(decoded.sum()), 1)
+        start = np.minimum(cached, cap).mean()
+        cap_pairs = _clipped_pairs(cached, prompt - cached, cap).mean()
+        clipped += (round(seqs * a_decode), 0, 0, 0)
+        more_clipped += (
+            round(seqs * a_decode),
+            0,
+            round(a_step * start),
+            round(a_step * cap_pairs),
+        )
+    decoding = StepShape(
+        round(seqs), round(seqs * context), logits=round(seqs), clipped=tuple(clipped)
+    )
     mixed = decoding._replace(
+        clipped=tuple(more_clipped),
         prefill_seqs=a_step,
         prefill_tokens=new,
         prefill_context_tokens=context_read,
@@ -75,6 +96,25 @@ def saturation(log: RunLog) -> Saturation | None:
         offered_per_s=_offered_per_s(log),
         saturation_per_s=log.pool.replicas * prefills / step_s,
     )
+
+
+def _sequences_that_fit(config: EngineConfig, context: float) -> float:
+    """Sequences of a mean context that the KV pool holds."""
+    usable = config.num_gpu_blocks - 1
+    if config.kv_layout == PLAIN:
+        return usable * config.block_size / context
+    return usable / config.kv_layout.pages(math.ceil(context), config.block_size)
+
+
+def _clipped_pairs(start: Int64, tokens: Int64, cap_tokens: int) -> Int64:
+    """`causal_pairs_clipped` of many at once: ``[n]``."""
+
+    def up_to(length: Int64) -> Int64:
+        inside = np.minimum(length, cap_tokens)
+        found: Int64 = inside * (inside + 1) // 2 + (length - inside) * cap_tokens
+        return found
+
+    return up_to(start + tokens) - up_to(start)
 
 
 def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:

@@ -13,7 +13,7 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.shape import StepShape
+from sim.shape import StepShape, shape_columns, shape_values
 
 Int64 = NDArray[np.int64]
 
@@ -25,23 +25,18 @@ _LONG_GAP = np.iinfo(np.uint32).max  # 4.3 s: marks a gap that is kept apart
 class StepLog:
     """The steps of one engine, in order."""
 
-    COLUMNS = (
-        "steps",
-        "plan_ns",
-        "gpu_end_ns",
-        "gpu_ns",
-        *StepShape._fields,
-        "running",
-        "waiting",
-        "free_blocks",
-        "preempted",
-    )
-    """Of a run: how many steps, when the first was planned and the last left the GPU, GPU time in
-    all, the first step's shape (in a run only the context grows), and the state at its plan."""
-
-    _row = Struct(f"{len(COLUMNS)}q")
-
-    def __init__(self) -> None:
+    def __init__(self, clip_tokens: tuple[int, ...] = ()) -> None:
+        """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`)."""
+        self.clip_tokens = clip_tokens
+        self.names = (
+            *("steps", "plan_ns", "gpu_end_ns", "gpu_ns"),
+            *shape_columns(clip_tokens),
+            *("running", "waiting", "free_blocks", "preempted"),
+        )
+        """The columns of a run: how many steps, when the first was planned and the last left the
+        GPU, GPU time in all, the first step's shape (in a run only contexts grow), and the state
+        at its plan."""
+        self._row = Struct(f"{len(self.names)}q")
         self.num_rows = 0
         self.plans = 0
         """Scheduler calls, empty plans included."""
@@ -70,7 +65,8 @@ class StepLog:
         """Add a run."""
         self.num_rows += 1
         state = (running, waiting, free_blocks, preempted)
-        self._rows += self._row.pack(steps, plan_ns, gpu_end_ns, gpu_ns, *shape, *state)
+        values = (steps, plan_ns, gpu_end_ns, gpu_ns, *shape_values(shape), *state)
+        self._rows += self._row.pack(*values)
         if not self.num_rows % _PACK_ROWS:
             self._pack_rows()
 
@@ -88,19 +84,19 @@ class StepLog:
     def column(self, name: str) -> Int64:
         """A column as int64 ``[rows]``."""
         self._pack_rows()
-        position = self.COLUMNS.index(name)
+        position = self.names.index(name)
         parts = [packed[position] for packed in self._packed_rows]
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
     def columns(self) -> dict[str, Int64]:
         """All columns, by name."""
-        return {name: self.column(name) for name in self.COLUMNS}
+        return {name: self.column(name) for name in self.names}
 
     def chunks(self) -> Iterator[dict[str, Int64]]:
         """All columns, a few thousand rows at a time."""
         self._pack_rows()
         for packed in self._packed_rows:
-            columns = zip(self.COLUMNS, packed, strict=True)
+            columns = zip(self.names, packed, strict=True)
             yield {name: column.astype(np.int64) for name, column in columns}
 
     def gaps_ns(self, start: int = 0, stop: int | None = None) -> Int64:
@@ -132,7 +128,7 @@ class StepLog:
 
     def _pack_rows(self) -> None:
         if self._rows:
-            rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(self.COLUMNS))
+            rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(self.names))
             packed = [column.astype(np.min_scalar_type(int(column.max()))) for column in rows.T]
             self._packed_rows.append(packed)
             self._rows = bytearray()

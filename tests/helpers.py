@@ -25,7 +25,10 @@ SHARED = Path(os.environ.get("FLEETCAST_SHARED", Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class AffineCost:
-    """Seconds = base + tokens * per_token + context * per_context; host terms in ns."""
+    """Seconds = base + tokens * per_token + context * per_context; host terms in ns.
+
+    The context is that of decodes and the pairs of prefills, clipped ones (`sim.shape`) included.
+    """
 
     base_s: float = 5e-3
     per_token_s: float = 2e-5
@@ -41,6 +44,7 @@ class AffineCost:
 
     def price(self, shape: StepShape, draw: float | None = None) -> StepPrice:
         context = shape.decode_context_tokens + shape.prefill_pairs
+        context += sum(shape.clipped[::4]) + sum(shape.clipped[3::4])
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
         gpu_ns, launch_ns = round(seconds * 1e9), self.launch_ns
         if not shape.prefill_tokens:
@@ -51,7 +55,8 @@ class AffineCost:
         return StepPrice(gpu_ns, self.launch_delay_ns, launch_ns, self.tail_ns, compute_ns)
 
     def price_decodes(self, shape: StepShape, steps: int) -> DecodeRun:
-        context = shape.decode_context_tokens + shape.decode_seqs * np.arange(steps)
+        growth = shape.decode_seqs + sum(shape.clipped[1::4])
+        context = shape.decode_context_tokens + sum(shape.clipped[::4]) + growth * np.arange(steps)
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
         gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
         return DecodeRun(self.price(shape), np.cumsum(gpu_ns).tolist(), int(gpu_ns.min()))
@@ -65,6 +70,11 @@ class AffineCost:
     def split(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
         """Everything to the decode accounts where there are decodes, the rest to prefill."""
         decode_context, prefill_pairs = columns["decode_context_tokens"], columns["prefill_pairs"]
+        for name, values in columns.items():
+            if name.startswith("decode_clipped_tokens"):
+                decode_context = decode_context + values
+            elif name.startswith("prefill_clipped_pairs"):
+                prefill_pairs = prefill_pairs + values
         has_decodes = columns["decode_seqs"] > 0
         has_prefills = columns["prefill_tokens"] > 0
         zeros = np.zeros(len(decode_context))

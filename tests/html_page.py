@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 from pathlib import Path
 
-from reports.page import write_page
+from reports.run.page import write_page
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.request_table import Int64, RequestTable
 from workloads.chains import chain_offsets, matched_tokens
-from workloads.stats import describe
+from workloads.statistics.describe import describe
 
 
 def input_block_hits(table: RequestTable) -> Int64:

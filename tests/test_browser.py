@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from reports.page import write_page
+from reports.run.page import write_page
+from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.simulate import simulate
 from scenarios.validation.command import run_validate
 from tests.html_page import Page
 from tests.reports_sample import write_sample as write_report_sample
+from tests.scenario_helpers import azure_trace
 from tests.validation_sample import write_sample as write_validation_sample
 
 BROWSER = next(
@@ -59,6 +61,19 @@ def page_of_a_validation(folder: Path) -> Path:
     return folder / "validation.html"
 
 
+def page_of_a_command(page: str, *command: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        app([*command, "--out", str(folder / "out")], standalone_mode=False)
+        return folder / "out" / page
+
+    return make
+
+
+def page_of_a_trace(folder: Path) -> Path:
+    trace = azure_trace(folder / "trace.csv", 400)
+    return page_of_a_command("trace.html", "trace", "inspect", str(trace))(folder)
+
+
 # Every kind of page fleetcast writes, and how to come by one.
 PAGES: dict[str, Callable[[Path], Path]] = {
     "run": page_of_a_run(),
@@ -66,6 +81,26 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "run with rejections": page_of_a_run("engine.max_model_len=2000"),
     "many replicas": page_of_a_sample,
     "validation": page_of_a_validation,
+    "trace": page_of_a_trace,
+    "what-if": page_of_a_command(
+        "whatif.html",
+        "whatif",
+        "scenarios/closed_loop.yaml",
+        "--set",
+        "engine.tensor_parallel_size=2",
+        "--set",
+        "kv.cache_dtype=fp8",
+    ),
+    "capacity": page_of_a_command(
+        "capacity.html",
+        "capacity",
+        "scenarios/demo.yaml",
+        "--num-requests",
+        "300",
+        "--precision",
+        "0.2",
+        "--no-model-error",
+    ),
 }
 
 # Lays the page into frames of each width and reports what only a layout can tell.

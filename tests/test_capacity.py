@@ -1,4 +1,4 @@
-"""`fleetcast capacity` on small scenarios: the answer, what binds, the files, and what is refused."""
+"""`fleetcast capacity` on small scenarios: the answer, what binds, its files, its faults."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -15,15 +16,17 @@ from scenarios.cli import app
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
+from tests.helpers import SHARED
 from tests.scenario_helpers import azure_trace, write
 
+M1 = SHARED / "data" / "groundtruth" / "m1_requests.jsonl.gz"
 CHAT = {
     "arrivals": "poisson",
     "input_tokens": {"lognormal": [{"mu": 6.5, "sigma": 0.6}], "max": 4000},
-    "output_tokens": {"lognormal": [{"mu": 3.5, "sigma": 0.5}], "max": 200},
+    "output_tokens": {"lognormal": [{"mu": 2, "sigma": 0.5}], "max": 50},
 }
 SLO = {"ttft_s": 0.3, "tpot_s": 0.03}
-QUICK = Question(attainment=0.9, precision=0.1, num_requests=400, bands=False)
+QUICK = Question(attainment=0.9, precision=0.2, num_requests=200, bands=False)
 
 
 def scenario(**more: Any) -> dict[str, Any]:
@@ -38,9 +41,14 @@ def find(question: Question = QUICK, jobs: int = 1, **more: Any) -> dict[str, An
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     question = Question(
-        attainment=0.9, precision=0.1, num_requests=400, bands=True, load=100.0, check=True
+        attainment=0.9, precision=0.1, num_requests=200, bands=True, load=100.0, check=True
     )
     return find(question)
+
+
+@pytest.fixture(scope="module")
+def quick() -> dict[str, Any]:
+    return find()
 
 
 def without_clock(content: dict[str, Any]) -> dict[str, Any]:
@@ -62,11 +70,16 @@ def test_the_capacity_keeps_the_slo_and_a_little_more_does_not(found: dict[str, 
     assert attained[0] > 0.9 > attained[1]
 
 
-def test_the_same_seed_gives_the_same_result_on_any_number_of_processes() -> None:
-    one, two = (find(jobs=jobs) for jobs in (1, 2))
-    assert without_clock(one) == without_clock(two)
-    other = find(seed=7)
-    assert other["answer"]["capacity"] != one["answer"]["capacity"]
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_result_on_any_number_of_processes(
+    quick: dict[str, Any],
+) -> None:
+    assert without_clock(find(jobs=2)) == without_clock(quick)
+
+
+@pytest.mark.slow
+def test_another_seed_gives_another_result(quick: dict[str, Any]) -> None:
+    assert find(seed=7)["answer"]["capacity"] != quick["answer"]["capacity"]
 
 
 def test_the_curve_falls_and_says_where_the_queue_grows(found: dict[str, Any]) -> None:
@@ -96,10 +109,12 @@ def test_accounts_of_the_slowest_sum_to_what_binds(found: dict[str, Any]) -> Non
     assert binding["sentence"].startswith(binding["metric"].upper())
 
 
-def test_the_binding_target_is_the_tight_one() -> None:
-    for tight, loose in (("ttft", "tpot"), ("tpot", "ttft")):
-        slo = {f"{tight}_s": 0.1 if tight == "ttft" else 0.012, f"{loose}_s": 10}
-        assert find(slo=slo)["binding"]["metric"] == tight
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "slo", [{"ttft_s": 0.1, "tpot_s": 10}, {"tpot_s": 0.012, "ttft_s": 10}], ids=["ttft", "tpot"]
+)
+def test_the_binding_target_is_the_tight_one(slo: dict[str, float]) -> None:
+    assert f"{find(slo=slo)['binding']['metric']}_s" == min(slo, key=lambda name: slo[name])
 
 
 def test_a_slower_machine_has_less_capacity(found: dict[str, Any]) -> None:
@@ -115,10 +130,10 @@ def test_a_wanted_rate_needs_whole_replicas(found: dict[str, Any]) -> None:
     wanted, capacity = found["wanted"], found["answer"]["capacity"]
     assert (wanted["replicas"] - 1) * capacity < 100 <= wanted["replicas"] * capacity
     assert wanted["gpus"] == wanted["replicas"]
-    assert wanted["checks"][0]["replicas"] == wanted["replicas"]
+    assert wanted["replicas"] in {check["replicas"] for check in wanted["checks"]}
     kept = {check["replicas"]: check["kept"] for check in wanted["checks"]}
     assert len(set(kept.values())) == 2  # one number of replicas keeps it, one does not
-    assert max(n for n, keeps in kept.items() if not keeps) < min(n for n in kept if kept[n])
+    assert max(n for n, keeps in kept.items() if not keeps) < wanted["simulated_replicas"]
 
 
 def test_users_of_a_closed_loop() -> None:
@@ -126,31 +141,36 @@ def test_users_of_a_closed_loop() -> None:
     generator = {"input_tokens": {"fixed": 500}, "output_tokens": {"fixed": 30}}
     values = scenario(slo={"tpot_s": 0.012})
     values["workload"] = {"generator": generator, "max_concurrency": 4, "num_requests": 100}
-    question = Question(attainment=0.9, precision=0.1, num_requests=200, bands=False)
+    question = Question(attainment=0.9, precision=0.1, num_requests=100, bands=False)
     content = find_capacity(parse_scenario(values), question, jobs=1)
     most = content["answer"]["capacity"]
     assert content["question"]["vary"] == "max_concurrency"
     assert most == int(most) > 1
     kept = {row["level"]: row["attainment"] >= 0.9 for row in content["curve"]}
-    assert kept[most]
+    assert kept[max(level for level in kept if level <= most)]
     assert not kept[min(level for level in kept if level > most)]
 
 
+@pytest.mark.slow
 def test_a_loose_slo_is_ended_by_the_queue() -> None:
-    """A run of 400 requests meets two hours at any rate; saturation does not."""
+    """A run of 200 requests meets two hours at any rate; saturation does not."""
     content = find(slo={"e2e_s": 7200})
     answer = content["answer"]
     assert answer["limit"] == "stability"
     assert answer["capacity"] < 1.05 * answer["saturation_per_s"]
     assert "stability" in {warning["code"] for warning in content["warnings"]}
-    stable = find_capacity(
-        parse_scenario(scenario(slo={})),
-        Question(precision=0.1, num_requests=400, bands=False, stable=True),
-        jobs=1,
-    )
-    assert stable["answer"]["capacity"] == pytest.approx(answer["capacity"], rel=0.05)
 
 
+@pytest.mark.slow
+def test_the_stable_rate_needs_no_slo() -> None:
+    """What leaves an overloaded engine is near what the fluid estimate says it can serve."""
+    question = Question(precision=0.05, num_requests=4000, bands=False, stable=True)
+    answer = find(question, slo={})["answer"]
+    assert answer["limit"] == "stability"
+    assert answer["capacity"] == pytest.approx(answer["saturation_per_s"], rel=0.1)
+
+
+@pytest.mark.slow
 def test_an_slo_that_no_load_meets() -> None:
     content = find(slo={"ttft_s": 0.001})
     assert content["answer"]["limit"] == "none met"
@@ -173,6 +193,7 @@ def test_a_trace_is_stretched(tmp_path: Path) -> None:
         find_capacity(parse_scenario(values), QUICK, jobs=1)
 
 
+@pytest.mark.slow
 def test_classes_share_one_rate() -> None:
     classes = [
         {"name": "chat", "generator": CHAT, "rate_per_s": 3, "slo": {"tpot_s": 0.02}},
@@ -183,7 +204,7 @@ def test_classes_share_one_rate() -> None:
     assert content["question"]["targets"] == {"tpot": 0.02, "e2e": 60}
     assert content["answer"]["capacity"] > 4
     requests = content["curve"][0]["requests"]
-    assert requests == pytest.approx(400, rel=0.2)
+    assert requests == pytest.approx(200, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +229,44 @@ def test_all_at_once_has_no_rate() -> None:
         find_capacity(parse_scenario(values), QUICK, jobs=1)
 
 
+@pytest.fixture(scope="module")
+def m1_lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lengths of the measured Poisson runs of m1, as a CSV file."""
+    if not M1.exists():
+        pytest.skip("the measured runs (shared/data/groundtruth) are not here")
+    rows = pd.read_json(M1, lines=True)
+    rows = rows[rows["run"].isin(["p10", "p34"])]
+    path = tmp_path_factory.mktemp("m1") / "lengths.csv"
+    columns = {"prompt": "input_tokens", "planned_out": "output_tokens"}
+    rows.rename(columns=columns)[list(columns.values())].to_csv(path, index=False)
+    return path
+
+
+def test_m1_lies_between_its_light_and_its_overloaded_run(m1_lengths: Path) -> None:
+    """Llama-3.1-8B on one H200: the real engine kept this SLO at 10/s and lost it at 34/s."""
+    measured = pd.read_json(M1, lines=True)
+    ttft_s, tpot_s = measured["first"] - measured["arrival"], measured["tpot_ms"] / 1e3
+    good = (ttft_s <= SLO["ttft_s"]) & ~(tpot_s > SLO["tpot_s"])
+    attained = good.groupby(measured["run"]).mean()
+    assert attained["p10"] > 0.99 > 0.5 > attained["p34"]
+
+    lengths = {"from_file": str(m1_lengths)}
+    generator = {"arrivals": "poisson", "input_tokens": lengths, "output_tokens": lengths}
+    values = scenario(workload={"generator": generator}, hardware={"gpu": "H200"})
+    values["engine"] = {"max_model_len": 32768}
+    question = Question(precision=0.2, num_requests=800, bands=False)
+    content = find_capacity(parse_scenario(values), question, jobs=1)
+    answer = content["answer"]
+    assert answer["limit"] == "slo"
+    assert 10 < answer["interval"][0] < answer["interval"][1] < 34
+    assert 0.5 < answer["of_saturation"] < 1
+
+
 def test_command_line(tmp_path: Path) -> None:
     """Text, JSON, a folder with a page, and the page again from the folder alone."""
     path = write(tmp_path / "scenario.yaml", scenario())
     out = tmp_path / "found"
-    options = ["--attainment", "0.9", "--precision", "0.1", "--num-requests", "300", "--jobs", "1"]
+    options = ["--attainment", "0.9", "--precision", "0.2", "--num-requests", "100", "--jobs", "1"]
     command = ["capacity", str(path), *options, "--no-model-error"]
     text = CliRunner().invoke(app, [*command, "--for-rate", "200", "--out", str(out)])
     assert text.exit_code == 0, text.output

@@ -15,12 +15,12 @@ from typer.testing import CliRunner, Result
 
 from calibrate.measured.detect import read_measured
 from calibrate.measured.run import LATENCIES
-from reports.accuracy_table import print_accuracy
+from reports.validation.accuracy_table import print_accuracy
 from scenarios.cli import app
-from scenarios.compare import Comparison, compare
-from scenarios.compare_command import read_tolerances
+from scenarios.compare.command import read_tolerances
+from scenarios.compare.compare import Comparison, compare
+from scenarios.compare.predicted import read_predicted
 from scenarios.load import load_scenario
-from scenarios.predicted import read_predicted
 from scenarios.simulate import RunResult, simulate
 from sim.errors import ScenarioError
 from tests.measured_samples import PERCENTILES, Sample, files, vllm_bench

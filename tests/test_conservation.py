@@ -92,6 +92,7 @@ class Auditor:
     def __call__(self, view: EngineView) -> Plan:
         self.view = view
         audit_blocks(view)
+        audit_sums(view)
         left = {request: uncomputed_tokens(request) for request in view.prefilling}
         plan = self._policy(view)
         kept = [r for r in view.newly_admitted if r in view.running]  # not preempted at once
@@ -131,6 +132,23 @@ def audit_blocks(view: EngineView) -> None:
     for request in view.waiting:
         assert not request.num_blocks
         assert not request.pinned
+
+
+def audit_sums(view: EngineView) -> None:
+    """What the decode group adds up as it goes is what its members add up to."""
+    group, kv = view.decode_group, view.kv
+    contexts = [group.computed_tokens(request) for request in group.members]
+    assert group.context_tokens == sum(contexts)
+    assert group.clipped_sums() == [
+        (sum(min(context, cap) for context in contexts), sum(context < cap for context in contexts))
+        for cap in view.config.clip_tokens
+    ]
+    needed = [kv.blocks_for(context + 1) - kv.blocks_for(context) for context in contexts]
+    assert [group.blocks_needed(request) for request in group.members] == needed
+    assert group.blocks_due(1) == sum(needed)
+    steps = min(group.steps_to_cross(), 100)
+    grown = [kv.blocks_for(context + steps) - kv.blocks_for(context) for context in contexts]
+    assert group.blocks_due(steps) == sum(grown)
 
 
 def blocks_of(view: EngineView, request: Request) -> int:

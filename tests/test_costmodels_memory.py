@@ -12,6 +12,7 @@ from costmodels.gpu_spec import gpu_names, load_gpu
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.models import load_model, model_names
 from sim.errors import ScenarioError
+from sim.kv_layout import PLAIN
 
 
 def plan(model: str, gpu: str = "h200", **options: Any) -> DeviceMemory:
@@ -62,7 +63,9 @@ def test_parts_add_up_to_the_device(
     assert all(isinstance(part, int) and part >= 0 for part in parts)
     assert sum(parts) == memory.device_bytes == load_gpu(gpu).hbm_bytes
     assert memory.kv_cache_bytes == memory.num_gpu_blocks * memory.block_bytes
-    assert memory.kv_cache_tokens == memory.num_gpu_blocks * block_size
+    assert memory.block_size % block_size == 0
+    if memory.layout == PLAIN:
+        assert memory.kv_cache_tokens == memory.num_gpu_blocks * memory.block_size
     # One more block would not fit what the engine is granted.
     ungranted = memory.device_bytes - int(memory.device_bytes * utilization)
     assert memory.free_bytes - ungranted < memory.block_bytes

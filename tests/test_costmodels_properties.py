@@ -24,9 +24,10 @@ from costmodels.operators import (
 from costmodels.parallel import shard, valid_sizes
 from costmodels.precision import format_names, load_format
 from costmodels.roofline import operator_seconds
-from costmodels.sequence_work import causal_pairs_clipped, decode_token, prefill_attention_flops
+from costmodels.sequence_work import decode_token, prefill_attention_flops
 from costmodels.work import Operator
 from sim.errors import ScenarioError
+from sim.shape import causal_pairs_clipped
 
 NAMES = model_names()
 

@@ -22,7 +22,7 @@ from sim import accounts
 from sim.clock import to_ns
 from sim.errors import ScenarioError
 from sim.protocols import StepCost, StepPrice
-from sim.shape import StepShape, causal_pairs
+from sim.shape import SUMS, StepShape, causal_pairs
 
 MAX_TOKENS, MAX_SEQS = 4096, 1024
 CASES = [
@@ -81,10 +81,7 @@ def shapes(draw: st.DrawFn) -> StepShape:
 
 
 def columns(rows: list[StepShape]) -> dict[str, np.ndarray]:
-    return {
-        name: np.array([getattr(row, name) for row in rows], dtype=np.float64)
-        for name in StepShape._fields
-    }
+    return {name: np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in SUMS}
 
 
 def test_is_a_step_cost() -> None:
@@ -214,8 +211,7 @@ def test_many_prices_at_once_are_the_prices_one_by_one() -> None:
         cost = compiled(*case)
         shapes = [decode(1, 10), decode(37, 900), prefill(700), prefill(64, 3000, 20, 500)]
         columns = {
-            name: np.array([float(getattr(shape, name)) for shape in shapes])
-            for name in StepShape._fields
+            name: np.array([float(getattr(shape, name)) for shape in shapes]) for name in SUMS
         }
         found = step_seconds(cost.kernels, cost.graph_sizes, columns)
         for index, shape in enumerate(shapes):

@@ -23,8 +23,8 @@ from scenarios.schema import Scenario
 from scenarios.simulate import RunResult, simulate
 from scenarios.workload import build_table
 from sim.cluster import run_cluster
-from workloads.presets import preset as load_preset
-from workloads.presets import preset_names
+from workloads.generator.presets import preset as load_preset
+from workloads.generator.presets import preset_names
 
 DEMO = Path(__file__).resolve().parents[1] / "scenarios" / "demo.yaml"
 REQUESTS = 300

@@ -19,8 +19,8 @@ from sim.request_table import RequestTable
 from tests.helpers import SHARED, AffineCost, small_run
 from tests.scenario_helpers import SHIPPED, fault, write
 from workloads.chains import matched_tokens
-from workloads.generate import generate
-from workloads.presets import preset_spec
+from workloads.generator.generate import generate
+from workloads.generator.presets import preset_spec
 
 LENGTHS = """\
     input_tokens: {lognormal: [[.63, 6.27, 1.00], [.37, 6.98, .06]], max: 8000}

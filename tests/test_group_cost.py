@@ -25,7 +25,7 @@ from costmodels.work import EXCHANGES
 from scenarios.load import parse_scenario
 from scenarios.simulate import RunResult, simulate
 from sim.accounts import COMMUNICATION
-from sim.shape import StepShape, causal_pairs
+from sim.shape import SUMS, StepShape, causal_pairs
 
 EP = Layout(enable_expert_parallel=True)
 DEEPEP = replace(EP, all2all_backend="deepep_low_latency")
@@ -108,7 +108,7 @@ def test_a_run_is_its_steps(name: str, seqs: int, context: int, spare: int) -> N
 @given(shape=steps())
 def test_accounts_add_up_to_the_step(name: str, shape: StepShape) -> None:
     cost = COSTS[name]
-    columns = {key: np.array([float(value)]) for key, value in shape._asdict().items()}
+    columns = {key: np.array([float(getattr(shape, key))]) for key in SUMS}
     split = cost.split(columns)
     assert all(float(values[0]) >= -1e-9 for values in split.values())
     total_ns = 1e9 * sum(float(values[0]) for values in split.values())
@@ -132,17 +132,14 @@ def test_columns_are_dealt_as_steps_are(
         dbo_decode_token_threshold=3,
     )
     limits = Limits(2048, 256, 512)
-    columns = {
-        name: np.array([float(getattr(shape, name)) for shape in shapes])
-        for name in StepShape._fields
-    }
+    columns = {name: np.array([float(getattr(shape, name)) for shape in shapes]) for name in SUMS}
     many = deal_columns(columns, layout, limits)
     for place, shape in enumerate(shapes):
         one = deal(shape, layout, limits)
         assert one.mean_tokens == many.mean_tokens[place]
         assert (one.logits, one.drain) == (many.logits[place], many.drain[place])
         assert one.halves == many.halves[place]
-        for name, value in one.shape._asdict().items():
+        for name, value in zip(SUMS, one.shape, strict=False):
             assert value == pytest.approx(float(many.shape[name][place]), abs=1.0)
         assert one.shape.num_tokens == many.tokens[place]
 
@@ -239,7 +236,7 @@ def test_overlap_hides_the_shorter_of_two() -> None:
     plain = compiled("qwen3-30b-a3b", "h100", layout)
     overlapped = compiled("qwen3-30b-a3b", "h100", replace(layout, enable_dbo=True))
     shape = StepShape(4000, 8_000_000, logits=4000)
-    columns = {key: np.array([float(value)]) for key, value in shape._asdict().items()}
+    columns = {key: np.array([float(getattr(shape, key))]) for key in SUMS}
     shown, exposed = (cost.split(columns)[COMMUNICATION][0] for cost in (plain, overlapped))
     assert exposed < 0.8 * shown
     assert overlapped.price(shape).gpu_ns < plain.price(shape).gpu_ns

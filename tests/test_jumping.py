@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from policies import SCHEDULERS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
+from sim.kv_layout import PLAIN, KVLayout, WindowPages
 from sim.request_table import RequestTable, request_table
 from sim.throttle import PowerThrottle
 from tests.helpers import AffineCost, chains_of, small_run
@@ -61,6 +62,12 @@ COSTS = st.builds(
     compute_share=st.sampled_from([0.0, 0.4, 1.0]),
     launch_spread=st.sampled_from([0.0, 0.8]),
 )
+LAYOUTS = st.builds(
+    KVLayout,
+    grows=st.sampled_from([True, True, False]),
+    windows=st.sampled_from([(), (WindowPages(10, 2),), (WindowPages(4, 1), WindowPages(33, 1))]),
+    fixed_pages=st.integers(0, 2),
+).filter(lambda layout: layout.pages(1, 4) > 0)
 ENGINES = st.builds(
     EngineConfig,
     max_num_batched_tokens=st.sampled_from([8, 40, 512]),
@@ -68,6 +75,8 @@ ENGINES = st.builds(
     max_model_len=st.just(200),
     block_size=st.sampled_from([4, 8]),
     num_gpu_blocks=st.integers(20, 120),
+    kv_layout=st.just(PLAIN) | LAYOUTS,
+    clip_tokens=st.sampled_from([(), (), (1,), (16,), (7, 64), (30, 31, 150)]),
     enable_prefix_caching=st.booleans(),
     async_scheduling=st.booleans(),
 )

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from reports.perfetto import TraceOptions, write_perfetto
+from reports.perfetto.export import TraceOptions, write_perfetto
 from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.simulate import RunResult, simulate

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 
-from reports.perfetto import TraceOptions, write_perfetto
-from reports.perfetto_requests import Phase, phases
+from reports.perfetto.export import TraceOptions, write_perfetto
+from reports.perfetto.requests import Phase, phases
 from scenarios.load import load_scenario
 from scenarios.simulate import RunResult, simulate
 from tests.perfetto_trace import TIGHT, async_slices, ns, of, read, step_slices, track_names

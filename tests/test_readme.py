@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from reports.terminal import print_summary
+from reports.run.terminal import print_summary
 from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.simulate import simulate

@@ -13,7 +13,7 @@ from tests.scenario_helpers import small, write
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.page.draw_figures", lambda *_: {})
+    monkeypatch.setattr("reports.run.page.draw_figures", lambda *_: {})
 
 
 @pytest.fixture

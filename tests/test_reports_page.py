@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reports.folder import read_requests
-from reports.latency_figures import latency_distributions, latency_over_time
-from reports.page import write_page
+from reports.run.latency_figures import latency_distributions, latency_over_time
+from reports.run.page import write_page
 from sim.errors import ScenarioError
 from tests.html_page import Page, page_of
 from tests.reports_sample import write_sample, write_summary

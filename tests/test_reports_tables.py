@@ -13,7 +13,7 @@ from tests.reports_sample import write_sample, write_summary
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.page.draw_figures", lambda *_: {})
+    monkeypatch.setattr("reports.run.page.draw_figures", lambda *_: {})
 
 
 def test_a_grave_warning_stands_under_the_answer(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from reports.terminal import print_summary
+from reports.run.terminal import print_summary
 from tests.reports_sample import sample_requests, sample_summary
 
 
@@ -144,7 +144,7 @@ def test_nulls_everywhere(summary: dict[str, Any]) -> None:
 
 def test_needs_no_heavy_import() -> None:
     code = (
-        "import sys; from reports.terminal import print_summary; "
+        "import sys; from reports.run.terminal import print_summary; "
         "print_summary({'schema': 'fleetcast.result/1'}); "
         "print([m for m in ('matplotlib', 'pandas', 'jinja2') if m in sys.modules])"
     )

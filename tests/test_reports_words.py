@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reports.facts import latency_rows, other_rows, warning_texts, weakest_evidence
-from reports.verdict import requests_sentence, verdict
+from reports.run.verdict import requests_sentence, verdict
 from reports.words import (
     MISSING,
     byte_size,

@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field, ValidationError
 from typer.testing import CliRunner, Result
 
 from scenarios.cli import app
-from scenarios.init import starting_scenario
+from scenarios.init.command import starting_scenario
+from scenarios.init.schema_yaml import scenario_lines, section_of
+from scenarios.init.yaml_lines import WIDTH, render
 from scenarios.load import load_scenario
 from scenarios.schema import Scenario
-from scenarios.schema_fields import Section
-from scenarios.schema_yaml import scenario_lines, section_of
-from scenarios.yaml_lines import WIDTH, render
+from scenarios.schema.fields import Section
 
 TEXT = starting_scenario({})
 _ROW = re.compile(r"(?P<indent>[ #]*?)(?P<dash>- )?(?P<key>[a-z][a-z0-9_]*):(?: |$)")

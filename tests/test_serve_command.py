@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from scenarios.cli import app
+from scenarios.init.schema_yaml import section_of
 from scenarios.load import parse_scenario
 from scenarios.schema import Scenario
-from scenarios.schema_yaml import section_of
 from scenarios.serve_command.command import Reading, read_command
 from scenarios.serve_command.given import read_given
 from scenarios.serve_command.outcome import Outcome, settle

@@ -23,11 +23,11 @@ from sim.request import Request
 from sim.request_table import Int64, PrefixChains, RequestTable
 from tests.helpers import SHARED, chains_of
 from workloads.chains import regroup
-from workloads.dominance import sums_before_below
-from workloads.hit_curve import HitCurve, hit_curve
 from workloads.readers.detect import read_trace
 from workloads.replay import draw_sessions, replayed
-from workloads.stack_distance import NEVER, stack_distances
+from workloads.reuse.dominance import sums_before_below
+from workloads.reuse.hit_curve import HitCurve, hit_curve
+from workloads.reuse.stack_distance import NEVER, stack_distances
 
 TRACES = SHARED / "data" / "traces"
 BLOCK_TOKENS = 4

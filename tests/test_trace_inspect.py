@@ -15,14 +15,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from reports.trace_answer import answer
-from reports.trace_facts import arrival_facts, lru_rows
-from reports.trace_page import render_trace, write_trace_page
-from reports.trace_text import print_trace
-from reports.trace_words import span, tokens
+from reports.trace.answer import answer
+from reports.trace.facts import arrival_facts, lru_rows
+from reports.trace.page import render_trace, write_trace_page
+from reports.trace.text import print_trace
+from reports.trace.words import span, tokens
 from scenarios.cli import app
-from scenarios.inspect_trace import read
-from scenarios.trace_facts import trace_facts
+from scenarios.inspect.command import read
+from scenarios.inspect.facts import trace_facts
 from sim.request_table import RequestTable, request_table
 from tests.helpers import SHARED, chains_of
 from workloads.readers.recording import Clock, Recording

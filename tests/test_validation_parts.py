@@ -13,7 +13,7 @@ from rich.console import Console
 from calibrate.engine_log import RequestRow, StepRows
 from calibrate.holdout import is_held_out, point_parameters
 from policies.fcfs import fcfs
-from reports.validation_text import print_validation
+from reports.validation.text import print_validation
 from scenarios.plugins import load_attribute
 from scenarios.validation.clocks import PlannedStep, run_steps
 from scenarios.validation.conversations import conversation_chains, system_tokens, turns_after

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from reports.whatif_folder import read_whatif
-from reports.whatif_page import render_whatif
-from reports.whatif_text import print_whatif
+from reports.whatif.folder import read_whatif
+from reports.whatif.page import render_whatif
+from reports.whatif.text import print_whatif
 from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.whatif import Change

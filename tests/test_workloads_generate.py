@@ -9,12 +9,12 @@ import pytest
 
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
-from workloads.arrivals import Arrivals
-from workloads.generate import generate
-from workloads.lengths import Lengths, fixed, mean_tokens, sample_tokens
-from workloads.mixtures import Gamma, Lognormal
-from workloads.spec import GeneratorSpec, RequestKind
-from workloads.stats import describe
+from workloads.generator.arrivals import Arrivals
+from workloads.generator.generate import generate
+from workloads.generator.lengths import Lengths, fixed, mean_tokens, sample_tokens
+from workloads.generator.mixtures import Gamma, Lognormal
+from workloads.generator.spec import GeneratorSpec, RequestKind
+from workloads.statistics.describe import describe
 
 MIXED = Lengths(
     components=(

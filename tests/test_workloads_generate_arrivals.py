@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 
 from sim.errors import ScenarioError
-from workloads.arrivals import Arrivals, arrival_times_s
-from workloads.clients import Clients, client_cvs, zipf_exponent, zipf_shares
-from workloads.drift import Drift, drifted, named_drift, sine
-from workloads.durations import Durations, exponential_s, fixed_s, mean_s
-from workloads.gaps import stationary_gaps, unit_gaps, weibull_cv, weibull_shape
-from workloads.mixtures import Lognormal
-from workloads.on_off import OnOff
+from workloads.generator.arrivals import Arrivals, arrival_times_s
+from workloads.generator.clients import Clients, client_cvs, zipf_exponent, zipf_shares
+from workloads.generator.drift import Drift, drifted, named_drift, sine
+from workloads.generator.durations import Durations, exponential_s, fixed_s, mean_s
+from workloads.generator.gaps import stationary_gaps, unit_gaps, weibull_cv, weibull_shape
+from workloads.generator.mixtures import Lognormal
+from workloads.generator.on_off import OnOff
 
 BURSTY = OnOff(on_s=exponential_s(30.0), off_s=fixed_s(60.0))
 CLIENTS = Clients(shares=zipf_shares(40, 1.2), cv={50: 1.0, 90: 4.0})

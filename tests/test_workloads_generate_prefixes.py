@@ -16,18 +16,18 @@ from sim.errors import ScenarioError
 from sim.request_table import PrefixChains, RequestTable
 from tests.helpers import small_run
 from tests.test_queueing import MICROSECOND_A_TOKEN, ONE_AT_A_TIME
-from workloads.arrivals import Arrivals
-from workloads.chain_ids import Lineage, build_chains
 from workloads.chains import matched_tokens
-from workloads.continuations import Continuations
-from workloads.counts import Counts, counted, geometric
-from workloads.durations import Durations, exponential_s
-from workloads.generate import generate
-from workloads.lengths import Lengths, fixed
-from workloads.mixtures import Gamma, Lognormal
-from workloads.sessions import Resets, Sessions
-from workloads.shared_prefixes import NONE, Documents, SystemPrompts
-from workloads.spec import GeneratorSpec, RequestKind
+from workloads.generator.arrivals import Arrivals
+from workloads.generator.chain_ids import Lineage, build_chains
+from workloads.generator.continuations import Continuations
+from workloads.generator.counts import Counts, counted, geometric
+from workloads.generator.durations import Durations, exponential_s
+from workloads.generator.generate import generate
+from workloads.generator.lengths import Lengths, fixed
+from workloads.generator.mixtures import Gamma, Lognormal
+from workloads.generator.sessions import Resets, Sessions
+from workloads.generator.shared_prefixes import NONE, Documents, SystemPrompts
+from workloads.generator.spec import GeneratorSpec, RequestKind
 
 SHORT = Lengths(components=(Lognormal(mu=5.0, sigma=1.0),), min_tokens=1, max_tokens=3000)
 PLAIN = RequestKind(prompt_tokens=SHORT, output_tokens=SHORT)
@@ -217,7 +217,7 @@ def test_something_unique_before_passages_leaves_them_unshared() -> None:
 
 
 def test_clients_have_system_prompts_of_their_own() -> None:
-    from workloads.clients import Clients
+    from workloads.generator.clients import Clients
 
     kind = replace(PLAIN, system_prompts=SystemPrompts(tokens=64, per_client=True))
     arrivals = Arrivals(requests_per_s=2.0, clients=Clients(shares=(3.0, 2.0, 1.0), cv={50: 1.0}))

@@ -10,14 +10,14 @@ import pytest
 from sim.request_table import RequestTable
 from tests.preset_statistics import input_block_hits
 from tests.test_workloads_generate_prefixes import CHAT, KINDS, PLAIN, chain_of, columns, spec_of
-from workloads.arrivals import Arrivals
 from workloads.chains import matched_tokens
-from workloads.counts import Counts, counted, geometric, mean_count, sample_counts
-from workloads.durations import exponential_s, fixed_s
-from workloads.generate import generate
-from workloads.lengths import Lengths, fixed
-from workloads.mixtures import Gamma
-from workloads.spec import RequestKind
+from workloads.generator.arrivals import Arrivals
+from workloads.generator.counts import Counts, counted, geometric, mean_count, sample_counts
+from workloads.generator.durations import exponential_s, fixed_s
+from workloads.generator.generate import generate
+from workloads.generator.lengths import Lengths, fixed
+from workloads.generator.mixtures import Gamma
+from workloads.generator.spec import RequestKind
 
 
 def later_turns(table: RequestTable) -> tuple[np.ndarray, np.ndarray]:

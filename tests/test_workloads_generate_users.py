@@ -14,16 +14,16 @@ from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from tests.helpers import small_run
 from tests.test_queueing import MEAN_SERVICE_S, MEAN_TOKENS, MICROSECOND_A_TOKEN, ONE_AT_A_TIME
-from workloads.arrivals import Arrivals
-from workloads.continuations import Continuations
-from workloads.counts import counted, geometric
-from workloads.durations import Durations, exponential_s, fixed_s
-from workloads.generate import generate
-from workloads.lengths import Lengths, fixed
-from workloads.mixtures import Gamma
-from workloads.sessions import Sessions
-from workloads.spec import GeneratorSpec, RequestKind
-from workloads.users import Users
+from workloads.generator.arrivals import Arrivals
+from workloads.generator.continuations import Continuations
+from workloads.generator.counts import counted, geometric
+from workloads.generator.durations import Durations, exponential_s, fixed_s
+from workloads.generator.generate import generate
+from workloads.generator.lengths import Lengths, fixed
+from workloads.generator.mixtures import Gamma
+from workloads.generator.sessions import Sessions
+from workloads.generator.spec import GeneratorSpec, RequestKind
+from workloads.generator.users import Users
 
 EXPONENTIAL = Lengths(
     components=(Gamma(shape=1.0, scale=MEAN_TOKENS),), min_tokens=1, max_tokens=40 * MEAN_TOKENS

@@ -7,21 +7,21 @@ import pytest
 
 from sim.errors import ScenarioError
 from tests.preset_statistics import preset_statistics
-from workloads.arrivals import arrival_times_s
-from workloads.clients import client_cvs
-from workloads.drift import named_drift
-from workloads.generate import generate
-from workloads.lengths import Lengths, sample_tokens
-from workloads.mixtures import midpoints
-from workloads.plain import lengths
-from workloads.presets import (
+from workloads.generator.arrivals import arrival_times_s
+from workloads.generator.clients import client_cvs
+from workloads.generator.drift import named_drift
+from workloads.generator.generate import generate
+from workloads.generator.lengths import Lengths, sample_tokens
+from workloads.generator.mixtures import midpoints
+from workloads.generator.plain import lengths
+from workloads.generator.presets import (
     preset,
     preset_block,
     preset_description,
     preset_names,
     preset_spec,
 )
-from workloads.users import Users
+from workloads.generator.users import Users
 
 LABELS = {"measured", "fitted", "extrapolated", "datasheet", "reported", "assumed"}
 CLAIMED_BLOCKS = [

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sim.clock import NS_PER_S
 from sim.request_table import PrefixChains, RequestTable, request_table
 from tests.helpers import SHARED, chains_of
-from workloads.arrival_stats import arrival_statistics, rate_by_hour, window_counts
 from workloads.readers.detect import read_recording, read_trace
-from workloads.session_stats import session_statistics
-from workloads.stats import correlation, describe
+from workloads.statistics.arrival_stats import arrival_statistics, rate_by_hour, window_counts
+from workloads.statistics.describe import correlation, describe
+from workloads.statistics.session_stats import session_statistics
 
 TRACES = SHARED / "data" / "traces"
 MOONCAKE = "mooncake_conversation.jsonl.gz"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.errors import ScenarioError
 from sim.request_table import PrefixChains, RequestTable, request_table
-from workloads.stats import describe
+from workloads.statistics.describe import describe
 from workloads.transform import (
     limit,
     mean_rate_per_s,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sim.clock import NS_PER_S
 from sim.errors import ScenarioError
 from sim.request_table import Int64, RequestTable
-from workloads.arrivals import LATEST_ARRIVAL_NS
 from workloads.chains import chain_offsets, copy_chains
+from workloads.generator.arrivals import LATEST_ARRIVAL_NS
 
 _MOST_SESSIONS = 10_000_000
 _STARTS, _CHOICES, _ARRIVALS = range(3)  # random streams of a seed

@@ -16,8 +16,8 @@ import numpy as np
 from sim.clock import NS_PER_S, to_s
 from sim.errors import ScenarioError
 from sim.request_table import Int64, RequestTable
-from workloads.arrivals import LATEST_ARRIVAL_NS
 from workloads.chains import copy_chains, take_chains
+from workloads.generator.arrivals import LATEST_ARRIVAL_NS
 
 
 def mean_rate_per_s(table: RequestTable) -> float:

@@ -12,6 +12,10 @@ from sim.accounts import TIME_ACCOUNTS
 
 _LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "unfinished": "finishing"}
 
+_MOSTLY = 0.6  # of the time at the capacity, for it to be less a matter of load than of the system
+
+_MOST = 0.5  # of the misses
+
 # How a request waits or works in each account, for a sentence about one metric.
 _PHRASES = {
     "admission_queue": "requests wait for a place in the batch",
@@ -54,9 +58,20 @@ def binding(
     cause = _cause(accounts)
     found["cause"] = None if cause is None else cause["account"]
     head = "The queue binds, not the SLO" if by_queue else _head(metric, share, targets)
+    lost = found["missed_by"].get("unfinished", 0.0)
+    if lost > _MOST:
+        return found | _lost(lost, at["reject_reasons"])
     found["sentence"] = _sentence(head, _LABELS[metric], accounts, cause)
     found["advice"] = advice(found, targets)
     return found
+
+
+def _lost(share: float, reasons: dict[str, int]) -> dict[str, str]:
+    """Where most misses are of requests that the engine did not serve at all."""
+    sentence = f"{percent(share)} of the requests that miss the SLO were rejected or never ended"
+    if reasons:
+        sentence += f" ({max(reasons, key=lambda reason: reasons[reason])})"
+    return {"sentence": f"{sentence}.", "advice": "No load changes what an engine cannot hold."}
 
 
 def _first_missed(at: Row, targets: dict[str, float]) -> tuple[str, float | None]:
@@ -92,11 +107,12 @@ def _accounts(at: Row, light: Row, metric: str) -> list[dict[str, Any]]:
 
 
 def _cause(accounts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The account that grew most since light load; the largest where the load is light already."""
+    """The account that grew most since light load; the largest where most was there already."""
     if not accounts:
         return None
-    grown = max(accounts, key=lambda row: row["growth_s"])
-    return grown if grown["growth_s"] > 0 else max(accounts, key=lambda row: row["seconds"])
+    total_s, light_s = (sum(row[name] for row in accounts) for name in ("seconds", "light_seconds"))
+    by = "growth_s" if light_s < _MOSTLY * total_s else "seconds"
+    return max(accounts, key=lambda row: float(row[by]))
 
 
 def _head(metric: str, share: float | None, targets: dict[str, float]) -> str:

@@ -32,14 +32,14 @@ def run_capacity(
     found = find_capacity(scenario, question, jobs=jobs, note=_note)
     page = None
     if out is not None:  # before printing: a reader that goes (``| head``) ends the run
-        from reports.capacity_page import write_capacity_page
+        from reports.capacity.page import write_capacity_page
 
         _write(found, scenario, out)
         page = write_capacity_page(out)
     if as_json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:
-        from reports.capacity_text import print_capacity
+        from reports.capacity.text import print_capacity
 
         print_capacity(found)
         if page is not None:

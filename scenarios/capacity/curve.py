@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -47,11 +48,19 @@ def _row(level: float, samples: Samples, facts: list[RunFacts]) -> Row:
         "throughput_per_s": None if math.isnan(left) else left,
         "missed": missed,
         "missed_by": {name: sum(one.missed_by[name] for one in facts) for name in names},
+        "reject_reasons": _counts([one.reject_reasons for one in facts]),
         "latency_s": _means([one.latency_s for one in facts]),
         "accounts_s": _means([one.accounts_s for one in facts]),
         "state": _means([one.state for one in facts]),
         "evidence": _means([one.evidence for one in facts]),
     }
+
+
+def _counts(every: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in every:
+        total.update(one)
+    return dict(total)
 
 
 def _means(every: Sequence[Any]) -> Any:

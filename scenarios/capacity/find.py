@@ -20,8 +20,8 @@ from scenarios.capacity.samples import Goal
 from scenarios.capacity.search import search
 from scenarios.capacity.vary import choose_variable
 from scenarios.capacity.wanted import wanted
-from scenarios.classes import class_slos
 from scenarios.schema import Scenario
+from scenarios.workload.classes import class_slos
 from sim.errors import ScenarioError
 
 Note = Callable[[str, int, int], None]
@@ -48,6 +48,7 @@ def find_capacity(
         attainment=question.attainment,
         counted=_counted(scenario, question),
         in_system=first.in_system,
+        lengthens=question.num_requests is None,
         fixed=is_fixed(scenario),
         skips=not scenario.warmup_s and not has_own_size(scenario),
     )
@@ -55,10 +56,10 @@ def find_capacity(
     goal = _goal(scenario, question, plan)
     found = search(runs, first.levels, goal)
     earlier: list[Row] = []
-    if is_slow(found, first) and question.num_requests is None and plan.counted is not None:
+    if is_slow(found, first) and plan.lengthens and plan.counted is not None:
         earlier = curve(found.samples, runs)
         runs = replace(runs, plan=longer(plan), facts={})
-        goal = replace(goal, least=LEAST, units=runs.plan.units)
+        goal = replace(goal, least=LEAST)
         found = search(runs, around(found), goal)
     error = needs = None
     if question.bands and found.capacity is not None:

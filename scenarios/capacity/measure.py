@@ -16,8 +16,8 @@ from costmodels.step_cost import RooflineStepCost
 from costmodels.uncertainty import host_time_error, step_time_error
 from scenarios.capacity.plan import BLOCKS, Counting, RunPlan
 from scenarios.capacity.samples import Tally
-from scenarios.classes import class_slos
 from scenarios.simulate import RunResult
+from scenarios.workload.classes import class_slos
 from sim.accounts import TIME_ACCOUNTS
 from sim.clock import to_ns
 from sim.cluster import RunLog, run_cluster
@@ -43,8 +43,9 @@ class RunFacts:
     missed: int
     """Measured requests that were not good."""
     missed_by: dict[str, int]
-    """Metric with a target -> measured requests that missed it; ``unfinished``: that never ended,
-    or were rejected."""
+    """Metric with a target -> finished requests that missed it; ``unfinished``: requests that
+    were rejected or never ended."""
+    reject_reasons: dict[str, int]
     latency_s: dict[str, dict[str, float]]
     """Metric -> ``p50``, ``p90``, ``p99`` and ``mean`` over measured requests that finished."""
     accounts_s: dict[str, dict[str, dict[str, float]]]
@@ -68,12 +69,14 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
     counted = _counted(metrics, counting)
     window = _window(metrics, counted)
     limit = result.summary["saturation"] or {}
-    missed_by = {name: int((counted & ~met).sum()) for name, met in metrics.met.items()}
+    finished = counted & metrics.finished
+    missed_by = {name: int((finished & ~met).sum()) for name, met in metrics.met.items()}
     return RunFacts(
         tally=_tally(log, metrics, counted),
         requests=int(counted.sum()),
         missed=int((counted & ~metrics.good).sum()),
         missed_by=missed_by | {"unfinished": int((counted & ~metrics.finished).sum())},
+        reject_reasons=result.summary["requests"]["reject_reasons"],
         latency_s={name: _latency(metrics, counted, name) for name in LATENCIES},
         accounts_s=_accounts(result, counted, 1 - plan.attainment),
         state=_state(log, metrics, counted, window),

@@ -8,7 +8,7 @@ from scenarios.capacity.pilot import Pilot
 from scenarios.capacity.plan import RunPlan
 from scenarios.capacity.search import Found
 
-LEAST = 3
+LEAST = 4
 """Replications near the crossing, each as long as several of the first search."""
 
 _CLOSE = 0.85  # of saturation

@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.capacity.vary import Variable
 from scenarios.schema import Scenario
-from scenarios.workload_schema import Source
+from scenarios.schema.workload import Source
 
 _MISSES = 100  # of the SLO at its target, in a run: what the crossing rests on
 _FEWEST, _MOST = 4_000, 50_000
@@ -41,6 +41,8 @@ class RunPlan:
     """Requests of a run that count; None: all that the trace, or the scenario's sizes, give."""
     in_system: float
     """Requests in an open-loop system near capacity: what a warm-up has to fill."""
+    lengthens: bool
+    """Whether runs grow with the requests in the system, so that these are replaced often."""
     fixed: bool
     """Whether the requests are given, not drawn: every seed has the same."""
     skips: bool
@@ -84,7 +86,8 @@ class RunPlan:
     def _counted(self, level: float) -> int | None:
         if self.counted is None:
             return None
-        return max(self.counted, min(round(_TURNOVERS * self._present(level)), _MOST))
+        settled = round(_TURNOVERS * self._present(level)) if self.lengthens else 0
+        return max(self.counted, min(settled, _MOST))
 
 
 def automatic_count(attainment: float) -> int:

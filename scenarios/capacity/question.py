@@ -10,7 +10,7 @@ class Question:
     """What is asked for."""
 
     attainment: float = 0.99
-    precision: float = 0.02
+    precision: float = 0.03
     stable: bool = False
     """The highest rate whose queue does not grow, whatever the SLO."""
     vary: str | None = None

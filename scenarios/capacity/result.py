@@ -13,9 +13,9 @@ from scenarios.capacity.pilot import Pilot
 from scenarios.capacity.question import Question
 from scenarios.capacity.runs import Runs
 from scenarios.capacity.search import Found
-from scenarios.classes import class_slos
 from scenarios.layout import replica_gpus
 from scenarios.schema import Scenario
+from scenarios.workload.classes import class_slos
 
 SCHEMA = "fleetcast.capacity/1"
 _CLOSE = 0.85  # of saturation
@@ -215,7 +215,7 @@ def _warnings(value: dict[str, Any], found: Found, runs: Runs) -> list[dict[str,
             )
         )
     lost = value["binding"]["missed_by"].get("unfinished", 0.0)
-    if lost > 0.05:
+    if 0.05 < lost <= 0.5:
         warnings.append(
             _warning(
                 "unfinished",

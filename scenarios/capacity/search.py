@@ -27,7 +27,7 @@ _WIDE = 1.5  # ratio of neighbours beyond which loads between them are tried fir
 _FEW = 4  # users
 _MOST_ROUNDS = 20
 _MORE = 2.0  # times as many replications a round: the first intervals are rough guesses
-_MOST_EXTENSIONS = 5
+_MOST_UP, _MOST_DOWN = 5, 2  # times that the grid is extended
 _UP, _DOWN = (1.4, 2.0, 2.8, 4.0), (1 / 12, 1 / 5, 1 / 2)
 
 
@@ -57,10 +57,12 @@ def search(
     """
     samples = Samples(goal=goal, run=run)
     samples.add({rounded(level, goal) for level in coarse}, goal.first)
-    for _ in range(_MOST_EXTENSIONS):
+    for extension in range(_MOST_UP):
         kept, missed = samples.keeps(samples.levels[0]), not samples.keeps(samples.levels[-1])
         if kept and missed:
             return _refined(samples)
+        if not kept and extension == _MOST_DOWN:
+            break
         end, factors = (samples.levels[-1], _UP) if kept else (samples.levels[0], _DOWN)
         more = {rounded(end * factor, goal) for factor in factors}
         if more <= set(samples.levels):
@@ -140,7 +142,7 @@ def _answer(samples: Samples, near: list[float], replications: int) -> tuple[Lim
     growing = [level for level in near if not samples.is_stable(level)]
     if not samples.goal.any_attainment:
         by_slo = samples.estimate(near, replications)
-        if not growing or by_slo.level < growing[0]:
+        if not growing or by_slo.level < growing[0] * (1 - 1e-9):
             return "slo", _floored(by_slo) if samples.goal.integer else by_slo
     # Queues end it: more than what leaves in overload cannot arrive for long.
     first = growing[0]

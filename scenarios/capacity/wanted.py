@@ -26,13 +26,16 @@ def wanted(
     now, ranks = scenario.pool.replicas, replica_gpus(scenario)
     needed = max(1, math.ceil(load / (capacity.level / now) - 1e-9))
     surely = max(1, math.ceil(load / (capacity.low / now) - 1e-9)) if capacity.low > 0 else needed
+    checks = _checks(runs, load, needed, goal) if check else []
+    kept = [one["replicas"] for one in checks if one["kept"]]
     return {
         "level": load,
         "replicas": needed,
         "gpus": needed * ranks,
         "replicas_at_interval": surely,
         "assumes": "each replica adds the capacity of one: linear scaling behind the router",
-        "checks": _checks(runs, load, needed, goal) if check else [],
+        "simulated_replicas": min(kept, default=None),
+        "checks": sorted(checks, key=lambda one: int(one["replicas"])),
     }
 
 

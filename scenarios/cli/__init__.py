@@ -7,8 +7,10 @@ import sys
 
 from scenarios.cli.app import app
 from scenarios.cli.capacity import capacity
+from scenarios.cli.explain import explain
 from scenarios.cli.export import export_app
 from scenarios.cli.measured import calibrate_app, compare, validate
+from scenarios.cli.memory import memory
 from scenarios.cli.names import list_names, schema
 from scenarios.cli.run import report, simulate
 from scenarios.cli.scenario import scenario_app
@@ -21,6 +23,8 @@ app.command()(simulate)
 app.command()(whatif)
 app.command()(capacity)
 app.command()(report)
+app.command()(explain)
+app.command()(memory)
 app.add_typer(export_app, name="export")
 app.command()(validate)
 app.command()(compare)

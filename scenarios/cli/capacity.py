@@ -46,7 +46,7 @@ def capacity(
     ] = None,
     precision: Annotated[
         float, typer.Option(help="Half-width of the 95% interval, relative to the capacity.")
-    ] = 0.02,
+    ] = 0.03,
     num_requests: Annotated[
         int | None,
         typer.Option(

@@ -37,7 +37,7 @@ def export_perfetto(
     ] = False,
 ) -> None:
     """Write a trace of steps, requests and counters, to open at ui.perfetto.dev."""
-    from reports.perfetto import TraceOptions, write_perfetto
+    from reports.perfetto.export import TraceOptions, write_perfetto
 
     options = TraceOptions(
         max_requests=max_requests,

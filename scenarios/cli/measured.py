@@ -72,7 +72,7 @@ def compare(
 
     Exit codes: 0 done; 2 the input cannot be used; 4 an error is beyond --tolerance.
     """
-    from scenarios.compare_command import run_compare
+    from scenarios.compare.command import run_compare
 
     check_format(output_format)
     beyond = run_compare(

@@ -103,15 +103,15 @@ def report(
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Write the HTML report of a result folder, a what-if's or a capacity search's, again."""
-    from reports.capacity_facts import is_capacity
-    from reports.whatif_folder import is_whatif
+    from reports.capacity.facts import is_capacity
+    from reports.whatif.folder import is_whatif
 
     if is_whatif(folder):
-        from reports.whatif_page import write_whatif_page as write_page
+        from reports.whatif.page import write_whatif_page as write_page
     elif is_capacity(folder):
-        from reports.capacity_page import write_capacity_page as write_page
+        from reports.capacity.page import write_capacity_page as write_page
     else:
-        from reports.page import write_page
+        from reports.run.page import write_page
 
     page = write_page(folder)
     typer.echo(page)

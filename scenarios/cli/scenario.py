@@ -70,7 +70,7 @@ def init(
     force: Force = False,
 ) -> None:
     """Write a scenario with every field there is: the usual ones set, the others commented out."""
-    from scenarios.init import run_init
+    from scenarios.init.command import run_init
 
     given = {
         "--model": model,
@@ -164,7 +164,7 @@ def _from_command(
 ) -> None:
     import sys
 
-    from scenarios.init import write_new
+    from scenarios.init.command import write_new
     from scenarios.serve_command.command import read_command
 
     reading = read_command(

@@ -60,7 +60,7 @@ def inspect_trace(
     output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:
     """Describe a trace: arrivals, lengths, sessions, and what a prefix cache finds in it."""
-    from scenarios.inspect_trace import run_inspect
+    from scenarios.inspect.command import run_inspect
 
     check_format(output_format)
     run_inspect(

@@ -6,9 +6,9 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from scenarios.init.yaml_lines import scalar
 from scenarios.serve_command.outcome import Kind, Outcome
 from scenarios.serve_command.table import Table
-from scenarios.yaml_lines import scalar
 
 _WIDTH = 100
 _MOST_COLUMN = 44

@@ -134,14 +134,15 @@ def bytes_of_blocks(text: str, settings: Settings) -> int:
     """KV blocks that fit into bytes of one GPU, for the command's model."""
     from costmodels.model_spec import quantised
     from costmodels.models import load_model
+    from costmodels.paging import attention_block_tokens, page_bytes
     from costmodels.parallel import shard
 
     spec = quantised(
         load_model(settings["model"]), kv_cache=settings.get("kv.cache_dtype") or "auto"
     )
     rank = shard(spec, int(settings.get("engine.tensor_parallel_size", 1)))
-    block_size = int(settings.get("kv.block_size", _BLOCK_SIZE))
-    return size(text, settings) // (rank.kv_bytes_per_token * block_size)
+    block_size = attention_block_tokens(rank, int(settings.get("kv.block_size", _BLOCK_SIZE)))
+    return size(text, settings) // page_bytes(rank, block_size)
 
 
 READERS: dict[str, Callable[[str, Settings], Any]] = {

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from scenarios.init.schema_yaml import section_of
+from scenarios.init.yaml_lines import EMPTY, WIDTH, Line, prose, render, scalar
 from scenarios.schema import Scenario
-from scenarios.schema_yaml import section_of
 from scenarios.serve_command.outcome import Outcome
 from scenarios.serve_command.table import Table
-from scenarios.yaml_lines import EMPTY, WIDTH, Line, prose, render, scalar
 
 _PLACEHOLDER = """\
 # The command does not say who asks what: take the "# " away from one of these workloads.

@@ -42,7 +42,7 @@ def run_validate(
     if as_json:
         print(json.dumps(found.content, indent=1, allow_nan=False))
     else:
-        from reports.validation_text import print_validation
+        from reports.validation.text import print_validation
 
         print_validation(found.content)
         if out is not None:
@@ -57,7 +57,7 @@ def _note(what: str) -> None:
 
 def _write(found: Validation, out: Path) -> Path:
     """accuracy.json, the latencies behind it and the page that is drawn from both."""
-    from reports.validation_page import write_validation_page
+    from reports.validation.page import write_validation_page
     from scenarios.validation.result_files import write_validation
 
     write_validation(found, out)

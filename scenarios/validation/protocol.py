@@ -9,7 +9,7 @@ import numpy as np
 from scenarios.validation.clocks import PlannedStep, StepTimes, run_steps
 from sim.cluster import PoolConfig
 from sim.errors import ScenarioError
-from sim.shape import StepShape, causal_pairs
+from sim.shape import StepShape, chunk_shape, decode_shape, joined
 
 # A decode point is 24 steps, the median over the intervals of the last 20; decodes meet a mixed
 # step after 7 steps and again after every 5. Each begins with the last token of its prompts.
@@ -30,8 +30,8 @@ def predict_ms(
     if kind == "mixed":
         return _mixed_ms(pool, parameters["P"], parameters["D"], parameters["L"], heat_level)
     prompts = [(parameters.get("C", 0), parameters["P"])] * parameters.get("N", 1)
-    budget = pool.engine.max_num_batched_tokens
-    prefills = [PlannedStep(s, len(prompts)) for s in _prefills(prompts, budget)]
+    clips, budget = pool.engine.clip_tokens, pool.engine.max_num_batched_tokens
+    prefills = [PlannedStep(s, len(prompts)) for s in _prefills(prompts, budget, clips)]
     times = run_steps(pool, prefills, heat_level)
     chunk = parameters.get("chunk")
     if chunk is None:
@@ -42,8 +42,9 @@ def predict_ms(
 
 
 def _decode_ms(pool: PoolConfig, seqs: int, context: int) -> float:
-    steps = [_last_tokens(seqs, context)]
-    steps += [_decode(seqs, context + i) for i in range(1, _DECODE_STEPS + 1)]
+    clips = pool.engine.clip_tokens
+    steps = [_last_tokens(seqs, context, clips)]
+    steps += [_decode(seqs, context + i, clips) for i in range(1, _DECODE_STEPS + 1)]
     return float(np.median(_intervals_ms(run_steps(pool, steps))[-_DECODE_INTERVALS:]))
 
 
@@ -58,18 +59,19 @@ def _mixed_ms(
     budget = pool.engine.max_num_batched_tokens - decodes
     if budget < 1:
         raise ScenarioError(f"{decodes} decodes leave no token of the step to a prompt")
-    prefills = _prefills([(0, prompt)], budget)
-    steps = [_last_tokens(decodes, context)]
+    clips = pool.engine.clip_tokens
+    prefills = _prefills([(0, prompt)], budget, clips)
+    steps = [_last_tokens(decodes, context, clips)]
     mixed: list[int] = []
     for repeat in range(_MIXED_REPEATS):
         plain = _STEPS_BETWEEN_MIXED if repeat else _STEPS_BEFORE_MIXED
-        steps += [_decode(decodes, context + len(steps) + i) for i in range(plain)]
+        steps += [_decode(decodes, context + len(steps) + i, clips) for i in range(plain)]
         mixed.append(len(steps))
         for prefill in prefills:
-            decode = _decode(decodes, context + len(steps)).shape
-            shape = StepShape(*(a + b for a, b in zip(decode, prefill, strict=True)))
-            steps.append(PlannedStep(shape, decodes + 1))
-    steps += [_decode(decodes, context + len(steps) + i) for i in range(_STEPS_BETWEEN_MIXED)]
+            decode = decode_shape(decodes, context + len(steps), clips)
+            steps.append(PlannedStep(joined([decode, prefill]), decodes + 1))
+    more = range(_STEPS_BETWEEN_MIXED)
+    steps += [_decode(decodes, context + len(steps) + i, clips) for i in more]
     # Of step i: from the read of i - 1.
     intervals_ms = _intervals_ms(run_steps(pool, steps, heat_level))
     plain_ms = float(np.median(intervals_ms[1 : _STEPS_BEFORE_MIXED - 1]))
@@ -82,33 +84,30 @@ def _intervals_ms(times: Sequence[StepTimes]) -> np.ndarray[tuple[int], np.dtype
     return np.diff([step.read_ns for step in times]) / 1e6
 
 
-def _last_tokens(seqs: int, context: int) -> PlannedStep:
+def _last_tokens(seqs: int, context: int, clip_tokens: tuple[int, ...]) -> PlannedStep:
     """Every sequence computes the last token of its prompt: its context was put there."""
-    pairs = seqs * causal_pairs(context, 1)
-    return PlannedStep(StepShape(0, 0, seqs, seqs, seqs * context, pairs, seqs), seqs)
+    return PlannedStep(joined([chunk_shape(context, 1, clip_tokens)] * seqs), seqs)
 
 
-def _decode(seqs: int, context: int) -> PlannedStep:
-    return PlannedStep(StepShape(seqs, seqs * context, logits=seqs), seqs)
+def _decode(seqs: int, context: int, clip_tokens: tuple[int, ...]) -> PlannedStep:
+    return PlannedStep(decode_shape(seqs, context, clip_tokens), seqs)
 
 
-def _prefills(prompts: Sequence[tuple[int, int]], budget: int) -> list[StepShape]:
+def _prefills(
+    prompts: Sequence[tuple[int, int]], budget: int, clip_tokens: tuple[int, ...]
+) -> list[StepShape]:
     """Prompts of (cached, new) tokens in steps of at most ``budget``, the last one cut to fit."""
     steps: list[StepShape] = []
-    shape, left = StepShape(), budget
+    chunks: list[StepShape] = []
+    left = budget
     for cached, new in prompts:
         done = 0
         while done < new:
             tokens = min(left, new - done)
-            shape = shape._replace(
-                prefill_seqs=shape.prefill_seqs + 1,
-                prefill_tokens=shape.prefill_tokens + tokens,
-                prefill_context_tokens=shape.prefill_context_tokens + cached + done,
-                prefill_pairs=shape.prefill_pairs + causal_pairs(cached + done, tokens),
-                logits=shape.logits + (done + tokens == new),
-            )
+            samples = done + tokens == new
+            chunks.append(chunk_shape(cached + done, tokens, clip_tokens, samples=samples))
             done, left = done + tokens, left - tokens
             if not left:
-                steps.append(shape)
-                shape, left = StepShape(), budget
-    return [*steps, shape] if shape.prefill_tokens else steps
+                steps.append(joined(chunks))
+                chunks, left = [], budget
+    return [*steps, joined(chunks)] if chunks else steps

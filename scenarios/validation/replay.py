@@ -108,6 +108,7 @@ def _engine(rows: Sequence[RequestRow], pool: PoolConfig) -> tuple[Engine, Reque
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
         chains=chains,
+        layout=config.kv_layout,
     )
     if chains is not None:
         _warm_up(kv, rows)

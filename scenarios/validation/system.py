@@ -15,6 +15,8 @@ from costmodels.gpu_spec import GpuSpec, gpu_names, load_gpu
 from costmodels.hf_config import read_hf_config
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.operator_sources import FITTED, load_operators
+from costmodels.paging import kv_layout
+from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import router_factory, scheduler_factory
@@ -79,6 +81,8 @@ def read_system(
         max_model_len=_max_model_len(fields, model),
         block_size=fields.count("block_size"),
         num_gpu_blocks=fields.count("num_gpu_blocks"),
+        kv_layout=kv_layout(shard(model, ranks), fields.count("block_size")),
+        clip_tokens=model.clip_tokens,
         enable_prefix_caching=fields.flag("prefix_caching", True),
         async_scheduling=fields.flag("async_scheduling", True),
     )

@@ -52,14 +52,14 @@ def run_whatif(
     )
     page = None
     if out is not None:  # before printing: a reader that goes (``| head``) ends the run
-        from reports.whatif_page import write_whatif_page
+        from reports.whatif.page import write_whatif_page
 
         write_whatif(answer, out)
         page = write_whatif_page(out)
     if as_json:
         print(json.dumps(answer.content, indent=1, allow_nan=False))
     else:
-        from reports.whatif_text import print_whatif
+        from reports.whatif.text import print_whatif
 
         print_whatif(answer.content)
         if page is not None:

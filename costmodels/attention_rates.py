@@ -1,0 +1,66 @@
+"""Seconds of attention, and of what stands in its place, from the sums that describe a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.context_rates import Cap, ChunkRates
+from costmodels.work import Array
+from sim.shape import clip_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRates:
+    """All layers of one rank. A model of full attention alone has the cap None only."""
+
+    max_num_seqs: int
+    decode_token_s: Mapping[Cap, Array]
+    """Decodes, a token of contexts clipped to each cap: the slower of compute and reads, by number
+    of decoding sequences: ``[max_num_seqs + 1]``."""
+    decode_seq_s: float
+    """A decoding sequence: its recurrent states."""
+    chunk: ChunkRates
+    """Chunks of prompts: the two sides of the roofline, of which the slower counts."""
+    tile_tokens: float
+    """Query tokens that a chunk computes beyond its own: its half-empty last query tile."""
+    seq_tokens: int
+    """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
+
+    @property
+    def clip_tokens(self) -> tuple[int, ...]:
+        """The caps but None, ascending."""
+        caps = {*self.decode_token_s, *self.chunk.pair_s, *self.chunk.read_s}
+        return tuple(sorted(cap for cap in caps if cap is not None))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether sums of whole contexts are all it needs."""
+        chunk = self.chunk
+        return not (self.clip_tokens or self.decode_seq_s or chunk.seq_s or chunk.token_s)
+
+    def decode_s(self, columns: Mapping[str, Array]) -> Array:
+        """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``."""
+        seqs = columns["decode_seqs"]
+        of_seqs = seqs.astype(np.int64)
+        seconds: Array = self.decode_seq_s * seqs
+        for cap, rate_s in self.decode_token_s.items():
+            reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
+            seconds = seconds + rate_s[of_seqs] * (reach + self.seq_tokens * seqs)
+        return seconds
+
+    def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
+        chunk, tokens = self.chunk, columns["prefill_tokens"]
+        compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
+        memory_s = chunk.seq_s * columns["prefill_seqs"]
+        for cap in (None, *self.clip_tokens):
+            pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
+            if cap is not None:
+                prefix, pairs = (columns[name] for name in clip_columns(cap)[2:])
+            pair_s = chunk.pair_s.get(cap, 0.0)
+            compute_s = compute_s + pair_s * (pairs + self.tile_tokens * (prefix + tokens))
+            memory_s = memory_s + chunk.read_s.get(cap, 0.0) * (prefix + tokens)
+        return compute_s, memory_s

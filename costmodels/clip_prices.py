@@ -1,0 +1,88 @@
+"""Prices of the sums beside whole contexts, in the fixed point of `costmodels.step_cost`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.attention_rates import AttentionRates
+
+FixedPoint = Callable[[float], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipPrices:
+    """Of clipped contexts (lists by cap, ascending) and of recurrent states. All are integers.
+
+    ``clipped`` below is `sim.shape.StepShape.clipped`: four sums a cap.
+    """
+
+    decode_seqs: list[int]
+    """``[max_num_seqs + 1]``, all decoding sequences: their states, and what each reads beyond its
+    clipped contexts."""
+    decode_token: list[list[int]]
+    """A token of clipped context, by cap and decoding sequences."""
+    chunk_pair: list[int]
+    chunk_tile: list[int]
+    """A KV token in a clipped context or a chunk: its share in the last query tiles."""
+    chunk_read: list[int]
+    chunk_token: int
+    chunk_seq: int
+
+    def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
+        """The decodes of a step."""
+        total = self.decode_seqs[decodes]
+        for tokens, rates in zip(clipped[::4], self.decode_token, strict=True):
+            total += tokens * rates[decodes]
+        return total
+
+    def growth(self, decodes: int, clipped: tuple[int, ...]) -> int:
+        """How much more the decodes of the next step cost."""
+        growing = zip(clipped[1::4], self.decode_token, strict=True)
+        return sum(seqs * rates[decodes] for seqs, rates in growing)
+
+    def of_chunks(self, seqs: int, tokens: int, clipped: tuple[int, ...]) -> tuple[int, int]:
+        """The chunks of a step: compute and memory side."""
+        compute, memory = tokens * self.chunk_token, seqs * self.chunk_seq
+        for index, pair in enumerate(self.chunk_pair):
+            kv_tokens = clipped[4 * index + 2] + tokens
+            compute += clipped[4 * index + 3] * pair + kv_tokens * self.chunk_tile[index]
+            memory += kv_tokens * self.chunk_read[index]
+        return compute, memory
+
+    def slower(self, factor: float) -> ClipPrices:
+        """All multiplied."""
+
+        def scaled(prices: list[int]) -> list[int]:
+            return [round(price * factor) for price in prices]
+
+        return ClipPrices(
+            decode_seqs=scaled(self.decode_seqs),
+            decode_token=[scaled(prices) for prices in self.decode_token],
+            chunk_pair=scaled(self.chunk_pair),
+            chunk_tile=scaled(self.chunk_tile),
+            chunk_read=scaled(self.chunk_read),
+            chunk_token=round(self.chunk_token * factor),
+            chunk_seq=round(self.chunk_seq * factor),
+        )
+
+
+def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
+    """Compile them; None where sums of whole contexts are all a step needs."""
+    if rates.is_plain:
+        return None
+    caps, chunk = rates.clip_tokens, rates.chunk
+    seqs = np.arange(rates.max_num_seqs + 1)
+    decode_token_s = [rates.decode_token_s.get(cap, np.zeros(len(seqs))) for cap in caps]
+    decode_seqs_s = seqs * (rates.decode_seq_s + rates.seq_tokens * sum(decode_token_s))
+    return ClipPrices(
+        decode_seqs=[fixed(seconds) for seconds in decode_seqs_s.tolist()],
+        decode_token=[[fixed(s) for s in by_seqs.tolist()] for by_seqs in decode_token_s],
+        chunk_pair=[fixed(chunk.pair_s.get(cap, 0.0)) for cap in caps],
+        chunk_tile=[fixed(chunk.pair_s.get(cap, 0.0) * rates.tile_tokens) for cap in caps],
+        chunk_read=[fixed(chunk.read_s.get(cap, 0.0)) for cap in caps],
+        chunk_token=fixed(chunk.token_s),
+        chunk_seq=fixed(chunk.seq_s),
+    )

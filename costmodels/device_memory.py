@@ -1,0 +1,222 @@
+"""What fills one rank's device, by kind of matrix and of state, for any model of the registry.
+
+Unlike `memory.plan_memory`, which plans the blocks that a simulated engine hands out, this counts
+any kind of state, and shows a model that does not fit as well as one that does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from costmodels.engine_profile import EngineProfile, load_profile
+from costmodels.gpu_spec import GpuSpec
+from costmodels.layers.parts import State
+from costmodels.model_spec import ModelSpec
+from costmodels.parallel import RankShard, shard
+from costmodels.precision import ModelPrecision, load_format
+from sim.errors import ScenarioError
+
+WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
+_CLASSES = (
+    ("attention", "attention matrices"),
+    ("ffn", "dense FFNs and shared experts"),
+    ("experts", "routed experts"),
+    ("embedding", "embeddings and LM head"),
+    ("others", "norms, biases, routers"),
+)
+
+
+class MemoryEntry(NamedTuple):
+    """One line of the account of a device."""
+
+    group: str
+    what: str
+    format: str
+    """The number format; empty where there is none."""
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePlan:
+    """One rank's device: weights and workspace, and the pool that is left for state."""
+
+    rank: RankShard
+    gpu: GpuSpec
+    weights: tuple[MemoryEntry, ...]
+    workspace: tuple[MemoryEntry, ...]
+    granted_bytes: int
+    """The share of the device that the engine may use."""
+    block_size: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """All weights."""
+        return sum(entry.num_bytes for entry in self.weights)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Activations or sampler, and what the runtime holds."""
+        return sum(entry.num_bytes for entry in self.workspace)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What weights and workspace need beyond the granted share; 0 where they fit."""
+        return max(0, self.weight_bytes + self.workspace_bytes - self.granted_bytes)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Left for the state of sequences."""
+        return max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+
+    def paged_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
+        """State of one sequence at this length in blocks of ``block_size`` tokens.
+
+        A window straddles one block more than it fills; fixed states are not paged.
+        """
+        states = self.rank.local.states
+        context = prompt_tokens + generated_tokens
+        total = sum(
+            (count * _paged(state, context, generated_tokens, self) for state, count in states),
+            Fraction(0),
+        )
+        return -int(-total // 1)
+
+    def entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
+        """The whole device with as many such sequences as fit: adds up to ``hbm_bytes`` exactly.
+
+        Where weights and workspace do not fit, the last entry is negative: what is missing.
+        """
+        a_sequence = self.paged_bytes(prompt_tokens, output_tokens)
+        sequences = self.pool_bytes // a_sequence
+        state = [
+            entry._replace(num_bytes=sequences * entry.num_bytes)
+            for entry in self._state_entries(prompt_tokens, output_tokens)
+        ]
+        found = [*self.weights, *state, *self.workspace]
+        if self.missing_bytes:
+            over = self.gpu.hbm_bytes - self.weight_bytes - self.workspace_bytes
+            return [*found, MemoryEntry(UNUSED, "free (negative: missing)", "", over)]
+        left = self.pool_bytes - sequences * a_sequence
+        outside = self.gpu.hbm_bytes - self.granted_bytes
+        return [
+            *found,
+            MemoryEntry(UNUSED, "pool too small for one more", "", left),
+            MemoryEntry(UNUSED, "outside gpu_memory_utilization", "", outside),
+        ]
+
+    def _state_entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
+        """One sequence by part; the growing part takes the rounding."""
+        model, context = self.rank.local, prompt_tokens + output_tokens
+        windows = Fraction(0)
+        for state, count in model.states:
+            recent = State(windows=state.windows, entry_tokens=state.entry_tokens)
+            windows += count * _paged(recent, context, output_tokens, self)
+        fixed = sum(count * state.fixed for state, count in model.states)
+        total = self.paged_bytes(prompt_tokens, output_tokens)
+        growing = total - int(windows) - fixed
+        parts = (
+            ("growing state (KV)", model.precision.kv, growing),
+            ("windows of recent tokens", model.precision.kv, int(windows)),
+            ("fixed states of sequences", model.precision.state, fixed),
+        )
+        return [MemoryEntry(STATE, what, name, size) for what, name, size in parts if size]
+
+
+def fill_device(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    tensor_parallel_size: int = 1,
+    gpu_memory_utilization: float = 0.9,
+    block_size: int = 16,
+    profile: EngineProfile | None = None,
+) -> DevicePlan:
+    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide."""
+    if not 0 < gpu_memory_utilization <= 1:
+        raise ScenarioError(
+            f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}"
+        )
+    if block_size < 1:
+        raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
+    rank = shard(model, tensor_parallel_size)
+    return DevicePlan(
+        rank=rank,
+        gpu=gpu,
+        weights=weight_entries(rank),
+        workspace=workspace_entries(
+            rank, profile or load_profile(), max_num_batched_tokens, max_num_seqs
+        ),
+        granted_bytes=int(gpu.hbm_bytes * gpu_memory_utilization),
+        block_size=block_size,
+    )
+
+
+def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
+    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`."""
+    params, precision = rank.local.params(), rank.local.precision
+    found = []
+    for name, what in _CLASSES:
+        count = getattr(params, name)
+        if count:
+            stored = _format_of(precision, name)
+            size = load_format(stored).num_bytes(count)
+            found.append(MemoryEntry(WEIGHTS, what, stored, size))
+    return tuple(found)
+
+
+def workspace_entries(
+    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+) -> tuple[MemoryEntry, ...]:
+    """Peak of the engine's start-up run beyond the weights, and what the runtime holds.
+
+    The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
+    peaks do not overlap, so the larger one counts.
+    """
+    model = rank.local
+    hidden = model.hidden_size
+    widest = max(
+        *(mixer.row_elements(hidden) for mixer, _ in model.mixers),
+        *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
+    )
+    # Residual, norm output and layer output live beside the widest operator.
+    activations = max_num_batched_tokens * (3 * hidden + widest) * model.dtype_bytes
+    per_logit = (
+        profile.moe_sampler_bytes_per_logit
+        if model.num_moe_layers
+        else profile.dense_sampler_bytes_per_logit
+    )
+    sampler = max_num_seqs * rank.model.vocab_size * per_logit
+    peak = (
+        (f"activations of {max_num_batched_tokens:,} tokens", model.dtype, activations)
+        if activations >= sampler
+        else (f"sampler of {max_num_seqs:,} rows", "", sampler)
+    )
+    return (
+        MemoryEntry(WORKSPACE, *peak),
+        MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
+    )
+
+
+def _format_of(precision: ModelPrecision, name: str) -> str:
+    stored: str = precision.dtype if name == "others" else getattr(precision, name)
+    return stored
+
+
+def _paged(state: State, context: int, generated: int, plan: DevicePlan) -> Fraction:
+    """Bytes of one layer's state, its tokens rounded up to blocks."""
+    if context <= 0:
+        return Fraction(0)
+    block = plan.block_size
+    # A block holds whole entries of a compressed cache.
+    block = -(-block // state.entry_tokens) * state.entry_tokens
+    found = state.growing * (-(-context // block) * block) + state.fixed
+    for window in state.windows:
+        apart = generated if window.keeps_generated else 0
+        most = (-(-window.tokens // block) + 1) * block
+        kept = min(-(-(context - apart) // block) * block, most)
+        found += (kept + -(-apart // block) * block) * window.bytes_per_token
+    return found

@@ -1,0 +1,1 @@
+"""The highest load that keeps an SLO: terminal text and page."""

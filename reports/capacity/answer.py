@@ -1,0 +1,114 @@
+"""The answer of a capacity search, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.capacity.words import Content, amount, level_text, share_text, targets_text
+from reports.words import is_number, percent, significant, whole_percent
+
+
+def heading(content: Content) -> str:
+    """Which system it is about."""
+    conditions = content["conditions"]
+    return (
+        f"{conditions['model']} on {conditions['gpus']} \N{MULTIPLICATION SIGN} {conditions['gpu']}"
+    )
+
+
+def headline(content: Content) -> str:
+    """The answer in one sentence."""
+    question, answer, rows = content["question"], content["answer"], content["curve"]
+    wanted = question["attainment"]
+    slo = f"the SLO ({targets_text(content)})" if question["targets"] else ""
+    limit = answer["limit"]
+    if limit == "none met":
+        met = percent(rows[0]["attainment"] or 0.0)
+        return (
+            f"No load keeps {share_text(wanted)} of requests within {slo}: at "
+            f"{amount(content, rows[0]['level'])}, the lightest tried, {met} are."
+        )
+    if limit == "none found":
+        return (
+            f"No limit was found: at {amount(content, answer['at_least'])}, the most tried, "
+            f"{percent(rows[-1]['attainment'] or 0.0)} of requests meet {slo}."
+        )
+    most = amount(content, answer["capacity"])
+    if wanted is None:
+        return f"Up to {most} the queue stays; beyond, it grows for as long as requests come."
+    if limit == "stability":
+        return (
+            f"Up to {most}: there {share_text(wanted)} of requests still meet {slo}; beyond, the "
+            "queue grows for as long as requests come."
+        )
+    return f"Up to {most}, {share_text(wanted)} of requests meet {slo}."
+
+
+def certainty(content: Content) -> str:
+    """How sure the answer is; empty where there is no capacity."""
+    answer = content["answer"]
+    if answer["capacity"] is None:
+        return ""
+    low, high = (level_text(content, x) for x in answer["interval"])
+    if answer["precision"] == 0:
+        parts = ["The same in every replication"]
+    elif answer["fixed"]:
+        parts = [f"For these requests; {low} to {high} as parts of the trace differ (95%)"]
+    else:
+        parts = [f"{low} to {high} by sampling (95%, ±{_plus_minus(answer['precision'])})"]
+    if answer["model_error"]:
+        low, high = (level_text(content, x) for x in answer["model_error"]["interval"])
+        parts.append(f"{low} to {high} by what the model may be off (90%)")
+    return f"{'; '.join(parts)}."
+
+
+def distance(content: Content) -> str:
+    """How far the capacity is from saturation, and what it is a GPU."""
+    answer, parts = content["answer"], []
+    if answer["capacity"] is None:
+        return ""
+    if is_number(answer["of_saturation"]):
+        parts.append(
+            f"{whole_percent(answer['of_saturation'])} of saturation "
+            f"({significant(answer['saturation_per_s'])} requests/s)"
+        )
+    if answer["gpus"] > 1:
+        parts.append(f"{significant(answer['per_gpu'])} {content['question']['unit']} a GPU")
+    return f"That is {'; '.join(parts)}." if parts else ""
+
+
+def wanted_lines(content: Content) -> list[str]:
+    """What a wanted load needs, and what simulating it said."""
+    wanted = content["wanted"]
+    if not wanted:
+        return []
+    needs = (
+        f"{wanted['level']:g} {content['question']['unit']} need {_replicas(wanted['replicas'])}"
+    )
+    if wanted["gpus"] != wanted["replicas"]:
+        needs += f" ({wanted['gpus']:,} GPUs)"
+    if wanted["replicas_at_interval"] > wanted["replicas"]:
+        needs += f", or {wanted['replicas_at_interval']:,} at the interval's low end"
+    lines = [f"{needs}, if {wanted['assumes']}."]
+    if wanted["checks"]:
+        lines.append(f"Simulated: {'; '.join(_check_text(one) for one in wanted['checks'])}.")
+    return lines
+
+
+def _check_text(check: dict[str, Any]) -> str:
+    says = "keep it" if check["kept"] else "miss it"
+    if not check["stable"]:
+        says = "cannot keep up"
+    low, high = (share_text(x) for x in check["interval"])
+    return (
+        f"{_replicas(check['replicas'])} {says}, {share_text(check['attainment'])} of requests "
+        f"({low} to {high})"
+    )
+
+
+def _plus_minus(precision: float) -> str:
+    return f"{precision:.1%}" if precision >= 0.0005 else "0%"
+
+
+def _replicas(count: int) -> str:
+    return "1 replica" if count == 1 else f"{count:,} replicas"

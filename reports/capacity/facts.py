@@ -1,0 +1,176 @@
+"""What a capacity search found, as sentences and rows that the terminal and the page both show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reports.capacity.words import Content, level_text, share_text
+from reports.words import (
+    LATENCY_LABELS,
+    MISSING,
+    duration,
+    humanised,
+    is_number,
+    percent,
+    significant,
+    whole_percent,
+)
+from sim.errors import ScenarioError
+
+SCHEMA = "fleetcast.capacity/1"
+
+
+class CurveRow(NamedTuple):
+    """A load that was run, in text."""
+
+    level: str
+    load: str
+    """Share of saturation; empty in a closed loop."""
+    attainment: str
+    interval: str
+    """Half of the 95% interval; empty where there is none to speak of."""
+    latencies: tuple[str, ...]
+    """The 99th percentile of each of `curve_metrics`."""
+    runs: str
+    grows: str
+    """Whether the queue grows for as long as requests come."""
+    tone: str
+    """good where the load keeps the attainment."""
+
+
+def is_capacity(folder: Path | str) -> bool:
+    """Whether a folder holds the result of a capacity search."""
+    return (Path(folder) / "capacity.json").is_file()
+
+
+def read_capacity(folder: Path | str) -> Content:
+    """Read ``capacity.json``. Raises ScenarioError where it is missing or of another schema."""
+    path = Path(folder) / "capacity.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: no readable capacity search ({error})") from None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise ScenarioError(f"{path}: not of schema {SCHEMA!r}; run `fleetcast capacity` again")
+    return content
+
+
+def curve_metrics(content: Content) -> list[str]:
+    """Latencies shown beside the attainment: those with a target, and TTFT and TPOT."""
+    named = {"ttft", "tpot", *content["question"]["targets"]}
+    return [name for name in LATENCY_LABELS if name in named]
+
+
+def curve_rows(content: Content) -> list[CurveRow]:
+    """Every load that was run."""
+    wanted, metrics = content["question"]["attainment"], curve_metrics(content)
+    rows = []
+    for row in content["curve"]:
+        low, high = row["interval"] or (0.0, 0.0)
+        attainment, saturation = row["attainment"], row["saturation_per_s"]
+        kept = row["stable"] and (wanted is None or (attainment or 0.0) >= wanted)
+        p99s = [row["latency_s"].get(name, {}).get("p99") for name in metrics]
+        is_rate = content["question"]["unit"] == "requests/s" and saturation
+        rows.append(
+            CurveRow(
+                level=level_text(content, row["level"]),
+                load=whole_percent(row["level"] / saturation) if is_rate else "",
+                attainment=share_text(attainment) if is_number(attainment) else MISSING,
+                interval="" if high - low < 5e-5 else f"±{(high - low) / 2:.2%}",
+                latencies=tuple(duration(value) for value in p99s),
+                runs=f"{row['replications']}",
+                grows="" if row["stable"] else "grows",
+                tone="good" if kept else "poor",
+            )
+        )
+    return rows
+
+
+def account_rows(content: Content) -> list[tuple[str, str, str, str]]:
+    """Account, seconds at light load and at the capacity, and its share there."""
+    accounts = content["binding"]["accounts"]
+    return [
+        (
+            humanised(row["account"]),
+            duration(row["light_seconds"]) if row["light_seconds"] else MISSING,
+            duration(row["seconds"]) if row["seconds"] else MISSING,
+            percent(row["share"]),
+        )
+        for row in accounts
+        if row["share"] >= 0.001 or row["light_seconds"] >= 0.001 * _total(accounts)
+    ]
+
+
+def account_total(content: Content) -> tuple[str, str, str, str]:
+    """The last row of `account_rows`: the whole time."""
+    accounts = content["binding"]["accounts"]
+    light_s = sum(row["light_seconds"] for row in accounts)
+    return "all", duration(light_s), duration(_total(accounts)), "100%"
+
+
+def is_light(content: Content) -> bool:
+    """Whether the lightest load is the one that is looked at: nothing to compare it with."""
+    binding = content["binding"]
+    return bool(binding["level"] == binding["light_level"])
+
+
+def tail_text(content: Content) -> str:
+    """Of which requests the accounts are."""
+    metric = content["binding"]["metric"]
+    wanted = content["question"]["attainment"]
+    slowest = "requests" if wanted is None else f"the slowest {share_text(1 - wanted)}"
+    return f"{LATENCY_LABELS.get(metric, metric)} of {slowest}"
+
+
+def state_rows(content: Content) -> list[tuple[str, str, str]]:
+    """What the engines do at the capacity: name, value, and what stands beside it."""
+    state, conditions = content["binding"]["state"], content["conditions"]
+    if not state:
+        return []
+    rows = [
+        ("GPU busy", percent(state["gpu_busy"]), ""),
+        (
+            "KV cache",
+            percent(state["kv_occupancy"]),
+            f"at most {percent(state['kv_occupancy_max'])}",
+        ),
+        (
+            "Running",
+            _held(state["running"]),
+            f"at most {state['running_max']:,.0f} of {conditions['max_num_seqs']:,}, an engine",
+        ),
+        ("Waiting", _held(state["waiting"]), f"at most {state['waiting_max']:,.0f}, an engine"),
+        (
+            "At max_num_seqs",
+            percent(state["at_max_num_seqs"]),
+            "of the time",
+        ),
+        (
+            "At max_num_batched_tokens",
+            percent(state["at_max_num_batched_tokens"]),
+            f"of the time, {conditions['max_num_batched_tokens']:,} tokens a step",
+        ),
+        ("Preempted", percent(state["preempted_share"]), "of requests"),
+    ]
+    if state["cached_share"]:
+        rows.append(("Prompt tokens cached", percent(state["cached_share"]), ""))
+    return rows
+
+
+def miss_rows(content: Content) -> list[tuple[str, str]]:
+    """Which target the requests that miss the SLO miss, most first; they may miss several."""
+    shares = content["binding"]["missed_by"]
+    names = sorted(shares, key=lambda name: -shares[name])
+    labels = {**LATENCY_LABELS, "unfinished": "rejected or never ended"}
+    return [(labels[name], percent(shares[name])) for name in names if shares[name]]
+
+
+def _held(count: float) -> str:
+    """A mean number of requests; hundredths of one say nothing."""
+    return significant(count) if count >= 0.05 else "0"
+
+
+def _total(accounts: list[dict[str, Any]]) -> float:
+    return float(sum(row["seconds"] for row in accounts))

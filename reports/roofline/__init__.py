@@ -1,0 +1,1 @@
+"""One engine step explained: text, roofline plot, page."""

@@ -1,0 +1,82 @@
+"""How the figures of an explained step are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reports.words import MISSING, significant
+
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+PEAK_NAMES = {
+    "bf16_flop_per_s": "bf16",
+    "fp8_flop_per_s": "fp8",
+    "int8_op_per_s": "int8",
+    "fp4_flop_per_s": "fp4",
+}
+
+
+def amount(value: float) -> str:
+    """A count of FLOPs or bytes with a decimal prefix: 68.7 G; a dash for none."""
+    if not value:
+        return MISSING
+    for prefix, size in _PREFIXES:
+        if value >= size:
+            return f"{significant(value / size)} {prefix}"
+    return significant(value)
+
+
+def intensity(value: float | None) -> str:
+    """FLOPs a byte."""
+    if value is None or value == 0:
+        return MISSING
+    return significant(value, 2) if value < 100 else f"{value:,.0f}"
+
+
+def account(name: str) -> str:
+    """An account in words."""
+    return name.replace("_", " ")
+
+
+def step_text(facts: Mapping[str, Any]) -> str:
+    """What the step does: ``64 decodes of 2,000 tokens and a chunk of 512 after 100``."""
+    step = facts["step"]
+    parts = []
+    if step["decode_seqs"]:
+        parts.append(f"{step['decode_seqs']:,} decodes of {step['context']:,} tokens of context")
+    if step["prefill_tokens"]:
+        after = f" after {step['prefill_context']:,}" if step["prefill_context"] else ""
+        parts.append(f"a prompt chunk of {step['prefill_tokens']:,} tokens{after}")
+    return " and ".join(parts)
+
+
+def system_text(facts: Mapping[str, Any]) -> str:
+    """The set-up in one line."""
+    return (
+        f"{facts['model']} on {facts['tensor_parallel_size']} \N{MULTIPLICATION SIGN} "
+        f"{facts['gpu']} (TP {facts['tensor_parallel_size']}) · weights {facts['weights']} · "
+        f"KV {facts['kv_dtype']} · {facts['engine']}"
+    )
+
+
+def answer_text(facts: Mapping[str, Any]) -> str:
+    """What the step takes, and what binds it."""
+    from reports.words import duration, percent
+
+    gpu_s = facts["totals"]["seconds"]
+    bound, bound_s = next(iter(facts["bounds_s"].items()))
+    text = (
+        f"The step takes {duration(gpu_s)} on the GPU; {percent(bound_s / gpu_s)} of that is bound "
+        f"by {bound}."
+    )
+    if facts["bound_by"] == "host":
+        text += f" With the host's work a step follows every {duration(facts['step_s'])}."
+    return text
+
+
+def by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the operators that carry each label."""
+    found: dict[str, list[str]] = {}
+    for row in facts["operators"]:
+        found.setdefault(row["evidence"], []).append(row["name"])
+    return {label: ", ".join(names) for label, names in found.items()}

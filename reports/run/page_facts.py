@@ -1,0 +1,203 @@
+"""What the report page says besides its figures, as rows for its tables."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reports.facts import (
+    Summary,
+    entries,
+    evidence_shares,
+    figures_by_name,
+    latency_rows,
+    other_rows,
+    section,
+    throughput_rows,
+    utilisation_rows,
+    value_of,
+    warning_texts,
+    weakest_evidence,
+)
+from reports.parts import Tile
+from reports.run.book_facts import account_table, byte_rows
+from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
+from reports.run.class_facts import class_rows
+from reports.run.verdict import requests_sentence, slo_targets, system_text, verdict
+from reports.spread import spread_note
+from reports.words import (
+    LATENCY_LABELS,
+    LATENCY_MEANINGS,
+    MISSING,
+    STATISTICS,
+    duration,
+    humanised,
+    is_number,
+    listed,
+    percent,
+    significant,
+    target,
+    whole_percent,
+)
+
+_CONDITIONS = {
+    "model": "Model",
+    "gpu": "GPU",
+    "gpus": "GPUs in all",
+    "replicas": "Replicas",
+    "tensor_parallel_size": "Tensor parallel size",
+    "pipeline_parallel_size": "Pipeline parallel size",
+    "data_parallel_size": "Data parallel size",
+    "expert_parallel_size": "Expert parallel size",
+    "engine": "Engine",
+    "scheduler": "Scheduler",
+    "router": "Router",
+    "workload": "Workload",
+    "cost_model": "Cost model",
+    "seed": "Seed",
+}
+# Which metrics a figure shows; its evidence is theirs.
+_FIGURE_METRICS = {
+    "latency-distributions": ("ttft", "tpot", "e2e"),
+    "latency-over-time": ("ttft", "tpot"),
+    "engines-over-time": ("running", "waiting", "kv_occupancy", "output_throughput"),
+    "account-breakdown": ("e2e", "ttft"),
+}
+
+
+class SloRow(NamedTuple):
+    """One latency target and how many requests met it."""
+
+    label: str
+    target: str
+    met: str
+    p99: str
+    evidence: str
+
+
+def page_facts(summary: Summary) -> dict[str, Any]:
+    """Everything the page says in words and tables, by the name the template uses."""
+    answer = verdict(summary)
+    return {
+        "title": f"{system_text(summary)}: capacity report",
+        "eyebrow": "Capacity report",
+        "heading": system_text(summary),
+        "answer": answer.sentence,
+        "tone": answer.tone,
+        "reason": f"{answer.reason} {requests_sentence(summary)}".strip(),
+        "tiles": _tiles(summary),
+        "slo_rows": _slo_rows(summary),
+        "class_columns": CLASS_COLUMNS,
+        "class_rows": class_rows(summary),
+        "spread_note": spread_note(summary),
+        "attainment": _attainment_text(summary),
+        "statistics": STATISTICS,
+        "latency_rows": latency_rows(summary),
+        "meanings": LATENCY_MEANINGS,
+        "gauges": {
+            "Throughput and requests": throughput_rows(summary),
+            "Utilisation": [*utilisation_rows(summary), *other_rows(summary)],
+        },
+        **account_table(summary),
+        "figure_evidence": {
+            name: _evidence_of(summary, metrics) for name, metrics in _FIGURE_METRICS.items()
+        },
+        "byte_rows": byte_rows(summary),
+        "alerts": warning_texts(summary, grave=True),
+        "warnings": warning_texts(summary, grave=False),
+        "conditions": _conditions(summary),
+        "evidence": evidence_shares(summary),
+        "sources": [source for source in entries(summary, "sources") if isinstance(source, dict)],
+        "run": [
+            (humanised(name), f"{value:,.0f}")
+            for name, value in section(summary, "run").items()
+            if is_number(value) and name != "wall_s"
+        ],
+        "wall": section(summary, "run").get("wall_s"),
+        "version": summary.get("fleetcast_version") or "",
+    }
+
+
+def _tiles(summary: Summary) -> list[Tile]:
+    slo, saturation = section(summary, "slo"), section(summary, "saturation")
+    tiles = []
+    if slo_targets(summary):
+        attainment, goodput = slo.get("attainment"), slo.get("goodput_per_s")
+        tiles.append(
+            Tile(
+                "SLO attainment",
+                percent(attainment) if is_number(attainment) else MISSING,
+                "of arrived requests",
+            )
+        )
+        tiles.append(
+            Tile(
+                "Goodput",
+                significant(goodput) if is_number(goodput) else MISSING,
+                "good requests/s",
+            )
+        )
+    targets = slo_targets(summary)
+    for name in ("ttft", "tpot"):
+        value = value_of(summary, name, "p99")
+        note = f"target {target(targets[name])}" if name in targets else "of finished requests"
+        tiles.append(Tile(f"{LATENCY_LABELS[name]} p99", duration(value), note))
+    load, limit = saturation.get("load"), saturation.get("saturation_per_s")
+    if is_number(load):
+        note = f"of {significant(limit)} requests/s" if is_number(limit) else "of saturation"
+        tiles.append(Tile("Load", whole_percent(load), note))
+    return tiles
+
+
+def _slo_rows(summary: Summary) -> list[SloRow]:
+    met = section(summary, "slo", "by_target")
+    by_name = figures_by_name(summary)
+    return [
+        SloRow(
+            label=LATENCY_LABELS[name],
+            target=f"≤ {target(target_s)}",
+            met=percent(met[name]) if is_number(met.get(name)) else MISSING,
+            p99=duration(value_of(summary, name, "p99")),
+            evidence=weakest_evidence(list(by_name.get(name, {}).values())),
+        )
+        for name, target_s in slo_targets(summary).items()
+    ]
+
+
+def _attainment_text(summary: Summary) -> str:
+    attainment = section(summary, "slo").get("attainment")
+    return percent(attainment) if is_number(attainment) else MISSING
+
+
+def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
+    """Evidence label -> the metrics that carry it, for the caption of a figure."""
+    by_name = figures_by_name(summary)
+    carried: dict[str, list[str]] = {}
+    for name in metrics:
+        label = weakest_evidence(list(by_name.get(name, {}).values()))
+        if label != MISSING:
+            carried.setdefault(label, []).append(LATENCY_LABELS.get(name, humanised(name)))
+    return {label: listed(names) for label, names in carried.items()}
+
+
+def _conditions(summary: Summary) -> list[tuple[str, str]]:
+    conditions = section(summary, "conditions")
+    names = [name for name in _CONDITIONS if conditions.get(name) is not None]
+    names += [
+        name
+        for name, value in conditions.items()
+        if name not in (*_CONDITIONS, "slo", "notes") and value is not None
+    ]
+    # Engine options keep the names the engine knows them by.
+    rows = [(_CONDITIONS.get(name, name), _condition_text(conditions[name])) for name in names]
+    notes = conditions.get("notes")
+    if isinstance(notes, list):
+        rows += [("Note", str(note)) for note in notes]
+    saturation = section(summary, "saturation")
+    for key, label in (("offered_per_s", "Offered load"), ("saturation_per_s", "Saturation")):
+        if is_number(saturation.get(key)):
+            rows.append((label, f"{significant(saturation[key])} requests/s"))
+    return rows
+
+
+def _condition_text(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

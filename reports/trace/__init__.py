@@ -1,0 +1,1 @@
+"""What a recorded workload looks like: terminal text and page."""

@@ -1,0 +1,137 @@
+"""What a recorded workload is, in a few sentences."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reports.trace.words import gib, span, tokens
+from reports.words import duration, is_number, percent, significant
+
+Facts = dict[str, Any]
+
+# Of the CV of gaps within 5 minutes; a Poisson process has 1. Traces of services lie at 1.0 to 1.2
+# (chat), 2 and more (a few bursty clients) and 13 (on and off); the bounds between are ours.
+_SMOOTH_BELOW, _BURSTY_ABOVE, _VERY_BURSTY_ABOVE = 0.75, 1.3, 3.0
+# Counts that scatter this much more than the gaps explain come from a rate that moves.
+_DRIFT_ABOVE = 3.0
+_WINDOW_WORDS = {60: "minute", 600: "10 minutes"}
+
+
+class Answer(NamedTuple):
+    """What this workload is, in a sentence, and what stands behind it."""
+
+    sentence: str
+    reasons: tuple[str, ...]
+
+
+def answer(facts: Facts) -> Answer:
+    """Rate and lengths first, then how it arrives, what a prefix cache finds, and sessions."""
+    prompt, output = facts["prompt_tokens"], facts["output_tokens"]
+    lengths = (
+        f"{significant(prompt['mean'])} input and {significant(output['mean'])} output tokens on "
+        f"average (p99 {prompt['p99']:,.0f} and {output['p99']:,.0f})"
+    )
+    arrivals = facts["arrivals"]
+    if arrivals is None:
+        count = f"{facts['num_requests']:,} {_plural(facts['num_requests'], 'request')}"
+        head = f"{count} of {lengths}; {_no_rate(facts)}"
+    else:
+        rate = f"{significant(arrivals['requests_per_s'])} {facts['arrivals_of']}/s"
+        head = f"{rate} over {span(arrivals['span_s'])}: {lengths}"
+    reasons = [_burstiness(facts), _reuse_sentence(facts), _session_sentence(facts)]
+    return Answer(f"{head}.", tuple(reason for reason in reasons if reason))
+
+
+def capacity_for(facts: Facts, share: float) -> dict[str, Any] | None:
+    """The capacity that finds a share of what is possible, as the facts have it.
+
+    None where that is not known, or not even the longest request would fit.
+    """
+    lru = facts["lru"]
+    rows = lru["for_share"] if lru else ()
+    return next(
+        (
+            row
+            for row in rows
+            if row["share_of_possible"] == share
+            and row["capacity_tokens"] >= lru["longest_request_tokens"]
+        ),
+        None,
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return noun if count == 1 else f"{noun}s"
+
+
+def _no_rate(facts: Facts) -> str:
+    if facts["clock"] == "session":
+        return "each session has a clock of its own, so there is no rate"
+    if facts["clock"] == "none":
+        return "they have no times, so there is no rate"
+    return "they arrive all at once, so there is no rate"
+
+
+def _burstiness(facts: Facts) -> str:
+    found = facts["arrivals"]
+    if found is None:
+        return ""
+    cv, where = found["interarrival_cv_300s_p50"], "within 5 minutes"
+    if not is_number(cv):
+        cv, where = found["interarrival_cv"], "over the whole trace"
+    drifts_above = _DRIFT_ABOVE * max((cv or 1) ** 2, 1)
+    scatter = [(found[f"idc_{w}s"], w) for w in _WINDOW_WORDS if is_number(found[f"idc_{w}s"])]
+    drifting = [(idc, w) for idc, w in scatter if idc > drifts_above]
+    counts = ""
+    if scatter:
+        idc, window_s = (drifting or scatter)[0]
+        counts = (
+            f"the variance of counts per {_WINDOW_WORDS[window_s]} is {significant(idc)} times "
+            "that of a Poisson process"
+        )
+    if facts["ticks_spread"]:
+        said = "Its clock ticks in coarse steps, so bursts within a tick are not known"
+        return f"{said}; {counts}." if counts else f"{said}."
+    if not is_number(cv):
+        return ""
+    if cv < _SMOOTH_BELOW:
+        kind = "more evenly than a Poisson process"
+    elif cv <= _BURSTY_ABOVE:
+        kind = "much like a Poisson process"
+    else:
+        kind = "in bursts" if cv <= _VERY_BURSTY_ABOVE else "in strong bursts"
+    said = f"Arrivals come {kind} (CV of gaps {cv:.2f} {where})"
+    if not counts:
+        return f"{said}."
+    return f"{said}, {'but the rate drifts' if drifting else 'at a steady rate'}: {counts}."
+
+
+def _reuse_sentence(facts: Facts) -> str:
+    if facts["reuse"] is None:
+        return "It has no prefix ids, so what a prefix cache would find is not known."
+    possible = facts["reuse"]["prefix_hit_fraction"]
+    if not possible:
+        return "No request repeats the beginning of an earlier one: a prefix cache finds nothing."
+    said = f"{percent(possible)} of input tokens repeat an earlier prompt's beginning"
+    half, most = capacity_for(facts, 0.5), capacity_for(facts, 0.9)
+    if most is None:
+        return f"{said}."
+    room = f"{tokens(most['capacity_tokens'])} tokens"
+    if facts["kv_cache"]:
+        room += f" ({gib(most)} for {facts['kv_cache']['model'].rpartition('/')[2]})"
+    said = f"{said}: an LRU cache finds 90% of that with room for {room}"
+    return f"{said}, half of it with {tokens(half['capacity_tokens'])}." if half else f"{said}."
+
+
+def _session_sentence(facts: Facts) -> str:
+    found = facts["sessions"]
+    if found is None or found["single_turn_fraction"] == 1:
+        return ""
+    said = (
+        f"{found['num_sessions']:,} sessions have {significant(found['turns_mean'])} requests on "
+        f"average (p90 {found['turns_p90']:,.0f})"
+    )
+    for name, between in (("think_time_s", "after an answer"), ("turn_gap_s", "apart")):
+        if is_number(found.get(f"{name}_p50")):
+            return f"{said}, {duration(found[f'{name}_p50'])} {between} at the median."
+    return f"{said}."

@@ -1,0 +1,240 @@
+"""The figures of a trace: when requests come, how long they are, what a prefix cache finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports import svg
+from reports.trace.answer import capacity_for
+from reports.trace.facts import Facts
+from reports.trace.length_figures import input_against_output, length_distributions
+from reports.trace.words import span, tokens
+from reports.words import duration, percent, significant
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DASHES = (0, (4, 3))
+
+
+def draw_trace(facts: Facts) -> dict[str, svg.Plot]:
+    """Every figure there is data for, by name, in the order of the page."""
+    series = facts["series"]
+    plots = (
+        _arrivals_over_time(series.get("arrivals"), facts["arrivals_of"]),
+        _gaps(series.get("gaps")),
+        length_distributions(series),
+        input_against_output(series.get("joint")),
+        _hits_by_capacity(facts),
+        _reuse_over_time(series, facts["reuse"]),
+    )
+    return {plot.name: plot for plot in plots if plot is not None}
+
+
+def _arrivals_over_time(series: dict[str, Any] | None, what: str) -> svg.Plot | None:
+    if series is None:
+        return None
+    window_s, counts = series["window_s"], np.array(series["counts"], float)
+    unit, unit_s = svg.time_unit(window_s * len(counts))
+    rate, mean = counts / window_s, float(counts.mean()) / window_s
+    scatter = 1.96 * np.sqrt(counts.mean()) / window_s
+    outside = float(np.mean(np.abs(rate - mean) > scatter))
+    with svg.drawing(svg.WIDTH_IN, 2.3) as figure:
+        axes = figure.subplots()
+        edges = np.arange(len(counts) + 1) * window_s / unit_s
+        low = max(mean - scatter, 0)
+        axes.axhspan(low, mean + scatter, color=svg.GREY, alpha=0.18, lw=0)
+        axes.axhline(mean, color=svg.MUTED, lw=0.8)
+        axes.stairs(rate, edges, baseline=None, color=svg.BLUE, lw=1.5)
+        axes.set_xlim(0, edges[-1])
+        axes.set_ylim(0, max(float(rate.max()), mean + scatter) * 1.1)
+        axes.set_xlabel(f"time since the first arrival ({unit})")
+        axes.set_ylabel(f"{what}/s")
+        alt = (
+            f"Arrival rate in windows of {span(window_s)}: mean {significant(mean)}/s, lowest "
+            f"{significant(float(rate.min()))}/s, highest {significant(float(rate.max()))}/s; "
+            f"{percent(outside)} of windows lie outside what a steady Poisson process gives."
+        )
+        text = svg.render(figure, "arrivals-over-time", alt)
+    caption = (
+        f"{what.capitalize()} per second in windows of {span(window_s)}, and their mean. Grey: "
+        f"where 95% of windows would lie if arrivals were a Poisson process at a steady rate; "
+        f"{percent(outside)} lie outside."
+    )
+    return svg.Plot("arrivals-over-time", "Arrivals over time", text, caption)
+
+
+def _gaps(series: dict[str, Any] | None) -> svg.Plot | None:
+    if series is None:
+        return None
+    gap_s, share = np.array(series["gap_s"]), np.array(series["share"])
+    mean_s = series["mean_s"]
+    is_positive = gap_s > 0
+    if not is_positive.any():
+        return None
+    with svg.drawing(svg.WIDTH_IN, 2.5) as figure:
+        axes = figure.subplots()
+        # The shortest few in a hundred would stretch the axis over nothing.
+        low_s = max(float(gap_s[is_positive][0]), _at(series, "gap_s", 0.01), mean_s / 1e4)
+        svg.duration_axis(axes, low_s, float(gap_s[-1]))
+        x_s = np.geomspace(*axes.get_xlim(), 160)
+        axes.plot(x_s, 1 - np.exp(-x_s / mean_s), color=svg.MUTED, lw=1.1, ls=_DASHES)
+        axes.step(gap_s[is_positive], share[is_positive], where="post", color=svg.BLUE)
+        _share_axis(axes, "share of gaps")
+        axes.set_xlabel("gap between arrivals")
+        _legend(axes, [("recorded", svg.BLUE, "-"), ("exponential, same mean", svg.MUTED, _DASHES)])
+        middle_s = _at(series, "gap_s", 0.5)
+        alt = (
+            f"Cumulative distribution of the gaps between arrivals: half are within "
+            f"{duration(middle_s)}, 99% within {duration(_at(series, 'gap_s', 0.99))}. An "
+            f"exponential distribution of the same mean, {duration(mean_s)}, has half within "
+            f"{duration(mean_s * np.log(2))}."
+        )
+        text = svg.render(figure, "gap-distribution", alt)
+    caption = (
+        f"Share of gaps at or below a length; mean {duration(mean_s)}. Dashed: the exponential "
+        "distribution of a Poisson process. Logarithmic scale."
+    )
+    return svg.Plot("gap-distribution", "Gaps between arrivals", text, caption)
+
+
+def _hits_by_capacity(facts: Facts) -> svg.Plot | None:
+    series = facts["series"].get("lru")
+    if series is None:
+        return None
+    capacity, hits = np.array(series["capacity_tokens"]), np.array(series["hit_fraction"])
+    possible = facts["reuse"]["prefix_hit_fraction"]
+    said = []
+    with svg.drawing(svg.WIDTH_IN, 3.0) as figure:
+        axes = figure.subplots()
+        axes.axhline(possible, color=svg.MUTED, lw=1.1, ls=_DASHES)
+        axes.step(capacity, hits, where="post", color=svg.BLUE, lw=1.8)
+        svg.log_axis(axes, float(capacity[0]), float(capacity[-1]), tokens)
+        axes.set_ylim(0, possible * 1.18)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g}%")
+        axes.annotate(
+            f"cache without limit: {percent(possible)}",
+            (float(capacity[0]), possible),
+            xytext=(4, 4),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=svg.MUTED,
+        )
+        for share in (0.5, 0.9):
+            row = capacity_for(facts, share)
+            if row is None:
+                continue
+            at = (row["capacity_tokens"], share * possible)
+            axes.plot(*at, "o", ms=5, color=svg.BLUE)
+            # Left of a rising curve is free, unless the axis begins there.
+            is_far_left = np.log(at[0] / capacity[0]) < 0.4 * np.log(capacity[-1] / capacity[0])
+            axes.annotate(
+                f"{share:.0%} of it: {tokens(row['capacity_tokens'])} tokens",
+                at,
+                xytext=(8, -12) if is_far_left else (-8, 2),
+                textcoords="offset points",
+                ha="left" if is_far_left else "right",
+                fontsize=8.5,
+            )
+            said.append(f"{share:.0%} of it at {tokens(row['capacity_tokens'])} tokens")
+        axes.set_xlabel("capacity of the cache (tokens)")
+        axes.set_ylabel("hits (share of input tokens)")
+        kv_cache = facts["kv_cache"]
+        if kv_cache:
+            _gib_axis(axes, kv_cache["bytes_per_token"])
+        alt = (
+            f"Hit share of an LRU prefix cache by its capacity. A cache without limit finds "
+            f"{percent(possible)} of input tokens; {', '.join(said)}."
+        )
+        text = svg.render(figure, "hits-by-capacity", alt)
+    caption = (
+        "Share of input tokens found in one LRU cache that serves all requests, exact at every "
+        f"capacity, in blocks of {facts['reuse']['prefix_block_tokens']} tokens; a prompt is in it "
+        "as soon as it arrives. Logarithmic scale."
+    )
+    if kv_cache:
+        caption += (
+            f" Above: the size of that KV cache for {kv_cache['model']} ({kv_cache['dtype']})."
+        )
+    return svg.Plot("hits-by-capacity", "Prefix hits by cache capacity", text, caption)
+
+
+def _reuse_over_time(series: dict[str, Any], reuse: dict[str, Any] | None) -> svg.Plot | None:
+    used = series.get("working_set")
+    if used is None or reuse is None:
+        return None
+    time_s, used_tokens = np.array(used["time_s"]), np.array(used["tokens"])
+    again = series["reuse_time"]
+    unit, unit_s = svg.time_unit(float(time_s[-1]))
+    with svg.drawing(svg.WIDTH_IN, 2.7) as figure:
+        left, right = figure.subplots(1, 2)
+        figure.set_layout_engine("constrained", wspace=0.06)
+        left.plot(time_s / unit_s, used_tokens, color=svg.BLUE)
+        left.set_xlim(0, time_s[-1] / unit_s)
+        left.set_ylim(0, used_tokens[-1] * 1.08)
+        left.yaxis.set_major_formatter(lambda value, _: tokens(value))
+        left.set_xlabel(f"time since the first arrival ({unit})")
+        left.set_ylabel("distinct tokens used")
+        left.set_title("Working set")
+        alt = (
+            f"Distinct tokens used, over time: {tokens(used_tokens[-1])} after {span(time_s[-1])}."
+        )
+        again_s = np.array(again["time_s"])
+        if (again_s > 0).any():
+            is_positive = again_s > 0
+            shown_s = again_s[is_positive]
+            svg.duration_axis(right, max(float(shown_s[0]), float(shown_s[-1]) / 1e5), shown_s[-1])
+            right.step(shown_s, np.array(again["share"])[is_positive], where="post", color=svg.BLUE)
+            middle_s, late_s = (reuse[f"reuse_time_s_{q}"] for q in ("p50", "p90"))
+            right.plot([middle_s, late_s], [0.5, 0.9], "o", ms=4, color=svg.BLUE)
+            right.set_title("Time to the next use")
+            right.set_title(
+                f"p50 {duration(middle_s)}, p90 {duration(late_s)}",
+                loc="right",
+                fontsize=8.5,
+                fontweight="normal",
+            )
+            alt += (
+                f" A block is used again within {duration(middle_s)} in half of all cases, within "
+                f"{duration(late_s)} in 90%."
+            )
+        _share_axis(right, "share of re-uses")
+        right.set_xlabel("time since the last use")
+        text = svg.render(figure, "reuse-over-time", alt)
+    caption = (
+        "Left: distinct tokens in the prefix blocks used so far. Right: of all uses of a block "
+        "seen before, the share that follows its last use within a time; logarithmic scale."
+    )
+    return svg.Plot("reuse-over-time", "Working set and re-use", text, caption)
+
+
+def _gib_axis(axes: Axes, bytes_per_token: int) -> None:
+    above = axes.twiny()
+    low, high = axes.get_xlim()
+    scale = bytes_per_token / 2**30
+    svg.log_axis(above, low * scale, high * scale, lambda value: f"{value:,.6g}")
+    above.grid(False)
+    above.spines["top"].set_visible(True)
+    above.set_xlabel("KV cache (GiB)")
+
+
+def _share_axis(axes: Axes, label: str) -> None:
+    axes.set_ylim(0, 1.04)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+    axes.set_ylabel(label)
+
+
+def _legend(axes: Axes, entries: list[tuple[str, str, Any]]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=c, lw=1.4, ls=style, label=label) for label, c, style in entries
+    ]
+    axes.legend(handles=handles, loc="upper left", handlelength=1.8)
+
+
+def _at(series: dict[str, Any], name: str, share: float) -> float:
+    """The least value that has this share at or below it."""
+    return float(series[name][int(np.searchsorted(series["share"], share - 1e-9))])

@@ -1,0 +1,1 @@
+"""Predicted against measured: tables, figures and page."""

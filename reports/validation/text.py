@@ -1,0 +1,162 @@
+"""The accuracy of a validation on a terminal: the answer first, then the tables it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from reports.screen import TONES, Screen
+from reports.validation.facts import (
+    Cell,
+    Content,
+    block_rows,
+    conformance_rows,
+    headline,
+    step_rows,
+)
+from reports.validation.run_facts import (
+    GLANCE_COLUMNS,
+    LOAD_COLUMNS,
+    PERCENTILES,
+    glance_rows,
+    latency_rows,
+    load_rows,
+    run_note,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MAX_WIDTH = 110
+_NARROW = 104  # below this width, what was measured is left out: the error tells it
+_WRAPPED = ("columns that differ",)
+
+_Value = str | Cell
+_Error = TypeVar("_Error", str, Cell)
+
+
+def print_validation(content: Content, console: Console | None = None) -> None:
+    """Print the content of accuracy.json to a terminal, a file or a pipe.
+
+    Where the output cannot take colour or Unicode, plain text and ASCII are written.
+    """
+    from rich.console import Console
+
+    if console is None:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = _MAX_WIDTH  # a file or a pipe has no width of its own
+    screen = Screen(console, _MAX_WIDTH)
+    screen.say(headline(content), "bold")
+    _print_glance(screen, content)
+    _print_runs(screen, content)
+    _print_steps(screen, content)
+    _print_conformance(screen, content)
+    _print_table(
+        screen,
+        "KV blocks: the memory plan against what the engine allocated",
+        ["engine", "predicted", "recorded", "error"],
+        [[*names, error] for *names, error in block_rows(content)],
+    )
+    if content["warnings"]:
+        screen.heading("Mind")
+        for line in content["warnings"]:
+            screen.say(f"! {line}", "yellow")
+    screen.say("")
+    for key, conditions in content["conditions"].items():
+        screen.say(
+            f"{key}: {conditions['engine']}, {conditions['model']} on {conditions['gpus']} x "
+            f"{conditions['gpu']}; profile {conditions['profile']}, efficiency "
+            f"{conditions['efficiency']}",
+            "dim",
+        )
+
+
+def _print_glance(screen: Screen, content: Content) -> None:
+    headers = ["regime", *(part for name in GLANCE_COLUMNS for part in (name, "worst"))]
+    rows: list[list[_Value]] = [
+        [row.regime, *(part for cell, worst in row.cells for part in (cell, worst))]
+        for row in glance_rows(content)
+    ]
+    title = "Serving runs at a glance: median of the absolute errors, and the worst"
+    _print_table(screen, title, headers, rows)
+
+
+def _print_runs(screen: Screen, content: Content) -> None:
+    headers = ["run", "metric", ""]
+    headers += _triples(screen, [(name, "measured", "error") for name in PERCENTILES])
+    rows: list[list[_Value]] = []
+    before = ""
+    for latency in latency_rows(content):
+        run = latency.run if latency.run != before else ""
+        rows.append([run, latency.metric, latency.unit, *_triples(screen, latency.triples)])
+        before = latency.run
+    title = "Latency of the serving runs, predicted from arrivals alone"
+    _print_table(screen, title, headers, rows, left=("run", "metric", ""))
+    for row in load_rows(content):
+        note = run_note(content, row.run)
+        if "stalled" in note:
+            screen.say(f"{row.run}: {note}", "dim")
+    headers = ["run", "regime", "load"]
+    headers += _triples(screen, [(name, "meas.", "error") for *_, name in LOAD_COLUMNS])
+    _print_table(
+        screen,
+        "Throughput and requests running; load is offered over saturation rate",
+        headers,
+        [[r.run, r.regime, r.load, *_triples(screen, r.triples)] for r in load_rows(content)],
+        left=("run", "regime"),
+    )
+
+
+def _print_steps(screen: Screen, content: Content) -> None:
+    rows: list[list[_Value]] = []
+    for row in step_rows(content):
+        errors = (row.median, row.p95, row.worst, row.bias)
+        rows.append(
+            [row.key, row.kind, f"{row.num_points}", *errors, row.held_out, row.held_out_median]
+        )
+    headers = ["engine", "kind", "n", "median", "p95", "worst", "bias"]
+    _print_table(
+        screen,
+        "Controlled steps: absolute errors of the step time, and of the half set aside",
+        [*headers, "set aside", "median"],
+        rows,
+        left=("engine", "kind"),
+    )
+
+
+def _print_conformance(screen: Screen, content: Content) -> None:
+    _print_table(
+        screen,
+        "Scheduler, replayed on the recorded clock: share of steps composed as recorded",
+        ["run", "steps", "equal", "prefix hits equal", "columns that differ"],
+        conformance_rows(content),
+        left=("run", "columns that differ"),
+    )
+
+
+def _print_table(
+    screen: Screen,
+    title: str,
+    headers: Sequence[str],
+    rows: Sequence[Sequence[_Value]],
+    *,
+    left: Sequence[str] = (),
+) -> None:
+    """A titled table; nothing where there are no rows."""
+    if not rows:
+        return
+    screen.heading(title)
+    cells = [
+        [v if isinstance(v, str) else screen.text(v.text, TONES[v.tone]) for v in row]
+        for row in rows
+    ]
+    screen.table(headers, cells, left=left, wraps=_WRAPPED)
+
+
+def _triples(screen: Screen, cells: Sequence[tuple[str, str, _Error]]) -> list[str | _Error]:
+    """(predicted, measured, error) side by side; without measured where space is short."""
+    parts: list[str | _Error] = []
+    for predicted, measured, error in cells:
+        parts += [predicted, error] if screen.width < _NARROW else [predicted, measured, error]
+    return parts

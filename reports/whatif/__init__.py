@@ -1,0 +1,1 @@
+"""A baseline beside its variants: terminal table and page."""

@@ -1,0 +1,218 @@
+"""What a what-if says, as rows and sentences that the terminal and the page both show."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reports.facts import evidence_shares
+from reports.whatif.folder import Content
+from reports.whatif.words import (
+    change_text,
+    label_of,
+    tone_of,
+    unit_of,
+    value_text,
+)
+from reports.words import MISSING, humanised, is_number, listed, sentence, whole_percent
+
+Variant = dict[str, Any]
+
+
+class Compared(NamedTuple):
+    """One variant's cell: its value, and its change against the baseline."""
+
+    value: str
+    change: str
+    tone: str
+    """``good``, ``bad`` or nothing."""
+    unsure: bool
+    """Whether the change's interval holds zero."""
+
+
+class FigureRow(NamedTuple):
+    """One figure over the baseline and all variants that ran."""
+
+    key: str
+    label: str
+    unit: str
+    base: str
+    cells: tuple[Compared, ...]
+    product: str
+    """What the single changes would multiply to; empty where that is not known."""
+
+
+class AccountDelta(NamedTuple):
+    """One time account: the baseline's mean and each variant's difference, in seconds."""
+
+    account: str
+    label: str
+    base_s: float
+    deltas_s: tuple[float, ...]
+
+
+class WarningRow(NamedTuple):
+    """What a variant warns of that the baseline does not, or the other way round."""
+
+    variant: str
+    text: str
+    is_new: bool
+
+
+def ran(content: Content) -> list[Variant]:
+    """The variants that were simulated, without the baseline."""
+    return [variant for variant in content["variants"] if variant["refused"] is None]
+
+
+def refusals(content: Content) -> list[tuple[str, str]]:
+    """(name, reason) of what could not be run."""
+    return [(v["name"], v["refused"]) for v in content["variants"] if v["refused"] is not None]
+
+
+def figure_rows(content: Content, *, compact: bool) -> list[FigureRow]:
+    """A row for each figure that some variant has; only the table's where ``compact``."""
+    rows = []
+    variants = ran(content)
+    products = content["together"]["figures"]
+    for figure in content["figures"]:
+        key = figure["key"]
+        values = [v["values"].get(key) for v in (content["baseline"], *variants)]
+        if not any(is_number(value) for value in values) or _is_dull(figure, values):
+            continue
+        if compact and not figure["compact"] and not _must_be_seen(key, values):
+            continue
+        unit, per_unit = unit_of(figure, values)
+        product = products.get(key, {}).get("product")
+        rows.append(
+            FigureRow(
+                key=key,
+                label=label_of(key),
+                unit=unit,
+                base=value_text(values[0], figure, per_unit),
+                cells=tuple(_compared(v, figure, per_unit) for v in variants),
+                product=value_text(product, figure, per_unit) if is_number(product) else "",
+            )
+        )
+    return rows
+
+
+def account_deltas(content: Content, of: str = "e2e") -> list[AccountDelta]:
+    """Accounts with time in them, in the order met; a variant's deltas sum to its whole."""
+    base = content["baseline"]["accounts_ns"][of]
+    others = [variant["accounts_ns"][of] for variant in ran(content)]
+    rows = []
+    for account, base_ns in base.items():
+        of_others = [accounts.get(account) for accounts in others]
+        if not base_ns and not any(of_others):
+            continue
+        deltas_s = tuple((ns - base_ns) / 1e9 if ns is not None else 0.0 for ns in of_others)
+        rows.append(AccountDelta(account, humanised(account), base_ns / 1e9, deltas_s))
+    return rows
+
+
+def warning_rows(content: Content) -> list[WarningRow]:
+    """Warnings of variants that differ from the baseline's, variant by variant."""
+    replications = content["method"]["replications"]
+    base = _by_code(content["baseline"], replications)
+    rows = []
+    for variant in ran(content):
+        if variant["changes_demand"]:
+            words = "Another workload or SLO than the baseline's: it is not among the best."
+            rows.append(WarningRow(variant["name"], words, True))
+        of_variant = _by_code(variant, replications)
+        for code, text in of_variant.items():
+            if code not in base:
+                rows.append(WarningRow(variant["name"], sentence(text), True))
+        for code in base:
+            if code not in of_variant:
+                words = f"no longer: {humanised(code.removesuffix('_beyond'))}"
+                rows.append(WarningRow(variant["name"], sentence(words), False))
+        notes = content["baseline"]["notes"]
+        for note in variant["notes"]:
+            if note not in notes:
+                rows.append(WarningRow(variant["name"], sentence(str(note)), True))
+    return rows
+
+
+def base_warnings(content: Content) -> list[str]:
+    """The baseline's own warnings."""
+    texts = _by_code(content["baseline"], content["method"]["replications"])
+    return [sentence(text) for text in texts.values()]
+
+
+def evidence_rows(content: Content) -> list[tuple[str, str, str]]:
+    """(name, weakest label, shares in words) of the baseline and all that ran."""
+    rows = []
+    for variant in (content["baseline"], *ran(content)):
+        shares = evidence_shares(variant)
+        words = ", ".join(f"{whole_percent(share)} {label}" for label, share in shares)
+        rows.append((variant["name"], variant["label"] or MISSING, words))
+    return rows
+
+
+def condition_changes(content: Content) -> list[tuple[str, list[str]]]:
+    """Conditions in which some variant differs: name, then baseline's and each variant's."""
+    conditions = [v["conditions"] for v in (content["baseline"], *ran(content))]
+    rows = []
+    for name in conditions[0]:
+        texts = [_condition(one.get(name)) for one in conditions]
+        if name != "notes" and len(set(texts)) > 1:
+            rows.append((name, texts))
+    return rows
+
+
+def settings_text(variant: Variant) -> str:
+    """What a variant changes: ``engine.tensor_parallel_size=2, kv.cache_dtype=fp8``."""
+    return ", ".join(f"{key}={_setting(value)}" for key, value in variant["settings"].items())
+
+
+def _is_dull(figure: dict[str, Any], values: list[Any]) -> bool:
+    """Shares and counts of what mostly does not happen are left out where it does not."""
+    dull = {"availability": 1.0, "preemptions": 0.0}
+    return figure["key"] in dull and all(value == dull[figure["key"]] for value in values)
+
+
+def _must_be_seen(key: str, values: list[Any]) -> bool:
+    return key == "availability"
+
+
+def _compared(variant: Variant, figure: dict[str, Any], per_unit: float) -> Compared:
+    key = figure["key"]
+    change = variant["deltas"].get(key) or {}
+    unsure = bool(change.get("holds_zero")) and not (
+        change.get("delta") == 0 and not change.get("half_width")
+    )
+    text = change_text(change, figure)
+    return Compared(
+        value=value_text(variant["values"].get(key), figure, per_unit),
+        change=text,
+        tone="" if text.startswith("0.0") else tone_of(change, figure["better"]),
+        unsure=unsure,
+    )
+
+
+def _by_code(variant: Variant, replications: int) -> dict[str, str]:
+    """Warning texts by code; being beyond saturation is another matter than being near it."""
+    texts = {}
+    load = variant["values"].get("load")
+    for warning in variant["warnings"]:
+        code = warning["code"]
+        if code == "near_saturation" and is_number(load) and load >= 1:
+            code = "near_saturation_beyond"
+        texts[code] = warning["text"]
+        if replications > 1:
+            texts[code] += f" (in {warning['runs']} of {replications} runs; numbers of the first)"
+    return texts
+
+
+def _condition(value: object) -> str:
+    if isinstance(value, dict):
+        return listed(f"{k} {v}" for k, v in value.items() if v is not None) or MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else MISSING if value is None else str(value)
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)

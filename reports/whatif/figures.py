@@ -1,0 +1,229 @@
+"""Figures of a what-if: accounts that moved, latency distributions, rates by variant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports import svg
+from reports.whatif.facts import Variant, account_deltas, ran
+from reports.whatif.folder import Content
+from reports.whatif.words import label_of
+from reports.words import LATENCY_LABELS, duration, is_number, listed, number, target
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY, svg.VIOLET)
+_LESS, _MORE, _WHOLE = svg.GREEN, svg.VERMILION, svg.GREY
+_A_ROW = 3
+_SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+_LEAST_SHOWN = 1e-3
+_RATES = ("saturation", "saturation_per_gpu", "goodput", "goodput_per_gpu", "output_throughput")
+
+
+def draw_whatif(content: Content) -> dict[str, svg.Plot]:
+    """Every figure there is data for, by name, in the order of the page."""
+    plots = (
+        waterfall(content, "e2e"),
+        waterfall(content, "ttft"),
+        distributions(content),
+        rates(content),
+    )
+    return {plot.name: plot for plot in plots if plot is not None}
+
+
+def waterfall(content: Content, of: str) -> svg.Plot | None:
+    """From the baseline's mean E2E or TTFT to each variant's, account by account."""
+    variants = ran(content)
+    every = account_deltas(content, of)
+    if not every or not variants:
+        return None
+    before_s = sum(row.base_s for row in every)
+    least_s = _LEAST_SHOWN * before_s
+    rows = [row for row in every if max(map(abs, row.deltas_s)) > least_s]
+    label = LATENCY_LABELS[of]
+    columns = 2 if len(variants) == 4 else min(_A_ROW, len(variants))
+    panel_rows = -(-len(variants) // columns)
+    said = []
+    with svg.drawing(svg.WIDTH_IN, 0.2 + (0.75 + 0.22 * (len(rows) + 2)) * panel_rows) as figure:
+        panels = figure.subplots(panel_rows, columns, sharex=True, squeeze=False)
+        for index, axes in enumerate(panels.ravel()):
+            if index >= len(variants):
+                axes.set_axis_off()
+                continue
+            deltas_s = [row.deltas_s[index] for row in rows]
+            rest_s = sum(row.deltas_s[index] for row in every) - sum(deltas_s)
+            name = variants[index]["name"]
+            after_s = _draw_waterfall(axes, before_s, deltas_s, rest_s)
+            axes.set_title(name, fontsize=8.5)
+            axes.tick_params(axis="x", labelbottom=True)
+            names = ["baseline", *(row.label for row in rows), "changed"]
+            is_first = index % columns == 0
+            axes.set_yticks(range(len(names)), names if is_first else [""] * len(names))
+            axes.tick_params(axis="y", labelcolor=svg.INK, labelsize=8.5)
+            said.append(f"{name}: {duration(before_s)} becomes {duration(after_s)}.")
+        alt = f"Waterfall of mean {label} by account. {' '.join(said)}"
+        text = svg.render(figure, f"waterfall-{of}", alt)
+    caption = (
+        f"From the baseline's mean {label} to the variant's, account by account: green took time "
+        "away, red added it. Each bar starts where the one above it ended. Accounts that moved by "
+        "less than a thousandth of the whole are left out."
+    )
+    return svg.Plot(f"waterfall-{of}", f"What moved mean {label}", text, caption)
+
+
+def distributions(content: Content) -> svg.Plot | None:
+    """Latency distributions of the baseline and all variants, one over another."""
+    every = [content["baseline"], *ran(content)]
+    metrics = [m for m in ("ttft", "tpot", "e2e") if any(v["distributions_s"][m] for v in every)]
+    if not metrics:
+        return None
+    shares = np.array(content["shares"])
+    with svg.drawing(svg.WIDTH_IN, 3.1) as figure:
+        panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+        figure.set_layout_engine("constrained", wspace=0.05)
+        for axes, metric in zip(panels, metrics, strict=True):
+            shown = []
+            for index, variant in enumerate(every):
+                values_s = np.array(variant["distributions_s"][metric])
+                if not len(values_s):
+                    continue
+                colour = svg.INK if index == 0 else _COLOURS[(index - 1) % len(_COLOURS)]
+                dashes: Any = (0, (4, 2)) if index == 0 else "-"
+                axes.plot(values_s, shares, color=colour, lw=1.5, ls=dashes, label=variant["name"])
+                shown += [values_s[shares >= 0.005][0], values_s[shares <= 0.9995][-1]]
+            svg.duration_axis(axes, max(min(shown), max(shown) / 1e4), max(shown))
+            axes.set_ylim(0, 1.04)
+            axes.set_yticks(*_SHARES)
+            axes.set_title(LATENCY_LABELS[metric])
+            _draw_target(axes, content, metric)
+        panels[0].set_ylabel("share of requests")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=3)
+        alt = (
+            f"Cumulative distributions of {listed(LATENCY_LABELS[m] for m in metrics)} of "
+            f"{listed(v['name'] for v in every)}."
+        )
+        text = svg.render(figure, "whatif-distributions", alt)
+    several = content["method"]["replications"] > 1
+    caption = (
+        "Share of finished requests at or below a latency"
+        + (", mean over the replications" if several else "")
+        + ". Logarithmic scale."
+    )
+    return svg.Plot("whatif-distributions", "Latency distributions", text, caption)
+
+
+def rates(content: Content) -> svg.Plot | None:
+    """Saturation, goodput and throughput of every variant, in all and a GPU."""
+    every = [content["baseline"], *ran(content)]
+    keys = [key for key in _RATES if is_number(every[0]["values"].get(key))]
+    if "goodput" in keys:
+        keys = [key for key in keys if key != "output_throughput"]
+    if not keys:
+        return None
+    said = []
+    with svg.drawing(svg.WIDTH_IN, 0.6 + 0.26 * len(every)) as figure:
+        panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
+        for axes, key in zip(panels, keys, strict=True):
+            _draw_rates(axes, content, every, key)
+            said.append(
+                f"{label_of(key)}: "
+                + ", ".join(
+                    f"{v['name']} {number(v['values'].get(key), 'requests/s')}" for v in every
+                )
+            )
+        panels[0].set_yticks(range(len(every)), [_broken(variant["name"]) for variant in every])
+        panels[0].invert_yaxis()
+        panels[0].tick_params(axis="y", labelcolor=svg.INK)
+        text = svg.render(figure, "whatif-rates", f"{'; '.join(said)}.")
+    caption = (
+        "Saturation is the request rate at which the engines' batches are full, by estimate; "
+        "goodput is what was answered within the SLO, and at this load no more than was asked. "
+        "Lines on bars: the 95% interval of the difference from the baseline."
+    )
+    return svg.Plot("whatif-rates", "Capacity, in all and a GPU", text, caption)
+
+
+def _draw_waterfall(axes: Axes, before_s: float, deltas_s: list[float], rest_s: float) -> float:
+    """One panel; returns where it ends. ``rest_s``: the accounts that have no bar."""
+    at_s = before_s
+    axes.barh(0, before_s, height=0.66, color=_WHOLE)
+    for row, delta_s in enumerate(deltas_s, 1):
+        colour = _LESS if delta_s < 0 else _MORE
+        axes.barh(row, delta_s, left=at_s, height=0.66, color=colour)
+        axes.plot([at_s, at_s], [row - 0.67, row + 0.33], color=svg.MUTED, lw=0.6)
+        at_s += delta_s
+    at_s += rest_s
+    axes.barh(len(deltas_s) + 1, at_s, height=0.66, color=_WHOLE)
+    axes.plot([at_s, at_s], [len(deltas_s) + 0.33, len(deltas_s) + 1.33], color=svg.MUTED, lw=0.6)
+    ends = (0, before_s), (len(deltas_s) + 1, at_s)
+    for row, value_s in ends:
+        axes.annotate(
+            duration(value_s),
+            (0, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color="#111111",
+        )
+    axes.set_ylim(len(deltas_s) + 1.6, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.locator_params(axis="x", nbins=4)
+    axes.xaxis.set_major_formatter(lambda value, _: target(value) if value else "0")
+    return at_s
+
+
+def _draw_target(axes: Axes, content: Content, metric: str) -> None:
+    target_s = (content["baseline"]["conditions"].get("slo") or {}).get(f"{metric}_s")
+    low_s, high_s = axes.get_xlim()
+    if is_number(target_s) and low_s < target_s < high_s:
+        axes.axvline(target_s, color=svg.MUTED, lw=1.1, ls=(0, (1, 2)))
+        axes.annotate(
+            "SLO",
+            (target_s, 0.03),
+            xytext=(-3, 0),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=svg.MUTED,
+        )
+
+
+def _draw_rates(axes: Axes, content: Content, every: list[Variant], key: str) -> None:
+    highest = max(v["values"].get(key) or 0.0 for v in every)
+    furthest = highest
+    for row, variant in enumerate(every):
+        value = variant["values"].get(key)
+        if not is_number(value):
+            continue
+        colour = _WHOLE if row == 0 else _COLOURS[(row - 1) % len(_COLOURS)]
+        axes.barh(row, value, height=0.62, color=colour)
+        half = variant["deltas"][key]["half_width"] if row else None
+        end = value
+        if is_number(half) and half > 0.004 * highest:
+            axes.plot([value - half, value + half], [row, row], color=svg.INK, lw=1.2)
+            end += half
+            furthest = max(furthest, end)
+        axes.annotate(
+            number(value, "requests/s"),
+            (end, row),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axes.set_xlim(0, 1.28 * furthest or 1.0)
+    axes.set_title(label_of(key))
+    axes.set_xlabel("tokens/s" if key == "output_throughput" else "requests/s", fontsize=8)
+    axes.grid(visible=False)
+    axes.locator_params(axis="x", nbins=3)
+
+
+def _broken(name: str) -> str:
+    """A long name on two lines."""
+    head, sign, tail = name.partition("=")
+    return f"{head}{sign}\n{tail}" if sign and len(name) > 18 else name

@@ -1,0 +1,1 @@
+"""``fleetcast compare``: a run beside the results of a load test."""

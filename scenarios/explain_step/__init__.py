@@ -1,0 +1,1 @@
+"""``fleetcast explain``: one engine step, operator by operator."""

@@ -1,0 +1,179 @@
+"""The facts of ``fleetcast explain``, printed as text or JSON, or written as a page."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from costmodels.engine_profile import padded_size
+from costmodels.operator_sources import load_operators
+from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.step_table import (
+    StepRow,
+    host_terms,
+    ridge_points,
+    simple_step,
+    step_accounts,
+    step_rows,
+    step_seconds,
+)
+from scenarios import __version__
+from scenarios.served import Served
+from sim.errors import ScenarioError
+
+
+def run_explain(
+    served: Served,
+    *,
+    decode_seqs: int,
+    context: int,
+    prefill_tokens: int,
+    prefill_context: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain one step of ``served``: print it, and write the page that ``out`` names."""
+    facts = explain_facts(
+        served,
+        decode_seqs=decode_seqs,
+        context=context,
+        prefill_tokens=prefill_tokens,
+        prefill_context=prefill_context,
+    )
+    if out is not None:
+        from reports.roofline.page import write_roofline_page
+
+        write_roofline_page(facts, out)
+    if as_json:
+        print(json.dumps(facts, indent=1, allow_nan=False))
+        return
+    from reports.roofline.text import print_step
+
+    print_step(facts)
+    if out is not None:
+        print(f"page in {out}")
+
+
+def explain_facts(
+    served: Served, *, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+) -> dict[str, Any]:
+    """Operators, accounts, host terms and constants of one step.
+
+    ``decode_seqs`` sequences with ``context`` tokens each, and one chunk of ``prefill_tokens``
+    after ``prefill_context`` cached tokens. Raises ScenarioError for an empty step, one beyond the
+    engine's limits, and a model that cannot be priced.
+    """
+    _check(served, decode_seqs, context, prefill_tokens, prefill_context)
+    cost = _compiled(served)
+    clips = served.model.clip_tokens
+    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, clips)
+    rows = step_rows(cost, shape)
+    gpu_s = sum(row.seconds for row in rows)
+    is_async = served.scenario.engine.async_scheduling
+    step_s = step_seconds(cost, shape, async_scheduling=is_async)
+    return {
+        "fleetcast_version": __version__,
+        **served.facts(),
+        "step": {
+            "decode_seqs": decode_seqs,
+            "context": context,
+            "prefill_tokens": prefill_tokens,
+            "prefill_context": prefill_context,
+            "padded_tokens": padded_size(shape.num_tokens, cost.graph_sizes),
+        },
+        "operators": [row._asdict() for row in rows],
+        "totals": {
+            "calls": sum(row.calls for row in rows),
+            "flops": sum(row.flops for row in rows),
+            "weight_bytes": sum(row.weight_bytes for row in rows),
+            "state_bytes": sum(row.state_bytes for row in rows),
+            "activation_bytes": sum(row.activation_bytes for row in rows),
+            "comm_bytes": sum(row.comm_bytes for row in rows),
+            "seconds": gpu_s,
+        },
+        "accounts_s": step_accounts(cost, shape),
+        "bounds_s": _by_bound(rows),
+        "host_s": host_terms(cost, shape),
+        "step_s": step_s,
+        "bound_by": "GPU" if step_s - gpu_s < 1e-8 else "host",
+        "async_scheduling": is_async,
+        "ridge_flops_per_byte": ridge_points(served.gpu),
+        "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
+        "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
+        "constants": _constants(cost, rows),
+    }
+
+
+def _check(
+    served: Served, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+) -> None:
+    counts = {
+        "--decode-seqs": decode_seqs,
+        "--context": context,
+        "--prefill-tokens": prefill_tokens,
+        "--prefill-context": prefill_context,
+    }
+    for name, count in counts.items():
+        if count < 0:
+            raise ScenarioError(f"{name} must not be negative, not {count}")
+    seqs = decode_seqs + (1 if prefill_tokens else 0)
+    if not seqs:
+        raise ScenarioError("an empty step: give --decode-seqs or --prefill-tokens")
+    if seqs > served.max_num_seqs:
+        raise ScenarioError(
+            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}; "
+            "--set engine.max_num_seqs=N raises it"
+        )
+    if decode_seqs + prefill_tokens > served.max_num_batched_tokens:
+        raise ScenarioError(
+            f"{decode_seqs + prefill_tokens:,} tokens are more than max_num_batched_tokens "
+            f"{served.max_num_batched_tokens:,}; --set engine.max_num_batched_tokens=N raises it"
+        )
+
+
+def _compiled(served: Served) -> RooflineStepCost:
+    efficiency, tables = load_operators(
+        served.scenario.engine.operators,
+        served.gpu,
+        served.model,
+        served.efficiency,
+        served.tensor_parallel_size,
+    )
+    return compile_step_cost(
+        served.model,
+        served.gpu,
+        tensor_parallel_size=served.tensor_parallel_size,
+        max_num_batched_tokens=served.max_num_batched_tokens,
+        max_num_seqs=served.max_num_seqs,
+        profile=served.profile,
+        efficiency=efficiency,
+        operator_tables=tables,
+    )
+
+
+def _by_bound(rows: list[StepRow]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for row in rows:
+        found[row.bound] += row.seconds
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _constants(cost: RooflineStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
+    """Every efficiency constant that an operator's time hangs on, with the share that does."""
+    shares: dict[str, float] = defaultdict(float)
+    for row in rows:
+        for constant in row.constants:
+            shares[constant] += row.share
+    known = {str(source["what"]).rpartition(" ")[2]: source for source in cost.efficiency.sources()}
+    return [
+        {
+            "constant": constant,
+            "value": getattr(cost.efficiency, constant),
+            "share": share,
+            "label": cost.efficiency.label_of(constant),
+            "source": known[constant]["source"] if constant in known else "",
+        }
+        for constant, share in sorted(shares.items(), key=lambda item: -item[1])
+    ]

@@ -1,0 +1,1 @@
+"""``fleetcast scenario init``: a commented scenario, written from the schema."""

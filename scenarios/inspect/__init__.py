@@ -1,0 +1,1 @@
+"""``fleetcast trace inspect``: the facts of a recorded workload."""

@@ -1,0 +1,1 @@
+"""``fleetcast memory``: what fills the device, and how many sequences fit."""

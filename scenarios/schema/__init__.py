@@ -1,0 +1,171 @@
+"""What a scenario may say. The YAML file, the command line and Python all become a `Scenario`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from scenarios.schema.fields import LONGEST_S, Number, Seconds, Section, Tokens, Whole
+from scenarios.schema.workload import SloTargets, Workload
+
+
+class Hardware(Section):
+    """The accelerator every replica runs on."""
+
+    gpu: str = Field("H200", description="a name of `fleetcast list gpus`")
+    gpus_per_node: Annotated[Whole, Field(ge=1, le=100_000)] | None = Field(
+        None,
+        description="GPUs that NVLink (or what stands for it) joins, beyond which ranks talk over "
+        "the network; None: the GPU's, 8 in most nodes and 72 in a GB200 rack",
+    )
+
+
+class EngineOptions(Section):
+    """The serving engine. Options are named as vLLM names them."""
+
+    profile: str = Field(
+        "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
+    )
+    operators: str = Field(
+        "fitted",
+        description="where kernel times come from: fitted, datasheet, aic (AIConfigurator's "
+        "measured tables), or table files (.parquet, separated by commas)",
+    )
+    tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1, description="GPUs that share each layer of a replica"
+    )
+    pipeline_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1, description="stages that the layers of a replica are divided into"
+    )
+    data_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="ranks of a replica with requests of their own that share its experts",
+    )
+    enable_expert_parallel: bool = Field(
+        False, description="experts whole on ranks, instead of a slice of each on every rank"
+    )
+    all2all_backend: Literal[
+        "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"
+    ] = Field(
+        "allgather_reducescatter",
+        description="how data-parallel ranks bring tokens to experts and back",
+    )
+    enable_eplb: bool = Field(
+        False, description="place experts by their load, with copies of the most popular"
+    )
+    num_redundant_experts: Annotated[Whole, Field(ge=0, le=100_000)] = Field(
+        0, description="copies beside the experts of each layer (enable_eplb)"
+    )
+    expert_skew: Annotated[Number, Field(ge=0, le=10)] = Field(
+        0.0,
+        description="Zipf exponent of how popular experts are; 0: equally, which leaves the "
+        "imbalance of chance",
+    )
+    expert_loads: tuple[Annotated[Number, Field(ge=0)], ...] | None = Field(
+        None, description="relative load of each expert of a layer, in place of expert_skew"
+    )
+    enable_dbo: bool = Field(
+        False, description="two half batches, one computing while the other communicates"
+    )
+    dbo_decode_token_threshold: Tokens = Field(
+        32, description="tokens a rank from which a step of decodes is halved"
+    )
+    dbo_prefill_token_threshold: Tokens = Field(512, description="the same of a step with prefill")
+    enable_sp: bool = Field(
+        False,
+        description="sequence parallelism: a reduce-scatter and an all-gather in place of each "
+        "all-reduce, norms on a rank's part of the tokens",
+    )
+    quantization: Literal["fp8"] | None = Field(
+        None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
+    )
+    max_num_batched_tokens: Tokens | None = Field(
+        None,
+        description="tokens a step, a rank; None: the engine's default for the GPU",
+    )
+    max_num_seqs: Tokens | None = Field(
+        None, description="requests running at once, a rank; None: the engine's default for the GPU"
+    )
+    max_model_len: Tokens | None = Field(
+        None, description="longest prompt + output; None: the model's, or what the KV pool holds"
+    )
+    max_cudagraph_capture_size: Tokens | None = Field(
+        None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
+    )
+    long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
+        0, description="most tokens of one prompt in a step; 0: as many as fit"
+    )
+    scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
+    async_scheduling: bool = Field(True, description="plan a step before the last one is read")
+    host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
+        1.0, description="multiplies all host times"
+    )
+
+
+class KvOptions(Section):
+    """The paged KV cache of each engine."""
+
+    cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto", description="type of keys and values; auto: the model's"
+    )
+    block_size: Tokens = Field(16, description="tokens a block")
+    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
+        0.9, description="share of device memory for weights, activations and KV cache"
+    )
+    num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
+        None, description="override the number of blocks the memory plan gives"
+    )
+    enable_prefix_caching: bool = Field(
+        True, description="reuse the blocks of earlier requests with the same first tokens"
+    )
+
+
+class Pool(Section):
+    """Equal replicas behind one router."""
+
+    replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        1, description="engines, of all their ranks' GPUs each"
+    )
+    router: str = Field("round_robin", description="a router, or your own as module:attribute")
+
+
+class Scenario(Section):
+    """One simulation. Everything not given has a default; unknown keys are refused."""
+
+    model: str = Field(
+        min_length=1, description="a name of `fleetcast list models`, or a config.json"
+    )
+    hardware: Hardware = Hardware()
+    engine: EngineOptions = EngineOptions()
+    kv: KvOptions = KvOptions()
+    pool: Pool = Pool()
+    workload: Workload
+    slo: SloTargets = SloTargets()
+    warmup_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] = Field(
+        0.0,
+        description="requests that arrive before this are simulated but not measured; with one, "
+        "rates are measured up to the last arrival, so that neither filling nor draining counts",
+    )
+    horizon_s: Seconds | None = Field(
+        None, description="stop here; requests still there are unfinished. None: run until empty"
+    )
+    seed: Annotated[Whole, Field(ge=0)] = Field(0, description="of everything random")
+    replications: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        1,
+        description="simulate with this many seeds, from `seed` on; figures are means over them "
+        "with a 95% confidence interval",
+    )
+    bands: bool | None = Field(
+        None,
+        description="error bands, by simulating twice more; None: up to 20,000 requests",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections(cls, values: Any) -> Any:
+        """A section whose keys are all commented out is null in YAML: it has its defaults."""
+        optional = ("hardware", "engine", "kv", "pool", "slo")
+        if not isinstance(values, dict):
+            return values
+        return {k: v for k, v in values.items() if v is not None or k not in optional}

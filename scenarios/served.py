@@ -1,0 +1,118 @@
+"""What serves a model, from a scenario file or a few options, where nothing is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodels.calibration import load_constants
+from costmodels.efficiency import Efficiency
+from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
+from costmodels.gpu_spec import GpuSpec, load_gpu
+from costmodels.model_spec import ModelSpec, quantised
+from costmodels.models import load_model
+from scenarios.build import batch_limits
+from scenarios.flags import apply_flags
+from scenarios.load import apply_override, validate
+from scenarios.scenario_file import read_scenario_file
+from scenarios.schema import Scenario
+from scenarios.yaml_text import Places
+from sim.errors import ScenarioError
+
+# A scenario needs a workload; what is asked here does not depend on one.
+_ANY_WORKLOAD = {
+    "generator": {"input_tokens": {"fixed": 1}, "output_tokens": {"fixed": 1}},
+    "rate_per_s": 1.0,
+    "num_requests": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model on its devices, and the engine around it."""
+
+    scenario: Scenario
+    model: ModelSpec
+    gpu: GpuSpec
+    profile: EngineProfile
+    efficiency: Efficiency
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Devices that share each layer."""
+        return self.scenario.engine.tensor_parallel_size
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence that may be asked for."""
+        return self.scenario.engine.max_model_len or self.model.max_position_embeddings
+
+    def facts(self) -> dict[str, Any]:
+        """The set-up in words for the head of an answer."""
+        precision = self.model.precision
+        return {
+            "model": self.model.name,
+            "gpu": self.gpu.name,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "weights": precision.linear,
+            "kv_dtype": precision.kv,
+            "engine": self.profile.name,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_seqs": self.max_num_seqs,
+        }
+
+
+def read_served(
+    path: Path | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    quantization: str | None = None,
+    kv_dtype: str | None = None,
+) -> Served:
+    """A scenario file, or options without one (None: not given), then ``--set`` overrides.
+
+    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``. Raises ScenarioError.
+    """
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    values: dict[str, Any] = {"workload": dict(_ANY_WORKLOAD)}
+    places: Places = {(): "command line"}
+    if path is not None:
+        values, places = read_scenario_file(path)
+    elif "--model" not in given and not any(item.startswith("model=") for item in overrides):
+        raise ScenarioError("no model: give a scenario file, or --model and --gpu")
+    apply_flags(values, places, given)
+    for override in overrides:
+        apply_override(values, places, override)
+    return served(validate(values, places), quantization=quantization, kv_dtype=kv_dtype)
+
+
+def served(
+    scenario: Scenario, *, quantization: str | None = None, kv_dtype: str | None = None
+) -> Served:
+    """Look up what a scenario names. Raises ScenarioError."""
+    options = scenario.engine
+    model = quantised(
+        load_model(scenario.model),
+        linear=quantization or options.quantization,
+        kv_cache=kv_dtype or scenario.kv.cache_dtype,
+    )
+    gpu = load_gpu(scenario.hardware.gpu)
+    profile, efficiency = load_constants(options.profile, gpu)
+    profile = scale_host(profile, options.host_speed_factor)
+    if options.max_cudagraph_capture_size is not None:
+        profile = capture_up_to(profile, options.max_cudagraph_capture_size)
+    tokens, seqs = batch_limits(scenario, gpu)
+    return Served(
+        scenario=scenario,
+        model=model,
+        gpu=gpu,
+        profile=profile,
+        efficiency=efficiency,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+    )

@@ -1,0 +1,60 @@
+"""The scenario's workload as a request table."""
+
+from __future__ import annotations
+
+from scenarios.schema import Scenario
+from scenarios.schema.workload import Source
+from scenarios.workload.classes import build_classes
+from scenarios.workload.generated import generator_spec
+from scenarios.workload.trace import trace_table
+from sim.clock import to_s
+from sim.errors import ScenarioError
+from sim.request_table import RequestTable
+from workloads import transform
+from workloads.generator.generate import generate
+
+
+def build_table(scenario: Scenario) -> RequestTable:
+    """Read or generate the requests and apply what the scenario says about them.
+
+    Raises TraceError for a file that cannot be read, ScenarioError for settings that do not fit.
+    """
+    workload = scenario.workload
+    if not workload.classes:
+        return _build_source(workload, scenario.seed)
+    table = build_classes(scenario, _build_source)
+    if workload.num_requests is not None:
+        table = transform.limit(table, workload.num_requests)
+    if workload.max_concurrency is not None:
+        table = transform.with_concurrency(table, workload.max_concurrency)
+    return table
+
+
+def _build_source(source: Source, seed: int) -> RequestTable:
+    if source.trace is not None:
+        return trace_table(source, seed)
+    return generate(generator_spec(source), seed)
+
+
+def describe_workload(scenario: Scenario, table: RequestTable) -> str:
+    """One line for the result's conditions."""
+    text = f"{len(table):,} requests, {table.source}"
+    if table.max_concurrency is not None:
+        text += f", at most {table.max_concurrency} in flight"
+    if scenario.workload.sessions_per_h is not None:
+        text += f", {scenario.workload.sessions_per_h:g} sessions/h"
+    if scenario.workload.rate_per_s is not None:
+        text += f", {scenario.workload.rate_per_s:g} requests/s"
+    return text
+
+
+def check_warmup(scenario: Scenario, table: RequestTable) -> None:
+    """Raise ScenarioError where no request would be left to measure."""
+    if not len(table) or not table.is_open_loop:
+        return
+    last_s = to_s(int(table.arrival_ns[-1]))
+    if scenario.warmup_s > last_s:
+        raise ScenarioError(
+            f"warmup_s {scenario.warmup_s:g} leaves no request to measure: the last one arrives "
+            f"at {last_s:.6g} s"
+        )

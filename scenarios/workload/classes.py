@@ -1,0 +1,63 @@
+"""Request classes: one table of several workloads, and the targets each class has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from scenarios.schema import Scenario
+from scenarios.schema.workload import RequestClass, Source
+from sim.metrics import LATENCIES, Slo
+from sim.request_table import RequestTable
+from workloads.merge import merge
+
+
+def build_classes(
+    scenario: Scenario, build_source: Callable[[Source, int], RequestTable]
+) -> RequestTable:
+    """The classes' requests in order of arrival.
+
+    Each class has random streams of its own, by its name: changing one class leaves the others
+    alone.
+    """
+    workload = scenario.workload
+    rates = [c.rate_per_s or 0.0 for c in workload.classes]
+    factor = 1.0 if workload.rate_per_s is None else workload.rate_per_s / sum(rates)
+    tables = {}
+    for request_class in workload.classes:
+        source = _sized(request_class, workload, factor)
+        table = build_source(source, _seed(scenario.seed, request_class.name))
+        if request_class.priority is not None:
+            table = replace(table, priority=np.full(len(table), request_class.priority))
+        tables[request_class.name] = table
+    return merge(tables)
+
+
+def class_slos(scenario: Scenario) -> list[Slo]:
+    """The targets of each class, or the scenario's alone where it has no classes."""
+    common = scenario.slo.model_dump()
+    if not scenario.workload.classes:
+        return [Slo(**common)]
+    names = [f"{name}_s" for name in LATENCIES]
+    return [
+        Slo(**{n: getattr(c.slo, n) if getattr(c.slo, n) is not None else common[n] for n in names})
+        for c in scenario.workload.classes
+    ]
+
+
+def _sized(request_class: RequestClass, workload: Source, factor: float) -> RequestClass:
+    changed: dict[str, float] = {}
+    if request_class.rate_per_s is not None and factor != 1.0:
+        changed["rate_per_s"] = request_class.rate_per_s * factor
+    sized = request_class.num_requests is not None or request_class.duration_s is not None
+    if not sized and request_class.trace is None and workload.duration_s is not None:
+        changed["duration_s"] = workload.duration_s
+    return request_class.model_copy(update=changed)
+
+
+def _seed(seed: int, name: str) -> int:
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")

@@ -1,0 +1,64 @@
+"""What a sequence holds of a paged pool, where layers keep different things.
+
+Layers are in groups whose blocks have one size in bytes, a page, as in vLLM's hybrid KV cache
+manager: the layers whose state grows are one group, the others as many groups as their bytes fill.
+A block of the growing group, of a window's group and of a recurrent state's group each is a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_UNBOUNDED = 1 << 40
+
+
+class WindowPages(NamedTuple):
+    """Layers that keep the newest ``window_tokens`` tokens, in ``groups`` groups."""
+
+    window_tokens: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """Pages of a sequence; the default is full attention alone: a page a block.
+
+    A window's group holds the window's blocks and the one being filled; what a chunk of a prompt
+    needs beyond that for the length of one step is not counted.
+    """
+
+    grows: bool = True
+    """Whether any layer's state grows without end."""
+    windows: tuple[WindowPages, ...] = ()
+    fixed_pages: int = 0
+    """Pages of a sequence from its first token on: recurrent states."""
+
+    def pages(self, tokens: int, block_size: int) -> int:
+        """Pages of a sequence of so many tokens."""
+        if tokens <= 0:
+            return 0
+        blocks = -(-tokens // block_size)
+        pages = self.fixed_pages + (blocks if self.grows else 0)
+        for window_tokens, groups in self.windows:
+            pages += groups * min(blocks, window_blocks(window_tokens, block_size))
+        return pages
+
+    def most_tokens(self, pages: int, block_size: int) -> int:
+        """The longest sequence that so many pages hold, in whole blocks."""
+        low, high = 0, _UNBOUNDED
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.pages(middle * block_size, block_size) <= pages:
+                low = middle
+            else:
+                high = middle - 1
+        return low * block_size
+
+
+PLAIN = KVLayout()
+
+
+def window_blocks(window_tokens: int, block_size: int) -> int:
+    """Blocks of a group once its window is full: the window may begin inside a block."""
+    return -(-window_tokens // block_size) + 1

@@ -1,0 +1,24 @@
+"""``python -m tests.published``: our figures beside published ones, with conditions and errors."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.published import flexgen, kernels, kimi_linear, qserve
+from tests.published.rows import print_section
+
+MODULES = {"b3": kimi_linear, "b16": kernels, "b18": qserve, "b19": flexgen, "b21": kernels}
+
+
+def main(names: list[str]) -> None:
+    """Print the results named (b3, b16, b18, b19, b21), or all."""
+    unknown = [name for name in names if name.lower() not in MODULES]
+    if unknown:
+        sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(MODULES)}")
+    for module in dict.fromkeys(MODULES[name.lower()] for name in names or MODULES):
+        for section in module.sections():
+            print_section(section)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

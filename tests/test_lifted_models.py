@@ -1,0 +1,113 @@
+"""Small runs of every architecture: they end, jump as they step, and their books balance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.build import build
+from scenarios.load import parse_scenario
+from scenarios.schema import Scenario
+from scenarios.simulate import simulate
+from scenarios.workload import build_table
+from sim.cluster import run_cluster
+from sim.shape import shape_columns
+from tests.test_conservation import audited, check_run_to_the_end
+from tests.test_jumping import outcome
+
+# model and what is odd about it, tensor-parallel size, more options of the engine.
+SERVED: dict[str, tuple[int, dict[str, Any]]] = {
+    "deepseek-v3": (8, {}),
+    "gpt-oss-120b": (1, {}),
+    "gemma-3-27b": (1, {}),
+    "qwen3-next-80b-a3b": (2, {}),
+    "kimi-linear-48b-a3b": (1, {}),
+    "deepseek-v3.2": (8, {}),
+    "deepseek-v3.2 dp": (1, {"data_parallel_size": 16, "enable_expert_parallel": True}),
+    "gpt-oss-120b pp": (2, {"pipeline_parallel_size": 2}),
+    "deepseek-v4-flash": (4, {}),
+    "minimax-m1": (8, {"quantization": "fp8"}),
+    "minimax-m3": (8, {"quantization": "fp8"}),
+    "Mistral-7B-v0.1": (1, {}),
+}
+
+
+def scenario(model: str, **more: Any) -> Scenario:
+    ranks, options = SERVED[model]
+    content: dict[str, Any] = {
+        "model": model.partition(" ")[0],
+        "hardware": {"gpu": "h200"},
+        "engine": {"tensor_parallel_size": ranks, **options},
+        "workload": {"preset": "azure-conv", "num_requests": 50, "rate_per_s": 3.0},
+        "bands": False,
+    }
+    return parse_scenario(content | more)
+
+
+@pytest.mark.parametrize("model", SERVED)
+@pytest.mark.parametrize("blocks", [None, 1.0], ids=["roomy", "tight"])
+def test_a_small_run(model: str, blocks: float | None) -> None:
+    """``tight``: a pool that holds little more than the longest request."""
+    asked = scenario(model)
+    built, table = build(asked), build_table(asked)
+    engine = built.pool.engine
+    if blocks is not None:
+        longest = int((table.prompt_tokens + table.output_tokens).max())
+        pages = engine.kv_layout.pages(longest, engine.block_size)
+        engine = replace(engine, num_gpu_blocks=1 + pages)
+    outcomes = []
+    for fast_forward in (True, False):
+        make, auditors = audited(built.pool.make_scheduler)
+        config = replace(engine, fast_forward=fast_forward)
+        log = run_cluster(table, replace(built.pool, engine=config, make_scheduler=make))
+        check_run_to_the_end(log, auditors)
+        outcomes.append(outcome(log))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("model", SERVED)
+def test_its_summary(model: str) -> None:
+    asked = scenario(model)
+    result = simulate(asked)
+    summary, clips = result.summary, result.build.model.clip_tokens
+    assert summary["requests"]["finished"] == 50
+    device = dict(summary["device_bytes"])
+    assert device.pop("total") == sum(device.values())
+    assert not {"measured", "fitted"} & set(summary["evidence"])
+    assert any("unfitted" in source["source"] for source in summary["sources"])
+    # Time by account is all of the engines' time; the steps have the sums that were priced.
+    (steps,) = result.log.steps
+    gpu_s = int(steps.column("gpu_ns").sum()) / 1e9
+    assert sum(summary["step_accounts_s"].values()) == pytest.approx(gpu_s)
+    assert set(shape_columns(clips)) <= set(result.steps.columns)
+    for cap in clips:
+        clipped = result.steps[f"decode_clipped_tokens_{cap}"]
+        most = np.minimum(result.steps["decode_context_tokens"], cap * result.steps["decode_seqs"])
+        assert (clipped <= most).all()
+        assert clipped.max() > 0
+    again = simulate(asked)
+    assert again.summary["figures"] == summary["figures"]
+
+
+def test_recurrent_models_say_that_prefixes_are_not_cached() -> None:
+    for model in ("qwen3-next-80b-a3b", "Mistral-7B-v0.1"):
+        built = build(scenario(model))
+        assert not built.pool.engine.enable_prefix_caching
+        assert any("prefix caching is off" in note for note in built.notes)
+    built = build(scenario("gpt-oss-120b"))
+    assert built.pool.engine.enable_prefix_caching
+    assert any("prefix hit" in note for note in built.notes)
+
+
+def test_overload_meets_the_estimate() -> None:
+    """The fluid estimate uses the same clipped sums and pages as the steps."""
+    for model in ("gpt-oss-120b", "kimi-linear-48b-a3b", "gemma-3-27b"):
+        load = {"preset": "azure-conv", "num_requests": 2500, "rate_per_s": 500.0}
+        result = simulate(scenario(model, workload=load))
+        estimate = result.summary["saturation"]["saturation_per_s"]
+        measured = result.figure("request_throughput", "value")
+        print(f"\n{model}: {estimate:.2f} estimated, {measured:.2f} requests/s simulated")
+        assert measured == pytest.approx(estimate, rel=0.25)

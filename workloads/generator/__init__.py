@@ -1,0 +1,1 @@
+"""Workloads made from distributions: arrivals, lengths, prefixes, sessions, users."""

@@ -1,0 +1,218 @@
+"""Request kinds and arrivals from plain values: what presets.yaml and scenario files hold.
+
+The keys are those of the scenario's generator section, so a block of presets.yaml can be copied
+into a scenario. Values must have been validated, or be known to be good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from workloads.generator.clients import Clients, zipf_exponent, zipf_shares
+from workloads.generator.continuations import Continuations
+from workloads.generator.counts import Counts, counted, geometric
+from workloads.generator.drift import Drift, named_drift, sine
+from workloads.generator.durations import LONGEST_S, SHORTEST_S, Durations, exponential_s, fixed_s
+from workloads.generator.lengths import Lengths, Observed, fixed
+from workloads.generator.limits import DEFAULT_MAX_TOKENS
+from workloads.generator.limits import MOST_COUNTS as MOST
+from workloads.generator.mixtures import Gamma, Lognormal
+from workloads.generator.on_off import OnOff
+from workloads.generator.quantiles import Quantiles
+from workloads.generator.sessions import Resets, Sessions
+from workloads.generator.shared_prefixes import Documents, SystemPrompts
+from workloads.generator.spec import RequestKind
+from workloads.readers.rows import MAX_TOKENS
+
+Plain = Mapping[str, Any]
+
+_BOTH_LENGTHS = ("input_tokens", "output_tokens")
+
+
+def request_kind(plain: Plain, *, share: float = 1.0, name: str = "") -> RequestKind:
+    """A kind of request from a section with ``input_tokens``, ``output_tokens`` and structure.
+
+    Raises TraceError for a file of lengths that cannot be read.
+    """
+    prompt_file, output_file = (plain[key].get("from_file") for key in _BOTH_LENGTHS)
+    is_paired = bool(prompt_file) and prompt_file == output_file and plain.get("paired", True)
+    prompt_tokens: Lengths | Observed
+    output_tokens: Lengths | Observed
+    if is_paired:
+        prompt_tokens, output_tokens = _read_lengths(prompt_file, paired=True)
+    else:
+        prompt_tokens = lengths(plain["input_tokens"])
+        output_tokens = lengths(plain["output_tokens"], of_outputs=True)
+    return RequestKind(
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        is_paired=is_paired,
+        share=share,
+        name=name,
+        **_structure(plain),
+    )
+
+
+def _structure(plain: Plain) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if plain.get("system_prompts"):
+        fields["system_prompts"] = SystemPrompts(**_numbers(plain["system_prompts"]))
+    if plain.get("documents"):
+        fields["documents"] = _documents(plain["documents"])
+    if plain.get("sessions"):
+        fields["sessions"] = _sessions(plain["sessions"])
+    if plain.get("continuations"):
+        section = plain["continuations"]
+        fields["continuations"] = Continuations(
+            probability=section["probability"],
+            shared=quantiles(section["shared"]),
+            delay_s=durations(section["delay_s"]),
+        )
+    return fields
+
+
+def lengths(plain: Plain, *, of_outputs: bool = False) -> Lengths | Observed:
+    """Lengths: ``fixed``; ``lognormal`` and ``gamma`` with ``min`` and ``max``; ``from_file``.
+
+    Of a file the inputs, or the outputs. Raises TraceError where it cannot be read.
+    """
+    if plain.get("from_file") is not None:
+        return _read_lengths(plain["from_file"], paired=False)[of_outputs]
+    if plain.get("fixed") is not None:
+        return fixed(plain["fixed"])
+    return Lengths(
+        components=_components(plain),
+        min_tokens=plain.get("min") or 1,
+        max_tokens=plain.get("max") or DEFAULT_MAX_TOKENS,
+    )
+
+
+def durations(plain: Plain) -> Durations:
+    """Times: ``fixed``, ``mean`` (exponential), or a mixture with ``min`` and ``max``."""
+    if plain.get("fixed") is not None:
+        return fixed_s(plain["fixed"])
+    if plain.get("mean") is not None:
+        return exponential_s(plain["mean"])
+    return Durations(
+        components=_components(plain),
+        min_s=plain.get("min") or SHORTEST_S,
+        max_s=plain.get("max") or LONGEST_S,
+    )
+
+
+def counts(plain: Plain) -> Counts | Lengths:
+    """Counts: ``fixed``, ``mean`` (geometric), ``another``, or a mixture with min and max."""
+    most = plain.get("max") or MOST
+    if plain.get("fixed") is not None:
+        return counted(plain["fixed"])
+    if plain.get("mean") is not None:
+        return geometric(plain["mean"], most)
+    if plain.get("another"):
+        return Counts(tuple(plain["another"]), most)
+    return Lengths(components=_components(plain), min_tokens=plain.get("min") or 1, max_tokens=most)
+
+
+def quantiles(plain: Plain) -> Quantiles:
+    """A distribution by percentiles: ``fixed``, or ``p10``, ``p50``, ..."""
+    if plain.get("fixed") is not None:
+        return {50: plain["fixed"]}
+    return {
+        float(key[1:]): value
+        for key, value in plain.items()
+        if key[0] == "p" and key[1:].isdigit() and value is not None
+    }
+
+
+def clients(plain: Plain) -> Clients:
+    """Clients: ``shares``, or a ``count`` with ``zipf`` or ``top_10_share``; and their ``cv``."""
+    if plain.get("shares"):
+        shares = tuple(plain["shares"])
+    else:
+        count, exponent = plain["count"], plain.get("zipf")
+        exponent = 1.0 if exponent is None else exponent
+        if plain.get("top_10_share") is not None:
+            exponent = zipf_exponent(count, 10, plain["top_10_share"])
+        shares = zipf_shares(count, exponent)
+    return Clients(shares=shares, cv=quantiles(plain.get("cv") or {"fixed": 1.0}))
+
+
+def on_off(plain: Plain) -> OnOff:
+    """Bursts and silences."""
+    return OnOff(on_s=durations(plain["on_s"]), off_s=durations(plain["off_s"]))
+
+
+def drift(plain: Plain) -> Drift:
+    """A rate profile: by name, by ``factors``, or a swing by ``amplitude``."""
+    start_s = plain.get("start_s") or 0.0
+    if plain.get("profile") is not None:
+        return named_drift(plain["profile"], start_s)
+    if plain.get("amplitude") is not None:
+        return sine(plain["amplitude"], plain["period_s"], start_s)
+    return Drift(factors=tuple(plain["factors"]), period_s=plain["period_s"], start_s=start_s)
+
+
+def _read_lengths(path: str, *, paired: bool) -> tuple[Observed, Observed]:
+    from workloads.generator.length_file import (
+        read_lengths,  # all the readers of traces: only when needed
+    )
+
+    return read_lengths(path, paired=paired)
+
+
+def _documents(plain: Plain) -> Documents:
+    given = {key: plain[key] for key in ("zipf", "probability") if plain.get(key) is not None}
+    return Documents(
+        tokens=lengths(plain["tokens"]),
+        collection=plain.get("collection"),
+        per_request=counts(plain.get("per_request") or {"fixed": 1}),
+        **given,
+    )
+
+
+def _sessions(plain: Plain) -> Sessions:
+    given = {key: plain[key] for key in ("history", "kept_output") if plain.get(key) is not None}
+    resets = plain.get("resets")
+    return Sessions(
+        turns=counts(plain["turns"]),
+        think_s=durations(plain.get("think_s") or {"fixed": 0.0}),
+        new_tokens=lengths(plain["new_tokens"]) if plain.get("new_tokens") else None,
+        resets=_resets(resets) if resets else None,
+        max_prompt_tokens=plain.get("max_input_tokens") or MAX_TOKENS,
+        **given,
+    )
+
+
+def _resets(plain: Plain) -> Resets:
+    dropped = plain.get("dropped")
+    return Resets(
+        probability=plain["probability"],
+        kept=quantiles(plain.get("kept") or {"fixed": 0.0}),
+        dropped=1.0 if dropped is None else dropped,
+    )
+
+
+def _components(plain: Plain) -> tuple[Lognormal | Gamma, ...]:
+    """Components are mappings, or lists ``[weight, mu, sigma]`` and ``[weight, shape, scale]``."""
+    lognormals = (
+        Lognormal(**dict(zip(("weight", "mu", "sigma"), _values(c), strict=True)))
+        for c in plain.get("lognormal") or ()
+    )
+    gammas = (
+        Gamma(**dict(zip(("weight", "shape", "scale"), _values(c), strict=True)))
+        for c in plain.get("gamma") or ()
+    )
+    return (*lognormals, *gammas)
+
+
+def _values(component: Plain | Iterable[float]) -> list[float]:
+    if isinstance(component, Mapping):
+        names = ("weight", "mu", "sigma") if "mu" in component else ("weight", "shape", "scale")
+        return [component.get(name, 1.0) for name in names]
+    return list(component)
+
+
+def _numbers(plain: Plain) -> dict[str, Any]:
+    """The values given, without labels."""
+    labels = ("evidence", "source", "published", "tolerance")
+    return {k: v for k, v in plain.items() if v is not None and k not in labels}

@@ -1,0 +1,183 @@
+"""Named generator settings from presets.yaml, each number with its evidence and source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sim.errors import ScenarioError
+from workloads.generator import plain
+from workloads.generator.arrivals import Arrivals
+from workloads.generator.drift import Drift
+from workloads.generator.gaps import ALL_AT_ONCE
+from workloads.generator.spec import GeneratorSpec, RequestKind
+from workloads.generator.users import Users
+
+# libyaml's loader is about ten times faster; it is missing from some builds of PyYAML.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_STRUCTURE = ("system_prompts", "documents", "sessions", "continuations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Preset:
+    """A workload by name."""
+
+    name: str
+    description: str
+    arrivals: Arrivals
+    kinds: tuple[RequestKind, ...]
+    block_tokens: int
+    evidence: dict[str, str]
+    """``arrivals.cv`` -> ``fitted``: a label for every number or block of numbers."""
+    sources: dict[str, str]
+    """The same keys -> where it comes from."""
+    published: dict[str, float]
+    """``prompt_tokens_p50`` -> the statistic of the source data that the workload reproduces,
+    named as `describe` does where that has it."""
+    tolerance: dict[str, float]
+    """The same keys -> relative error within which it does."""
+    published_of_blocks: dict[str, dict[str, float]]
+    """``output_tokens`` -> ``p50`` and such, of that distribution alone; ``tolerance`` is in it."""
+
+
+def preset_names() -> list[str]:
+    """Names of all presets."""
+    return list(_blocks())
+
+
+@lru_cache(maxsize=64)
+def preset(name: str) -> Preset:
+    """The preset of that name. Raises ScenarioError, listing the names, where there is none."""
+    blocks = _blocks()
+    if name not in blocks:
+        close = get_close_matches(name, blocks, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ScenarioError(f"unknown preset {name!r}; {hint}known: {', '.join(blocks)}")
+    return _preset(name, blocks[name])
+
+
+def preset_description(name: str) -> str:
+    """What the preset is, in a few lines of text."""
+    text: str = _blocks()[name]["description"]
+    return text
+
+
+def preset_block(name: str, key: str) -> dict[str, Any]:
+    """The numbers under a dotted key of the preset's `evidence`, as in presets.yaml."""
+    block = _blocks()[name]
+    for part in key.split("."):
+        block = block[part]
+    return block
+
+
+def preset_spec(
+    name: str,
+    *,
+    num_requests: int | None = None,
+    duration_s: float | None = None,
+    requests_per_s: float | None = None,
+    max_concurrency: int | None = None,
+    users: Users | None = None,
+    drift: Drift | None = None,
+) -> GeneratorSpec:
+    """What to generate for a preset: its size, and optionally another rate, users instead of a
+    rate, or another drift (all assumed then).
+
+    Raises ScenarioError as `preset` and `GeneratorSpec` do.
+    """
+    chosen = preset(name)
+    arrivals = chosen.arrivals
+    if requests_per_s is not None:
+        if arrivals.process == ALL_AT_ONCE:
+            raise ScenarioError(f"preset {name} sends all at once: it takes no rate")
+        arrivals = replace(arrivals, requests_per_s=requests_per_s)
+    if users is not None:
+        if requests_per_s is not None:
+            raise ScenarioError("users set their own rate: give users or a rate, not both")
+        arrivals = Arrivals(process=ALL_AT_ONCE)
+    if drift is not None:
+        arrivals = replace(arrivals, drift=drift)
+    return GeneratorSpec(
+        arrivals=arrivals,
+        kinds=chosen.kinds,
+        num_requests=num_requests,
+        duration_s=duration_s,
+        max_concurrency=max_concurrency,
+        users=users,
+        block_tokens=chosen.block_tokens,
+        source=f"preset {name}",
+    )
+
+
+@lru_cache(maxsize=1)
+def _blocks() -> dict[str, dict[str, Any]]:
+    text = Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8")
+    blocks: dict[str, dict[str, Any]] = yaml.load(text, Loader=_LOADER)
+    return blocks
+
+
+def _preset(name: str, block: dict[str, Any]) -> Preset:
+    kinds = block.get("kinds")
+    labelled = dict(_labelled(block))
+    claims = {key: (c["value"], c["tolerance"]) for key, c in block.get("published", {}).items()}
+    if kinds is None and not any(key in block for key in _STRUCTURE):
+        claims |= _claims_of_lengths(block)  # then prompts and outputs are as they are drawn
+    return Preset(
+        name=name,
+        description=block["description"],
+        arrivals=_arrivals(block["arrivals"]),
+        kinds=(
+            (plain.request_kind(block),)
+            if kinds is None
+            else tuple(
+                plain.request_kind(kind, share=kind["share"]["value"], name=kind_name)
+                for kind_name, kind in kinds.items()
+            )
+        ),
+        block_tokens=block.get("block_tokens", 16),
+        evidence={key: item["evidence"] for key, item in labelled.items()},
+        sources={key: item["source"] for key, item in labelled.items()},
+        published={key: value for key, (value, _) in claims.items()},
+        tolerance={key: tolerance for key, (_, tolerance) in claims.items()},
+        published_of_blocks={
+            key: {**item["published"], "tolerance": item["tolerance"]}
+            for key, item in labelled.items()
+            if "published" in item
+        },
+    )
+
+
+def _arrivals(block: dict[str, Any]) -> Arrivals:
+    numbers = {key: item["value"] for key, item in block.items() if "value" in item}
+    return Arrivals(
+        **numbers,
+        clients=plain.clients(block["clients"]) if "clients" in block else None,
+        on_off=plain.on_off(block["on_off"]) if "on_off" in block else None,
+        drift=plain.drift(block["drift"]) if "drift" in block else None,
+    )
+
+
+def _labelled(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every number, or block of numbers, that carries a label: (dotted key, block)."""
+    for key, item in block.items():
+        if key == "published" or not isinstance(item, dict):
+            continue
+        if "evidence" in item:
+            yield f"{prefix}{key}", item
+        else:
+            yield from _labelled(item, f"{prefix}{key}.")
+
+
+def _claims_of_lengths(block: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    return {
+        f"{name}_{statistic}": (value, block[key]["tolerance"])
+        for name, key in (("prompt_tokens", "input_tokens"), ("output_tokens", "output_tokens"))
+        for statistic, value in block[key]["published"].items()
+    }

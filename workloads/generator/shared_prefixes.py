@@ -1,0 +1,177 @@
+"""What prompts begin with that other prompts begin with too: system prompts and documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import ScenarioError
+from sim.request_table import Int64
+from workloads.generator.counts import ONE, Counts, mean_count, sample_counts
+from workloads.generator.lengths import Lengths, Observed, sample_tokens
+from workloads.generator.limits import MOST_DOCUMENTS
+from workloads.generator.mixtures import Float
+from workloads.generator.streams import stream
+from workloads.readers.rows import MAX_TOKENS
+
+MOST_CONTENTS = 10_000_000
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPrompts:
+    """Every prompt begins with one of several texts. Raises ScenarioError for bad values."""
+
+    tokens: int
+    count: int = 1
+    zipf: float = 0.0
+    """The k-th most popular is chosen in proportion to ``k ** -zipf``; 0: all alike."""
+    per_client: bool = False
+    """One for each client of the arrivals, instead of ``count``."""
+    part_of_input: bool = False
+    """Whether these are the first of the prompt's drawn tokens (all but one of a shorter prompt),
+    or on top of them."""
+    then_unique_tokens: int = 0
+    """Tokens behind it that differ in every request, such as the time of day: nothing after them
+    is a shared prefix."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tokens <= MAX_TOKENS or not 0 <= self.then_unique_tokens <= MAX_TOKENS:
+            raise ScenarioError(f"system prompts of {self.tokens} tokens; expected at least 1")
+        if not 1 <= self.count <= MOST_CONTENTS or not 0 <= self.zipf <= 20:
+            raise ScenarioError(
+                f"{self.count} system prompts, zipf {self.zipf}; expected 1 to {MOST_CONTENTS} "
+                "and a zipf exponent from 0 to 20"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Documents:
+    """Texts put before a request's own tokens, in the order they are drawn. Raises ScenarioError
+    for bad values."""
+
+    tokens: Lengths | Observed
+    """Of each document, drawn once for the whole collection."""
+    collection: int | None = None
+    """How many there are; None: every document is a new one, shared with nobody."""
+    zipf: float = 0.0
+    """The k-th most popular is chosen in proportion to ``k ** -zipf``; 0: all alike."""
+    per_request: Counts | Lengths = ONE
+    probability: float = 1.0
+    """That a request has any."""
+
+    def __post_init__(self) -> None:
+        if self.collection is not None and not 1 <= self.collection <= MOST_CONTENTS:
+            raise ScenarioError(
+                f"a collection of {self.collection} documents; expected 1 to {MOST_CONTENTS}"
+            )
+        if not 0 <= self.zipf <= 20 or not 0 <= self.probability <= 1:
+            raise ScenarioError(
+                f"documents with zipf {self.zipf} and probability {self.probability}; expected "
+                "0 to 20 and 0 to 1"
+            )
+        if mean_count(self.per_request) > MOST_DOCUMENTS:
+            raise ScenarioError(f"over {MOST_DOCUMENTS} documents a request on average")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prefixes:
+    """The shared levels of ``n`` prompts, each one content after another."""
+
+    content: Int64
+    """``[n, levels]`` which of the level's contents; NONE where there is none."""
+    tokens: Int64
+    """``[n, levels]``."""
+    own_tokens: Int64
+    """``[n]`` of unique tokens and unshared documents, which follow the levels."""
+
+    @property
+    def total_tokens(self) -> Int64:
+        """``[n]`` of all levels."""
+        total: Int64 = self.tokens.sum(axis=1)
+        return total
+
+    def taken(self, index: Int64) -> Prefixes:
+        """Those that ``index`` names."""
+        return Prefixes(
+            content=self.content[index],
+            tokens=self.tokens[index],
+            own_tokens=self.own_tokens[index],
+        )
+
+    def clipped(self, most: Int64) -> Prefixes:
+        """With at most ``most`` ``[n]`` tokens in levels; a level cut to nothing is gone."""
+        before = np.cumsum(self.tokens, axis=1) - self.tokens
+        left = np.clip(most[:, None] - before, 0, None)
+        tokens = np.minimum(self.tokens, left)
+        content = np.where(tokens > 0, self.content, NONE)
+        return Prefixes(content=content, tokens=tokens, own_tokens=self.own_tokens)
+
+
+def draw_prefixes(
+    system: SystemPrompts | None,
+    documents: Documents | None,
+    n: int,
+    client: Int64 | None,
+    seed: int,
+    kind: str,
+) -> Prefixes:
+    """The prefixes of ``n`` sessions, or requests, of one kind, drawn from streams of its own.
+
+    Raises ScenarioError where prompts per client are wanted and there are no clients.
+    """
+    content, tokens = [], []
+    own_tokens = np.zeros(n, np.int64)
+    if system is not None:
+        if not system.per_client:
+            chosen = _zipf(system.count, system.zipf, stream(seed, f"system {kind}").random(n))
+        elif client is not None:
+            chosen = client
+        else:
+            raise ScenarioError("system prompts per client need arrivals with clients")
+        content.append(chosen[:, None])
+        tokens.append(np.full((n, 1), system.tokens))
+        own_tokens += system.then_unique_tokens
+    if documents is not None:
+        documents_content, documents_tokens = _documents(documents, n, seed, kind)
+        if documents.collection is None or (system is not None and system.then_unique_tokens):
+            own_tokens += documents_tokens.sum(axis=1)
+        else:
+            content.append(documents_content)
+            tokens.append(documents_tokens)
+    empty = np.empty((n, 0), np.int64)
+    return Prefixes(
+        content=np.concatenate([empty, *content], axis=1),
+        tokens=np.concatenate([empty, *tokens], axis=1),
+        own_tokens=own_tokens,
+    )
+
+
+def _documents(documents: Documents, n: int, seed: int, kind: str) -> tuple[Int64, Int64]:
+    """Content and tokens of each request's documents, ``[n, most]``."""
+    number = sample_counts(documents.per_request, stream(seed, f"documents {kind}").random(n))
+    number = np.minimum(number, MOST_DOCUMENTS)
+    number[stream(seed, f"documents or not {kind}").random(n) >= documents.probability] = 0
+    total = int(number.sum())
+    which = stream(seed, f"which documents {kind}").random(total)
+    if documents.collection is None:
+        chosen, length = np.arange(total), sample_tokens(documents.tokens, which)
+    else:
+        uniforms = stream(seed, f"document lengths {kind}").random(documents.collection)
+        chosen = _zipf(documents.collection, documents.zipf, which)
+        length = sample_tokens(documents.tokens, uniforms)[chosen]
+    most = int(number.max(initial=0))
+    is_there = np.arange(most) < number[:, None]
+    content = np.full((n, most), NONE)
+    tokens = np.zeros((n, most), np.int64)
+    content[is_there], tokens[is_there] = chosen, length
+    return content, tokens
+
+
+def _zipf(count: int, exponent: float, uniforms: Float) -> Int64:
+    """``[n]`` ranks from 0 at ``uniforms``."""
+    below = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
+    ranks: Int64 = np.searchsorted(below / below[-1], uniforms, side="right")
+    return np.minimum(ranks, count - 1)

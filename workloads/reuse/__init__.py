@@ -1,0 +1,1 @@
+"""What prefix caches of every size would hit, in one pass."""

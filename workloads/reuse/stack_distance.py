@@ -1,0 +1,103 @@
+"""Stack distances of prefix blocks: how large a cache must be to still hold each of them.
+
+The cache is one LRU over blocks, shared by all requests. A request looks up its leading blocks,
+then touches all its blocks, tail first, so that a block is younger than those that follow it; what
+was missing is there at once. The stack distance of a block is the number of distinct blocks
+touched since its last touch, itself counted: a cache of C blocks still holds it if the distance is
+at most C (Mattson et al., IBM Systems Journal 1970).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.request_table import Int64, PrefixChains
+from workloads.reuse.block_accesses import previous_accesses
+from workloads.reuse.dominance import sums_before_below
+
+NEVER = 1 << 62
+"""The distance of a block that nobody touched before."""
+
+
+def stack_distances(chains: PrefixChains, previous: Int64 | None = None) -> Int64:
+    """``[accesses]`` stack distance of each block when its request looks it up, or `NEVER`.
+
+    Requests arrive in the order of the chains. ``previous`` is `previous_accesses` of the chains,
+    where it is known. Exact for any ids, also where one does not always have the same parent.
+    Raises TraceError where a block stands twice in one chain.
+
+    Blocks that one request touches in a row, and a later one again, stay neighbours in the LRU, so
+    only the first of such a run is counted out: O(A + R log R) for A accesses in R runs.
+    """
+    if previous is None:
+        previous = previous_accesses(chains)
+    runs = _find_runs(chains, previous)
+    seen = runs.new_before + _old_turns_before(runs)
+    head_distance = np.where(runs.is_new, NEVER, seen - runs.last_turn)
+    distance = np.repeat(head_distance, runs.blocks)
+    # One block deeper in a run is one turn older, and nothing else stood between.
+    depth = np.arange(len(distance)) - np.repeat(runs.head, runs.blocks)
+    distance[distance < NEVER] += depth[distance < NEVER]
+    return distance
+
+
+class _Runs(NamedTuple):
+    """Blocks in a row of one request, all new or last touched in a row by one earlier request.
+
+    A turn is the place of a touch in the order of all touches: requests in their order, the blocks
+    of each tail first.
+    """
+
+    head: Int64
+    """The access of its first block."""
+    blocks: Int64
+    request: Int64
+    is_new: NDArray[np.bool_]
+    last_turn: Int64
+    """The latest turn of a block of the run before this request: that of its first block."""
+    new_before: Int64
+    """New blocks of all requests before the run's."""
+
+
+def _find_runs(chains: PrefixChains, previous: Int64) -> _Runs:
+    starts, ends = chains.offsets[:-1], chains.offsets[1:]
+    is_first_of_chain = np.zeros(len(previous) + 1, bool)
+    is_first_of_chain[starts] = True
+    is_head = is_first_of_chain[:-1].copy()
+    is_old = previous >= 0
+    goes_on = (previous[1:] == previous[:-1] + 1) & ~is_first_of_chain[previous[1:]]
+    # After a new block none goes on: access 0, which would follow -1, is a chain's first.
+    is_head[1:] |= np.where(is_old[1:], ~goes_on, is_old[:-1])
+
+    head = np.flatnonzero(is_head)
+    blocks = np.diff(np.append(head, len(previous)))
+    request = np.searchsorted(ends, head, side="right")
+    is_new = ~is_old[head]
+    last_request = np.searchsorted(ends, previous[head], side="right")
+    last_turn = starts[last_request] + ends[last_request] - 1 - previous[head]
+    new_by_run = np.append(0, np.cumsum(np.where(is_new, blocks, 0)))
+    new_before = new_by_run[np.searchsorted(request, request)]
+    return _Runs(head, blocks, request, is_new, last_turn, new_before)
+
+
+def _old_turns_before(runs: _Runs) -> Int64:
+    """For each run, how many touches of old blocks, by requests before the run's, count.
+
+    To count distinct blocks after turn p, count the touches since then whose block had its own turn
+    before at p or earlier. Touches up to p always do, so that counting from the start adds p + 1.
+    """
+    is_old = ~runs.is_new
+    last, request = runs.last_turn[is_old], runs.request[is_old]
+    first = last - runs.blocks[is_old] + 1
+    # Of an earlier run with turns first..last, clip(p + 1 - first, 0, last + 1 - first) count: a
+    # ramp that starts at first, less the ramp that starts at last + 1.
+    keys = np.stack((first, last + 1), axis=1).ravel()
+    signs = np.tile(np.array([1, -1]), len(first))
+    num_earlier = 2 * np.searchsorted(request, request)
+    count, total = sums_before_below(keys, np.stack((signs, signs * keys)), num_earlier, last + 1)
+    turns = np.zeros(len(is_old), np.int64)
+    turns[is_old] = count * (last + 1) - total
+    return turns
