@@ -25,7 +25,7 @@ from costmodels.work import EXCHANGES
 from scenarios.load import parse_scenario
 from scenarios.simulate import RunResult, simulate
 from sim.accounts import COMMUNICATION
-from sim.shape import SUMS, StepShape, causal_pairs
+from sim.shape import SUMS, ClippedSums, StepShape, causal_pairs
 
 EP = Layout(enable_expert_parallel=True)
 DEEPEP = replace(EP, all2all_backend="deepep_low_latency")
@@ -101,6 +101,20 @@ def test_a_run_is_its_steps(name: str, seqs: int, context: int, spare: int) -> N
         cost.price(StepShape(seqs, total + i * seqs, logits=seqs)).gpu_ns for i in range(20)
     ]
     assert run.shortest_ns == min(steps_ns)
+
+
+@pytest.mark.parametrize("layout", [replace(EP, data_parallel_size=3), LAYOUTS["pp2"]])
+def test_runs_of_windowed_models_are_their_steps(layout: Layout) -> None:
+    """Of 50 sequences 17 still grow into the window; dealt out, that is no whole number."""
+    cost = compiled("gpt-oss-20b", "h200", layout)
+
+    def step(number: int) -> StepShape:
+        window = ClippedSums(5000 + 17 * number, 17)
+        return StepShape(50, 40_000 + 50 * number, logits=50, clipped=tuple(window))
+
+    run = cost.price_decodes(step(0), 20)
+    steps_ns = [after - before for before, after in pairwise((0, *run.gpu_cumulative_ns))]
+    assert steps_ns == [cost.price(step(number)).gpu_ns for number in range(20)]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
