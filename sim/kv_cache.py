@@ -108,7 +108,7 @@ class KVCache:
             self._nodes.pin(node_id, depth)
             request.pinned.append((node_id, depth))
         self.free_blocks -= hit.evictable
-        request.num_blocks = hit.blocks
+        request.num_blocks = request.pinned_blocks = hit.blocks
         request.cached_tokens = request.num_computed_tokens = hit.blocks * self.block_size
 
     def extend(self, request: Request, num_computed_tokens: int) -> bool:
@@ -149,13 +149,13 @@ class KVCache:
             full = min(num_hashed_tokens // self.block_size, held)
             self._register(request, full, shared_only=False)
         # Blocks without a hash, and copies of what another request registered first, are empty.
-        freed = held - sum(depth for _, depth in request.pinned)
+        freed = held - request.pinned_blocks
         self._empty_blocks += freed
         for node_id, depth in reversed(request.pinned):
             freed += self._nodes.unpin(node_id, depth)
         self.free_blocks += freed
         request.pinned.clear()
-        request.num_blocks = 0
+        request.num_blocks = request.pinned_blocks = 0
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold a sequence of ``tokens`` tokens."""
@@ -190,12 +190,12 @@ class KVCache:
 
     def _register(self, request: Request, full: int, *, shared_only: bool) -> None:
         pinned = request.pinned
-        done = sum(depth for _, depth in pinned)
-        if full <= done:
+        if full <= request.pinned_blocks:
             return
-        position = max(len(pinned) - 1, 0)
-        before = sum(depth for _, depth in pinned[:position])
-        for node_id, size in self._node_sizes(request)[position:]:
+        nodes, start = self._node_sizes(request), max(len(pinned) - 1, 0)
+        before = request.pinned_blocks - (pinned[-1][1] if pinned else 0)
+        for position in range(start, len(nodes)):
+            node_id, size = nodes[position]
             depth = min(size, full - before)
             if depth <= 0 or (node_id < 0 and shared_only):
                 break
@@ -204,6 +204,6 @@ class KVCache:
                 break  # someone else computed these blocks too; ours stay private
             pinned[position : position + 1] = [(node_id, depth)]
             before += depth
-            position += 1
+            request.pinned_blocks = before
             if depth < size:
                 break

@@ -52,6 +52,8 @@ class Request:
     """(cache node, its blocks) of the request's content, found at its first lookup."""
     pinned: list[tuple[int, int]] = field(default_factory=list)
     """Cache nodes it pins, and how many of each node's leading blocks (`sim.kv_cache`)."""
+    pinned_blocks: int = 0
+    """How many blocks that is in all."""
 
     @property
     def num_uncomputed_tokens(self) -> int:
