@@ -21,7 +21,7 @@ LIVE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",
     "hardware": {"gpu": "H200"},
     "engine": {"profile": "vllm-0.25", "tensor_parallel_size": 1},
-    "kv": {"gpu_memory_utilization": 0.9, "enable_prefix_caching": True},
+    "kv": {"gpu_memory_utilization": 0.92, "enable_prefix_caching": True},
     "pool": {"replicas": 1, "router": "round_robin"},
     "workload": {"preset": "azure-conv", "rate_per_s": 8, "num_requests": 5000},
     "slo": {"ttft_s": 0.5, "tpot_s": 0.05},

@@ -111,7 +111,7 @@ class KvOptions(Section):
     )
     block_size: Tokens = Field(16, description="tokens a block")
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
-        0.9, description="share of device memory for weights, activations and KV cache"
+        0.92, description="share of device memory for weights, activations and KV cache"
     )
     num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
         None, description="override the number of blocks the memory plan gives"

@@ -29,7 +29,7 @@ from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
 
 _DEFAULT_PROFILE = "vllm-0.25"
-_DEFAULT_UTILIZATION = 0.9
+_DEFAULT_UTILIZATION = 0.92
 
 
 @dataclass(frozen=True, kw_only=True)
