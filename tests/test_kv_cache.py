@@ -50,7 +50,14 @@ def small_cache(chains: list[list[int]], tokens: list[int], blocks: int, ids: in
     return KVCache(blocks + 1, 4, chains=chains_of(chains, tokens, ids))
 
 
-@pytest.mark.parametrize(("capacity", "hit_rate"), MOONCAKE_LRU.items())
+@pytest.mark.parametrize(
+    ("capacity", "hit_rate"),
+    [
+        # All columns at once, from stack distances: tests/test_stack_distance.py.
+        pytest.param(*column, marks=() if column[0] in (500, 10_000) else pytest.mark.slow)
+        for column in MOONCAKE_LRU.items()
+    ],
+)
 def test_lru_table_of_the_mooncake_conversation_trace(capacity: int, hit_rate: float) -> None:
     """Rule: every block touched, tail first; inserted at arrival; the last partial one counts."""
     trace = SHARED / "data" / "traces" / "mooncake_conversation.jsonl.gz"
