@@ -8,29 +8,43 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.app import check_format, open_in_browser
+from scenarios.cli.options import (
+    Gpu,
+    InputTokens,
+    Jobs,
+    Model,
+    OpenPage,
+    OutputFormat,
+    OutputTokens,
+    Override,
+    Preset,
+    Replicas,
+    ScenarioFile,
+    Seed,
+    SloE2e,
+    SloTpot,
+    SloTtft,
+    TensorParallel,
+    TraceFile,
+    check_open,
+)
 
 
 def capacity(
-    scenario: Annotated[
-        Path | None, typer.Argument(help="Scenario YAML; or describe it with the options below.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model id (see `list models`) or a config.json.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel size.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas behind the router.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Trace file to replay.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Workload preset.")] = None,
-    input_tokens: Annotated[int | None, typer.Option(help="Prompt length.")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Output length.")] = None,
-    slo_ttft: Annotated[float | None, typer.Option(help="TTFT target, s.")] = None,
-    slo_tpot: Annotated[float | None, typer.Option(help="TPOT target, s.")] = None,
-    slo_e2e: Annotated[float | None, typer.Option(help="E2E target, s.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the first replication.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field: section.key=value.")
-    ] = None,
+    scenario: ScenarioFile = None,
+    model: Model = None,
+    gpu: Gpu = None,
+    tp: TensorParallel = None,
+    replicas: Replicas = None,
+    trace: TraceFile = None,
+    preset: Preset = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    slo_ttft: SloTtft = None,
+    slo_tpot: SloTpot = None,
+    slo_e2e: SloE2e = None,
+    seed: Seed = None,
+    override: Override = None,
     attainment: Annotated[
         float, typer.Option(help="Share of requests that must meet the SLO.")
     ] = 0.99,
@@ -64,14 +78,12 @@ def capacity(
     model_error: Annotated[
         bool, typer.Option(help="Also say how far off it is if the model is.")
     ] = True,
-    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one a core.")] = None,
+    jobs: Jobs = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: capacity.json and an HTML page.")
     ] = None,
-    open_page: Annotated[
-        bool, typer.Option("--open", help="Show the page in a browser; needs --out.")
-    ] = False,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    open_page: OpenPage = False,
+    output_format: OutputFormat = "text",
 ) -> None:
     """Find the highest arrival rate, or the most users, that keeps an SLO, and what binds there.
 
@@ -82,8 +94,7 @@ def capacity(
     from scenarios.flags import scenario_from_flags
 
     check_format(output_format)
-    if open_page and out is None:
-        raise typer.BadParameter("there is no page to open without --out", param_hint="--open")
+    check_open(open_page, out)
     if check and for_rate is None:
         raise typer.BadParameter("needs --for-rate, the load to simulate", param_hint="--check")
     chosen = scenario_from_flags(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.app import EXIT_BEYOND_TOLERANCE, check_format
+from scenarios.cli.options import OutputFormat
 
 
 def validate(
@@ -28,7 +29,7 @@ def validate(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: accuracy.json and an HTML page.")
     ] = None,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: OutputFormat = "text",
 ) -> None:
     """Predict what was measured on a real engine, and print the errors."""
     from scenarios.validation.command import run_validate
@@ -66,7 +67,7 @@ def compare(
     run_name: Annotated[
         str | None, typer.Option("--run", help="Which run, where there are several.")
     ] = None,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: OutputFormat = "text",
 ) -> None:
     """Compare a simulation with the results of a real load test, and print the errors.
 

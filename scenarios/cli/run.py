@@ -8,47 +8,58 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.app import EXIT_SLO_MISSED, check_format, open_in_browser
+from scenarios.cli.options import (
+    Concurrency,
+    Gpu,
+    InputTokens,
+    Model,
+    NumRequests,
+    OpenPage,
+    OutputFormat,
+    OutputTokens,
+    Override,
+    Preset,
+    Rate,
+    Replicas,
+    ScenarioFile,
+    Seed,
+    SloE2e,
+    SloTpot,
+    SloTtft,
+    TensorParallel,
+    TraceFile,
+    Users,
+    check_open,
+)
 
 
 def simulate(
-    scenario: Annotated[
-        Path | None, typer.Argument(help="Scenario YAML; or describe it with the options below.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model id (see `list models`) or a config.json.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel size.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas behind the router.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Trace file to replay.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Workload preset.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(help="Closed loop: most requests in flight.")
-    ] = None,
-    users: Annotated[
-        int | None, typer.Option(help="Closed loop: users, each with one request at a time.")
-    ] = None,
-    input_tokens: Annotated[int | None, typer.Option(help="Prompt length.")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Output length.")] = None,
-    num_requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
-    slo_ttft: Annotated[float | None, typer.Option(help="TTFT target, s.")] = None,
-    slo_tpot: Annotated[float | None, typer.Option(help="TPOT target, s.")] = None,
-    slo_e2e: Annotated[float | None, typer.Option(help="E2E target, s.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field: section.key=value.")
-    ] = None,
+    scenario: ScenarioFile = None,
+    model: Model = None,
+    gpu: Gpu = None,
+    tp: TensorParallel = None,
+    replicas: Replicas = None,
+    trace: TraceFile = None,
+    preset: Preset = None,
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    users: Users = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    num_requests: NumRequests = None,
+    slo_ttft: SloTtft = None,
+    slo_tpot: SloTpot = None,
+    slo_e2e: SloE2e = None,
+    seed: Seed = None,
+    override: Override = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the scenario these options make.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Result folder to write, with an HTML report.")
     ] = None,
-    open_page: Annotated[
-        bool, typer.Option("--open", help="Show the report in a browser; needs --out.")
-    ] = False,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    open_page: OpenPage = False,
+    output_format: OutputFormat = "text",
     require_attainment: Annotated[
         float | None,
         typer.Option(help=f"Exit with {EXIT_SLO_MISSED} if fewer requests are good."),
@@ -67,8 +78,7 @@ def simulate(
         raise typer.BadParameter(
             f"{require_attainment:g} is not a share from 0 to 1", param_hint="--require-attainment"
         )
-    if open_page and out is None:
-        raise typer.BadParameter("there is no report to open without --out", param_hint="--open")
+    check_open(open_page, out)
     chosen = scenario_from_flags(
         scenario,
         {

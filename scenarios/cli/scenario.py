@@ -7,22 +7,25 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str | None, typer.Option(help="Model id (see `list models`) or a config.json.")]
-Gpu = Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")]
-TensorParallel = Annotated[int | None, typer.Option(help="Tensor-parallel size.")]
-Replicas = Annotated[int | None, typer.Option(help="Replicas behind the router.")]
-Trace = Annotated[Path | None, typer.Option(help="Trace file to replay.")]
-Preset = Annotated[str | None, typer.Option(help="Workload preset.")]
-Rate = Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")]
-Concurrency = Annotated[int | None, typer.Option(help="Closed loop: most requests in flight.")]
-InputTokens = Annotated[int | None, typer.Option(help="Prompt length.")]
-OutputTokens = Annotated[int | None, typer.Option(help="Output length.")]
-NumRequests = Annotated[int | None, typer.Option(help="How many requests.")]
-SloTtft = Annotated[float | None, typer.Option(help="TTFT target, s.")]
-SloTpot = Annotated[float | None, typer.Option(help="TPOT target, s.")]
-SloE2e = Annotated[float | None, typer.Option(help="E2E target, s.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
-Override = Annotated[list[str] | None, typer.Option("--set", help="Any field: section.key=value.")]
+from scenarios.cli.options import (
+    Concurrency,
+    Gpu,
+    InputTokens,
+    Model,
+    NumRequests,
+    OutputTokens,
+    Override,
+    Preset,
+    Rate,
+    Replicas,
+    Seed,
+    SloE2e,
+    SloTpot,
+    SloTtft,
+    TensorParallel,
+    TraceFile,
+)
+
 Command = Annotated[
     list[str],
     typer.Argument(help="The command in quotes, or after `--`; `-` reads it from standard input."),
@@ -55,7 +58,7 @@ def init(
     gpu: Gpu = None,
     tp: TensorParallel = None,
     replicas: Replicas = None,
-    trace: Trace = None,
+    trace: TraceFile = None,
     preset: Preset = None,
     rate: Rate = None,
     concurrency: Concurrency = None,
@@ -89,7 +92,7 @@ def from_vllm(
     command: Command,
     model: Model = None,
     gpu: Gpu = None,
-    trace: Trace = None,
+    trace: TraceFile = None,
     preset: Preset = None,
     rate: Rate = None,
     concurrency: Concurrency = None,
@@ -123,7 +126,7 @@ def from_sglang(
     command: Command,
     model: Model = None,
     gpu: Gpu = None,
-    trace: Trace = None,
+    trace: TraceFile = None,
     preset: Preset = None,
     rate: Rate = None,
     concurrency: Concurrency = None,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.app import check_format
+from scenarios.cli.options import OutputFormat
 
 trace_app = typer.Typer(
     help="Look into recorded workloads.", no_args_is_help=True, rich_markup_mode=None
@@ -57,7 +58,7 @@ def inspect_trace(
         Path | None, typer.Option(help="HTML page to write: a file, or a folder for trace.html.")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    output_format: OutputFormat = "text",
 ) -> None:
     """Describe a trace: arrivals, lengths, sessions, and what a prefix cache finds in it."""
     from scenarios.inspect.command import run_inspect

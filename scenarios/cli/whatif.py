@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.app import check_format, open_in_browser
+from scenarios.cli.options import Jobs, OpenPage, OutputFormat, check_open
 
 
 def whatif(
@@ -46,14 +47,12 @@ def whatif(
             "saturation_per_gpu. Default: by the scenario."
         ),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one a core.")] = None,
+    jobs: Jobs = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: whatif.json, scenarios, an HTML page.")
     ] = None,
-    open_page: Annotated[
-        bool, typer.Option("--open", help="Show the page in a browser; needs --out.")
-    ] = False,
-    output_format: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    open_page: OpenPage = False,
+    output_format: OutputFormat = "text",
 ) -> None:
     """Compare changes to a scenario: each alone and all together, on the same requests.
 
@@ -65,8 +64,7 @@ def whatif(
     from scenarios.whatif.command import run_whatif
 
     check_format(output_format)
-    if open_page and out is None:
-        raise typer.BadParameter("there is no page to open without --out", param_hint="--open")
+    check_open(open_page, out)
     page = run_whatif(
         scenario,
         sets=change or [],

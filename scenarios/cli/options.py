@@ -1,0 +1,46 @@
+"""Options that several commands have, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ScenarioFile = Annotated[
+    Path | None, typer.Argument(help="Scenario YAML; or describe it with the options below.")
+]
+Model = Annotated[str | None, typer.Option(help="Model id (see `list models`) or a config.json.")]
+Gpu = Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")]
+TensorParallel = Annotated[int | None, typer.Option(help="Tensor-parallel size.")]
+Replicas = Annotated[int | None, typer.Option(help="Replicas behind the router.")]
+TraceFile = Annotated[Path | None, typer.Option(help="Trace file to replay.")]
+Preset = Annotated[str | None, typer.Option(help="Workload preset.")]
+Rate = Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")]
+Concurrency = Annotated[int | None, typer.Option(help="Closed loop: most requests in flight.")]
+InputTokens = Annotated[int | None, typer.Option(help="Prompt length.")]
+OutputTokens = Annotated[int | None, typer.Option(help="Output length.")]
+NumRequests = Annotated[int | None, typer.Option(help="How many requests.")]
+SloTtft = Annotated[float | None, typer.Option(help="TTFT target, s.")]
+SloTpot = Annotated[float | None, typer.Option(help="TPOT target, s.")]
+SloE2e = Annotated[float | None, typer.Option(help="E2E target, s.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Override = Annotated[list[str] | None, typer.Option("--set", help="Any field: section.key=value.")]
+Quantization = Annotated[
+    str | None, typer.Option(help="Format of the layers' matrices: fp8, int4_g128, nvfp4 ...")
+]
+KvDtype = Annotated[
+    str | None, typer.Option("--kv-dtype", help="Format of the KV cache: fp8, kv_int4 ...")
+]
+Users = Annotated[
+    int | None, typer.Option(help="Closed loop: users, each with one request at a time.")
+]
+Jobs = Annotated[int | None, typer.Option(help="Processes. Default: one a core.")]
+OpenPage = Annotated[bool, typer.Option("--open", help="Show the page in a browser; needs --out.")]
+OutputFormat = Annotated[str, typer.Option("--format", help="text or json.")]
+
+
+def check_open(open_page: bool, out: Path | None) -> None:
+    """Raise BadParameter for ``--open`` where no page is written."""
+    if open_page and out is None:
+        raise typer.BadParameter("there is no page to open without --out", param_hint="--open")
