@@ -25,6 +25,8 @@ CONFIG_OF = {
     "meta-llama/Llama-3.1-70B": "meta-llama/Meta-Llama-3.1-70B",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-8B",
 }
+STORED_IN_4_BITS = ("moonshotai/Kimi-K2.5", "openai/gpt-oss-120b")
+"""Their config.json says how their experts are stored; the others' 4-bit files are not named."""
 REQUESTS_PER_SLOT = 10
 """Both clients send 10 requests for each concurrent one, all counted; warm-up is apart."""
 INFERENCE_X = (0.8, 1.0)
@@ -46,7 +48,7 @@ def refusal(point: SiliconPoint) -> str:
     """Why a point cannot be put as a scenario; empty if it can."""
     if point.backend != "vllm":
         return f"the engine is {point.backend}"
-    if point.precision not in ("bf16", "fp8"):
+    if point.precision not in ("bf16", "fp8") and point.model not in STORED_IN_4_BITS:
         return f"{point.precision} weights"
     if point.pp > 1:
         return "pipeline parallelism"
