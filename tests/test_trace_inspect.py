@@ -23,6 +23,7 @@ from reports.trace.words import span, tokens
 from scenarios.cli import app
 from scenarios.inspect.command import read
 from scenarios.inspect.facts import trace_facts
+from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable, request_table
 from tests.helpers import SHARED, chains_of
 from workloads.readers.recording import Clock, Recording
@@ -362,7 +363,7 @@ def test_public_traces_in_words(name: str, words: str) -> None:
 def test_sessions_without_a_common_clock_need_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Recording(table=conversations(), clock="session")
     monkeypatch.setattr("workloads.readers.detect.read_recording", lambda *a, **k: own)
-    placed = read(Path("x"), sessions_per_h=600, duration_s=1800, seed=1)
+    placed = read(Path("x"), trace_format="agentic", sessions_per_h=600, duration_s=1800, seed=1)
     facts = trace_facts(placed, file="x")
     assert facts["lru"] is not None
     assert facts["arrivals"]["span_s"] < 1800
@@ -380,3 +381,17 @@ def test_inspecting_is_fast(name: str, limit_s: float, tmp_path: Path) -> None:
     started_s = process_time()
     run(path, "--out", tmp_path)
     assert process_time() - started_s < limit_s
+
+
+def test_client_rates_are_drawn_before_they_are_described() -> None:
+    rates = SHARED / "data" / "traces" / "servegen_rates.csv.gz"
+    if not rates.exists():
+        pytest.skip("ServeGen's client rates (shared/data/traces) are not here")
+    recording = read(rates, subset="deepseek-r1", window_s=(0.0, 1200.0))
+    facts = trace_facts(recording, file=rates.name)
+    assert facts["arrivals"]["requests_per_s"] == pytest.approx(16, rel=0.5)
+    with pytest.raises(TraceError, match="--subset"):
+        read(rates)
+    azure = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
+    with pytest.raises(ScenarioError, match="has no parts to choose"):
+        read(azure, subset="m-large")

@@ -26,6 +26,9 @@ def inspect_trace(
     trace_format: Annotated[
         str | None, typer.Option(help="Its format. Default: recognised from the content.")
     ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Which service's clients, where a file holds several.")
+    ] = None,
     block_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens a prefix id stands for. Default: the format's."),
@@ -67,6 +70,7 @@ def inspect_trace(
     run_inspect(
         file,
         trace_format=trace_format,
+        subset=subset,
         block_tokens=block_tokens,
         skip_bad_rows=skip_bad_rows,
         spread_ticks=spread_ticks,

@@ -10,11 +10,15 @@ from scenarios.inspect.facts import Facts, trace_facts
 from sim.errors import ScenarioError
 from workloads.readers.recording import Recording
 
+_DRAWN_S = 3600.0
+"""Of client rates, unless a window is given: some services have over a thousand requests/s."""
+
 
 def run_inspect(
     path: Path,
     *,
     trace_format: str | None,
+    subset: str | None,
     block_tokens: int | None,
     skip_bad_rows: bool,
     spread_ticks: bool,
@@ -36,6 +40,7 @@ def run_inspect(
     recording = read(
         path,
         trace_format=trace_format,
+        subset=subset,
         block_tokens=block_tokens,
         skip_bad_rows=skip_bad_rows,
         spread_ticks=spread_ticks,
@@ -69,6 +74,7 @@ def read(
     path: Path,
     *,
     trace_format: str | None = None,
+    subset: str | None = None,
     block_tokens: int | None = None,
     skip_bad_rows: bool = False,
     spread_ticks: bool = True,
@@ -79,8 +85,13 @@ def read(
 ) -> Recording:
     """The recording as a scenario's ``workload.trace`` would read it; see its options there."""
     from workloads import transform
-    from workloads.readers.detect import read_recording
+    from workloads.readers.detect import detect_format, read_recording
 
+    name = trace_format or detect_format(path)
+    if name == "servegen":
+        return _drawn(path, subset, window_s, seed, skip_bad_rows=skip_bad_rows)
+    if subset is not None:
+        raise ScenarioError(f"--subset: a {name} trace has no parts to choose")
     recording = read_recording(
         path,
         format=trace_format,
@@ -103,6 +114,23 @@ def read(
         table = transform.window(recording.table, *window_s)
         recording = replace(recording, table=table)
     return recording
+
+
+def _drawn(
+    path: Path,
+    subset: str | None,
+    window_s: tuple[float, float] | None,
+    seed: int,
+    *,
+    skip_bad_rows: bool,
+) -> Recording:
+    """Requests drawn from recorded client rates: of the first hour, unless a window says."""
+    from workloads.readers.servegen_files import read_client_rates
+    from workloads.servegen import draw_requests
+
+    rates = read_client_rates(path, subset, skip_bad_rows=skip_bad_rows)
+    window_s = window_s or (0.0, min(rates.duration_s, _DRAWN_S))
+    return Recording(table=draw_requests(rates, window_s=window_s, seed=seed))
 
 
 def _check_block_tokens(recording: Recording, asked: int | None) -> None:
