@@ -92,7 +92,8 @@ def read_client_rates(
         raise TraceError(f"{path}: no rates; expected rows of {','.join(COLUMNS)}")
     if subset is None and len(known) > 1:
         raise TraceError(
-            f"{path}: holds the clients of {', '.join(known)}; choose one by workload.trace.subset (trace inspect: --subset)"
+            f"{path}: holds the clients of {', '.join(known)}; choose one by "
+            "workload.trace.subset (trace inspect: --subset)"
         )
     chosen = known[0] if subset is None else subset
     if chosen not in known:
