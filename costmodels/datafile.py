@@ -1,8 +1,9 @@
-"""Reads the package's YAML data files and finds a row by name, with near matches on a miss."""
+"""Reads the package's YAML data files, and JSON files of others; finds a row by name."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -39,3 +40,16 @@ def find_name(kind: str, name: str, names: Mapping[str, str]) -> str:
     else:
         hint = "known: " + ", ".join(sorted(set(folded.values())))
     raise ScenarioError(f"unknown {kind} {name!r}; {hint}")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `ScenarioError` for a file that holds none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise ScenarioError(f"{path}: not a JSON file ({error})") from None
+    if not isinstance(content, dict):
+        raise ScenarioError(f"{path}: holds a {type(content).__name__}; expected an object")
+    return content

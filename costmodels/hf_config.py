@@ -7,11 +7,11 @@ look like an answer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodels.datafile import read_json_object
 from costmodels.families.table import FAMILIES
 from costmodels.hf_fields import Fields
 from costmodels.model_spec import ModelSpec
@@ -49,25 +49,13 @@ def read_hf_config(
     if isinstance(config, str | Path):
         path = Path(config)
         path = path / "config.json" if path.is_dir() else path
-        values, where = _with_modelopt(_read_json(path), path), str(path)
+        values, where = _with_modelopt(read_json_object(path), path), str(path)
         name = name or path.parent.name or path.stem
         source = source or f"config file {path.name}"
     else:
         values, where = config, f"config of {name or 'the model'}"
     fields = Fields(_completed(_text_part(values, where), values), where)
     return _build(fields, name or str(values.get("_name_or_path") or "model"), confidence, source)
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise ScenarioError(f"{path}: not a JSON file ({error})") from None
-    if not isinstance(content, dict):
-        raise ScenarioError(f"{path}: a config.json holds an object, not {type(content).__name__}")
-    return content
 
 
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -98,7 +86,7 @@ def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     beside = path.with_name("hf_quant_config.json")
     if "quantization_config" in values or not beside.is_file():
         return values
-    part = Fields(_read_json(beside), str(beside)).part("quantization")
+    part = Fields(read_json_object(beside), str(beside)).part("quantization")
     return {**values, "quantization_config": {"quant_method": "modelopt", **part.values}}
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Any
 
+from costmodels.datafile import read_json_object
 from sim.errors import ScenarioError
 
 _INDEX = "model.safetensors.index.json"
@@ -45,7 +45,7 @@ def checkpoint_bytes(folder: str | Path) -> dict[str, int]:
 
 def index_bytes(path: str | Path) -> int:
     """``total_size`` of an index file: enough where the shards are not at hand."""
-    metadata = _index(Path(path)).get("metadata")
+    metadata = read_json_object(Path(path)).get("metadata")
     size = metadata.get("total_size") if isinstance(metadata, dict) else None
     if not isinstance(size, int | float) or size <= 0:
         raise ScenarioError(f"{path}: metadata.total_size is missing; a number of bytes is needed")
@@ -78,19 +78,7 @@ def shard_bytes(path: str | Path) -> dict[str, int]:
 
 
 def _indexed(path: Path) -> list[str]:
-    files = _index(path).get("weight_map")
+    files = read_json_object(path).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ScenarioError(f"{path}: weight_map is missing")
     return sorted({str(name) for name in files.values()})
-
-
-def _index(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise ScenarioError(f"{path}: not a JSON file ({error})") from None
-    if not isinstance(content, dict):
-        raise ScenarioError(f"{path}: an index holds an object")
-    return content
