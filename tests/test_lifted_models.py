@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.models import model_names
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate
 from scenarios.workload import build_table
 from sim.cluster import run_cluster
+from sim.errors import ScenarioError
 from sim.shape import shape_columns
 from tests.test_conservation import audited, check_run_to_the_end
 from tests.test_jumping import outcome
@@ -111,3 +113,25 @@ def test_overload_meets_the_estimate() -> None:
         measured = result.figure("request_throughput", "value")
         print(f"\n{model}: {estimate:.2f} estimated, {measured:.2f} requests/s simulated")
         assert measured == pytest.approx(estimate, rel=0.25)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_that_is_listed_can_be_simulated(name: str) -> None:
+    """On as few of the largest GPUs as hold it."""
+    lengths = {"input_tokens": {"fixed": 500}, "output_tokens": {"fixed": 20}}
+    content = {
+        "model": name,
+        "hardware": {"gpu": "B300"},
+        "workload": {"generator": lengths, "rate_per_s": 2, "num_requests": 10},
+        "bands": False,
+    }
+    for ranks in (1, 2, 4, 8, 16):
+        engine = {"engine": {"tensor_parallel_size": ranks}}
+        try:
+            result = simulate(parse_scenario(content | engine))
+        except ScenarioError as error:
+            refused = str(error)
+            continue
+        assert result.summary["requests"]["finished"] == 10
+        return
+    pytest.fail(refused)
