@@ -174,7 +174,8 @@ def workspace_entries(
     """Peak of the engine's start-up run beyond the weights, and what the runtime holds.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
-    peaks do not overlap, so the larger one counts.
+    peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
+    every expert chosen.
     """
     model = rank.local
     hidden = model.hidden_size

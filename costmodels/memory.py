@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from costmodels.device_memory import workspace_entries
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
@@ -126,24 +127,5 @@ def plan_memory(
 def _workspace_bytes(
     rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
 ) -> int:
-    """Peak of the engine's start-up profile run beyond the weights, plus what the runtime holds.
-
-    The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
-    peaks do not overlap. Experts need their inputs and outputs once for every expert chosen.
-    """
-    model = rank.local
-    hidden = model.hidden_size
-    widest = max(
-        *(mixer.row_elements(hidden) for mixer, _ in model.mixers),
-        *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
-    )
-    # Residual, norm output and layer output live beside the widest operator.
-    row_elements = 3 * hidden + widest
-    activation_bytes = max_num_batched_tokens * row_elements * model.dtype_bytes
-    bytes_per_logit = (
-        profile.moe_sampler_bytes_per_logit
-        if model.num_moe_layers
-        else profile.dense_sampler_bytes_per_logit
-    )
-    sampler_bytes = max_num_seqs * rank.model.vocab_size * bytes_per_logit
-    return profile.runtime_bytes + max(activation_bytes, sampler_bytes)
+    entries = workspace_entries(rank, profile, max_num_batched_tokens, max_num_seqs)
+    return sum(entry.num_bytes for entry in entries)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.app import check_format
+from scenarios.cli.app import check_format, open_in_browser
 from scenarios.cli.options import OutputFormat
 
 trace_app = typer.Typer(
@@ -67,7 +67,7 @@ def inspect_trace(
     from scenarios.inspect.command import run_inspect
 
     check_format(output_format)
-    run_inspect(
+    page = run_inspect(
         file,
         trace_format=trace_format,
         subset=subset,
@@ -81,6 +81,8 @@ def inspect_trace(
         warmup_s=warmup,
         model=model,
         out=out,
-        open_page=open_page,
+        page_wanted=open_page,
         as_json=output_format == "json",
     )
+    if open_page and page is not None:
+        open_in_browser(page)

@@ -29,10 +29,10 @@ def run_inspect(
     warmup_s: float,
     model: str | None,
     out: Path | None,
-    open_page: bool,
+    page_wanted: bool,
     as_json: bool,
-) -> None:
-    """Describe a trace, print what was found, write and open the page where that is asked for.
+) -> Path | None:
+    """Describe a trace, print what was found; returns the page where one is written.
 
     Raises TraceError for a file that cannot be read or holds no request, ScenarioError for options
     that do not fit it.
@@ -52,7 +52,7 @@ def run_inspect(
     kv_cache = None if model is None else _kv_cache(model)
     facts = trace_facts(recording, file=path.name, kv_cache=kv_cache, warmup_s=warmup_s)
     page = None
-    if out is not None or open_page:  # before printing: a reader that goes (``| head``) ends it
+    if out is not None or page_wanted:  # before printing: a reader that goes (``| head``) ends it
         from reports.trace.page import write_trace_page
 
         page = write_trace_page(facts, out or Path(f"{path.name.partition('.')[0]}.html"))
@@ -64,10 +64,7 @@ def run_inspect(
         print_trace(facts)
         if page is not None:
             print(f"page in {page}")
-    if open_page and page is not None:
-        import webbrowser
-
-        webbrowser.open(page.resolve().as_uri())
+    return page
 
 
 def read(
