@@ -1,0 +1,1 @@
+"""The device part of calibration: standard library, numpy, torch and triton only."""
