@@ -173,7 +173,7 @@ class Network:
                 flow: min([flow.pace, *(shares[name] for name in flow.path)]) for flow in open_flows
             }
             level = min(limits.values())
-            for flow in [f for f, at in limits.items() if at <= level * (1 + _PATIENCE)]:
+            for flow in [f for f, limit in limits.items() if limit <= level * (1 + _PATIENCE)]:
                 rates[flow] = level if level < math.inf else flow._left + 1.0
                 del open_flows[flow]
                 for name in flow.path:
@@ -192,14 +192,15 @@ class Network:
             self._alarm[1].callbacks.clear()
             self._alarm = None
         if when_ns is not None:
-            event = self._env.timeout(when_ns - int(self._env.now))
-            event.callbacks.append(self._wake)
-            self._alarm = when_ns, event
+            alarm = self._env.timeout(when_ns - int(self._env.now))
+            alarm.callbacks.append(self._wake)
+            self._alarm = when_ns, alarm
 
     def _wake(self, _: simpy.Event) -> None:
         self._alarm = None
         now_ns = int(self._env.now)
-        calls, neighbours = [], {}
+        calls: list[Callable[[], None]] = []
+        neighbours: dict[Flow, None] = {}
         while self._ends and self._ends[0][0] <= now_ns:
             _, _, version, flow = heappop(self._ends)
             if flow.on_done is not None and version == flow._version:

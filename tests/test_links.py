@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -20,16 +21,23 @@ def ended(env: simpy.Environment, times: dict[int, int], index: int) -> None:
     times[index] = int(env.now)
 
 
+def at(env: simpy.Environment, when_ns: int, call: Callable[[], object]) -> None:
+    """Call at a time."""
+
+    def called(_: simpy.Event) -> None:
+        call()
+
+    env.timeout(when_ns).callbacks.append(called)
+
+
 def run_link(sizes: list[int], starts_ns: list[int], *, latency_ns: int = 0) -> dict[int, int]:
     """When each transfer over a link of 1 byte a ns ends."""
     env = simpy.Environment()
     link = Link(env, GB, latency_ns)
     times: dict[int, int] = {}
     for index, (size, start_ns) in enumerate(zip(sizes, starts_ns, strict=True)):
-        event = env.timeout(start_ns)
-        event.callbacks.append(
-            lambda _, i=index, s=size: link.start(s, partial(ended, env, times, i))
-        )
+        done = partial(ended, env, times, index)
+        at(env, start_ns, partial(link.start, size, done))
     env.run()
     assert link.moved_bytes == sum(sizes)
     assert link.active == 0
@@ -81,7 +89,7 @@ def test_cancelled_bytes_are_those_that_moved() -> None:
     first = link.start(1000, partial(ended, env, times, 0))
     link.start(1000, partial(ended, env, times, 1))
     moved: list[int] = []
-    env.timeout(400).callbacks.append(lambda _: moved.append(link.cancel(first)))
+    at(env, 400, lambda: moved.append(link.cancel(first)))
     env.run()
     assert moved == [200]
     assert times == {1: 1200}
@@ -121,8 +129,8 @@ def test_a_cut_link_holds_its_flows_until_it_is_back() -> None:
     net = network(env, pipe=1)
     times: dict[int, int] = {}
     net.start(("pipe",), 1000, partial(ended, env, times, 0))
-    env.timeout(400).callbacks.append(lambda _: net.add_link("pipe", 0))
-    env.timeout(900).callbacks.append(lambda _: net.add_link("pipe", 2 * GB))
+    at(env, 400, lambda: net.add_link("pipe", 0))
+    at(env, 900, lambda: net.add_link("pipe", 2 * GB))
     env.run()
     assert times == {0: 1200}
     assert net.moved_bytes == {"pipe": 1000}
@@ -135,10 +143,8 @@ def test_a_network_of_one_link_is_a_link(transfers: list[tuple[int, int]]) -> No
     net = network(env, pipe=1)
     times: dict[int, int] = {}
     for index, (start_ns, size) in enumerate(transfers):
-        event = env.timeout(start_ns)
-        event.callbacks.append(
-            lambda _, i=index, s=size: net.start(("pipe",), s, partial(ended, env, times, i))
-        )
+        done = partial(ended, env, times, index)
+        at(env, start_ns, partial(net.start, ("pipe",), size, done))
     env.run()
     starts, sizes = zip(*transfers, strict=True)
     expected = run_link(list(sizes), list(starts))
