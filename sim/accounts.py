@@ -3,6 +3,7 @@
 ADMISSION_QUEUE = "admission_queue"
 SCHEDULING_WAIT = "scheduling_wait"
 CACHE_LOAD = "cache_load"
+KV_TRANSFER = "kv_transfer"
 PREFILL_COMPUTE = "prefill_compute"
 PREFILL_MEMORY = "prefill_memory"
 DECODE_WEIGHT_READS = "decode_weight_reads"
@@ -37,6 +38,7 @@ TIME_ACCOUNTS = (
     COMMUNICATION,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
+    KV_TRANSFER,
     PREEMPTION_RECOMPUTE,
     REMAINDER,
 )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import simpy
 
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
-from sim.errors import PolicyError
+from sim.errors import PolicyError, ScenarioError
+from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
+from sim.network import Network
 from sim.protocols import ReplicaLoad, Router, Scheduler, StepCost
-from sim.recorder import RequestLog
+from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 from sim.request_table import RequestTable
 from sim.step_log import StepLog
@@ -24,19 +27,49 @@ _PROGRESS_EVERY = 256
 _ROWS_A_BATCH = 8192
 _TURNAROUND_NS = 1  # a client that waited for an answer sends after that instant, not in it
 
+Role = Literal["mixed", "prefill", "decode"]
+"""What a pool's engines do with a request: all of it, its prompt, or what comes after."""
+
 _Row = tuple[int, int, int, int]  # arrival_ns, prompt_tokens, output_tokens, priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """Equal engines behind one router."""
+    """Equal engines."""
 
     engine: EngineConfig
     cost: StepCost
     make_scheduler: Callable[[], Scheduler]
     """A fresh scheduler for each engine."""
     make_router: Callable[[int], Router]
+    """Chooses among this many: all engines that take arrivals, or all that decode for others (the
+    first such pool's router)."""
     replicas: int = 1
+    name: str = ""
+    role: Role = "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Pools of engines. Replicas are numbered through, pool by pool."""
+
+    pools: tuple[PoolConfig, ...]
+    transfer: TransferConfig | None = None
+    """How KV moves between prefill and decode pools; None where there are none."""
+
+    def __post_init__(self) -> None:
+        roles = {pool.role for pool in self.pools}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise ScenarioError("prefill pools need a decode pool, decode pools a prefill pool")
+        if "prefill" in roles and ("mixed" in roles or self.transfer is None):
+            raise ScenarioError(
+                "a fleet is of mixed pools, or of prefill and decode pools with a KV transfer"
+            )
+
+    @property
+    def pool_of(self) -> list[PoolConfig]:
+        """Each replica's pool."""
+        return [pool for pool in self.pools for _ in range(pool.replicas)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +80,18 @@ class RunLog:
     requests: RequestLog
     steps: list[StepLog]
     """One a replica."""
-    pool: PoolConfig
+    fleet: Fleet
     end_ns: int
     """When the simulation stopped: the last event, or the horizon."""
     num_events: int
     """SimPy events processed."""
+    link_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes that crossed each link between engines."""
+
+    @property
+    def pool(self) -> PoolConfig:
+        """The first pool: the only one, or the one that takes the arrivals."""
+        return self.fleet.pools[0]
 
 
 class _CountingEnvironment(simpy.Environment):
@@ -153,54 +193,45 @@ def _next_turns(table: RequestTable) -> dict[int, list[tuple[int, int, int]]]:
 
 def run_cluster(
     table: RequestTable,
-    pool: PoolConfig,
+    fleet: Fleet | PoolConfig,
     *,
     until_ns: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RunLog:
-    """Simulate the table on the pool until everything has left, or until the horizon.
+    """Simulate the table on a fleet (or one pool) until all have left, or until the horizon.
 
     ``progress`` is called now and then with the number of requests sent. Raises PolicyError
-    where a policy breaks its contract and ScenarioError where the pool cannot be built.
+    where a policy breaks its contract and ScenarioError where a pool cannot be built.
     """
+    if isinstance(fleet, PoolConfig):
+        fleet = Fleet(pools=(fleet,))
     env = _CountingEnvironment(initial_time=0)
     log = RequestLog(len(table))
-    router = pool.make_router(pool.replicas)
     engines: list[Engine] = []
+    entry: list[Engine] = []
 
     def send(request: Request) -> None:
-        replica = router.choose(request)
-        if not 0 <= replica < len(engines):
-            raise PolicyError(f"the router chose replica {replica} of {len(engines)}")
-        engines[replica].submit(request)
-
-    def publish(replica: int, waiting: int, running: int) -> None:
-        router.publish(replica, ReplicaLoad(waiting, running))
+        choice = router.choose(request)
+        if not 0 <= choice < len(entry):
+            raise PolicyError(f"the router chose replica {choice} of {len(entry)}")
+        entry[choice].submit(request)
 
     source = _Source(env, table, send, progress)
-    for replica in range(pool.replicas):
-        scheduler = pool.make_scheduler()
-        order = getattr(scheduler, "waiting_order", None)
-        kv = KVCache(
-            pool.engine.num_gpu_blocks,
-            pool.engine.block_size,
-            prefix_caching=pool.engine.enable_prefix_caching,
-            chains=table.chains,
-            layout=pool.engine.kv_layout,
-        )
-        engine = Engine(
-            env,
-            pool.engine,
-            pool.cost,
-            scheduler,
-            kv,
-            log,
-            waiting=None if order is None else SortedQueue(order),
-            replica=replica,
-            on_leave=source.left,
-            on_load=publish if pool.replicas > 1 else None,
-        )
-        engines.append(engine)
+    for pool in fleet.pools:
+        if pool.role == "decode" and log.decode is None:
+            log.decode = DecodeLog(log)
+        of_engine = log.decode if pool.role == "decode" else log
+        assert of_engine is not None
+        for _ in range(pool.replicas):
+            engines.append(_engine(env, pool, table, of_engine, len(engines), source.left))
+    decoding: list[Engine] = []
+    for engine, pool in zip(engines, fleet.pool_of, strict=True):
+        (decoding if pool.role == "decode" else entry).append(engine)
+    router = _route(entry, fleet.pool_of[entry[0].replica])
+    network = Network(env)
+    if fleet.transfer is not None and log.decode is not None:
+        decode_router = _route(decoding, fleet.pool_of[decoding[0].replica])
+        Handovers(env, fleet.transfer, network, log.decode, decode_router, decoding).connect(entry)
     env.process(source.run())
     env.run(until=until_ns)
     for engine in engines:
@@ -211,7 +242,51 @@ def run_cluster(
         table=table,
         requests=log,
         steps=[engine.steps for engine in engines],
-        pool=pool,
+        fleet=fleet,
         end_ns=env.last_ns if until_ns is None else int(env.now),
         num_events=env.num_events,
+        link_bytes=network.moved_bytes,
     )
+
+
+def _engine(
+    env: simpy.Environment,
+    pool: PoolConfig,
+    table: RequestTable,
+    log: RequestLog | DecodeLog,
+    replica: int,
+    on_leave: Callable[[Request], None],
+) -> Engine:
+    scheduler = pool.make_scheduler()
+    order = getattr(scheduler, "waiting_order", None)
+    kv = KVCache(
+        pool.engine.num_gpu_blocks,
+        pool.engine.block_size,
+        prefix_caching=pool.engine.enable_prefix_caching,
+        chains=table.chains,
+        layout=pool.engine.kv_layout,
+    )
+    return Engine(
+        env,
+        pool.engine,
+        pool.cost,
+        scheduler,
+        kv,
+        log,
+        waiting=None if order is None else SortedQueue(order),
+        replica=replica,
+        on_leave=on_leave,
+    )
+
+
+def _route(engines: list[Engine], pool: PoolConfig) -> Router:
+    """A router over these engines, told of their loads where there is a choice."""
+    router = pool.make_router(len(engines))
+    if len(engines) > 1:
+        for position, engine in enumerate(engines):
+            engine.publish_to(partial(_publish, router, position))
+    return router
+
+
+def _publish(router: Router, position: int, waiting: int, running: int) -> None:
+    router.publish(position, ReplicaLoad(waiting, running))

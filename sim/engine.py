@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 
 import simpy
 
+from sim.arriving_kv import ArrivingKV
 from sim.batch import UNTIL_CHANGE, Plan
 from sim.clock import Alarm, to_s
 from sim.draws import uniform
@@ -21,8 +22,8 @@ from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import Scheduler, StepCost
-from sim.recorder import RequestLog
+from sim.protocols import HandOver, Scheduler, StepCost
+from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 from sim.shape import StepShape
 from sim.step_log import StepLog
@@ -44,15 +45,13 @@ class Engine:
         cost: StepCost,
         scheduler: Scheduler,
         kv: KVCache,
-        request_log: RequestLog,
+        request_log: RequestLog | DecodeLog,
         *,
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
-        on_load: Callable[[int, int, int], None] | None = None,
     ) -> None:
-        """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
-        (replica, waiting, running) whenever one of them has changed."""
+        """``on_leave`` is told of every request that finishes or is rejected."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
         self.steps = StepLog(config.clip_tokens)
         self.replica = replica
@@ -61,13 +60,16 @@ class Engine:
         self._scheduler = scheduler
         self._requests = request_log
         self._on_leave = on_leave
-        self._on_load = on_load
+        self._on_load: Callable[[int, int], None] | None = None
         self._shares_output = kv.shares_output
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
         self._in_flight: deque[InFlight] = deque()
         self._gpu_free_ns = 0
         self._heat = Heat(cost.throttle)
+        self._hand_over: HandOver | None = None
+        self._handed_over = 0
+        self._arriving: ArrivingKV | None = None
         self._idle: Alarm | None = None
         self._plan_stands = False
         self._jumping: Jump | None = None
@@ -78,19 +80,56 @@ class Engine:
         now_ns = self._now_ns
         self._requests.arrival_ns[request.index] = now_ns
         self._requests.replica[request.index] = self.replica
-        reason = self._refusal(request)
+        reason = self.refusal(request)
         if reason:
             request.status = Status.REJECTED
             self._requests.rejected(request, now_ns, reason)
             self._on_leave(request)
             return
         self._inbox.append(request)
+        if self._hand_over is not None:
+            self._hand_over.arrived(request, self)
         self._publish_load()
+        self._wake()
+
+    def publish_to(self, on_load: Callable[[int, int], None]) -> None:
+        """Tell of (requests waiting, running) whenever one of them has changed."""
+        self._on_load = on_load
+
+    def decode_elsewhere(self, hand_over: HandOver) -> None:
+        """Prefill only: what has its first token is handed over with its KV."""
+        self._hand_over = hand_over
+
+    def take_kv(self, hand_over: HandOver) -> None:
+        """Decode requests that were prefilled elsewhere (see `expect`)."""
+        self._arriving = ArrivingKV(self.view, hand_over.has_blocks)
+
+    def expect(self, request: Request) -> None:
+        """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
+        assert self._arriving is not None, "an engine that takes KV"
+        self._arriving.waiting.append(request)
+        self._publish_load()
+        self._wake()
+
+    def join(self, request: Request) -> None:
+        """All KV of an expected request is there."""
+        assert self._arriving is not None, "an engine that takes KV"
+        self._arriving.ready(request)
+        self._wake()
+
+    def let_go(self, request: Request) -> None:
+        """The KV of a request that was handed over is at its new place: free its blocks."""
+        self._handed_over -= 1
+        self.view.kv.release(request, request.num_computed_tokens, will_return=False)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Something changed from outside: look at it at the next plan from now on."""
         if self._idle is not None:
             self._idle.ring()
             self._idle = None
         elif self._jumping is not None:
-            self._jumping.cut(Alarm(self._env, self.replica), now_ns)
+            self._jumping.cut(Alarm(self._env, self.replica), self._now_ns)
 
     def run(self) -> Process:
         """The process: one round a scheduler call."""
@@ -111,10 +150,26 @@ class Engine:
     def _now_ns(self) -> int:
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
-    def _refusal(self, request: Request) -> str | None:
+    @property
+    def _is_drained(self) -> bool:
+        """Nothing launched has an output to be read."""
+        return all(batch.is_empty for batch in self._in_flight)
+
+    @property
+    def _any_waiting(self) -> bool:
+        arriving = self._arriving
+        return bool(self.view.waiting) or (arriving is not None and bool(arriving.waiting))
+
+    def refusal(self, request: Request) -> str | None:
+        """Why it can never be served here; None if it can."""
         tokens = request.prompt_tokens + request.output_tokens
         if tokens > self.view.config.max_model_len:
             return "longer than max_model_len"
+        if self._hand_over is not None:
+            reason = self._hand_over.refusal(request)
+            if reason:
+                return reason
+            tokens = request.prompt_tokens + 1
         if self.view.kv.blocks_for(tokens) > self.view.kv.usable_blocks:
             return "longer than the KV pool"
         return None
@@ -127,6 +182,10 @@ class Engine:
                 self._requests.seen_ns[request.index] = now_ns
                 self.view.waiting.add(request)
             self._inbox.clear()
+        if self._arriving:
+            for request in self._arriving.take_in():
+                self._requests.admitted(request, now_ns, self.steps.num_rows)
+                self._plan_stands = False
 
     def schedule(self) -> Plan:
         """One scheduler call, and a note of whom it admitted and preempted."""
@@ -177,7 +236,7 @@ class Engine:
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
-            or (self._in_flight and self._in_flight[0].finishing and self.view.waiting)
+            or (self._in_flight and self._in_flight[0].finishing and self._any_waiting)
             or (self._shares_output and self.view.waiting)
         ):
             return 1
@@ -192,6 +251,11 @@ class Engine:
         schedule_ns = self._cost.schedule_ns(len(view.running))
         shape = plan.shape
         if not shape.num_tokens:
+            if (self._handed_over or self._arriving) and not plan.preempted and self._is_drained:
+                self._in_flight.clear()  # KV on its way holds the blocks that are lacking
+                self._idle = Alarm(self._env, self.replica)
+                yield self._idle
+                return
             if not self._in_flight and not plan.preempted:
                 raise PolicyError(
                     f"at {to_s(now_ns):.6f} s the scheduler planned nothing although "
@@ -211,6 +275,9 @@ class Engine:
             state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
             self.commit(plan, batch)
+            if self._hand_over is not None:
+                for request, tokens in plan.prefills:
+                    self._hand_over.computed(request, tokens, end_ns - gpu_ns, end_ns)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
@@ -302,6 +369,11 @@ class Engine:
             if request.num_sampled_tokens == request.output_tokens:
                 request.status = Status.FINISHING
                 batch.finishing.append(request)
+            elif self._hand_over is not None:
+                request.status = Status.FINISHING
+                del view.running[request]
+                self._handed_over += 1
+                batch.finishing.append(request)
             else:
                 request.status = Status.DECODING
                 group.join(request)
@@ -331,6 +403,10 @@ class Engine:
     def finish(self, request: Request, row: int) -> None:
         """Its last token, planned in this row, has been read: free its blocks, let it go."""
         view = self.view
+        if self._hand_over is not None and request.num_sampled_tokens < request.output_tokens:
+            request.status = Status.TRANSFERRING
+            self._hand_over.prefilled(request, self)
+            return
         if request in view.running:  # not so if it was preempted with its last token in flight
             del view.running[request]
             view.kv.release(request, request.num_computed_tokens, will_return=False)
@@ -342,4 +418,8 @@ class Engine:
     def _publish_load(self) -> None:
         if self._on_load is not None:
             view = self.view
-            self._on_load(self.replica, len(view.waiting) + len(self._inbox), len(view.running))
+            waiting, running = len(view.waiting) + len(self._inbox), len(view.running)
+            if self._arriving is not None:
+                waiting += len(self._arriving.waiting)
+                running += self._arriving.in_place
+            self._on_load(waiting, running)

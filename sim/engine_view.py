@@ -88,6 +88,12 @@ class EngineView:
         request.status = Status.PREFILLING
         self.newly_admitted.append(request)
 
+    def joined(self, request: Request) -> None:
+        """A request whose prompt was computed elsewhere decodes from the next step on."""
+        self.running[request] = None
+        request.status = Status.DECODING
+        self.decode_group.join(request)
+
     def preempted(self, request: Request, *, extra_blocks: int) -> None:
         """Bookkeeping of `BatchBuilder.preempt`; ``extra_blocks`` were taken for this step."""
         finishing = request.status is Status.FINISHING

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sim.accounts import (
     ADMISSION_QUEUE,
     GPU_ACCOUNTS,
+    KV_TRANSFER,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
     PREEMPTION_RECOMPUTE,
@@ -27,6 +28,7 @@ from sim.accounts import (
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
+from sim.recorder import UNSET, DecodeLog
 from sim.request import Status
 from sim.shape import clip_columns, shape_columns
 from sim.step_log import StepLog
@@ -53,7 +55,9 @@ def time_books(log: RunLog) -> TimeBooks:
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
     replica = np.frombuffer(requests.replica, np.int16)
     recomputes = np.array(requests.recomputes, np.int64).reshape(-1, 3)
-    for index, steps in enumerate(log.steps):
+    decode = requests.decode
+    handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
+    for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
         chosen = np.flatnonzero(finished & (replica == index))
         if not len(chosen):
             continue
@@ -61,10 +65,58 @@ def time_books(log: RunLog) -> TimeBooks:
             name: np.frombuffer(getattr(requests, name), np.int64)[chosen]
             for name in ("arrival_ns", "seen_ns", "first_row", "first_token_row", "last_row")
         }
-        redone = recomputes[np.isin(recomputes[:, 0], chosen)]
-        redone[:, 0] = np.searchsorted(chosen, redone[:, 0])
-        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, redone, steps, log.pool.cost)
+        if handed_over is not None:  # here they end with their first token
+            rows["last_row"] = np.where(
+                handed_over[chosen], rows["first_token_row"], rows["last_row"]
+            )
+        redone = _of_these(recomputes, chosen)
+        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, redone, steps, pool.cost)
+    if decode is not None:
+        _post_second_residences(books.e2e_ns, log, decode, finished)
     return books
+
+
+def _of_these(intervals: Int64, chosen: Int64) -> Int64:
+    """Those of (request, start, stop) whose request is chosen, by its position there."""
+    found = intervals[np.isin(intervals[:, 0], chosen)]
+    found[:, 0] = np.searchsorted(chosen, found[:, 0])
+    return found
+
+
+def _post_second_residences(
+    e2e_ns: Int64, log: RunLog, decode: DecodeLog, finished: NDArray[np.bool_]
+) -> None:
+    """Add, to each request that was handed over, its time from the first token on."""
+    replica = np.frombuffer(decode.replica, np.int16)
+    joined = np.frombuffer(decode.first_row, np.int64) != UNSET
+    recomputes = np.array(decode.recomputes, np.int64).reshape(-1, 3)
+    first_token_ns = np.frombuffer(log.requests.first_token_ns, np.int64)
+    for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
+        chosen = np.flatnonzero(finished & joined & (replica == index))
+        if not len(chosen):
+            continue
+        first = np.frombuffer(decode.first_row, np.int64)[chosen]
+        last = np.frombuffer(log.requests.last_row, np.int64)[chosen]
+        posted = np.zeros((len(chosen), len(TIME_ACCOUNTS)), np.int64)
+        redone, start, stop = _of_these(recomputes, chosen).T
+        moved = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
+        lived = [
+            _Sum(posted, "decoding", first, last + 1),
+            _Sum(moved, "decoding", start, stop + 1),
+        ]
+        _gather(steps, pool.cost, lived)
+        np.subtract.at(posted, redone, moved)
+        np.add.at(posted, (redone, _COLUMN[PREEMPTION_RECOMPUTE]), moved.sum(axis=1))
+        _enter(posted, steps, first)
+        _leave(posted, steps, last)
+        reserved_ns = np.frombuffer(decode.reserved_ns, np.int64)[chosen]
+        received_ns = np.frombuffer(decode.received_ns, np.int64)[chosen]
+        # Blocks may be held, and KV pushed, long before the first token: only what is left shows.
+        held_ns = np.maximum(reserved_ns, first_token_ns[chosen])
+        posted[:, _COLUMN[ADMISSION_QUEUE]] += held_ns - first_token_ns[chosen]
+        posted[:, _COLUMN[KV_TRANSFER]] += received_ns - held_ns
+        posted[:, _COLUMN[SCHEDULING_WAIT]] += steps.column("plan_ns")[first] - received_ns
+        e2e_ns[chosen] += posted
 
 
 def gpu_time_ns(log: RunLog) -> Int64:
@@ -74,10 +126,10 @@ def gpu_time_ns(log: RunLog) -> Int64:
     account of the GPU's.
     """
     total_ns = np.zeros(len(TIME_ACCOUNTS), np.int64)
-    for steps in log.steps:
+    for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
         for columns in steps.chunks():
             total_ns += _of_whole_steps(
-                columns, _shapes(columns, steps.clip_tokens), log.pool.cost
+                columns, _shapes(columns, steps.clip_tokens), pool.cost
             ).sum(axis=0)
     return total_ns
 
@@ -108,19 +160,31 @@ def _post(
         np.subtract.at(posted, redone, moved)
         np.add.at(posted, (redone, _COLUMN[PREEMPTION_RECOMPUTE]), moved.sum(axis=1))
 
-    # The first run began before the request was planned, unless the engine was idle: that part
-    # is not the request's time, or it is the wait for the step in flight.
+    _enter(ttft, steps, first)
+    ttft[:, _COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]
+    ttft[:, _COLUMN[ADMISSION_QUEUE]] += steps.column("plan_ns")[first] - rows["seen_ns"]
+    after += ttft
+    _leave(ttft, steps, first_token)
+    _leave(after, steps, last)
+    return ttft, after
+
+
+def _enter(posted: Int64, steps: StepLog, first: Int64) -> None:
+    """Leave out what the first run owns of the time before a request was planned.
+
+    The run began before, unless the engine was idle: that part is not the request's time, or it
+    is the wait for the step in flight.
+    """
     gpu_end_ns, plan_ns = steps.column("gpu_end_ns"), steps.column("plan_ns")[first]
     gpu_free_ns = np.where(first > 0, gpu_end_ns[first - 1], 0)
-    ttft[:, _COLUMN[LAUNCH_AND_HOST]] -= np.maximum(plan_ns - gpu_free_ns, 0)
-    ttft[:, _COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
-    ttft[:, _COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]
-    ttft[:, _COLUMN[ADMISSION_QUEUE]] += plan_ns - rows["seen_ns"]
-    after += ttft
-    visible_ns = steps.row_visible_ns()
-    for posted, row in ((ttft, first_token), (after, last)):
-        posted[:, _COLUMN[LAUNCH_AND_HOST]] += visible_ns[row] - gpu_end_ns[row]
-    return ttft, after
+    posted[:, _COLUMN[LAUNCH_AND_HOST]] -= np.maximum(plan_ns - gpu_free_ns, 0)
+    posted[:, _COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
+
+
+def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
+    """The reading of what this run sampled."""
+    read_ns = steps.row_visible_ns()[row] - steps.column("gpu_end_ns")[row]
+    posted[:, _COLUMN[LAUNCH_AND_HOST]] += read_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class Network:
         calls: list[Callable[[], None]] = []
         neighbours: dict[Flow, None] = {}
         while self._ends and self._ends[0][0] <= now_ns:
-            _, _, version, flow = heappop(self._ends)
+            version, flow = heappop(self._ends)[2:]
             if flow.on_done is not None and version == flow._version:
                 calls.append(flow.on_done)
                 neighbours |= dict.fromkeys(self._take_out(flow, flow.num_bytes))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from sim.batch import Plan
+    from sim.engine import Engine
     from sim.engine_view import EngineView
     from sim.request import Request
     from sim.shape import StepShape
@@ -86,6 +87,30 @@ class StepCost(Protocol):
         equal decode steps is given at its middle. The accounts of a row add
         up to its GPU time before rounding.
         """
+        ...
+
+
+class HandOver(Protocol):
+    """What an engine that only prefills tells of its requests (see `sim.handover`)."""
+
+    def refusal(self, request: Request, /) -> str | None:
+        """Why no decode engine can ever take it; None if one can."""
+        ...
+
+    def arrived(self, request: Request, source: Engine, /) -> None:
+        """The source has accepted it."""
+        ...
+
+    def computed(self, request: Request, tokens: int, start_ns: int, end_ns: int, /) -> None:
+        """The last ``tokens`` of those computed are on the source's GPU between these times."""
+        ...
+
+    def prefilled(self, request: Request, source: Engine, /) -> None:
+        """Its first token is visible, and the source holds its KV until told to let go."""
+        ...
+
+    def has_blocks(self, request: Request, /) -> None:
+        """Its residence in a decode engine has the blocks that its KV goes to."""
         ...
 
 

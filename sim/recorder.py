@@ -39,6 +39,8 @@ class RequestLog:
         """(request, row): a decode step that left a decoding request out."""
         self._preempted_at: dict[int, int] = {}
         self.reject_reasons: dict[int, str] = {}
+        self.decode: DecodeLog | None = None
+        """Of requests that were handed over; None where no engine hands any over."""
 
     def admitted(self, request: Request, now_ns: int, row: int) -> None:
         """It got its first tokens; only the first admission counts."""
@@ -74,3 +76,44 @@ class RequestLog:
         self.status[request.index] = Status.REJECTED
         self.finished_ns[request.index] = now_ns
         self.reject_reasons[request.index] = reason
+
+
+class DecodeLog:
+    """The second residence of requests that are decoded elsewhere than prefilled.
+
+    Rows count into the decoding replica's step log; `RequestLog` has the first residence's, and
+    ``last_row`` of the last one. ``-1`` where a request has no second residence.
+    """
+
+    def __init__(self, requests: RequestLog) -> None:
+        n = len(requests.status)
+        self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
+        self.first_token_ns = requests.first_token_ns
+        self.finished, self.rejected = requests.finished, requests.rejected
+        self._preemptions = requests.preemptions
+        self.replica = array("h", [UNSET]) * n
+        self.reserved_ns = _column(n)
+        """Given its blocks."""
+        self.received_ns = _column(n)
+        """All KV there, and its first token read."""
+        self.first_row = _column(n)
+        self.recomputes: list[tuple[int, int, int]] = []
+        self.held_back: list[tuple[int, int]] = []
+        self._preempted_at: dict[int, int] = {}
+
+    def admitted(self, request: Request, now_ns: int, row: int) -> None:
+        """It decodes from this row on; being admitted again after a preemption does not count."""
+        if self.first_row[request.index] == UNSET:
+            self.first_row[request.index] = row
+
+    def preempted(self, request: Request, row: int) -> None:
+        """It lost its blocks at the plan of this row."""
+        self._preemptions[request.index] += 1
+        if request.status is Status.WAITING:
+            self._preempted_at.setdefault(request.index, row)
+
+    def prefilled(self, request: Request, row: int) -> None:
+        """This row has computed again what a preemption took."""
+        start = self._preempted_at.pop(request.index, None)
+        if start is not None:
+            self.recomputes.append((request.index, start, row))

@@ -14,10 +14,12 @@ class Status(IntEnum):
     DECODING = 2
     FINISHING = 3
     """Its last token is planned but not yet read: it holds its blocks and computes nothing."""
-    FINISHED = 4
-    REJECTED = 5
-    FAILED = 6
-    UNFINISHED = 7
+    TRANSFERRING = 4
+    """Its KV is on the way from the engine that prefilled it to the one that will decode it."""
+    FINISHED = 5
+    REJECTED = 6
+    FAILED = 7
+    UNFINISHED = 8
 
 
 @dataclass(eq=False, slots=True)

@@ -204,7 +204,7 @@ class Population:
         self._env = env
         self.changes: list[tuple[int, int]] = [(0, 0)]
 
-    def publish(self, replica: int, waiting: int, running: int) -> None:
+    def publish(self, waiting: int, running: int) -> None:
         """The engine's load has changed."""
         self.changes.append((int(self._env.now), waiting + running))
 
@@ -256,8 +256,8 @@ def test_littles_law_is_exact(scheduler: str, asynchronous: bool, output: str, s
         KVCache(config.num_gpu_blocks, config.block_size, chains=table.chains),
         log,
         waiting=None if policy.order is None else SortedQueue(policy.order),
-        on_load=population.publish,
     )
+    engine.publish_to(population.publish)
 
     def source() -> Generator[simpy.Event, None, None]:
         columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)
