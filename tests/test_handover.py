@@ -259,7 +259,7 @@ def test_jumped_equals_stepped_and_all_is_conserved(
         times = token_times_ns(log, request)
         assert len(times) == table.output_tokens[request]
         if len(times):
-            assert (np.diff(times) > 0).all()
+            assert (np.diff(times) >= 0).all()
             assert times[0] == log.requests.first_token_ns[request]
             assert times[-1] == log.requests.finished_ns[request]
     gaps = np.maximum(table.output_tokens[finished] - 1, 0).sum()
