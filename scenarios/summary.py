@@ -19,9 +19,10 @@ from scenarios.workload import describe_workload
 from sim.accounts import PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
-from sim.ledger import TimeBooks, gpu_time_ns, waits_only
+from sim.ledger import TimeBooks, waits_only
 from sim.metrics import RequestMetrics
 from sim.request import Status
+from sim.run_accounts import gpu_time_ns
 from sim.saturation import saturation
 
 SCHEMA = "fleetcast.result/1"
