@@ -11,6 +11,12 @@ SCHEDULERS: dict[str, str] = {
 }
 
 ROUTERS: dict[str, str] = {
-    "round_robin": "policies.round_robin:RoundRobin",
-    "least_loaded": "policies.least_loaded:LeastLoaded",
+    "random": "policies.routers.random:Random",
+    "round_robin": "policies.routers.round_robin:RoundRobin",
+    "least_loaded": "policies.routers.least_loaded:LeastLoaded",
+    "least_work": "policies.routers.least_work:LeastWork",
+    "power_of_two": "policies.routers.power_of_two:PowerOfTwo",
+    "session_sticky": "policies.routers.session_sticky:SessionSticky",
+    "consistent_hash": "policies.routers.consistent_hash:ConsistentHash",
+    "prefix_affinity": "policies.routers.prefix_affinity:PrefixAffinity",
 }

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from sim.batch import Plan
 from sim.engine_view import EngineView
 from sim.errors import FleetcastError, PolicyError
-from sim.protocols import Router, Scheduler
+from sim.protocols import Router, RoutingContext, Scheduler
 from sim.request import Request
 
 _P = ParamSpec("_P")
@@ -51,14 +51,15 @@ def checked_scheduler(target: Any, name: str) -> Scheduler:
     return checked
 
 
-def checked_router(target: Any, name: str, num_replicas: int) -> Router:
+def checked_router(target: Any, name: str, context: RoutingContext) -> Router:
     """A router of a user's class that raises PolicyError where it goes wrong."""
     if not callable(target):
         raise PolicyError(
-            f"router {name} is of type {type(target).__name__}; it must be a class that takes the "
-            "number of replicas"
+            f"router {name} is of type {type(target).__name__}; it must be a class that takes a "
+            "routing context (sim.protocols.RoutingContext)"
         )
-    router = _guarded(target, f"making router {name} for {num_replicas} replicas")(num_replicas)
+    num_replicas = context.num_replicas
+    router = _guarded(target, f"making router {name} for {num_replicas} replicas")(context)
     missing = [m for m in ("choose", "publish") if not callable(getattr(router, m, None))]
     if missing:
         raise PolicyError(

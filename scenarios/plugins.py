@@ -13,7 +13,7 @@ from typing import Any
 from scenarios.explain import nearest
 from scenarios.guard import checked_router, checked_scheduler, describe
 from sim.errors import ScenarioError
-from sim.protocols import Router, Scheduler
+from sim.protocols import Router, RoutingContext, Scheduler
 
 
 def load_attribute(target: str) -> Any:
@@ -69,12 +69,12 @@ def scheduler_factory(name: str, known: Mapping[str, str]) -> Callable[[], Sched
     return lambda: checked_scheduler(target, policy_label(name))
 
 
-def router_factory(name: str, known: Mapping[str, str]) -> Callable[[int], Router]:
+def router_factory(name: str, known: Mapping[str, str]) -> Callable[[RoutingContext], Router]:
     """Makes a fresh router for a pool of so many replicas; a user's own is checked."""
     target = resolve(name, known, "router")
     if name in known:
         return target  # type: ignore[no-any-return]
-    return lambda num_replicas: checked_router(target, policy_label(name), num_replicas)
+    return lambda context: checked_router(target, policy_label(name), context)
 
 
 def policy_label(name: str) -> str:

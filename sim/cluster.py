@@ -16,8 +16,9 @@ from sim.errors import PolicyError, ScenarioError
 from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
 from sim.network import Network
-from sim.protocols import ReplicaLoad, Router, Scheduler, StepCost
+from sim.protocols import Router, RoutingContext, Scheduler, StepCost
 from sim.recorder import DecodeLog, RequestLog
+from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable
 from sim.source import Source
@@ -36,9 +37,8 @@ class PoolConfig:
     cost: StepCost
     make_scheduler: Callable[[], Scheduler]
     """A fresh scheduler for each engine."""
-    make_router: Callable[[int], Router]
-    """Chooses among this many: all engines that take arrivals, or all that decode for others (the
-    first such pool's router)."""
+    make_router: Callable[[RoutingContext], Router]
+    """Of all engines that take arrivals, or all that decode for others: the first such pool's."""
     replicas: int = 1
     name: str = ""
     role: Role = "mixed"
@@ -139,10 +139,10 @@ def run_cluster(
     decoding: list[Engine] = []
     for engine, pool in zip(engines, fleet.pool_of, strict=True):
         (decoding if pool.role == "decode" else entry).append(engine)
-    router = _route(entry, fleet.pool_of[entry[0].replica])
+    router = _route(entry, fleet.pool_of[entry[0].replica], env, table)
     network = Network(env)
     if fleet.transfer is not None and log.decode is not None:
-        decode_router = _route(decoding, fleet.pool_of[decoding[0].replica])
+        decode_router = _route(decoding, fleet.pool_of[decoding[0].replica], env, table)
         Handovers(env, fleet.transfer, network, log.decode, decode_router, decoding).connect(entry)
     env.process(source.run())
     env.run(until=until_ns)
@@ -191,14 +191,12 @@ def _engine(
     )
 
 
-def _route(engines: list[Engine], pool: PoolConfig) -> Router:
+def _route(
+    engines: list[Engine], pool: PoolConfig, env: simpy.Environment, table: RequestTable
+) -> Router:
     """A router over these engines, told of their loads where there is a choice."""
-    router = pool.make_router(len(engines))
+    router = pool.make_router(Replicas(env, engines, table, pool.engine.seed))
     if len(engines) > 1:
         for position, engine in enumerate(engines):
-            engine.publish_to(partial(_publish, router, position))
+            engine.publish_to(partial(router.publish, position))
     return router
-
-
-def _publish(router: Router, position: int, waiting: int, running: int) -> None:
-    router.publish(position, ReplicaLoad(waiting, running))

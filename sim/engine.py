@@ -22,7 +22,7 @@ from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import HandOver, Scheduler, StepCost
+from sim.protocols import HandOver, ReplicaLoad, Scheduler, StepCost
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 from sim.shape import StepShape
@@ -60,10 +60,11 @@ class Engine:
         self._scheduler = scheduler
         self._requests = request_log
         self._on_leave = on_leave
-        self._on_load: Callable[[int, int], None] | None = None
+        self._on_load: Callable[[ReplicaLoad], None] | None = None
         self._shares_output = kv.shares_output
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
+        self._queued_tokens = 0
         self._in_flight: deque[InFlight] = deque()
         self._gpu_free_ns = 0
         self._heat = Heat(cost.throttle)
@@ -87,13 +88,14 @@ class Engine:
             self._on_leave(request)
             return
         self._inbox.append(request)
+        self._queued_tokens += request.prompt_tokens
         if self._hand_over is not None:
             self._hand_over.arrived(request, self)
         self._publish_load()
         self._wake()
 
-    def publish_to(self, on_load: Callable[[int, int], None]) -> None:
-        """Tell of (requests waiting, running) whenever one of them has changed."""
+    def publish_to(self, on_load: Callable[[ReplicaLoad], None]) -> None:
+        """Tell of the load whenever it has changed."""
         self._on_load = on_load
 
     def decode_elsewhere(self, hand_over: HandOver) -> None:
@@ -366,6 +368,7 @@ class Engine:
             self._requests.prefilled(request, batch.row)
             if request.num_sampled_tokens == 1:
                 batch.first_tokens.append(request)
+                self._queued_tokens -= request.prompt_tokens
             if request.num_sampled_tokens == request.output_tokens:
                 request.status = Status.FINISHING
                 batch.finishing.append(request)
@@ -422,4 +425,4 @@ class Engine:
             if self._arriving is not None:
                 waiting += len(self._arriving.waiting)
                 running += self._arriving.in_place
-            self._on_load(waiting, running)
+            self._on_load(ReplicaLoad(waiting, running, self._queued_tokens))

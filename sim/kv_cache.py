@@ -10,6 +10,7 @@ or those of one request that no other request can share.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sim.cache_nodes import CacheNodes
@@ -69,6 +70,10 @@ class KVCache:
                     f"prefix blocks of {self._chains.block_tokens} tokens; choose one that does"
                 )
             self._ids_a_node = max(1, block_size // self._chains.block_tokens)
+
+    def watch(self, on_change: Callable[[int, int], None]) -> None:
+        """Tell of (prefix id, its resident leading blocks) whenever that changes."""
+        self._nodes.on_change = on_change
 
     @property
     def shares_output(self) -> bool:

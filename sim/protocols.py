@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -131,10 +131,41 @@ class ReplicaLoad(NamedTuple):
 
     waiting: int
     running: int
+    queued_tokens: int = 0
+    """Prompt tokens of requests that were sent there and have no first token yet."""
+
+
+CacheWatcher = Callable[[int, int, int], None]
+"""Told of (replica, prefix id, resident leading blocks of it) on every change."""
+
+
+class RoutingContext(Protocol):
+    """What a router may know of the replicas it chooses among. Made once, before the run."""
+
+    @property
+    def num_replicas(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def now_ns(self) -> int: ...
+
+    def session(self, request: Request, /) -> int | None:
+        """The conversation a request belongs to; None where the workload has none."""
+        ...
+
+    def prefix_ids(self, request: Request, /) -> Sequence[int]:
+        """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
+        ...
+
+    def watch_caches(self, watcher: CacheWatcher, /) -> None:
+        """Be told of what replicas' prefix caches hold."""
+        ...
 
 
 class Router(Protocol):
-    """Chooses the replica of an arriving request."""
+    """Chooses the replica of an arriving request. Made by ``factory(context, **options)``."""
 
     def choose(self, request: Request, /) -> int:
         """Index of the replica to send ``request`` to."""

@@ -204,7 +204,7 @@ TRANSFERS = st.builds(
     transfer=TRANSFERS,
     replicas=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     schedulers=st.tuples(st.sampled_from(list(SCHEDULERS)), st.sampled_from(list(SCHEDULERS))),
-    router=st.sampled_from(["round_robin", "least_loaded"]),
+    router=st.sampled_from(list(ROUTERS)),
     until_ns=st.sampled_from([None, None, 300_000_000]),
 )
 def test_jumped_equals_stepped_and_all_is_conserved(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 
-from policies import SCHEDULERS
+from policies import ROUTERS, SCHEDULERS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.kv_layout import PLAIN, KVLayout, WindowPages
@@ -113,7 +113,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
     cost=COSTS,
     replicas=st.integers(1, 3),
     until_ns=st.sampled_from([None, None, 300_000_000]),
-    router=st.sampled_from(["round_robin", "least_loaded"]),
+    router=st.sampled_from(list(ROUTERS)),
 )
 def test_jumped_equals_stepped(
     scheduler: str,

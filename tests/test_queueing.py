@@ -22,6 +22,7 @@ from sim.cluster import RunLog
 from sim.engine import Engine
 from sim.engine_view import EngineConfig, EngineView
 from sim.kv_cache import KVCache
+from sim.protocols import ReplicaLoad
 from sim.recorder import RequestLog
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
@@ -204,9 +205,9 @@ class Population:
         self._env = env
         self.changes: list[tuple[int, int]] = [(0, 0)]
 
-    def publish(self, waiting: int, running: int) -> None:
+    def publish(self, load: ReplicaLoad) -> None:
         """The engine's load has changed."""
-        self.changes.append((int(self._env.now), waiting + running))
+        self.changes.append((int(self._env.now), load.waiting + load.running))
 
     def integral_ns(self) -> int:
         """Request-nanoseconds from the start to the last change."""
