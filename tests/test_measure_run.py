@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from calibrate.measure import bench
 from calibrate.measure import run as running
 from calibrate.measure.errors import DeviceLostError
 from calibrate.measure.plan import Plan
@@ -139,7 +140,7 @@ def test_a_lost_device_ends_the_run_and_its_kernel_is_given_up_the_second_time(
     cases = [case(size, "crash") for size in (1, 2, 3)]
     plan = planned(module({"crash": RuntimeError("illegal memory access")}), cases)
     with monkeypatch.context() as patched:
-        patched.setattr(running, "_is_lost", lambda device: True)
+        patched.setattr(bench, "_is_lost", lambda device: True)
         for lost in (1, 2):
             with pytest.raises(DeviceLostError, match="illegal memory access"):
                 measure(tmp_path / "out.jsonl", plan)

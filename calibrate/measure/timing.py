@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from calibrate.measure.case import Prepared
 
 _BURST_S = 10e-3
@@ -227,6 +225,8 @@ def _no_wait() -> None:
 
 
 def _timing(seconds: Sequence[float], calls: int, graph: bool) -> Timing:
+    import numpy as np
+
     low, median, high = np.percentile(seconds, (10, 50, 90)) / calls
     return Timing(
         seconds=float(median),
