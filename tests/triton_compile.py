@@ -82,9 +82,7 @@ def _assemble(ptx: str) -> tuple[int, int]:
     from triton import knobs
 
     command = [knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", "-o", "/dev/null", "-"]
-    log = subprocess.run(
-        command, input=ptx, text=True, capture_output=True, check=True
-    ).stderr
+    log = subprocess.run(command, input=ptx, text=True, capture_output=True, check=True).stderr
     registers = int(re.findall(r"Used (\d+) registers", log)[-1])
     return registers, sum(int(size) for size in re.findall(r"(\d+) bytes spill", log))
 

@@ -10,7 +10,16 @@ from functools import partial
 from typing import Any
 
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
-from calibrate.measure.kernels.attention_shapes import FULL, LLAMA_8B, WINDOWED, Heads, seen
+from calibrate.measure.kernels.attention_shapes import (
+    FULL,
+    GEMMA3_12B,
+    GPT_OSS,
+    LLAMA_8B,
+    LLAMA_70B,
+    WINDOWED,
+    Heads,
+    seen,
+)
 from calibrate.measure.kernels.kv_pool import MOST_NUMBERS, shared_pool
 from calibrate.measure.machine import l2_bytes
 
@@ -33,12 +42,16 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
         if not quick:
             yield from _grid("torch", "float32", (LLAMA_8B[2], WINDOWED[0]), (1, 8), (64, 1024))
     elif quick:
-        yield from _grid("triton", "bfloat16", (LLAMA_8B[0],), (1, 8, 64, 256), _FEW_CONTEXTS)
-        yield from _grid("triton", "fp8", (LLAMA_8B[0],), (1, 64), (256, 4096))
+        yield from _grid("triton", "bfloat16", LLAMA_8B[:1], (1, 8, 64, 256), _FEW_CONTEXTS)
+        yield from _grid("triton", "fp8", LLAMA_8B[:1], (1, 64), (256, 4096))
     else:
-        yield from _grid("triton", "bfloat16", FULL, _SEQS, _CONTEXTS)
+        main = (*LLAMA_8B, LLAMA_70B[1])
+        others = tuple(one for one in FULL if one not in main)
+        some = (LLAMA_8B[0], LLAMA_8B[2], GPT_OSS[0], GEMMA3_12B[0])
+        yield from _grid("triton", "bfloat16", main, _SEQS, _CONTEXTS)
+        yield from _grid("triton", "bfloat16", others, _SEQS, _FEW_CONTEXTS)
         yield from _grid("triton", "bfloat16", WINDOWED, _SEQS, _WINDOW_CONTEXTS)
-        yield from _grid("triton", "fp8", (*FULL[:2], *FULL[3:]), _FEW_SEQS, _FEW_CONTEXTS)
+        yield from _grid("triton", "fp8", some, _FEW_SEQS, _FEW_CONTEXTS)
         yield from _grid("triton", "fp8", WINDOWED, _FEW_SEQS, _WINDOW_CONTEXTS)
 
 
@@ -155,12 +168,11 @@ def _on_host(
         for part in (keys, values)
     ]
     one = query[0][:, :, None]
-    return [lambda: attend(one, *dense, enable_gqa=True)[:, :, 0]]
+    keys, values = dense
+    return [lambda: attend(one, keys, values, enable_gqa=True)[:, :, 0]]
 
 
-def reference(
-    query: Any, keys: Any, values: Any, table: Any, context: int, heads: Heads
-) -> Any:
+def reference(query: Any, keys: Any, values: Any, table: Any, context: int, heads: Heads) -> Any:
     """float32 [seqs, q_heads, head_dim], a sequence at a time."""
     import torch
 

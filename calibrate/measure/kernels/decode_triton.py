@@ -8,25 +8,28 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from calibrate.measure.kernels.split_kv import combine, partial_buffers, split_tiles
+from calibrate.measure.kernels.split_kv import combine, partial_buffers
+from calibrate.measure.kernels.split_plan import split_tiles
 
-TILE_NUMBERS = 8192
+_TILE_NUMBERS = 8192
 """Of keys that a program loads at a time."""
-ROWS = 16
+_ROWS = 16
 """The tensor cores take no fewer; groups of fewer query heads are padded."""
-NUM_STAGES = 5
+_NUM_STAGES = 5
 """Block table and keys take two each: two tiles are on their way while one is worked on."""
 _RESIDENT = 3
 """Programs that one multiprocessor holds: 72 KB of shared memory each."""
 
 
 @triton.jit
-def _halves(words: tl.tensor, TILE: tl.constexpr, WORDS: tl.constexpr, ASM: tl.constexpr) -> tl.tensor:
-    """float16 [TILE, 4 WORDS] of fp8 (e4m3) numbers, four in each int32 of ``words``.
+def _halves(
+    words: tl.tensor, tile_tokens: tl.constexpr, words_a_row: tl.constexpr, has_asm: tl.constexpr
+) -> tl.tensor:
+    """float16 [tile_tokens, 4 words_a_row] of fp8 (e4m3) numbers, four in each int32 of ``words``.
 
     Triton's own conversion goes byte by byte once shared memory is involved.
     """
-    if ASM:
+    if has_asm:
         a, b, c, d = tl.inline_asm_elementwise(
             """{
             .reg .b16 low, high;
@@ -48,7 +51,7 @@ def _halves(words: tl.tensor, TILE: tl.constexpr, WORDS: tl.constexpr, ASM: tl.c
         b = _half(words >> 8)
         c = _half(words >> 16)
         d = _half(words >> 24)
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (TILE, 4 * WORDS))
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (tile_tokens, 4 * words_a_row))
 
 
 @triton.jit
@@ -78,46 +81,46 @@ def decode_kernel(
     window: tl.tensor,
     tiles_a_split: tl.tensor,
     table_stride: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    IS_FP8: tl.constexpr,
-    ASM: tl.constexpr,
+    head_dim: tl.constexpr,
+    block_size: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_tokens: tl.constexpr,
+    is_fp8: tl.constexpr,
+    has_asm: tl.constexpr,
 ) -> None:
     """Program (KV head, split, sequence).
 
-    ``keys``, ``values``: [blocks, BLOCK_SIZE, kv_heads, HEAD_DIM], where ``IS_FP8`` as int32 of
+    ``keys``, ``values``: [blocks, block_size, kv_heads, head_dim], where ``is_fp8`` as int32 of
     four; ``block_table``: [seqs, table_stride]; ``scale``: of scores, in base 2.
     """
     head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(1)
     context = tl.load(contexts + seq)
-    begin = tl.maximum(context - window, 0) + split * tiles_a_split * TILE
-    end = tl.minimum(context, begin + tiles_a_split * TILE)
-    WORDS: tl.constexpr = HEAD_DIM // 4 if IS_FP8 else HEAD_DIM
-    rows, places = tl.arange(0, ROWS), tl.arange(0, TILE)
-    dims, words = tl.arange(0, HEAD_DIM), tl.arange(0, WORDS)
+    begin = tl.maximum(context - window, 0) + split * tiles_a_split * tile_tokens
+    end = tl.minimum(context, begin + tiles_a_split * tile_tokens)
+    words_a_row: tl.constexpr = head_dim // 4 if is_fp8 else head_dim
+    rows, places = tl.arange(0, tile_rows), tl.arange(0, tile_tokens)
+    dims, words = tl.arange(0, head_dim), tl.arange(0, words_a_row)
     first_row = (seq * kv_heads + head) * group
     # Rows beyond the group repeat its last.
     q_rows = first_row + tl.minimum(rows, group - 1)
-    tile_q = tl.load(query + q_rows[:, None] * HEAD_DIM + dims[None, :])
-    tile_q = tile_q.to(tl.float16 if IS_FP8 else keys.dtype.element_ty)
+    tile_q = tl.load(query + q_rows[:, None] * head_dim + dims[None, :])
+    tile_q = tile_q.to(tl.float16 if is_fp8 else keys.dtype.element_ty)
     table = block_table + seq.to(tl.int64) * table_stride
-    peak = tl.full((ROWS,), -float("inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
-    for at in range(begin, end, TILE):
+    peak = tl.full((tile_rows,), -float("inf"), tl.float32)
+    total = tl.zeros((tile_rows,), tl.float32)
+    acc = tl.zeros((tile_rows, head_dim), tl.float32)
+    for at in range(begin, end, tile_tokens):
         # Past the end the last position is read again, and scores nothing.
         position = tl.minimum(at + places, end - 1)
-        block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
-        slot = (block * BLOCK_SIZE + position % BLOCK_SIZE) * kv_heads + head
-        offsets = slot[:, None] * WORDS + words[None, :]
+        block = tl.load(table + position // block_size).to(tl.int64)
+        slot = (block * block_size + position % block_size) * kv_heads + head
+        offsets = slot[:, None] * words_a_row + words[None, :]
         tile_k = tl.load(keys + offsets)
         tile_v = tl.load(values + offsets)
-        if IS_FP8:
-            tile_k = _halves(tile_k, TILE, WORDS, ASM)
-            tile_v = _halves(tile_v, TILE, WORDS, ASM)
+        if is_fp8:
+            tile_k = _halves(tile_k, tile_tokens, words_a_row, has_asm)
+            tile_v = _halves(tile_v, tile_tokens, words_a_row, has_asm)
         scores = tl.dot(tile_q, tl.trans(tile_k)) * scale
         scores = tl.where((at + places < end)[None, :], scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -131,12 +134,12 @@ def decode_kernel(
     out_rows = first_row + rows
     is_row = rows < group
     if splits == 1:
-        places_o = out_rows[:, None] * HEAD_DIM + dims[None, :]
+        places_o = out_rows[:, None] * head_dim + dims[None, :]
         tl.store(out + places_o, acc.to(out.dtype.element_ty), mask=is_row[:, None])
     else:
         parts = out_rows.to(tl.int64) * splits + split
-        tl.store(partial + parts[:, None] * HEAD_DIM + dims[None, :], acc, mask=is_row[:, None])
-        tl.store(lse + parts, peak + tl.log2(total), mask=is_row)
+        tl.store(partial + parts[:, None] * head_dim + dims[None, :], acc, mask=is_row[:, None])
+        tl.store(lse + parts, peak + tl.log2(tl.where(total > 0, total, 1.0)), mask=is_row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,22 +178,22 @@ class PagedDecode:
             self.window or 2**30,
             self.tiles_a_split,
             table.shape[1],
-            HEAD_DIM=self.head_dim,
-            BLOCK_SIZE=self.block_size,
-            ROWS=ROWS,
-            TILE=tile_tokens(self.head_dim),
-            IS_FP8=self.is_fp8,
-            ASM=not triton.knobs.runtime.interpret,
+            head_dim=self.head_dim,
+            block_size=self.block_size,
+            tile_rows=_ROWS,
+            tile_tokens=tokens_a_tile(self.head_dim),
+            is_fp8=self.is_fp8,
+            has_asm=not triton.knobs.runtime.interpret,
             num_warps=4,
-            num_stages=NUM_STAGES,
+            num_stages=_NUM_STAGES,
         )
         if self.splits > 1:
             combine(self.partial, self.lse, out)
 
 
-def tile_tokens(head_dim: int) -> int:
+def tokens_a_tile(head_dim: int) -> int:
     """Tokens of KV that a program loads at a time."""
-    return TILE_NUMBERS // head_dim
+    return _TILE_NUMBERS // head_dim
 
 
 def paged_decode(
@@ -207,10 +210,10 @@ def paged_decode(
     splits: int | None = None,
 ) -> PagedDecode:
     """Cuts the work; ``context_tokens``: of the longest sequence. ``window`` 0: none."""
-    if group > ROWS:
-        raise ValueError(f"{group} query heads a KV head, at most {ROWS}")
+    if group > _ROWS:
+        raise ValueError(f"{group} query heads a KV head, at most {_ROWS}")
     seen = min(context_tokens, window) if window else context_tokens
-    tiles = -(-seen // tile_tokens(head_dim))
+    tiles = -(-seen // tokens_a_tile(head_dim))
     plan = split_tiles(seqs * kv_heads, tiles, resident=_RESIDENT, splits=splits)
     rows = seqs * kv_heads * group
     partial, lse = partial_buffers(rows, plan.splits, head_dim, device)

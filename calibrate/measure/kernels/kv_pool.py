@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-MOST_NUMBERS = 30_000_000_000
+_CHUNK_NUMBERS = 2**28
+MOST_NUMBERS = 112 * _CHUNK_NUMBERS
 """Of keys and values in one call: 60 GB in 16 bits."""
 _CPU_NUMBERS = 2**24
-_CHUNK_NUMBERS = 2**28
 _DTYPES = {
     "float32": "float32",
     "float16": "float16",
@@ -66,7 +66,9 @@ def _filled(number_format: str, device: str) -> Any:
     numbers = _CPU_NUMBERS
     if device != "cpu":
         torch.cuda.empty_cache()
-        numbers = min(MOST_NUMBERS, torch.cuda.mem_get_info()[0] // 2 // dtype.itemsize)
+        most = torch.cuda.mem_get_info()[0] // 2 // dtype.itemsize
+        # Whole chunks: kernels load 16 bytes at a time, from the second region too.
+        numbers = min(MOST_NUMBERS, most) // _CHUNK_NUMBERS * _CHUNK_NUMBERS
     draw = torch.Generator(device).manual_seed(0)
     pool = torch.empty(numbers, dtype=dtype, device=device)
     drawn = torch.bfloat16 if number_format == "fp8" else dtype
