@@ -5,6 +5,7 @@ Sizes are those of the models' published configurations, split by tensor paralle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -87,6 +88,7 @@ def kimi_linear() -> list[Matrix]:
     return [
         Matrix(3 * 32 * 128, 2304),
         Matrix(2304, 32 * 128),
+        Matrix(2 * 128 + 32, 2304),
         Matrix(32 * 128, 128),
         Matrix(32 * 192, 2304),
         Matrix(512 + 64, 2304),
@@ -98,13 +100,44 @@ def kimi_linear() -> list[Matrix]:
     ]
 
 
-# Scores of each expert: DeepSeek-V3, Qwen3-30B-A3B, gpt-oss-120b, Kimi Linear; KDA's beta.
-ROUTERS = [Matrix(256, 7168), Matrix(128, 2048), Matrix(128, 2880), Matrix(256, 2304)]
-ROUTERS += [Matrix(32, 2304)]
+# Scores of each expert: DeepSeek-V3, Qwen3-30B-A3B, gpt-oss, Kimi Linear.
+ROUTERS = [
+    *(Matrix(256, 7168), Matrix(128, 2048), Matrix(128, 2880), Matrix(32, 2880)),
+    Matrix(256, 2304),
+]
 
 LM_HEADS = [
     *(Matrix(128256 // tp, 4096) for tp in (1, 2, 4, 8)),
     *(Matrix(128256 // tp, 8192) for tp in (2, 4, 8)),
-    *(Matrix(151936 // tp, 5120) for tp in (1, 4)),
-    *(Matrix(151936, 2048), Matrix(129280 // 8, 7168), Matrix(201088, 2880), Matrix(163840, 2304)),
+    *(Matrix(151936 // tp, 5120) for tp in (1, 2, 4)),
+    *(Matrix(129280 // tp, 7168) for tp in (1, 8)),
+    *(Matrix(201088 // tp, 2880) for tp in (1, 2)),
+    *(Matrix(151936, 2048), Matrix(163840, 2304)),
 ]
+
+Grid = Sequence[tuple[list[Matrix], tuple[int, ...]]]
+"""Matrices and the rows that they are multiplied with."""
+
+
+def bfloat16_grid() -> Grid:
+    """Of all models above."""
+    dense = [matrix for tp in (1, 2, 4, 8) for matrix in llama_8b(tp)]
+    dense += [matrix for tp in (2, 4, 8) for matrix in llama_70b(tp)]
+    others = [*qwen3_30b_a3b(1), *qwen3_30b_a3b(2), *qwen3_32b(1), *qwen3_32b(2), *qwen3_32b(4)]
+    others += [*deepseek_v3(1), *deepseek_v3(8), *gpt_oss(1), *gpt_oss(2), *kimi_linear()]
+    return [(dense, ROWS), (others, HALF_ROWS), (LM_HEADS, SEQUENCES), (ROUTERS, FEW_ROWS)]
+
+
+# By kernel, format of the activations and of the weights.
+NARROW: dict[tuple[str, str, str], Grid] = {
+    ("torch", "fp8", "fp8"): [(llama_8b(1), ROWS), (llama_70b(2) + llama_70b(8), HALF_ROWS)],
+    ("torch", "fp8", "fp8_block"): [(deepseek_v3(1) + deepseek_v3(8) + qwen3_32b(1), HALF_ROWS)],
+    ("torch_row", "fp8", "fp8"): [(llama_8b(1), HALF_ROWS)],
+    ("torch", "int8", "int8"): [(llama_8b(1), HALF_ROWS)],
+}
+
+
+def cpu_grid(quick: bool) -> Grid:
+    """Small enough for a processor."""
+    small = [Matrix(512, 512), Matrix(1024, 1024), Matrix(2048, 1024), Matrix(1024, 4096)]
+    return [(small[1:3] if quick else small, (1, 16, 64, 256))]
