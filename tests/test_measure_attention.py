@@ -153,6 +153,23 @@ def test_torch_on_this_processor_is_right(name: str) -> None:
         assert module.prepare(case, "cpu", 1).error() <= module.TOLERANCE["float32"], case
 
 
+@pytest.mark.slow
+def test_the_check_notices_one_token_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16's tolerance, at the contexts that every kernel is checked at."""
+    pytest.importorskip("torch")
+    case = next(attention_decode.cases(True, "cpu"))
+    prepared = attention_decode.prepare(case, "cpu", 1)
+    reference = attention_decode.reference
+
+    def shorter(*given: Any) -> Any:
+        *tensors, context, heads = given
+        return reference(*tensors, context - 1, heads)
+
+    monkeypatch.setattr(attention_decode, "reference", shorter)
+    assert prepared.error is not None
+    assert prepared.error() > 5 * attention_decode.TOLERANCE["bfloat16"]
+
+
 ARGUMENTS = {
     **dict.fromkeys(("query", "out"), "*bf16"),
     **dict.fromkeys(("block_table", "contexts"), "*i32"),

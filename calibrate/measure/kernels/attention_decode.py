@@ -179,8 +179,17 @@ def reference(query: Any, keys: Any, values: Any, table: Any, context: int, head
     first = context - seen(context, heads.window)
     out = torch.empty(query.shape, dtype=torch.float32, device=query.device)
     for seq, blocks in enumerate(table.long()):
-        k, v = (part[blocks].float().flatten(0, 1)[first:context] for part in (keys, values))
+        k, v = (_gathered(part, blocks).flatten(0, 1)[first:context] for part in (keys, values))
         q = query[seq].float().unflatten(0, (heads.kv_heads, heads.group))
         scores = torch.einsum("kgd,tkd->kgt", q, k) * heads.head_dim**-0.5
         out[seq] = torch.einsum("kgt,tkd->kgd", scores.softmax(-1), v).flatten(0, 1)
     return out
+
+
+def _gathered(part: Any, blocks: Any) -> Any:
+    """float32; fp8 as the bytes that it is, which every device can index."""
+    import torch
+
+    if part.dtype.itemsize > 1:
+        return part[blocks].float()
+    return part.view(torch.uint8)[blocks].view(part.dtype).float()
