@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import chain
 
@@ -10,7 +11,7 @@ import pytest
 
 from calibrate.measure import cli
 from calibrate.measure.case import Case, Variant
-from calibrate.measure.kernels import gemm
+from calibrate.measure.kernels import collectives, gemm
 from calibrate.measure.kernels.gemm_shapes import SEQUENCES, Matrix
 from calibrate.measure.plan import make_plan
 from costmodels.models import load_model
@@ -145,3 +146,35 @@ def test_the_list_says_how_many_cases_and_how_long(capsys: pytest.CaptureFixture
     plan = make_plan(("sampling", "copy"), True, "cuda", WHOLE)
     expected = {family: len(cases) for family, cases in plan.families.items()}
     assert counts == expected | {"all": sum(expected.values())}
+
+
+def test_collectives_go_from_256_bytes_to_a_gib_over_all_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collectives, "_rank_counts", lambda device: [2, 4, 8])
+    cases = list(collectives.cases(False, "cuda"))
+    assert len({case.key for case in cases}) == len(cases)
+    for family in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        for ranks in (2, 4, 8):
+            sizes = [
+                int(case.shape["bytes"])
+                for case in cases
+                if case.family == family and case.shape["ranks"] == ranks
+            ]
+            assert (min(sizes), max(sizes)) == (256, 2**30)
+            assert max(np.diff(np.log2(sizes))) <= 1
+            # Elements of two bytes, as many for each rank.
+            assert not any(size % (2 * ranks) for size in sizes)
+    assert {case.shape["ranks"] for case in cases if case.family == "send_recv"} == {2}
+    quick = {case.key for case in collectives.cases(True, "cuda")}
+    assert quick < {case.key for case in cases}
+
+
+def test_one_gpu_has_no_collectives_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "_rank_counts", lambda device: [1])
+    cases = list(collectives.cases(False, "cuda"))
+    assert [case.shape for case in cases] == [{"ranks": 1, "bytes": 256}] * 5
+    results = list(collectives.measure(cases, "cuda", 0, math.inf))
+    assert [case for case, _ in results] == cases
+    for _, fields in results:
+        assert fields == {"reason": "a collective needs at least two GPUs in one machine"}

@@ -159,8 +159,8 @@ def _warm_up(calls: Sequence[Call], agree: Callable[[float], float]) -> float:
     calls[0]()
     torch.cuda.synchronize()
     first_s = agree(_timed(calls[0]))
-    some = calls[: max(1, min(_MOST_QUEUED, int(_BURST_S / first_s)))]
-    return agree(_timed_row(some) / len(some))
+    number = max(1, min(_MOST_QUEUED, int(_BURST_S / first_s)))
+    return agree(_timed_row([calls[i % len(calls)] for i in range(number)]) / number)
 
 
 def _looped(calls: Sequence[Call], call_s: float) -> list[Call]:
