@@ -161,9 +161,8 @@ def test_the_check_notices_one_token_less(monkeypatch: pytest.MonkeyPatch) -> No
     prepared = attention_decode.prepare(case, "cpu", 1)
     reference = attention_decode.reference
 
-    def shorter(*given: Any) -> Any:
-        *tensors, context, heads = given
-        return reference(*tensors, context - 1, heads)
+    def shorter(q: Any, keys: Any, values: Any, table: Any, context: int, heads: Heads) -> Any:
+        return reference(q, keys, values, table, context - 1, heads)
 
     monkeypatch.setattr(attention_decode, "reference", shorter)
     assert prepared.error is not None
