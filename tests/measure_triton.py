@@ -13,8 +13,22 @@ import sys
 os.environ["TRITON_INTERPRET"] = "1"
 
 from importlib import import_module
+from typing import Any
+
+from triton.runtime import interpreter
 
 from calibrate.measure.record import case_of
+
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _patched(tensor: Any, scope: Any) -> None:
+    """numpy from 2.4 on makes no number of an array of one, as Triton 3.6 does for loop bounds."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _patched
 
 
 def main(path: str) -> None:

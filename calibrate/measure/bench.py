@@ -160,7 +160,7 @@ def _free_memory(device: str) -> None:
 
     try:
         _, total = torch.cuda.mem_get_info()
-        if torch.cuda.memory_reserved() > total / 3:
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > total / 3:
             torch.cuda.empty_cache()
     except Exception as error:
         print(f"cannot free memory: {reason_of(error)}", file=sys.stderr)
