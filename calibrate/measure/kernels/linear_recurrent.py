@@ -1,0 +1,115 @@
+"""One decode step of the gated delta rule: families kda_recurrent and gdn_recurrent.
+
+The states of a batch lie anywhere in a pool, as an engine keeps them, and are found by slot; each
+is read and written once, in float32. ``heads`` are value heads; GDN has half as many key heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from calibrate.measure.case import Case, Prepared, num_copies, relative_error
+from calibrate.measure.kernels.linear_inputs import (
+    HEAD_DIM,
+    HEADS,
+    STATE_BYTES,
+    Inputs,
+    delta_rule,
+    make_inputs,
+)
+
+TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-4}
+_SEQS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_CPU_SEQS = (1, 2, 4, 8, 16, 32)
+_MOST_CHECKED_SEQS = 64
+
+
+def cases(quick: bool, device: str) -> Iterator[Case]:
+    """The grid, smallest batches first."""
+    on_cpu = device == "cpu"
+    all_seqs = _CPU_SEQS if on_cpu else _SEQS
+    for kind, all_heads in HEADS.items():
+        for seqs in all_seqs[:: 5 if quick else 1]:
+            for heads in (8, 4) if on_cpu else all_heads[: 1 if quick else None]:
+                yield Case(
+                    family=f"{kind}_recurrent",
+                    kernel="torch" if on_cpu else "triton",
+                    formats={
+                        "activations": "float32" if on_cpu else "bfloat16",
+                        "state": "float32",
+                    },
+                    shape={
+                        "heads": heads,
+                        "head_k_dim": HEAD_DIM,
+                        "head_v_dim": HEAD_DIM,
+                        "seqs": seqs,
+                        "tokens": 1,
+                    },
+                )
+
+
+def block_v(seqs: int, heads: int, dv: int) -> int:
+    """Columns of a state in one program: few where that is needed to fill a GPU."""
+    return min(dv, 32 if seqs * heads * dv // 32 >= 512 else 8)
+
+
+def launch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
+    """One step: ``out`` from, and into, the states of ``pool`` [slots, heads, dk, dv]."""
+    from calibrate.measure.kernels.linear_triton import delta_step
+
+    _, heads, dv = inputs.values.shape
+    key_heads, dk = inputs.keys.shape[1:]
+    width = block_v(inputs.seqs, heads, dv)
+    delta_step[(heads * dv // width, inputs.seqs)](
+        *(inputs.query, inputs.keys, inputs.values, inputs.log_decay, inputs.beta),
+        *(slots, pool, out, inputs.scale, heads, key_heads, dk, dv, width, inputs.per_channel),
+        num_warps=4,
+    )
+
+
+def step_in_torch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
+    """The same with torch's own operations."""
+    result, states = delta_rule(inputs, pool[slots])
+    pool[slots] = states
+    out.copy_(result)
+
+
+def prepare(case: Case, device: str, seed: int) -> Prepared:
+    """Copies have tokens and slots of their own in one pool."""
+    import torch
+
+    kind = case.family.removesuffix("_recurrent")
+    dtype = getattr(torch, case.formats["activations"])
+    step = step_in_torch if case.kernel == "torch" else launch
+    first = make_inputs(kind, case.shape, dtype, device, seed)
+    seqs, heads, dv = first.values.shape
+    dk = first.keys.shape[-1]
+    tensors = (first.query, first.keys, first.values, first.values, first.log_decay, first.beta)
+    token_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    state_bytes = STATE_BYTES * seqs * heads * dk * dv
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
+    count = num_copies(state_bytes + token_bytes, l2_bytes)
+    copies = [first] + [
+        make_inputs(kind, case.shape, dtype, device, seed + number) for number in range(1, count)
+    ]
+    generator = torch.Generator(device).manual_seed(seed)
+    pool = torch.randn((count * seqs, heads, dk, dv), device=device, generator=generator)
+    order = torch.randperm(count * seqs, device=device, generator=generator).to(torch.int32)
+    out = torch.empty_like(first.values)
+
+    def call(number: int) -> None:
+        step(copies[number], order[number * seqs : (number + 1) * seqs], pool, out)
+
+    def error() -> float:
+        slots = order[:seqs].long()
+        expected, states = delta_rule(first, pool[slots])
+        call(0)
+        return max(relative_error(out, expected), relative_error(pool[slots], states))
+
+    return Prepared(
+        calls=[lambda number=number: call(number) for number in range(count)],  # type: ignore[misc]
+        error=error if seqs <= _MOST_CHECKED_SEQS else None,
+        flops=float(seqs * heads * 7 * dk * dv),
+        num_bytes=float(2 * state_bytes + token_bytes),
+    )
