@@ -128,13 +128,13 @@ def launch(inputs: Inputs, states: Any, work: Workspace) -> None:
     scored = (q, k, work.sums, inputs.beta, work.system, work.scores, scale, *place, key_heads)
     if channels:
         parts = (*grid, CHUNK // 16)
-        first.scores_by_channel[parts](*scored, CHUNK, 16, dk, num_warps=4)
+        first.scores_by_channel[parts](*scored, CHUNK, 16, dk, 32, num_warps=4)
     else:
         first.scores_by_head[grid](*scored, CHUNK, dk, num_warps=4)
     second.solve_systems[grid](work.system, work.inverse, *place, num_warps=1)
     second.prepare_chunks[grid](
         *(k, v, work.sums, inputs.beta, work.inverse, work.w, work.u, work.tail),
-        *(*place, key_heads, CHUNK, dk, dv, channels),
+        *(*place, key_heads, CHUNK, dk, dv, min(dk, dv, 64), channels),
         num_warps=4,
     )
     width = block_v(inputs.seqs, heads, dv)

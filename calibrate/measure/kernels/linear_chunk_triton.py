@@ -111,6 +111,7 @@ def scores_by_channel(
     size: tl.constexpr,
     part: tl.constexpr,
     dk: tl.constexpr,
+    block: tl.constexpr,
 ) -> None:
     """A and P where each channel has a decay: ``part`` rows a program.
 
@@ -129,29 +130,35 @@ def scores_by_channel(
     is_here = valid[:, None]
     group = heads // key_heads
     item = (first + rows) * heads + head
+    key_item = (first + rows) * key_heads + head // group
+
+    # Columns of earlier parts: none in the first, whose sums stay zero.
+    a = tl.zeros((part, size), tl.float32)
+    p = tl.zeros((part, size), tl.float32)
+    element = keys.dtype.element_ty
+    is_before = (columns < begin)[None, :]
+    other = ((first + columns) * heads + head)[None, :] * dk
+    other_key = ((first + columns) * key_heads + head // group)[None, :] * dk
+    for channel in range(0, tl.where(begin > 0, dk, 0), block):
+        some = channel + tl.arange(0, block)
+        start = tl.load(sums + ((first + begin) * heads + head) * dk + some)
+        row_total = tl.load(sums + item[:, None] * dk + some[None, :], mask=is_here, other=0.0)
+        since = tl.exp(tl.minimum(row_total - start[None, :], 0.0))
+        row_place = key_item[:, None] * dk + some[None, :]
+        row_k = tl.load(keys + row_place, mask=is_here, other=0.0).to(tl.float32) * since
+        row_q = tl.load(query + row_place, mask=is_here, other=0.0).to(tl.float32) * since
+        total_t = tl.load(sums + other + some[:, None], mask=is_before, other=0.0)
+        k_t = tl.load(keys + other_key + some[:, None], mask=is_before, other=0.0)
+        until = tl.exp(tl.where(is_before, start[:, None] - total_t, float("-inf")))
+        decayed_t = (k_t.to(tl.float32) * until).to(element)
+        a = tl.dot(row_k.to(element), decayed_t, a, input_precision="ieee")
+        p = tl.dot(row_q.to(element), decayed_t, p, input_precision="ieee")
+
     place = item[:, None] * dk + dims[None, :]
-    key_place = ((first + rows) * key_heads + head // group)[:, None] * dk + dims[None, :]
+    key_place = key_item[:, None] * dk + dims[None, :]
     k = tl.load(keys + key_place, mask=is_here, other=0.0).to(tl.float32)
     q = tl.load(query + key_place, mask=is_here, other=0.0).to(tl.float32)
     total = tl.load(sums + place, mask=is_here, other=0.0)
-
-    is_before = columns < begin
-    start = tl.load(sums + ((first + begin) * heads + head) * dk + dims)
-    other = (first + columns) * heads + head
-    other_key = (first + columns) * key_heads + head // group
-    total_t = tl.load(
-        sums + other[None, :] * dk + dims[:, None], mask=is_before[None, :], other=0.0
-    )
-    k_t = tl.load(
-        keys + other_key[None, :] * dk + dims[:, None], mask=is_before[None, :], other=0.0
-    )
-    until = tl.exp(tl.where(is_before[None, :], start[:, None] - total_t, float("-inf")))
-    since = tl.exp(tl.minimum(total - start[None, :], 0.0))
-    element = keys.dtype.element_ty
-    k_t = (k_t.to(tl.float32) * until).to(element)
-    a = tl.dot((k * since).to(element), k_t, input_precision="ieee")
-    p = tl.dot((q * since).to(element), k_t, input_precision="ieee")
-
     for step in range(0, part):
         column = begin + step
         here = column < count

@@ -9,15 +9,10 @@ from calibrate.measure.kernels.linear_chunk_triton import chunk_rows
 
 
 @triton.jit
-def _inverse(lower: tl.tensor, part: tl.constexpr) -> tl.tensor:
-    """(I + lower)^-1 of a strictly lower-triangular square, row by row."""
-    rows = tl.arange(0, part)
-    found = tl.where(rows[:, None] == rows[None, :], 1.0, 0.0)
-    for row in range(1, part):
-        at = rows[:, None] == row
-        factors = tl.sum(tl.where(at, lower, 0.0), 0)
-        found = tl.where(at, found - tl.sum(factors[:, None] * found, 0)[None, :], found)
-    return found
+def _next_row(found: tl.tensor, lower: tl.tensor, at: tl.tensor) -> tl.tensor:
+    """One row of (I + lower)^-1 by forward substitution, from the rows above it in ``found``."""
+    factors = tl.sum(tl.where(at, lower, 0.0), 0)
+    return tl.where(at, found - tl.sum(factors[:, None] * found, 0)[None, :], found)
 
 
 @triton.jit
@@ -29,7 +24,7 @@ def _square(
 
 @triton.jit
 def _product(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    return tl.dot(left, right, input_precision="ieee")
+    return tl.dot(left, right, input_precision="tf32x3")
 
 
 @triton.jit(do_not_specialize=["tokens", "chunks", "heads"])
@@ -55,10 +50,19 @@ def solve_systems(
     r1 = (first + c1) * heads + head
     r2 = (first + c2) * heads + head
     r3 = (first + c3) * heads + head
-    x00 = _inverse(_square(system, r0, v0, c0, size), part)
-    x11 = _inverse(_square(system, r1, v1, c1, size), part)
-    x22 = _inverse(_square(system, r2, v2, c2, size), part)
-    x33 = _inverse(_square(system, r3, v3, c3, size), part)
+    a00 = _square(system, r0, v0, c0, size)
+    a11 = _square(system, r1, v1, c1, size)
+    a22 = _square(system, r2, v2, c2, size)
+    a33 = _square(system, r3, v3, c3, size)
+    x00 = tl.where(c0[:, None] == c0[None, :], 1.0, 0.0)
+    x11, x22, x33 = x00, x00, x00
+    # Four at once, each waits for its own row only.
+    for row in range(1, part):
+        at = c0[:, None] == row
+        x00 = _next_row(x00, a00, at)
+        x11 = _next_row(x11, a11, at)
+        x22 = _next_row(x22, a22, at)
+        x33 = _next_row(x33, a33, at)
     a10 = _square(system, r1, v1, c0, size)
     a20 = _square(system, r2, v2, c0, size)
     a21 = _square(system, r2, v2, c1, size)
@@ -115,36 +119,40 @@ def prepare_chunks(
     size: tl.constexpr,
     dk: tl.constexpr,
     dv: tl.constexpr,
+    block: tl.constexpr,
     per_channel: tl.constexpr,
 ) -> None:
     """W, U' and exp(G_last - G) K, rows by head. Grid: (chunks of all prompts, heads)."""
     first, count = chunk_rows(tokens, chunks, size)
     head = tl.program_id(1)
-    rows, dims, columns = tl.arange(0, size), tl.arange(0, dk), tl.arange(0, dv)
+    rows = tl.arange(0, size)
     valid = rows < count
     mask = valid[:, None]
     item = (first + rows) * heads + head
-    place = item[:, None] * dk + dims[None, :]
     key_item = (first + rows) * key_heads + head // (heads // key_heads)
-    k = tl.load(keys + key_item[:, None] * dk + dims[None, :], mask=mask, other=0.0)
-    k = k.to(tl.float32)
     last = (first + count - 1) * heads + head
-    if per_channel:
-        total = tl.load(sums + place, mask=mask, other=0.0)
-        final = tl.load(sums + last * dk + dims)[None, :]
-    else:
-        total = tl.load(sums + item, mask=valid, other=0.0)[:, None]
-        final = tl.load(sums + last)
     element = keys.dtype.element_ty
     b = tl.load(beta + item, mask=valid, other=0.0)[:, None]
     solved = tl.load(inverse + item[:, None] * size + rows[None, :], mask=mask, other=0.0)
-    met = tl.dot(solved, (k * tl.exp(total) * b).to(element), input_precision="ieee")
-    tl.store(w + place, met.to(element), mask=mask)
-    tl.store(tail + place, (k * tl.exp(final - total)).to(element), mask=mask)
-    value_place = item[:, None] * dv + columns[None, :]
-    v = tl.load(values + value_place, mask=mask, other=0.0).to(tl.float32)
-    own = tl.dot(solved, (v * b).to(element), input_precision="ieee")
-    tl.store(u + value_place, own.to(element), mask=mask)
+    for begin in range(0, dk, block):
+        dims = begin + tl.arange(0, block)
+        place = item[:, None] * dk + dims[None, :]
+        k = tl.load(keys + key_item[:, None] * dk + dims[None, :], mask=mask, other=0.0)
+        k = k.to(tl.float32)
+        if per_channel:
+            total = tl.load(sums + place, mask=mask, other=0.0)
+            final = tl.load(sums + last * dk + dims)[None, :]
+        else:
+            total = tl.load(sums + item, mask=valid, other=0.0)[:, None]
+            final = tl.load(sums + last)
+        tl.store(tail + place, (k * tl.exp(final - total)).to(element), mask=mask)
+        met = tl.dot(solved, (k * tl.exp(total) * b).to(element), input_precision="ieee")
+        tl.store(w + place, met.to(element), mask=mask)
+    for begin in range(0, dv, block):
+        place = item[:, None] * dv + begin + tl.arange(0, block)[None, :]
+        v = tl.load(values + place, mask=mask, other=0.0).to(tl.float32)
+        own = tl.dot(solved, (v * b).to(element), input_precision="ieee")
+        tl.store(u + place, own.to(element), mask=mask)
 
 
 @triton.jit(do_not_specialize=["tokens", "chunks", "heads"])
@@ -186,6 +194,12 @@ def carry_states(
         key_place = item[:, None] * dk + dims[None, :]
         tail_place = item[None, :] * dk + dims[:, None]
         value_place = item[:, None] * dv + columns[None, :]
+        # Asked for early, as it is not prefetched.
+        last = (first + count - 1) * heads + head
+        if per_channel:
+            decay = tl.exp(tl.load(sums + last * dk + dims))[:, None]
+        else:
+            decay = tl.exp(tl.load(sums + last))
         at = ((seq * chunks + chunk) * heads + head).to(tl.int64) * (dk * dv)
         held = state.to(element)
         tl.store(before + at + square, held)
@@ -194,11 +208,7 @@ def carry_states(
         correction -= tl.dot(met, held, input_precision="ieee")
         written = correction.to(element)
         tl.store(corrections + value_place, written, mask=valid[:, None])
-        last = (first + count - 1) * heads + head
-        if per_channel:
-            state = state * tl.exp(tl.load(sums + last * dk + dims))[:, None]
-        else:
-            state = state * tl.exp(tl.load(sums + last))
+        state = state * decay
         decayed = tl.load(tail + tail_place, mask=valid[None, :], other=0.0)
         state = tl.dot(decayed, written, state, input_precision="ieee")
     tl.store(final + own + square, state)
