@@ -56,6 +56,9 @@ _GRIDS: tuple[tuple[str, Model, int], ...] = (
     ("fp8", _DEEPSEEK_V3._replace(ep=32), 2),
     ("fp8", _DEEPSEEK_V3._replace(ep=8), 2),
 )
+_FEW_TOKENS = 256
+_FEWEST_DRAWS = 8
+"""Copies with so few tokens: how many experts they touch is chance, and the mean is wanted."""
 _CPU_MODEL = Model(256, 512, 2, 8)
 _CPU_TOKENS = (1, 4, 16, 64)
 
@@ -114,9 +117,13 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
         return moe.make_tokens(experts, ids, number, generator)
 
     first = tokens()
-    touched = int(first.expert_ids[first.expert_ids >= 0].unique().numel())
-    flops, num_bytes = _work(experts, first.routed, touched, number)
-    copies = [first, *(tokens() for _ in range(num_copies(num_bytes, l2_bytes(device)) - 1))]
+    flops, num_bytes = _work(experts, first.routed, first.touched, number)
+    fewest = _FEWEST_DRAWS if int(case.shape["tokens"]) <= _FEW_TOKENS else 1
+    count = max(fewest, num_copies(num_bytes, l2_bytes(device)))
+    copies = [first, *(tokens() for _ in range(count - 1))]
+    rows = sum(copy.routed for copy in copies) / count
+    touched = sum(copy.touched for copy in copies) / count
+    flops, num_bytes = _work(experts, rows, touched, number)
     run, out = _runner(case.kernel, experts, weights, number, copies)
 
     def error() -> float:
@@ -144,7 +151,5 @@ def _runner(
     if kernel == "torch":
         out = torch.empty(most_rows, experts.hidden, device=copies[0].rows.device)
         return lambda copy: moe.in_torch(copy, weights, out[: len(copy.rows)]), out
-    layer = moe.make_layer(
-        experts, weights, number, most_rows, max(copy.routed for copy in copies)
-    )
+    layer = moe.make_layer(experts, weights, number, most_rows, max(copy.routed for copy in copies))
     return layer.launch, layer.buffers["out"]

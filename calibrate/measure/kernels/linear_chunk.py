@@ -13,16 +13,18 @@ from typing import Any
 
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
 from calibrate.measure.kernels.linear_inputs import (
+    CHUNK,
     HEAD_DIM,
     HEADS,
-    STATE_BYTES,
     Inputs,
     delta_rule,
     make_inputs,
+    sizes,
+    token_and_state_bytes,
 )
+from calibrate.measure.machine import l2_bytes
 
-TOLERANCE = {"bfloat16": 2e-2, "float16": 2e-3, "float32": 1e-4}
-CHUNK = 64
+TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-4}
 _TOKENS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _LONG_TOKENS = (12288, 16384, 24576, 32768, 49152, 65536)
 _SEQS = (1, 2, 4, 8, 16)
@@ -112,8 +114,8 @@ def block_v(seqs: int, heads: int, dv: int) -> int:
     return min(dv, 64 if seqs * heads * dv // 64 >= 128 else 32)
 
 
-def launch(inputs: Inputs, states: Any, work: Workspace) -> None:
-    """All kernels of one layer: ``work.out`` and ``work.final`` from ``states``."""
+def launch(inputs: Inputs, states: Any, space: Workspace) -> None:
+    """All kernels of one layer: ``space.out`` and ``space.final`` from ``states``."""
     from calibrate.measure.kernels import linear_chunk_triton as first
     from calibrate.measure.kernels import linear_state_triton as second
 
@@ -124,75 +126,70 @@ def launch(inputs: Inputs, states: Any, work: Workspace) -> None:
     grid = (inputs.seqs * chunks, heads)
     q, k, v, scale = inputs.query, inputs.keys, inputs.values, inputs.scale
     channels = inputs.per_channel
-    first.sum_decays[grid](inputs.log_decay, work.sums, *place, CHUNK, dk, channels, num_warps=4)
-    scored = (q, k, work.sums, inputs.beta, work.system, work.scores, scale, *place, key_heads)
+    first.sum_decays[grid](inputs.log_decay, space.sums, *place, CHUNK, dk, channels, num_warps=4)
+    scored = (q, k, space.sums, inputs.beta, space.system, space.scores, scale, *place, key_heads)
     if channels:
         parts = (*grid, CHUNK // 16)
         first.scores_by_channel[parts](*scored, CHUNK, 16, dk, 32, num_warps=4)
     else:
         first.scores_by_head[grid](*scored, CHUNK, dk, num_warps=4)
-    second.solve_systems[grid](work.system, work.inverse, *place, num_warps=1)
+    second.solve_systems[grid](space.system, space.inverse, *place, num_warps=1)
     second.prepare_chunks[grid](
-        *(k, v, work.sums, inputs.beta, work.inverse, work.w, work.u, work.tail),
+        *(k, v, space.sums, inputs.beta, space.inverse, space.w, space.u, space.tail),
         *(*place, key_heads, CHUNK, dk, dv, min(dk, dv, 64), channels),
         num_warps=4,
     )
     width = block_v(inputs.seqs, heads, dv)
     second.carry_states[(dv // width, heads, inputs.seqs)](
-        *(work.w, work.u, work.tail, work.sums, states),
-        *(work.before, work.corrections, work.final),
+        *(space.w, space.u, space.tail, space.sums, states),
+        *(space.before, space.corrections, space.final),
         *(*place, CHUNK, dk, dv, width, channels),
         num_warps=4,
         num_stages=3,
     )
     second.read_states[grid](
-        *(q, work.sums, work.scores, work.before, work.corrections, work.out, scale),
+        *(q, space.sums, space.scores, space.before, space.corrections, space.out, scale),
         *(*place, key_heads, CHUNK, dk, dv, channels),
         num_warps=4,
     )
+
+
+def work(case: Case) -> tuple[float, float]:
+    """FLOPs of the chunked form; bytes of inputs, outputs, and states before and after."""
+    seqs, tokens, heads, dk, dv = sizes(case.shape)
+    flops = seqs * tokens * heads * (6 * dk * dv + CHUNK * (3 * dk + 2 * dv))
+    token_bytes, state_bytes = token_and_state_bytes(_kind(case), case)
+    return float(flops), token_bytes + 2 * state_bytes
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
     """Random prompts and states; buffers between the kernels are shared by all copies."""
     import torch
 
-    kind = case.family.removesuffix("_chunk")
     dtype = getattr(torch, case.formats["activations"])
-    inputs = make_inputs(kind, case.shape, dtype, device, seed)
-    rows, heads, dv = inputs.values.shape
-    dk = inputs.keys.shape[-1]
-    num_bytes, flops = _work(inputs)
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
-    copies = [inputs] + [
-        make_inputs(kind, case.shape, dtype, device, seed + number)
-        for number in range(1, num_copies(num_bytes, l2_bytes))
+    flops, num_bytes = work(case)
+    copies = [
+        make_inputs(_kind(case), case.shape, dtype, device, seed + number)
+        for number in range(num_copies(num_bytes, l2_bytes(device)))
     ]
-    states = 0.1 * torch.randn((inputs.seqs, heads, dk, dv), device=device)
-    work = make_workspace(inputs)
-
-    def call(copy: Inputs) -> None:
-        launch(copy, states, work)
+    first = copies[0]
+    seqs, tokens, heads, dk, dv = sizes(case.shape)
+    generator = torch.Generator(device).manual_seed(seed)
+    states = torch.randn((seqs, heads, dk, dv), device=device, generator=generator)
+    space = make_workspace(first)
 
     def error() -> float:
-        call(inputs)
-        out, final = delta_rule(inputs, states)
-        return max(relative_error(work.out, out), relative_error(work.final, final))
+        launch(first, states, space)
+        out, final = delta_rule(first, states)
+        return max(relative_error(space.out, out), relative_error(space.final, final))
 
     return Prepared(
-        calls=[lambda copy=copy: call(copy) for copy in copies],  # type: ignore[misc]
-        error=error if inputs.tokens <= _MOST_CHECKED_TOKENS else None,
+        calls=[lambda copy=copy: launch(copy, states, space) for copy in copies],  # type: ignore[misc]
+        error=error if tokens <= _MOST_CHECKED_TOKENS else None,
         flops=flops,
         num_bytes=num_bytes,
     )
 
 
-def _work(inputs: Inputs) -> tuple[float, float]:
-    """Bytes of inputs, outputs and states; FLOPs of the chunked form."""
-    rows, heads, dv = inputs.values.shape
-    dk = inputs.keys.shape[-1]
-    tensors = (inputs.query, inputs.keys, inputs.values, inputs.log_decay, inputs.beta)
-    states = 2 * STATE_BYTES * inputs.seqs * heads * dk * dv
-    read = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    out = inputs.values.numel() * inputs.values.element_size()
-    flops = rows * heads * (6 * dk * dv + CHUNK * (3 * dk + 2 * dv))
-    return float(read + out + states), float(flops)
+def _kind(case: Case) -> str:
+    return case.family.removesuffix("_chunk")

@@ -159,7 +159,7 @@ def scores_by_channel(
     k = tl.load(keys + key_place, mask=is_here, other=0.0).to(tl.float32)
     q = tl.load(query + key_place, mask=is_here, other=0.0).to(tl.float32)
     total = tl.load(sums + place, mask=is_here, other=0.0)
-    for step in range(0, part):
+    for step in range(part):
         column = begin + step
         here = column < count
         column_k = tl.load(

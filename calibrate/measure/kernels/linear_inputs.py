@@ -5,13 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from calibrate.measure.case import Shape
+from calibrate.measure.case import Case, Shape
 
 HEADS = {"kda": (32, 16, 8, 4), "gdn": (32, 16, 8)}
 """Of one rank: Kimi Linear's 32 and Qwen3-Next's 32 value heads, split by tensor parallelism."""
 HEAD_DIM = 128
 VALUE_HEADS_A_KEY_HEAD = {"kda": 1, "gdn": 2}
 STATE_BYTES = 4
+CHUNK = 64
+"""Tokens that a prompt is cut into."""
+
+
+def token_and_state_bytes(kind: str, case: Case) -> tuple[float, float]:
+    """Bytes of all tokens' inputs and outputs, and of the states of all sequences."""
+    seqs, tokens, heads, dk, dv = sizes(case.shape)
+    elem = 4 if case.formats["activations"] == "float32" else 2
+    key_heads = max(1, heads // VALUE_HEADS_A_KEY_HEAD[kind])
+    gates = heads * (dk if kind == "kda" else 1) + heads
+    a_token = elem * (2 * key_heads * dk + 2 * heads * dv) + 4 * gates
+    return float(seqs * tokens * a_token), float(STATE_BYTES * seqs * heads * dk * dv)
+
+
+def sizes(shape: Shape) -> tuple[int, int, int, int, int]:
+    """seqs, tokens, heads, head_k_dim, head_v_dim."""
+    names = ("seqs", "tokens", "heads", "head_k_dim", "head_v_dim")
+    seqs, tokens, heads, dk, dv = (int(shape[name]) for name in names)
+    return seqs, tokens, heads, dk, dv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +67,8 @@ def make_inputs(kind: str, shape: Shape, dtype: Any, device: str, seed: int) -> 
     def normal(*size: int) -> Any:
         return torch.randn(size, device=device, generator=generator)
 
-    seqs, tokens, heads = int(shape["seqs"]), int(shape["tokens"]), int(shape["heads"])
-    dk, dv, rows = int(shape["head_k_dim"]), int(shape["head_v_dim"]), seqs * tokens
+    seqs, tokens, heads, dk, dv = sizes(shape)
+    rows = seqs * tokens
     key_heads = max(1, heads // VALUE_HEADS_A_KEY_HEAD[kind])
     unit = torch.nn.functional.normalize
     decay_size = (rows, heads, dk) if kind == "kda" else (rows, heads)

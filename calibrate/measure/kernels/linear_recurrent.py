@@ -13,11 +13,13 @@ from calibrate.measure.case import Case, Prepared, num_copies, relative_error
 from calibrate.measure.kernels.linear_inputs import (
     HEAD_DIM,
     HEADS,
-    STATE_BYTES,
     Inputs,
     delta_rule,
     make_inputs,
+    sizes,
+    token_and_state_bytes,
 )
+from calibrate.measure.machine import l2_bytes
 
 TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-4}
 _SEQS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -69,30 +71,42 @@ def launch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
 
 
 def step_in_torch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
-    """The same with torch's own operations."""
-    result, states = delta_rule(inputs, pool[slots])
-    pool[slots] = states
-    out.copy_(result)
+    """The same with torch's own operations, as batched products of all heads."""
+    seqs, heads, dv = inputs.values.shape
+    group, dk = heads // inputs.keys.shape[1], inputs.keys.shape[2]
+    keys = inputs.keys.float().repeat_interleave(group, 1).reshape(-1, 1, dk)
+    query = inputs.query.float().repeat_interleave(group, 1).reshape(-1, 1, dk)
+    states = pool[slots].reshape(-1, dk, dv)
+    states *= inputs.log_decay.reshape(seqs * heads, -1, 1).exp()
+    correction = inputs.values.float().reshape(-1, 1, dv) - keys @ states
+    states.baddbmm_(keys.transpose(1, 2), inputs.beta.reshape(-1, 1, 1) * correction)
+    out.copy_((query @ states).reshape(out.shape) * inputs.scale)
+    pool[slots] = states.reshape(seqs, heads, dk, dv)
+
+
+def work(case: Case) -> tuple[float, float]:
+    """FLOPs and bytes of one step."""
+    seqs, _, heads, dk, dv = sizes(case.shape)
+    token_bytes, state_bytes = token_and_state_bytes(_kind(case), case)
+    return float(seqs * heads * 7 * dk * dv), token_bytes + 2 * state_bytes
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
     """Copies have tokens and slots of their own in one pool."""
     import torch
 
-    kind = case.family.removesuffix("_recurrent")
     dtype = getattr(torch, case.formats["activations"])
     step = step_in_torch if case.kernel == "torch" else launch
-    first = make_inputs(kind, case.shape, dtype, device, seed)
-    seqs, heads, dv = first.values.shape
-    dk = first.keys.shape[-1]
-    tensors = (first.query, first.keys, first.values, first.values, first.log_decay, first.beta)
-    token_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    state_bytes = STATE_BYTES * seqs * heads * dk * dv
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
-    count = num_copies(state_bytes + token_bytes, l2_bytes)
-    copies = [first] + [
-        make_inputs(kind, case.shape, dtype, device, seed + number) for number in range(1, count)
+    flops, num_bytes = work(case)
+    token_bytes, state_bytes = token_and_state_bytes(_kind(case), case)
+    # A state that is written is the one that was read.
+    count = num_copies(token_bytes + state_bytes, l2_bytes(device))
+    copies = [
+        make_inputs(_kind(case), case.shape, dtype, device, seed + number)
+        for number in range(count)
     ]
+    first = copies[0]
+    seqs, _, heads, dk, dv = sizes(case.shape)
     generator = torch.Generator(device).manual_seed(seed)
     pool = torch.randn((count * seqs, heads, dk, dv), device=device, generator=generator)
     order = torch.randperm(count * seqs, device=device, generator=generator).to(torch.int32)
@@ -102,7 +116,7 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
         step(copies[number], order[number * seqs : (number + 1) * seqs], pool, out)
 
     def error() -> float:
-        slots = order[:seqs].long()
+        slots = order[:seqs]
         expected, states = delta_rule(first, pool[slots])
         call(0)
         return max(relative_error(out, expected), relative_error(pool[slots], states))
@@ -110,6 +124,10 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
     return Prepared(
         calls=[lambda number=number: call(number) for number in range(count)],  # type: ignore[misc]
         error=error if seqs <= _MOST_CHECKED_SEQS else None,
-        flops=float(seqs * heads * 7 * dk * dv),
-        num_bytes=float(2 * state_bytes + token_bytes),
+        flops=flops,
+        num_bytes=num_bytes,
     )
+
+
+def _kind(case: Case) -> str:
+    return case.family.removesuffix("_recurrent")

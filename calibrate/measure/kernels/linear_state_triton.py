@@ -186,7 +186,7 @@ def carry_states(
     own = (seq * heads + head).to(tl.int64) * (dk * dv)
     state = tl.load(states + own + square)
     element = w.dtype.element_ty
-    for chunk in range(0, chunks):
+    for chunk in range(chunks):
         first = seq * tokens + chunk * size
         count = tl.minimum(tokens - chunk * size, size)
         valid = rows < count

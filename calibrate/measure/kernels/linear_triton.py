@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["heads", "key_heads"])
+@triton.jit(do_not_specialize=["slots", "heads", "key_heads"])
 def delta_step(
     query: tl.tensor,
     keys: tl.tensor,

@@ -38,6 +38,8 @@ class Tokens:
     routing: Any
     routed: int
     """Assignments to this rank's experts."""
+    touched: int
+    """Experts of this rank that have any."""
 
 
 @lru_cache(maxsize=1)
@@ -58,9 +60,7 @@ def make_weights(experts: Experts, number: str, device: str) -> Weights:
 
     gate_up, gate_up_scale = make(2 * experts.inter, experts.hidden)
     down, down_scale = make(experts.hidden, experts.inter)
-    return Weights(
-        gate_up=gate_up, down=down, gate_up_scale=gate_up_scale, down_scale=down_scale
-    )
+    return Weights(gate_up=gate_up, down=down, gate_up_scale=gate_up_scale, down_scale=down_scale)
 
 
 def make_tokens(experts: Experts, expert_ids: Any, number: str, generator: Any) -> Tokens:
@@ -71,11 +71,13 @@ def make_tokens(experts: Experts, expert_ids: Any, number: str, generator: Any) 
     dtype = torch.bfloat16 if number == "fp8" else getattr(torch, number)
     size = (len(expert_ids), experts.hidden)
     routing = torch.rand(expert_ids.shape, device=device, generator=generator)
+    ours = expert_ids[expert_ids >= 0]
     return Tokens(
         rows=torch.randn(size, device=device, dtype=dtype, generator=generator),
         expert_ids=expert_ids,
         routing=routing / routing.sum(1, keepdim=True),
-        routed=int((expert_ids >= 0).sum()),
+        routed=ours.numel(),
+        touched=ours.unique().numel(),
     )
 
 
@@ -104,7 +106,7 @@ class Layer:
         blocks, size = max_blocks(tokens.routed, e.local_experts, self.block_m), self.block_m
         kernels.plan_blocks[(-(-blocks // 32),)](
             *(ids, b["next_place"], b["block_expert"], b["block_rows"], ids.numel(), blocks),
-            *(len(b["next_place"]), size, 2048, 32),
+            *(size, len(b["next_place"]), 2048, 32),
             num_warps=8,
         )
         kernels.place_rows[(-(-ids.numel() // 256),)](
@@ -201,6 +203,22 @@ def in_torch(tokens: Tokens, weights: Weights, out: Any) -> None:
         out.index_add_(0, row, result * tokens.routing[row, choice, None])
 
 
+def sampled_reference(tokens: Tokens, weights: Weights) -> tuple[Any, Any]:
+    """Some rows of the layer's output, token by token: (their indices, float32 [rows, hidden])."""
+    import torch
+
+    count, device = len(tokens.rows), tokens.rows.device
+    some = torch.linspace(0, count - 1, min(count, _CHECKED_ROWS), device=device).long()
+    out = torch.zeros((len(some), tokens.rows.shape[1]), device=device)
+    chosen = tokens.expert_ids[some].tolist()
+    for at, index in enumerate(some.tolist()):
+        for choice, expert in enumerate(chosen[at]):
+            if expert >= 0:
+                result = _expert(tokens.rows[index, None], weights, expert)[0]
+                out[at] += tokens.routing[index, choice] * result
+    return some, out
+
+
 def _expert(rows: Any, weights: Weights, expert: int) -> Any:
     import torch
 
@@ -218,20 +236,3 @@ def _as_stored(values: Any, scale: float, dtype: Any) -> Any:
     if dtype != torch.float8_e4m3fn:
         return values.float()
     return (values.float() / scale).clamp(-448, 448).to(dtype).float() * scale
-
-
-def sampled_reference(tokens: Tokens, weights: Weights) -> tuple[Any, Any]:
-    """Some rows of the layer's output in float32: (their indices, [rows, hidden])."""
-    import torch
-
-    count = len(tokens.rows)
-    some = torch.linspace(0, count - 1, min(count, _CHECKED_ROWS), device=tokens.rows.device).long()
-    sample = Tokens(
-        rows=tokens.rows[some],
-        expert_ids=tokens.expert_ids[some],
-        routing=tokens.routing[some],
-        routed=0,
-    )
-    out = torch.empty(sample.rows.shape, device=tokens.rows.device)
-    in_torch(sample, weights, out)
-    return some, out

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["assignments", "max_blocks"])
+@triton.jit(do_not_specialize=["assignments", "max_blocks", "block_m"])
 def plan_blocks(
     expert_ids: tl.tensor,
     next_place: tl.tensor,
@@ -19,8 +19,8 @@ def plan_blocks(
     block_rows: tl.tensor,
     assignments: tl.tensor,
     max_blocks: tl.tensor,
+    block_m: tl.tensor,
     num_experts: tl.constexpr,
-    block_m: tl.constexpr,
     at_once: tl.constexpr,
     blocks: tl.constexpr,
 ) -> None:
@@ -118,7 +118,7 @@ def grouped_matmul(
     # Columns beyond the last repeat the first ones and are not stored.
     weight_tile = weights + expert * n * k + (columns % n)[None, :] * k + inner[:, None]
     sums = tl.zeros((block_m, block_n), tl.float32)
-    for _ in range(0, chunks_k):
+    for _ in range(chunks_k):
         a = tl.load(row_tile, mask=valid[:, None], other=0.0)
         b = tl.load(weight_tile)
         sums = tl.dot(a, b, sums, input_precision="ieee")
@@ -134,14 +134,14 @@ def grouped_matmul(
     tl.store(place, sums.to(out.dtype.element_ty), mask=valid[:, None] & (columns < n)[None, :])
 
 
-@triton.jit(do_not_specialize=["units"])
+@triton.jit(do_not_specialize=["units", "block_m"])
 def silu_mul(
     gate_up: tl.tensor,
     out: tl.tensor,
     block_rows: tl.tensor,
     scale: tl.tensor,
     units: tl.tensor,
-    block_m: tl.constexpr,
+    block_m: tl.tensor,
     block: tl.constexpr,
     unit: tl.constexpr,
     is_scaled: tl.constexpr,
@@ -199,7 +199,7 @@ def sum_experts(
     columns = tl.program_id(1) * block + tl.arange(0, block)
     mask = columns < n
     total = tl.zeros((block,), tl.float32)
-    for choice in range(0, top_k):
+    for choice in range(top_k):
         index = token * top_k + choice
         is_ours = tl.load(expert_ids + index) >= 0
         row = weighted + index.to(tl.int64) * n + columns

@@ -124,7 +124,7 @@ def make_product(m: int, n: int, k: int, dtype: Any, device: str, generator: Any
     """Random inputs; n a multiple of 128 and k of 128."""
     import torch
 
-    if n % _BLOCK_N or k % _GROUP or m * n % _SUMMED and tiling(m, n, k).splits > 1:
+    if n % _BLOCK_N or k % _GROUP or (m * n % _SUMMED and tiling(m, n, k).splits > 1):
         raise ValueError(f"n {n} and k {k} must be multiples of 128, and m n of {_SUMMED}")
     groups, splits = k // _GROUP, tiling(m, n, k).splits
     size = (groups, n, _GROUP // 4)

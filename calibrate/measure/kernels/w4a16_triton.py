@@ -113,6 +113,6 @@ def sum_splits(
     """Sum over the first axis of [splits, blocks * block] float32."""
     index = tl.program_id(0) * block + tl.arange(0, block)
     total = tl.zeros((block,), tl.float32)
-    for split in range(0, splits):
+    for split in range(splits):
         total += tl.load(partial + split * (blocks * block) + index)
     tl.store(out + index, total.to(out.dtype.element_ty))
