@@ -92,7 +92,7 @@ def _gpu_fields() -> dict[str, Any]:
         "clocks": _numbers(_CLOCKS),
         "power_limit_w": _numbers({"limit": "power.limit"})["limit"],
     }
-    if torch.distributed.is_nccl_available():
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         fields["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     if fields["gpus"] > 1:
         fields["topology"] = _nvidia_smi("topo", "-m")

@@ -26,6 +26,13 @@ class Planned:
     module: ModuleType
     seconds: float
 
+    @property
+    def unit(self) -> str:
+        """What is measured in one go: its family, or all that its module measures together."""
+        if hasattr(self.module, "measure"):
+            return self.module.__name__.rpartition(".")[2]
+        return self.case.family
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -42,6 +49,14 @@ class Plan:
             for family, cases in self.families.items()
         }
         return Plan(left, self.variants)
+
+    def units(self) -> dict[str, list[Planned]]:
+        """The same cases by `Planned.unit`, those without any left out."""
+        units: dict[str, list[Planned]] = {}
+        for cases in self.families.values():
+            for one in cases:
+                units.setdefault(one.unit, []).append(one)
+        return units
 
 
 def make_plan(families: Iterable[str], quick: bool, device: str, part: tuple[int, int]) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 from calibrate.measure.case import Case, Variant
 from calibrate.measure.errors import MeasureError
+
+_SYNC_EVERY_S = 1.0
 
 
 class Record:
@@ -26,20 +29,28 @@ class Record:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise MeasureError(f"{path}: another run is writing to it") from error
-        self._file.seek(0)
-        whole = self._file.read()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._file.truncate(len(whole))
+        self._synced_at = 0.0
         self.done: set[str] = set()
         """Keys of the cases that were timed or refused."""
         self.losses: Counter[Variant] = Counter()
         """How often the device was lost, by the variant that was measured."""
-        for number, text in enumerate(whole.splitlines(), 1):
-            self._read(number, text, device)
+        try:
+            for number, text in enumerate(self._whole_lines(), 1):
+                self._read(number, text, device)
+        except MeasureError:
+            self.close()
+            raise
+
+    def _whole_lines(self) -> list[bytes]:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise MeasureError(f"{self.path}: another run is writing to it") from error
+        self._file.seek(0)
+        whole = self._file.read()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self._file.truncate(len(whole))
+        return whole.splitlines()
 
     def _read(self, number: int, text: bytes, device: str) -> None:
         where = f"{self.path}, line {number}"
@@ -57,12 +68,14 @@ class Record:
             )
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Write one line; it is on disk when this returns."""
+        """Write one line. It outlives this process at once, the machine within a second."""
         if line["kind"] in ("timing", "refused"):
             self._note(line)
         self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if time.monotonic() - self._synced_at > _SYNC_EVERY_S:
+            os.fsync(self._file.fileno())
+            self._synced_at = time.monotonic()
 
     def _note(self, line: Mapping[str, Any]) -> None:
         case = case_of(line)
@@ -71,6 +84,7 @@ class Record:
 
     def close(self) -> None:
         """Release the file."""
+        os.fsync(self._file.fileno())
         self._file.close()
 
 

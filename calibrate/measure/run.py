@@ -52,7 +52,7 @@ class Run:
     say: Say
 
     def all(self) -> Counts:
-        """Measure the plan, family by family; each may use its share of the time that is left."""
+        """Measure the plan, unit by unit; each may use its share of the time that is left."""
         counts = Counts()
         machine = machine_line(self.device)
         self.record.add(machine)
@@ -60,7 +60,7 @@ class Run:
         for variant, times in self.record.losses.items():
             if times >= _MOST_LOSSES:
                 bench.verdicts[variant] = f"the device was lost {times} times by this kernel"
-        left = {family: cases for family, cases in self.plan.families.items() if cases}
+        left = self.plan.units()
         put_off: dict[str, list[Planned]] = {}
         state = self._state(machine["id"])
         while left:
@@ -120,7 +120,7 @@ class Run:
                 raise DeviceLostError(fields["reason"])
         if measured:
             self.say(
-                f"{cases[0].case.family}: {counts.timed - before[0]} timed, "
+                f"{cases[0].unit}: {counts.timed - before[0]} timed, "
                 f"{counts.refused - before[1]} refused in {time.perf_counter() - start:.1f} s"
             )
         return [one for one in cases if one.case.key not in self.record.done]
@@ -137,17 +137,26 @@ class Bench:
 
     def results(self, cases: Sequence[Planned], until: float) -> Iterator[tuple[Case, Fields]]:
         """Each case that the time allows with the fields of its line; a refusal has a reason."""
-        together = [one for one in cases if hasattr(one.module, "measure")]
-        if together:
-            module = together[0].module
-            wanted = [one.case for one in together]
-            yield from module.measure(wanted, self._device, self._seed, until)
+        if cases and hasattr(cases[0].module, "measure"):
+            yield from self._together(cases, until)
+            return
         for one in cases:
-            if hasattr(one.module, "measure"):
-                continue
             if time.perf_counter() + one.seconds > until:
                 return
             yield one.case, self._result(one)
+
+    def _together(self, cases: Sequence[Planned], until: float) -> Iterator[tuple[Case, Fields]]:
+        """All of a module that starts processes of its own; what it cannot do is refused."""
+        wanted = [one.case for one in cases]
+        module, seen = cases[0].module, set()
+        try:
+            for case, fields in module.measure(wanted, self._device, self._seed, until):
+                seen.add(case.key)
+                yield case, fields
+        except Exception as error:
+            for case in wanted:
+                if case.key not in seen:
+                    yield case, {"reason": reason_of(error)}
 
     def _result(self, one: Planned) -> Fields:
         try:

@@ -28,7 +28,7 @@ _BUSY_S = 10e-3
 _MOST_REPLAYS = 20
 _HEAD_START_CYCLES = 1_400_000
 """About 0.7 ms."""
-_CPU_BUSY_S = 0.1
+_CPU_BUSY_S = 0.05
 
 Call = Callable[[], object]
 
@@ -70,7 +70,7 @@ def time_calls(
     """Time a case that has been prepared (and checked).
 
     ``agree`` makes processes that call together take the same number of times: it is given this
-    process's estimate of a duration and returns the one to go by.
+    process's estimate of a duration and returns the one to go by. All wait for each other in it.
     """
     if device == "cpu":
         return _on_host(prepared.calls, agree, most_s=_CPU_BUSY_S, wait=_no_wait)
@@ -111,6 +111,7 @@ def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], floa
     a_burst = max(1, round(_BURST_S / replay_s))
     while len(seconds) < num_replays:
         pacer.wait()
+        agree(0.0)
         if replay_s < _BURST_S / 5:
             graph.replay()  # the host gets ahead, the clock up
         pairs = [_bracketed(graph.replay) for _ in range(min(a_burst, num_replays - len(seconds)))]
@@ -129,6 +130,7 @@ def _with_events(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], f
     for repeat in range(_num_replays(a_repeat * call_s)):
         some = [calls[(repeat * a_repeat + number) % len(calls)] for number in range(a_repeat)]
         pacer.wait()
+        agree(0.0)
         seconds.append(_timed_row(some))
         pacer.worked(seconds[-1])
     return _timing(seconds, a_repeat, graph=False)
@@ -199,10 +201,14 @@ def _timed(call: Call) -> float:
 
 
 def _timed_row(calls: Sequence[Call]) -> float:
-    """Seconds of several calls in a row, queued while the device is kept busy."""
+    """Seconds of several calls in a row, queued while the device is kept busy.
+
+    One more call goes before them: after it, devices that call together are in step.
+    """
     import torch
 
     torch.cuda._sleep(_HEAD_START_CYCLES)
+    calls[0]()
     return _timed(lambda: [call() for call in calls])
 
 

@@ -1,9 +1,9 @@
 """Matrix products through torch (cuBLAS on NVIDIA): out [m, n] = a [m, k] times w [n, k]^T.
 
 Kernel ``torch``: both operands in one format; ``fp8`` has a scale for each tensor (activations'
-known beforehand) and accumulates fast, ``fp8_block`` one for 128 numbers of a row of activations
-and 128 x 128 weights, ``int8`` puts out int32, to be scaled by what follows. Kernel ``torch_row``:
-``fp8`` with a scale for each row of both.
+known beforehand) and accumulates fast, ``int8`` puts out int32, to be scaled by what follows; with
+``fp8_block`` weights there is a scale for 128 numbers of a row of activations and for 128 x 128
+weights. Kernel ``torch_row``: ``fp8`` with a scale for each row of both.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TOLERANCE = {
     "int8": 1e-5,
 }
 _BLOCK = 128
-_INPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
-_OUTPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 2, "fp8_block": 2, "int8": 4}
+_INPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1, "int8": 1}
+_OUTPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 2, "int8": 4}
 
 Grid = Iterable[tuple[list[Matrix], tuple[int, ...]]]
 
@@ -47,17 +47,19 @@ Grid = Iterable[tuple[list[Matrix], tuple[int, ...]]]
 def cases(quick: bool, device: str) -> Iterator[Case]:
     """bfloat16 over all matrices; the narrow formats over those that are served in them."""
     if device == "cpu":
-        yield from _grid("torch", "float32", _cpu_grid(quick))
-        yield from _grid("torch", "bfloat16", _cpu_grid(quick))
+        for number in ("float32", "bfloat16"):
+            yield from _grid("torch", number, number, _cpu_grid(quick))
     elif quick:
         layer = llama_8b(1)
-        yield from _grid("torch", "bfloat16", [(layer, HALF_ROWS), ([LM_HEADS[0]], SEQUENCES)])
-        for kernel, number in NARROW:
-            yield from _grid(kernel, number, [(layer[2:], FEW_ROWS)])
+        grid = [(layer, HALF_ROWS), ([LM_HEADS[0]], SEQUENCES)]
+        yield from _grid("torch", "bfloat16", "bfloat16", grid)
+        for names, narrow in NARROW.items():
+            matrices, _ = next(iter(narrow))
+            yield from _grid(*names, [(matrices[2:4], FEW_ROWS)])
     else:
-        yield from _grid("torch", "bfloat16", _bfloat16_grid())
-        for (kernel, number), grid in NARROW.items():
-            yield from _grid(kernel, number, grid)
+        yield from _grid("torch", "bfloat16", "bfloat16", _bfloat16_grid())
+        for names, narrow in NARROW.items():
+            yield from _grid(*names, narrow)
 
 
 def _bfloat16_grid() -> Grid:
@@ -68,31 +70,31 @@ def _bfloat16_grid() -> Grid:
     return [(dense, ROWS), (others, HALF_ROWS), (LM_HEADS, SEQUENCES), (ROUTERS, FEW_ROWS)]
 
 
-# By kernel and format.
-NARROW: dict[tuple[str, str], Grid] = {
-    ("torch", "fp8"): [(llama_8b(1), ROWS), (llama_70b(2) + llama_70b(8), HALF_ROWS)],
-    ("torch", "fp8_block"): [
+# By kernel, format of the activations and of the weights.
+NARROW: dict[tuple[str, str, str], Grid] = {
+    ("torch", "fp8", "fp8"): [(llama_8b(1), ROWS), (llama_70b(2) + llama_70b(8), HALF_ROWS)],
+    ("torch", "fp8", "fp8_block"): [
         (deepseek_v3(1) + deepseek_v3(8), FEW_ROWS),
         (deepseek_v3(1)[4:6] + qwen3_32b(1), HALF_ROWS),
     ],
-    ("torch_row", "fp8"): [(llama_8b(1), HALF_ROWS)],
-    ("torch", "int8"): [(llama_8b(1), HALF_ROWS)],
+    ("torch_row", "fp8", "fp8"): [(llama_8b(1), HALF_ROWS)],
+    ("torch", "int8", "int8"): [(llama_8b(1), HALF_ROWS)],
 }
 
 
 def _cpu_grid(quick: bool) -> Grid:
     small = [Matrix(512, 512), Matrix(1024, 1024), Matrix(2048, 1024), Matrix(1024, 4096)]
-    return [(small[:3] if quick else small, (1, 4, 16, 64, 256))]
+    return [(small[1:3] if quick else small, (1, 16, 64, 256))]
 
 
-def _grid(kernel: str, number: str, grid: Grid) -> Iterator[Case]:
+def _grid(kernel: str, activations: str, weights: str, grid: Grid) -> Iterator[Case]:
     """Smallest matrices first, each shape once."""
     shapes = {(matrix, m) for matrices, rows in grid for matrix in matrices for m in rows}
     for matrix, m in sorted(shapes, key=lambda shape: (shape[0].n * shape[0].k, shape)):
         yield Case(
             family="gemm",
             kernel=kernel,
-            formats={"activations": number, "weights": number},
+            formats={"activations": activations, "weights": weights},
             shape={"m": m, "n": matrix.n, "k": matrix.k},
         )
 
@@ -111,7 +113,7 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
 
     draw = torch.Generator(device).manual_seed(seed)
     flops, num_bytes = work(case)
-    make = _MAKERS[case.kernel, case.formats["activations"]]
+    make = _MAKERS[case.kernel, case.formats["weights"]]
     products = [
         make(_sizes(case), device, draw) for _ in range(num_copies(num_bytes, l2_bytes(device)))
     ]
@@ -248,6 +250,7 @@ def _scales(shape: tuple[int, ...], device: str, draw: Any) -> Any:
     return 0.5 + torch.rand(shape, device=device, dtype=torch.float32, generator=draw)
 
 
+# By kernel and format of the weights.
 _MAKERS: dict[tuple[str, str], Callable[[Sizes, str, Any], Product]] = {
     ("torch", "float32"): _plain("float32"),
     ("torch", "bfloat16"): _plain("bfloat16"),

@@ -87,6 +87,7 @@ def kimi_linear() -> list[Matrix]:
     return [
         Matrix(3 * 32 * 128, 2304),
         Matrix(2304, 32 * 128),
+        Matrix(2 * 128 + 32, 2304),
         Matrix(32 * 128, 128),
         Matrix(32 * 192, 2304),
         Matrix(512 + 64, 2304),
@@ -98,13 +99,17 @@ def kimi_linear() -> list[Matrix]:
     ]
 
 
-# Scores of each expert: DeepSeek-V3, Qwen3-30B-A3B, gpt-oss-120b, Kimi Linear; KDA's beta.
-ROUTERS = [Matrix(256, 7168), Matrix(128, 2048), Matrix(128, 2880), Matrix(256, 2304)]
-ROUTERS += [Matrix(32, 2304)]
+# Scores of each expert: DeepSeek-V3, Qwen3-30B-A3B, gpt-oss, Kimi Linear.
+ROUTERS = [
+    *(Matrix(256, 7168), Matrix(128, 2048), Matrix(128, 2880), Matrix(32, 2880)),
+    Matrix(256, 2304),
+]
 
 LM_HEADS = [
     *(Matrix(128256 // tp, 4096) for tp in (1, 2, 4, 8)),
     *(Matrix(128256 // tp, 8192) for tp in (2, 4, 8)),
-    *(Matrix(151936 // tp, 5120) for tp in (1, 4)),
-    *(Matrix(151936, 2048), Matrix(129280 // 8, 7168), Matrix(201088, 2880), Matrix(163840, 2304)),
+    *(Matrix(151936 // tp, 5120) for tp in (1, 2, 4)),
+    *(Matrix(129280 // tp, 7168) for tp in (1, 8)),
+    *(Matrix(201088 // tp, 2880) for tp in (1, 2)),
+    *(Matrix(151936, 2048), Matrix(163840, 2304)),
 ]

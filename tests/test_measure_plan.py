@@ -1,0 +1,147 @@
+"""The grid: what models need, each case once, small shapes first, in parts that stand alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from calibrate.measure import cli
+from calibrate.measure.case import Case, Variant
+from calibrate.measure.kernels import gemm
+from calibrate.measure.kernels.gemm_shapes import SEQUENCES, Matrix
+from calibrate.measure.plan import make_plan
+from costmodels.models import load_model
+from costmodels.operators import logit_operators, token_operators
+from costmodels.parallel import shard
+
+OWN = ("gemm", "elementwise", "embedding", "sampling", "copy", "launch")
+WHOLE = (1, 1)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_case_is_there_once(device: str, quick: bool) -> None:
+    plan = make_plan(OWN, quick, device, WHOLE)
+    keys = Counter(one.case.key for cases in plan.families.values() for one in cases)
+    assert set(keys.values()) == {1}
+    assert all(plan.families.values())
+
+
+def test_a_quick_grid_is_part_of_the_full_one() -> None:
+    quick, full = (make_plan(OWN, quick, "cuda", WHOLE) for quick in (True, False))
+    for family in OWN:
+        names = [{one.case.key for one in plan.families[family]} for plan in (quick, full)]
+        assert names[0] <= names[1], family
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_the_first_case_of_a_kernel_is_cheap_to_check(family: str) -> None:
+    for cases in make_plan((family,), False, "cuda", WHOLE).variants.values():
+        assert cases[0].seconds == pytest.approx(min(one.seconds for one in cases), rel=0.5)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_parts_share_the_cases_evenly(parts: int) -> None:
+    whole = make_plan(("gemm", "sampling"), False, "cuda", WHOLE)
+    split = [make_plan(whole.families, False, "cuda", (n, parts)) for n in range(1, parts + 1)]
+    for family, cases in whole.families.items():
+        dealt = [part.families[family] for part in split]
+        keys = [one.case.key for one in chain(*dealt)]
+        assert Counter(keys) == Counter(one.case.key for one in cases)
+        loads = [sum(one.seconds for one in some) for some in dealt]
+        assert max(loads) - min(loads) <= max(one.seconds for one in cases)
+
+
+def test_a_part_alone_covers_every_curve() -> None:
+    """Each weight matrix is measured at small and at large steps in each of two parts."""
+    for number in (1, 2):
+        cases = [
+            one.case for one in make_plan(("gemm",), False, "cuda", (number, 2)).families["gemm"]
+        ]
+        for (_, matrix), rows in curves(cases).items():
+            assert min(rows) <= 16, matrix
+            assert max(rows) >= 512, matrix
+
+
+def curves(cases: list[Case]) -> dict[tuple[Variant, tuple[int, int]], list[int]]:
+    found: dict[tuple[Variant, tuple[int, int]], list[int]] = {}
+    for case in cases:
+        shape = {name: int(value) for name, value in case.shape.items()}
+        key = case.variant, (shape["n"], shape["k"])
+        found.setdefault(key, []).append(shape["m"])
+    return found
+
+
+def test_steps_up_to_16384_tokens_are_measured_without_wide_gaps() -> None:
+    for (variant, matrix), rows in curves(list(gemm.cases(False, "cuda"))).items():
+        assert max(np.diff(np.log2(sorted(rows)))) <= 3.01, (variant, matrix)
+        assert rows[0] == 1
+        is_layer = Matrix(*matrix) in {
+            Matrix(6144, 4096), Matrix(8192, 14336), Matrix(10240, 5120), Matrix(2112, 7168)
+        }  # fmt: skip
+        if is_layer and variant[1] == "torch" and dict(variant[2])["activations"] == "bfloat16":
+            assert max(rows) == 16384
+            assert max(np.diff(np.log2(sorted(rows)))) <= 2
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks"),
+    [
+        ("llama-3.1-8b", (1, 2, 4, 8)),
+        ("llama-3.1-70b", (2, 4, 8)),
+        ("Qwen/Qwen3-30B-A3B", (1,)),
+        ("Qwen/Qwen3-32B", (1, 2, 4)),
+        ("deepseek-ai/DeepSeek-V3", (1, 8)),
+        ("openai/gpt-oss-20b", (1, 2)),
+        ("openai/gpt-oss-120b", (1, 2)),
+        ("kimi-linear-48b-a3b", (1,)),
+    ],
+)
+def test_every_matrix_that_the_cost_models_price_is_measured(
+    model: str, ranks: tuple[int, ...]
+) -> None:
+    measured = {matrix for _, matrix in curves(list(gemm.cases(False, "cuda")))}
+    for tp in ranks:
+        rank = shard(load_model(model), tp)
+        tokens = np.array([16.0])
+        for operator in [*token_operators(rank, tokens), *logit_operators(rank, tokens, 4.0)]:
+            if operator.matrix is not None:
+                inner, outer = operator.matrix
+                assert (outer, inner) in measured, f"{operator.name} at TP {tp}"
+
+
+def test_logits_are_measured_for_as_many_sequences_as_engines_run() -> None:
+    cases = curves(list(gemm.cases(False, "cuda")))
+    variant = next(v for v, matrix in cases if matrix == (128256, 4096))
+    assert sorted(cases[variant, (128256, 4096)]) == sorted(SEQUENCES)
+    assert max(SEQUENCES) == 1024
+
+
+def test_the_grid_fits_its_time() -> None:
+    """Six minutes of the full grid are these families', and one of the quick one."""
+    for quick, most_s in ((False, 360), (True, 60)):
+        plan = make_plan(OWN, quick, "cuda", WHOLE)
+        assert sum(one.seconds for one in chain(*plan.families.values())) < most_s
+    on_cpu = make_plan(OWN, True, "cpu", WHOLE)
+    assert sum(one.seconds for one in chain(*on_cpu.families.values())) < 10
+
+
+def test_options_that_cannot_be_used_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--families", "gemm,conv", "--list"]) == 2
+    assert "no family 'conv'; there are gemm, " in capsys.readouterr().err
+    for part in ("3/2", "0/2", "half"):
+        with pytest.raises(SystemExit):
+            cli.main(["--part", part, "--list"])
+        assert "write 1/2 for the first of two parts" in capsys.readouterr().err
+
+
+def test_the_list_says_how_many_cases_and_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--list", "--families", "sampling,copy", "--quick"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    counts = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines}
+    plan = make_plan(("sampling", "copy"), True, "cuda", WHOLE)
+    expected = {family: len(cases) for family, cases in plan.families.items()}
+    assert counts == expected | {"all": sum(expected.values())}
