@@ -84,7 +84,7 @@ def scores_by_head(
     k_t = tl.load(keys + key_item[None, :] * dk + dims[:, None], mask=valid[None, :], other=0.0)
     q = tl.load(query + key_item[:, None] * dk + dims[None, :], mask=valid[:, None], other=0.0)
     total = tl.load(sums + item, mask=valid, other=0.0)
-    lower = rows[:, None] >= rows[None, :]
+    lower = (rows[:, None] >= rows[None, :]) & valid[:, None]
     decay = tl.exp(tl.where(lower, total[:, None] - total[None, :], float("-inf")))
     strict = rows[:, None] > rows[None, :]
     b = tl.load(beta + item, mask=valid, other=0.0)

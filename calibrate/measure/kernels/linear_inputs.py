@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrate.measure.case import Case, Shape
 
-HEADS = {"kda": (32, 16, 8, 4), "gdn": (32, 16, 8)}
+HEADS = {"kda": (4, 8, 16, 32), "gdn": (8, 16, 32)}
 """Of one rank: Kimi Linear's 32 and Qwen3-Next's 32 value heads, split by tensor parallelism."""
 HEAD_DIM = 128
 VALUE_HEADS_A_KEY_HEAD = {"kda": 1, "gdn": 2}
