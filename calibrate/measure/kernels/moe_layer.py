@@ -14,6 +14,7 @@ from typing import Any
 from calibrate.measure.kernels.moe_routing import Experts
 
 _UNIT = 64
+_MOST_EXPERTS = 256
 _CHECKED_ROWS = 16
 # Scales that fit activations and what SiLU and product make of them, drawn as below, into e4m3.
 _ROW_SCALE, _INNER_SCALE = 1 / 32, 1 / 32
@@ -106,7 +107,7 @@ class Layer:
         blocks, size = max_blocks(tokens.routed, e.local_experts, self.block_m), self.block_m
         kernels.plan_blocks[(-(-blocks // 32),)](
             *(ids, b["next_place"], b["block_expert"], b["block_rows"], ids.numel(), blocks),
-            *(size, len(b["next_place"]), 2048, 32),
+            *(size, _MOST_EXPERTS, 2048, 32),
             num_warps=8,
         )
         kernels.place_rows[(-(-ids.numel() // 256),)](
@@ -165,6 +166,8 @@ def make_layer(
     """A layer with buffers for up to so many rows and assignments to this rank."""
     import torch
 
+    if experts.local_experts > _MOST_EXPERTS:
+        raise ValueError(f"at most {_MOST_EXPERTS} experts a rank")
     device = weights.gate_up.device
     dtype = torch.bfloat16 if number == "fp8" else weights.gate_up.dtype
     size = block_m(most_routed, experts.local_experts)
@@ -177,7 +180,7 @@ def make_layer(
         return empty(count, of=torch.int32)
 
     buffers = {
-        "next_place": integers(max(32, 1 << (experts.local_experts - 1).bit_length())),
+        "next_place": integers(_MOST_EXPERTS),
         "block_expert": integers(blocks),
         "block_rows": integers(blocks),
         "placed": integers(blocks * size),

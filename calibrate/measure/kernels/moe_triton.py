@@ -27,7 +27,7 @@ def plan_blocks(
     """Expert and number of rows of each block; first place of each expert.
 
     ``expert_ids`` [assignments], -1 for an expert of another rank. Each program counts all of them
-    and plans ``blocks`` blocks. ``num_experts`` is a power of two, at least 32.
+    and plans ``blocks`` blocks. ``num_experts`` is a power of two, at least as many as there are.
     """
     experts = tl.arange(0, num_experts)
     counts = tl.zeros((num_experts,), tl.int32)
