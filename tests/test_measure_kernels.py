@@ -243,15 +243,8 @@ def test_a_run_on_this_processor(tmp_path: Path) -> None:
         assert line["machine"] == lines[0]["id"]
         assert 0 < line["seconds_low"] <= line["seconds"] <= line["seconds_high"] < 1
         assert line["error"] is not None
-    # A larger product takes longer, whatever else this machine does.
-    seconds = {
-        line["shape"]["m"]: line["seconds_low"]
-        for line in timings
-        if line["formats"] == {"activations": "float32", "weights": "float32"}
-        and line["shape"]["n"] == line["shape"]["k"] == 1024
-    }
-    if {1, 256} <= set(seconds):
-        assert seconds[256] > seconds[1]
+        # No processor is faster: a call that did nothing would be.
+        assert line["flops"] / line["seconds"] < 2e13
 
 
 def test_a_run_that_was_cut_goes_on(tmp_path: Path) -> None:

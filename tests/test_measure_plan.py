@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import chain
 
@@ -10,7 +11,7 @@ import pytest
 
 from calibrate.measure import cli
 from calibrate.measure.case import Case, Variant
-from calibrate.measure.kernels import gemm
+from calibrate.measure.kernels import collectives, gemm
 from calibrate.measure.kernels.gemm_shapes import SEQUENCES, Matrix
 from calibrate.measure.plan import make_plan
 from costmodels.models import load_model
@@ -56,14 +57,15 @@ def test_parts_share_the_cases_evenly(parts: int) -> None:
 
 
 def test_a_part_alone_covers_every_curve() -> None:
-    """Each weight matrix is measured at small and at large steps in each of two parts."""
+    """Each weight matrix is measured over nearly its whole range of steps in each of two parts."""
+    whole = curves(list(gemm.cases(False, "cuda")))
     for number in (1, 2):
-        cases = [
-            one.case for one in make_plan(("gemm",), False, "cuda", (number, 2)).families["gemm"]
-        ]
-        for (_, matrix), rows in curves(cases).items():
-            assert min(rows) <= 16, matrix
-            assert max(rows) >= 512, matrix
+        part = make_plan(("gemm",), False, "cuda", (number, 2))
+        found = curves([one.case for one in part.families["gemm"]])
+        assert set(found) == set(whole)
+        for matrix, rows in whole.items():
+            assert min(found[matrix]) <= 16 * min(rows), matrix
+            assert max(found[matrix]) >= max(rows) / 4, matrix
 
 
 def curves(cases: list[Case]) -> dict[tuple[Variant, tuple[int, int]], list[int]]:
@@ -145,3 +147,35 @@ def test_the_list_says_how_many_cases_and_how_long(capsys: pytest.CaptureFixture
     plan = make_plan(("sampling", "copy"), True, "cuda", WHOLE)
     expected = {family: len(cases) for family, cases in plan.families.items()}
     assert counts == expected | {"all": sum(expected.values())}
+
+
+def test_collectives_go_from_256_bytes_to_a_gib_over_all_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collectives, "_rank_counts", lambda device: [2, 4, 8])
+    cases = list(collectives.cases(False, "cuda"))
+    assert len({case.key for case in cases}) == len(cases)
+    for family in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        for ranks in (2, 4, 8):
+            sizes = [
+                int(case.shape["bytes"])
+                for case in cases
+                if case.family == family and case.shape["ranks"] == ranks
+            ]
+            assert (min(sizes), max(sizes)) == (256, 2**30)
+            assert max(np.diff(np.log2(sizes))) <= 1
+            # Elements of two bytes, as many for each rank.
+            assert not any(size % (2 * ranks) for size in sizes)
+    assert {case.shape["ranks"] for case in cases if case.family == "send_recv"} == {2}
+    quick = {case.key for case in collectives.cases(True, "cuda")}
+    assert quick < {case.key for case in cases}
+
+
+def test_one_gpu_has_no_collectives_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "_rank_counts", lambda device: [1])
+    cases = list(collectives.cases(False, "cuda"))
+    assert [case.shape for case in cases] == [{"ranks": 1, "bytes": 256}] * 5
+    results = list(collectives.measure(cases, "cuda", 0, math.inf))
+    assert [case for case, _ in results] == cases
+    for _, fields in results:
+        assert fields == {"reason": "a collective needs at least two GPUs in one machine"}

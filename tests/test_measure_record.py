@@ -81,3 +81,11 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match="another run is writing to it"):
         Record(path, "made up")
     first.close()
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        MeasureError, match=r"cannot write .*out\.jsonl: Not a directory|File exists"
+    ):
+        Record(tmp_path / "file" / "out.jsonl", "made up")

@@ -16,7 +16,10 @@ from calibrate.measure.plan import Plan, all_families, make_plan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; returns the exit code: 0 done (or out of time in order), 2 wrong options."""
+    """Measure; returns the exit code.
+
+    0: done, or out of time in order; 2: options or a file that cannot be used; 130: interrupted.
+    """
     start = time.perf_counter()
     argv = sys.argv[1:] if argv is None else argv
     options = _parser().parse_args(argv)
@@ -33,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             left_s = max(0.0, deadline - time.perf_counter())
             again = [sys.executable, "-m", "calibrate.measure", *argv, "--budget-s", str(left_s)]
             os.execv(sys.executable, again)
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on from here")
+        return 130
     except MeasureError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -79,12 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", type=Path, metavar="FILE", help="appended to; what it holds is not taken again")
-    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
     add("--quick", action="store_true", help="a small grid: all families in a few minutes")
     add("--part", type=_part, default=(1, 1), metavar="I/N", help="one of N parts of the grid")
     add("--families", metavar="A,B", help="only these: " + ", ".join(all_families()))
     add("--budget-s", type=float, default=float("inf"), metavar="S", help="stop before S seconds")
-    add("--seed", type=int, default=0, help="of the random inputs")
+    add("--seed", type=int, default=0, metavar="N", help="of the random inputs")
     add("--list", action="store_true", help="only say how many cases there are, and how long")
     return parser
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from calibrate.measure.case import Case, Variant
+from calibrate.measure.case import Case, Variant, num_copies
 from calibrate.measure.kernels import FAMILIES, modules_of
 from calibrate.measure.timing import foreseen_s
 
@@ -14,8 +14,9 @@ from calibrate.measure.timing import foreseen_s
 _FLOP_PER_S = {"cuda": 5e14, "cpu": 5e10}
 _BYTES_PER_S = {"cuda": 3.5e12, "cpu": 8e9}
 _FIXED_S = {"cuda": 3e-6, "cpu": 1e-5}
-_PREPARE_S = {"cuda": 0.03, "cpu": 0.005}
-"""Inputs, check, warm-up and graph."""
+_PREPARE_S = {"cuda": 0.04, "cpu": 0.005}
+"""Inputs, check and graph, in the pause after the case before."""
+_L2_BYTES = {"cuda": 60_000_000, "cpu": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,23 @@ def _case_s(case: Case, module: ModuleType, device: str) -> float:
     work = getattr(module, "work", None)
     flops, num_bytes = work(case) if work is not None else (0.0, 0.0)
     busy_s = max(flops / _FLOP_PER_S[device], num_bytes / _BYTES_PER_S[device])
-    return _PREPARE_S[device] + foreseen_s(_FIXED_S[device] + busy_s, device)
+    copies = num_copies(num_bytes, _L2_BYTES[device])
+    return _PREPARE_S[device] + foreseen_s(_FIXED_S[device] + busy_s, copies, device)
 
 
 def _dealt(cases: Sequence[Planned], parts: int) -> list[list[Planned]]:
-    """Each case goes to the part with the least so far: neighbours go to different parts."""
+    """Of as many neighbours as there are parts each gets one, the longest the one with the least.
+
+    So each part has its share of every curve.
+    """
     dealt: list[list[Planned]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
-    for one in cases:
-        least = loads.index(min(loads))
-        dealt[least].append(one)
-        loads[least] += one.seconds
+    for first in range(0, len(cases), parts):
+        neighbours = sorted(cases[first : first + parts], key=lambda one: -one.seconds)
+        lightest = sorted(range(parts), key=loads.__getitem__)
+        for part, one in zip(lightest, neighbours, strict=False):
+            dealt[part].append(one)
+            loads[part] += one.seconds
     return dealt
 
 

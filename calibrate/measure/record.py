@@ -22,13 +22,16 @@ class Record:
 
     A last line without its newline was cut while it was written: it is taken off, and its case
     counts as not measured. Raises `MeasureError` for a line that is no JSON object, for a file of
-    another ``device`` and for a file that another run writes to.
+    another ``device`` and for one that cannot be written or that another run writes to.
     """
 
     def __init__(self, path: Path, device: str) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+        except OSError as error:
+            raise MeasureError(f"cannot write {path}: {error.strerror}") from error
         self._synced_at = 0.0
         self.done: set[str] = set()
         """Keys of the cases that were timed or refused."""

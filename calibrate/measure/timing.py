@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from calibrate.measure.case import Prepared
 
 _BURST_S = 10e-3
@@ -83,12 +81,15 @@ def time_calls(
     return _with_events(prepared.calls, pacer, agree)
 
 
-def foreseen_s(call_s: float, device: str) -> float:
-    """Seconds that timing a call of ``call_s`` takes, pauses included, preparation not."""
+def foreseen_s(call_s: float, copies: int, device: str) -> float:
+    """Seconds that timing a call of ``call_s`` takes, less the last pause: work may fill that."""
     if device == "cpu":
         return max(_CPU_BUSY_S, 5 * call_s)
-    replay_s = max(call_s, min(_GRAPH_S, _MOST_CALLS * call_s))
-    return (1 + _PAUSE) * (_num_replays(replay_s) + 1) * replay_s + 2 * call_s
+    replay_s = _num_calls(copies, call_s) * call_s
+    leads = 1 if replay_s > _BURST_S / 2 else 3
+    busy_s = (leads + _num_replays(replay_s)) * replay_s
+    warm_up_s = _MOST_QUEUED * call_s if _MOST_QUEUED * call_s < _BURST_S else 4 * call_s
+    return warm_up_s + busy_s + _PAUSE * max(0.0, busy_s - max(_BURST_S, replay_s))
 
 
 def _num_replays(replay_s: float) -> int:
@@ -99,8 +100,8 @@ def _num_replays(replay_s: float) -> int:
 def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], float]) -> Timing:
     import torch
 
-    calls = _looped(calls, _warm_up(calls, agree))
-    graph = _captured(calls)
+    number = _num_calls(len(calls), _warm_up(calls, agree))
+    graph = _captured([calls[i % len(calls)] for i in range(number)])
     pacer.wait()
     lead_s = agree(_timed(graph.replay))
     pacer.worked(lead_s)
@@ -119,7 +120,7 @@ def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], floa
         burst = [start.elapsed_time(end) / 1e3 for start, end in pairs]
         pacer.worked(sum(burst))
         seconds += burst
-    return _timing(seconds, len(calls), graph=True)
+    return _timing(seconds, number, graph=True)
 
 
 def _with_events(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], float]) -> Timing:
@@ -161,16 +162,15 @@ def _warm_up(calls: Sequence[Call], agree: Callable[[float], float]) -> float:
     calls[0]()
     torch.cuda.synchronize()
     first_s = agree(_timed(calls[0]))
-    some = calls[: max(1, min(_MOST_QUEUED, int(_BURST_S / first_s)))]
-    return agree(_timed_row(some) / len(some))
+    number = max(1, min(_MOST_QUEUED, int(_BURST_S / first_s)))
+    return agree(_timed_row([calls[i % len(calls)] for i in range(number)]) / number)
 
 
-def _looped(calls: Sequence[Call], call_s: float) -> list[Call]:
-    """Enough calls for one graph: each copy equally often, unless a burst has room for fewer."""
-    if len(calls) * call_s > _BURST_S:
-        return list(calls[: max(1, int(_BURST_S / call_s))])
-    wanted = min(_MOST_CALLS, _GRAPH_S / call_s)
-    return list(calls) * max(1, math.ceil(wanted / len(calls)))
+def _num_calls(copies: int, call_s: float) -> int:
+    """Calls of one graph: each copy equally often, unless a burst has room for fewer."""
+    if copies * call_s > _BURST_S:
+        return max(1, int(_BURST_S / call_s))
+    return copies * max(1, math.ceil(min(_MOST_CALLS, _GRAPH_S / call_s) / copies))
 
 
 def _captured(calls: Sequence[Call]) -> Any:
@@ -227,6 +227,8 @@ def _no_wait() -> None:
 
 
 def _timing(seconds: Sequence[float], calls: int, graph: bool) -> Timing:
+    import numpy as np
+
     low, median, high = np.percentile(seconds, (10, 50, 90)) / calls
     return Timing(
         seconds=float(median),

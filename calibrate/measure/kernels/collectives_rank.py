@@ -60,8 +60,8 @@ def _all_cases(rank: int, task: Task, until: float, reports: Any) -> None:
 
 
 def _case_fields(rank: int, case: Case, task: Task, pacer: Pacer) -> dict[str, Any]:
+    from calibrate.measure.bench import case_seed, reason_of, timing_fields
     from calibrate.measure.kernels.collectives import TOLERANCE
-    from calibrate.measure.run import case_seed, reason_of, timing_fields
 
     reason, prepared = "a rank has no room for it", None
     try:

@@ -50,7 +50,7 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
     for op, widths in _WIDTHS.items():
         if quick or device == "cpu":
             widths = _QUICK_WIDTHS.get(op, (4096,))
-        rows = (1, 32, 1024) if device == "cpu" else _ROWS[::4] if quick else _ROWS
+        rows = (1, 16, 256) if device == "cpu" else _ROWS[::4] if quick else _ROWS
         for width in widths:
             for count in rows:
                 yield Case(

@@ -8,7 +8,7 @@ weights. Kernel ``torch_row``: ``fp8`` with a scale for each row of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
@@ -16,17 +16,12 @@ from calibrate.measure.kernels.gemm_shapes import (
     FEW_ROWS,
     HALF_ROWS,
     LM_HEADS,
-    ROUTERS,
-    ROWS,
+    NARROW,
     SEQUENCES,
-    Matrix,
-    deepseek_v3,
-    gpt_oss,
-    kimi_linear,
+    Grid,
+    bfloat16_grid,
+    cpu_grid,
     llama_8b,
-    llama_70b,
-    qwen3_30b_a3b,
-    qwen3_32b,
 )
 from calibrate.measure.machine import l2_bytes
 
@@ -41,50 +36,23 @@ _BLOCK = 128
 _INPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1, "int8": 1}
 _OUTPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 2, "int8": 4}
 
-Grid = Iterable[tuple[list[Matrix], tuple[int, ...]]]
-
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
     """bfloat16 over all matrices; the narrow formats over those that are served in them."""
     if device == "cpu":
         for number in ("float32", "bfloat16"):
-            yield from _grid("torch", number, number, _cpu_grid(quick))
+            yield from _grid("torch", number, number, cpu_grid(quick))
     elif quick:
         layer = llama_8b(1)
         grid = [(layer, HALF_ROWS), ([LM_HEADS[0]], SEQUENCES)]
         yield from _grid("torch", "bfloat16", "bfloat16", grid)
         for names, narrow in NARROW.items():
-            matrices, _ = next(iter(narrow))
+            matrices, _ = narrow[0]
             yield from _grid(*names, [(matrices[2:4], FEW_ROWS)])
     else:
-        yield from _grid("torch", "bfloat16", "bfloat16", _bfloat16_grid())
+        yield from _grid("torch", "bfloat16", "bfloat16", bfloat16_grid())
         for names, narrow in NARROW.items():
             yield from _grid(*names, narrow)
-
-
-def _bfloat16_grid() -> Grid:
-    dense = [matrix for tp in (1, 2, 4, 8) for matrix in llama_8b(tp)]
-    dense += [matrix for tp in (2, 4, 8) for matrix in llama_70b(tp)]
-    others = [*qwen3_30b_a3b(1), *qwen3_30b_a3b(2), *qwen3_32b(1), *qwen3_32b(2), *qwen3_32b(4)]
-    others += [*deepseek_v3(1), *deepseek_v3(8), *gpt_oss(1), *gpt_oss(2), *kimi_linear()]
-    return [(dense, ROWS), (others, HALF_ROWS), (LM_HEADS, SEQUENCES), (ROUTERS, FEW_ROWS)]
-
-
-# By kernel, format of the activations and of the weights.
-NARROW: dict[tuple[str, str, str], Grid] = {
-    ("torch", "fp8", "fp8"): [(llama_8b(1), ROWS), (llama_70b(2) + llama_70b(8), HALF_ROWS)],
-    ("torch", "fp8", "fp8_block"): [
-        (deepseek_v3(1) + deepseek_v3(8), FEW_ROWS),
-        (deepseek_v3(1)[4:6] + qwen3_32b(1), HALF_ROWS),
-    ],
-    ("torch_row", "fp8", "fp8"): [(llama_8b(1), HALF_ROWS)],
-    ("torch", "int8", "int8"): [(llama_8b(1), HALF_ROWS)],
-}
-
-
-def _cpu_grid(quick: bool) -> Grid:
-    small = [Matrix(512, 512), Matrix(1024, 1024), Matrix(2048, 1024), Matrix(1024, 4096)]
-    return [(small[1:3] if quick else small, (1, 16, 64, 256))]
 
 
 def _grid(kernel: str, activations: str, weights: str, grid: Grid) -> Iterator[Case]:

@@ -5,6 +5,7 @@ Sizes are those of the models' published configurations, split by tensor paralle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -113,3 +114,30 @@ LM_HEADS = [
     *(Matrix(201088 // tp, 2880) for tp in (1, 2)),
     *(Matrix(151936, 2048), Matrix(163840, 2304)),
 ]
+
+Grid = Sequence[tuple[list[Matrix], tuple[int, ...]]]
+"""Matrices and the rows that they are multiplied with."""
+
+
+def bfloat16_grid() -> Grid:
+    """Of all models above."""
+    dense = [matrix for tp in (1, 2, 4, 8) for matrix in llama_8b(tp)]
+    dense += [matrix for tp in (2, 4, 8) for matrix in llama_70b(tp)]
+    others = [*qwen3_30b_a3b(1), *qwen3_30b_a3b(2), *qwen3_32b(1), *qwen3_32b(2), *qwen3_32b(4)]
+    others += [*deepseek_v3(1), *deepseek_v3(8), *gpt_oss(1), *gpt_oss(2), *kimi_linear()]
+    return [(dense, ROWS), (others, HALF_ROWS), (LM_HEADS, SEQUENCES), (ROUTERS, FEW_ROWS)]
+
+
+# By kernel, format of the activations and of the weights.
+NARROW: dict[tuple[str, str, str], Grid] = {
+    ("torch", "fp8", "fp8"): [(llama_8b(1), ROWS), (llama_70b(2) + llama_70b(8), HALF_ROWS)],
+    ("torch", "fp8", "fp8_block"): [(deepseek_v3(1) + deepseek_v3(8) + qwen3_32b(1), HALF_ROWS)],
+    ("torch_row", "fp8", "fp8"): [(llama_8b(1), HALF_ROWS)],
+    ("torch", "int8", "int8"): [(llama_8b(1), HALF_ROWS)],
+}
+
+
+def cpu_grid(quick: bool) -> Grid:
+    """Small enough for a processor."""
+    small = [Matrix(512, 512), Matrix(1024, 1024), Matrix(2048, 1024), Matrix(1024, 4096)]
+    return [(small[1:3] if quick else small, (1, 16, 64, 256))]
