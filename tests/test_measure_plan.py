@@ -58,7 +58,8 @@ def test_parts_share_the_cases_evenly(parts: int) -> None:
 
 def test_a_part_alone_covers_every_curve() -> None:
     """Each weight matrix is measured over nearly its whole range of steps in each of two parts."""
-    whole = curves(list(gemm.cases(False, "cuda")))
+    plan = make_plan(("gemm",), False, "cuda", WHOLE)
+    whole = curves([one.case for one in plan.families["gemm"]])
     for number in (1, 2):
         part = make_plan(("gemm",), False, "cuda", (number, 2))
         found = curves([one.case for one in part.families["gemm"]])

@@ -25,8 +25,8 @@ from calibrate.measure.kernels.linear_inputs import (
 from calibrate.measure.machine import l2_bytes
 
 TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-4}
-_TOKENS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_LONG_TOKENS = (12288, 16384, 24576, 32768, 49152, 65536)
+# Half octaves.
+_TOKENS = (*(size << octave for octave in range(10) for size in (64, 96)), 65536)
 _SEQS = (1, 2, 4, 8, 16)
 _MOST_ROWS = 65536
 _MOST_CHECKED_TOKENS = 256
@@ -38,9 +38,11 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
         return
     for kind, all_heads in HEADS.items():
         heads = all_heads[-1:] if quick else all_heads
-        # Odd lengths too: a tail chunk costs as much as a whole one.
         seqs_tokens = [
-            (seqs, tokens) for seqs in _SEQS for tokens in _lengths(seqs) if not quick or seqs <= 2
+            (seqs, tokens)
+            for seqs in (_SEQS[:2] if quick else _SEQS)
+            for tokens in _TOKENS
+            if seqs * tokens <= _MOST_ROWS
         ]
         for seqs, tokens in seqs_tokens[:: 4 if quick else 1]:
             for count in heads:
@@ -56,14 +58,6 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
                         "tokens": tokens,
                     },
                 )
-
-
-def _lengths(seqs: int) -> Iterator[int]:
-    lengths = (*_TOKENS, *_LONG_TOKENS)
-    # Twice as dense for one sequence, the axis that is interpolated most.
-    for tokens in lengths[:: 1 if seqs == 1 else 2]:
-        if seqs * tokens <= _MOST_ROWS:
-            yield tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
