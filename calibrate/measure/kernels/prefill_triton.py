@@ -160,8 +160,8 @@ class Tiles(NamedTuple):
 
 # By head_dim: for work that fills the device, and for less.
 _TILES = {
-    64: (Tiles(128, 128, 8, 2, 1), Tiles(64, 64, 4, 3, 3)),
-    128: (Tiles(128, 128, 8, 2, 1), Tiles(64, 64, 4, 3, 2)),
+    64: (Tiles(64, 64, 4, 3, 3), Tiles(64, 64, 4, 3, 3)),
+    128: (Tiles(128, 128, 8, 3, 1), Tiles(64, 64, 4, 3, 2)),
     256: (Tiles(128, 64, 8, 2, 1), Tiles(64, 64, 8, 2, 1)),
 }
 
