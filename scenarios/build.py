@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
@@ -97,6 +98,7 @@ def build(scenario: Scenario) -> Build:
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,
+            **_swapping(scenario, gpu, memory, ranks),
         ),
         cost=cost,
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
@@ -113,6 +115,21 @@ def build(scenario: Scenario) -> Build:
         pool=pool,
         notes=(*notes, *layout_notes(layout)),
     )
+
+
+def _swapping(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, ranks: int) -> dict[str, Any]:
+    """Engine options of swap preemption; each GPU moves its own part of a block."""
+    if scenario.engine.preemption_mode != "swap":
+        return {}
+    bandwidth = scenario.kv.swap_bytes_per_s or gpu.host_link_bytes_per_s
+    if bandwidth is None:
+        raise ScenarioError(f"the host link of {gpu.name} is not known: give kv.swap_bytes_per_s")
+    blocks = int(scenario.kv.swap_space_gib * _GIB) // memory.block_bytes
+    return {
+        "preemption_mode": "swap",
+        "num_cpu_blocks": ranks * blocks,
+        "swap_ns_per_block": memory.block_bytes / bandwidth * 1e9 / ranks,
+    }
 
 
 def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:

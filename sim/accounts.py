@@ -11,6 +11,7 @@ COMMUNICATION = "communication"
 LAUNCH_AND_HOST = "launch_and_host"
 OTHERS_PREFILL = "others_prefill"
 PREEMPTION_RECOMPUTE = "preemption_recompute"
+PREEMPTION_SWAP = "preemption_swap"
 REMAINDER = "remainder"
 
 # What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
@@ -38,5 +39,6 @@ TIME_ACCOUNTS = (
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
     PREEMPTION_RECOMPUTE,
+    PREEMPTION_SWAP,
     REMAINDER,
 )

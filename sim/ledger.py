@@ -20,6 +20,7 @@ from sim.accounts import (
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
     PREEMPTION_RECOMPUTE,
+    PREEMPTION_SWAP,
     PREFILL_COMPUTE,
     REMAINDER,
     SCHEDULING_WAIT,
@@ -52,7 +53,12 @@ def time_books(log: RunLog) -> TimeBooks:
     books = TimeBooks(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
     replica = np.frombuffer(requests.replica, np.int16)
-    recomputes = np.array(requests.recomputes, np.int64).reshape(-1, 3)
+    # Rows of closed intervals, (request, start, stop): they go to an account of their own.
+    apart = {
+        PREEMPTION_RECOMPUTE: np.array(requests.recomputes, np.int64).reshape(-1, 3),
+        PREEMPTION_SWAP: np.array(requests.swapped, np.int64).reshape(-1, 3) - (0, 0, 1),
+        SCHEDULING_WAIT: _waits_for_batch(log),
+    }
     for index, steps in enumerate(log.steps):
         chosen = np.flatnonzero(finished & (replica == index))
         if not len(chosen):
@@ -61,10 +67,25 @@ def time_books(log: RunLog) -> TimeBooks:
             name: np.frombuffer(getattr(requests, name), np.int64)[chosen]
             for name in ("arrival_ns", "seen_ns", "first_row", "first_token_row", "last_row")
         }
-        redone = recomputes[np.isin(recomputes[:, 0], chosen)]
-        redone[:, 0] = np.searchsorted(chosen, redone[:, 0])
-        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, redone, steps, log.pool.cost)
+        moved = {}
+        for account, intervals in apart.items():
+            mine = intervals[np.isin(intervals[:, 0], chosen)]
+            mine[:, 0] = np.searchsorted(chosen, mine[:, 0])
+            moved[account] = mine
+        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, moved, steps, log.pool.cost)
     return books
+
+
+def _waits_for_batch(log: RunLog) -> Int64:
+    """What finished requests waited for the rest of their batch (`sim.together.Gang`)."""
+    requests, samples = log.requests, log.table.samples
+    waits = [
+        (request, row + 1, requests.last_row[request])
+        for request, row in requests.last_token_row.items()
+        if samples is None or not samples.further(request)
+    ]
+    found = np.array(waits, np.int64).reshape(-1, 3)
+    return found[found[:, 1] <= found[:, 2]]
 
 
 def gpu_time_ns(log: RunLog) -> Int64:
@@ -83,14 +104,16 @@ def gpu_time_ns(log: RunLog) -> Int64:
 
 
 def _post(
-    rows: dict[str, Int64], recomputes: Int64, steps: StepLog, cost: StepCost
+    rows: dict[str, Int64], apart: dict[str, Int64], steps: StepLog, cost: StepCost
 ) -> tuple[Int64, Int64]:
     """Accounts up to the first token and in all, two int64 ``[requests, accounts]``."""
     first, first_token, last = rows["first_row"], rows["first_token_row"], rows["last_row"]
     ttft = np.zeros((len(first), len(TIME_ACCOUNTS)), np.int64)
     after = np.zeros_like(ttft)
-    # Being recomputed is neither prefill nor decode: those runs go to an account of their own.
-    redone, start, stop = recomputes.T
+    # Being recomputed, say, is neither prefill nor decode.
+    intervals = np.concatenate(list(apart.values()))
+    redone, start, stop = intervals.T
+    column = np.repeat([_COLUMN[a] for a in apart], [len(rows) for rows in apart.values()])
     split = np.clip(first_token[redone] + 1, start, stop + 1)
     early = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
     late = np.zeros_like(early)
@@ -106,7 +129,7 @@ def _post(
     )
     for posted, moved in ((ttft, early), (after, late)):
         np.subtract.at(posted, redone, moved)
-        np.add.at(posted, (redone, _COLUMN[PREEMPTION_RECOMPUTE]), moved.sum(axis=1))
+        np.add.at(posted, (redone, column), moved.sum(axis=1))
 
     # The first run began before the request was planned, unless the engine was idle: that part
     # is not the request's time, or it is the wait for the step in flight.
@@ -142,9 +165,14 @@ def _gather(steps: StepLog, cost: StepCost, sums: list[_Sum]) -> None:
     ]
     done = gpu_free_ns = 0
     totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
+    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)
     for columns in steps.chunks():
         posted = _account(columns, steps.clip_tokens, gpu_free_ns, cost)
         size = len(columns["steps"])
+        here = swap_ns[(swap_ns[:, 0] >= done) & (swap_ns[:, 0] < done + size)]
+        for of_runs in posted.values():  # blocks that moved before a run: not the host's time
+            of_runs[here[:, 0] - done, _COLUMN[LAUNCH_AND_HOST]] -= here[:, 2]
+            of_runs[here[:, 0] - done, _COLUMN[PREEMPTION_SWAP]] += here[:, 2]
         for lived_as, of_runs in posted.items():
             before = np.concatenate([[totals[lived_as]], totals[lived_as] + of_runs.cumsum(axis=0)])
             totals[lived_as] = before[-1]

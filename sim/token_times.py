@@ -69,7 +69,7 @@ def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
 def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     """Whether all decodes in the log are those of the finished requests, one in every step."""
     requests = log.requests
-    if requests.held_back or requests.recomputes:
+    if requests.held_back or requests.recomputes or requests.swapped or requests.last_token_row:
         return False
     run_steps = steps.column("steps")
     before = np.concatenate([[0], run_steps.cumsum()])
@@ -93,6 +93,9 @@ class _TokenTimes:
         self._recomputes: dict[int, list[tuple[int, int]]] = {}
         for request, start, stop in log.requests.recomputes:
             self._recomputes.setdefault(request, []).append((start, stop))
+        self._swapped: dict[int, list[tuple[int, int]]] = {}
+        for request, start, stop in log.requests.swapped:
+            self._swapped.setdefault(request, []).append((start, stop))
         self._held_back: dict[int, list[int]] = {}
         for request, row in log.requests.held_back:
             self._held_back.setdefault(request, []).append(row)
@@ -100,13 +103,16 @@ class _TokenTimes:
     def of(self, request: int) -> Int64:
         """Token times of a finished request with output, in order."""
         first_row = self._requests.first_token_row[request]
-        rows = np.arange(first_row + 1, self._requests.last_row[request] + 1)
+        last_row = self._requests.last_token_row.get(request, self._requests.last_row[request])
+        rows = np.arange(first_row + 1, last_row + 1)
         decoded = self._decode_seqs[rows] > 0
         sampled = [first_row]
         for start, stop in self._recomputes.get(request, ()):
             decoded &= (rows < start) | (rows > stop)
             if stop > first_row:
                 sampled.append(stop)
+        for start, stop in self._swapped.get(request, ()):
+            decoded &= (rows < start) | (rows >= stop)
         decoded[np.isin(rows, self._held_back.get(request, []))] = False
         rows = rows[decoded]
         counts = self._steps[rows]
