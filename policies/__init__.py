@@ -8,6 +8,7 @@ SCHEDULERS: dict[str, str] = {
     "fcfs": "policies.fcfs:fcfs",
     "priority": "policies.priority:PriorityScheduler",
     "prefill_first": "policies.prefill_first:prefill_first",
+    "static": "policies.static:Static",
 }
 
 ROUTERS: dict[str, str] = {
