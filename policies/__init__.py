@@ -9,6 +9,7 @@ SCHEDULERS: dict[str, str] = {
     "priority": "policies.priority:PriorityScheduler",
     "prefill_first": "policies.prefill_first:prefill_first",
     "static": "policies.static:Static",
+    "orca": "policies.orca:Orca",
 }
 
 ROUTERS: dict[str, str] = {
