@@ -10,6 +10,7 @@ SCHEDULERS: dict[str, str] = {
     "prefill_first": "policies.prefill_first:prefill_first",
     "static": "policies.static:Static",
     "orca": "policies.orca:Orca",
+    "sarathi": "policies.sarathi:Sarathi",
 }
 
 ROUTERS: dict[str, str] = {
