@@ -11,6 +11,7 @@ SCHEDULERS: dict[str, str] = {
     "static": "policies.static:Static",
     "orca": "policies.orca:Orca",
     "sarathi": "policies.sarathi:Sarathi",
+    "sglang": "policies.sglang:SGLang",
 }
 
 ROUTERS: dict[str, str] = {
