@@ -12,6 +12,7 @@ SCHEDULERS: dict[str, str] = {
     "orca": "policies.orca:Orca",
     "sarathi": "policies.sarathi:Sarathi",
     "sglang": "policies.sglang:SGLang",
+    "sjf": "policies.sjf:ShortestJobFirst",
 }
 
 ROUTERS: dict[str, str] = {
