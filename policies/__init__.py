@@ -13,6 +13,7 @@ SCHEDULERS: dict[str, str] = {
     "sarathi": "policies.sarathi:Sarathi",
     "sglang": "policies.sglang:SGLang",
     "sjf": "policies.sjf:ShortestJobFirst",
+    "vtc": "policies.vtc:VirtualTokenCounter",
 }
 
 ROUTERS: dict[str, str] = {
