@@ -8,16 +8,16 @@ from sim.engine_view import EngineView
 class Orca:
     """First come, first served at every step; a request is admitted when all it may need is free.
 
-    Nobody is ever preempted. ``reserve``: see `policies.reserving`; Orca itself knows the most
-    tokens a request may generate, which is ``oracle`` where answers have that length. Blocks
-    stand for its slots, so memory is not fragmented between reservations as a buddy allocator's
-    would be. Long prompts are still cut to the token budget. Nobody starves.
+    Nobody is ever preempted. ``reserve`` and ``buddy``: see `policies.reserving`; Orca itself knows
+    the most tokens a request may generate, which is ``oracle`` where answers have that length.
+    Long prompts are still cut to the token budget. Nobody starves.
 
     Source: Yu et al. 2022 (Orca, OSDI), section 4.2; the variants: Kwon et al. 2023, section 6.1.
     """
 
-    def __init__(self, *, reserve: Reserve = "max") -> None:
+    def __init__(self, *, reserve: Reserve = "max", buddy: bool = False) -> None:
         checked_reserve(reserve)
+        self._buddy = buddy
         self._reserve = reserve
 
     def __call__(self, view: EngineView) -> Plan:
@@ -26,7 +26,7 @@ class Orca:
         waiting = view.waiting
         while waiting:
             request = waiting.first()
-            tokens = reserved_tokens(view, request, self._reserve)
+            tokens = reserved_tokens(view, request, self._reserve, buddy=self._buddy)
             if not batch.admit(request, reserve_tokens=tokens):
                 break
         return batch.plan(repeat=UNTIL_CHANGE)

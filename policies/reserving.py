@@ -17,16 +17,26 @@ def checked_reserve(reserve: str) -> None:
         raise ScenarioError(f"reserve is {reserve!r}; it must be max, pow2 or oracle")
 
 
-def reserved_tokens(view: EngineView, request: Request, reserve: Reserve) -> int:
+def reserved_tokens(
+    view: EngineView, request: Request, reserve: Reserve, *, buddy: bool = False
+) -> int:
     """Prompt and answer tokens to reserve.
 
     ``max``: the longest sequence the engine takes; ``pow2``: the answer's length rounded up to a
-    power of two; ``oracle``: its length. Source: Kwon et al. 2023 (vLLM), section 6.1.
+    power of two; ``oracle``: its length. A ``buddy`` allocator rounds the whole up to a power of
+    two once more; that its areas may lie apart is not modelled. Source: Kwon et al. 2023 (vLLM),
+    section 6.1.
     """
     longest = view.config.max_model_len
     if reserve == "max":
         return longest
     output = max(request.output_tokens, *(request.samples.unforked if request.samples else (0,)))
     if reserve == "pow2":
-        output = 1 << (output - 1).bit_length()
-    return min(request.prompt_tokens + output, longest)
+        output = _power_of_two(output)
+    tokens = request.prompt_tokens + output
+    return min(_power_of_two(tokens) if buddy else tokens, longest)
+
+
+def _power_of_two(tokens: int) -> int:
+    """The next one, not below."""
+    return 1 << (tokens - 1).bit_length()

@@ -172,6 +172,15 @@ def test_orca_admits_what_it_can_reserve_for(reserve: str, together: int) -> Non
     assert run([(0, 8, 17)] * 8, "fcfs", **pool).steps[0].column("running").max() > together
 
 
+def test_a_buddy_allocator_rounds_up_once_more() -> None:
+    # 8 + 17 tokens are 32 slots, 4 of 16 blocks; 8 + 32 are 64, 8 of them.
+    pool = {"block_size": 8, "num_gpu_blocks": 17, "max_model_len": 200}
+    for reserve, together in (("oracle", 4), ("pow2", 2), ("max", 1)):
+        policy = {"name": "orca", "reserve": reserve, "buddy": True}
+        log = run([(0, 8, 17)] * 8, policy, **pool)
+        assert log.steps[0].column("running").max() == together
+
+
 def test_a_swapped_request_goes_on_where_it_was() -> None:
     pool = {"block_size": 4, "num_gpu_blocks": 10, "max_model_len": 36}
     swap = {"preemption_mode": "swap", "num_cpu_blocks": 9, "swap_ns_per_block": 1e6}
