@@ -53,9 +53,9 @@ def hard_workload(answers: int = 1) -> RequestTable:
         priority=rng.integers(0, 4, n),
         chains=chains_of(ids, prompts.tolist(), 4),
     )
-    tenants = {"class_index": rng.integers(0, 3, n), "class_names": ("a", "b", "c")}
     samples = draw_lengths(table.output_tokens, answers, 0.3, 0) if answers > 1 else None
-    return replace(table, **tenants, samples=samples)
+    tenants, names = rng.integers(0, 3, n), ("a", "b", "c")
+    return replace(table, class_index=tenants, class_names=names, samples=samples)
 
 
 def tiny_pool(**options: Any) -> EngineConfig:
@@ -93,7 +93,7 @@ def test_contract(scheduler: str, options: dict[str, Any], answers: int) -> None
 def stream_against_one() -> tuple[RequestTable, int]:
     """More short requests than can be served, and the one that every unfair rule puts last."""
     n, victim = 121, 12
-    arrivals = np.arange(n) * 0.008
+    arrivals = np.linspace(0.0, 0.96, n)
     prompts, outputs = np.full(n, 40), np.full(n, 4)
     outputs[victim], priority, tenants = 40, np.zeros(n, np.int64), np.zeros(n, np.int64)
     priority[victim] = tenants[victim] = 1

@@ -86,8 +86,8 @@ def _means(log: RunLog) -> Batch:
     columns = log.steps[0].columns()
     start_ns = columns["plan_ns"]
     for_ns = np.append(np.diff(start_ns), 0) * (start_ns > HOUR_S * 1e9 / 6)
-    contexts = columns["decode_context_tokens"] + columns["prefill_tokens"]
-    contexts = contexts + columns["decode_seqs"] * (columns["steps"] - 1) / 2
+    to_middle = columns["decode_seqs"] * (columns["steps"] - 1) / 2
+    contexts = columns["decode_context_tokens"] + columns["prefill_tokens"] + to_middle
     # Slots of the pool, not of reservations: what a buddy allocator cannot use is not used.
     held = (log.pool.engine.num_gpu_blocks - 1 - columns["free_blocks"]) * BLOCK_TOKENS
     decodes = for_ns * (columns["prefill_tokens"] == 0)  # then all that run are in the step
