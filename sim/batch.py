@@ -70,8 +70,9 @@ class BatchBuilder:
 
     def add_running(self, victim: Callable[[EngineView], Request] = newest) -> None:
         """Add every running request, in order, preempting `victim` while KV blocks are short."""
-        every = self._add_decode_group()
-        self._add_each(self._view.prefilling if every else self._view.running, victim)
+        rest = self._view.prefilling if self._add_decode_group() else self._view.running
+        if rest:
+            self._add_each(rest, victim)
 
     def add_decodes(self, victim: Callable[[EngineView], Request] = newest) -> None:
         """Add every decoding request, preempting `victim` while KV blocks are short."""
@@ -108,7 +109,10 @@ class BatchBuilder:
         view = self._view
         if self._token_budget <= 0 and max_tokens != 0:
             return False
-        if view.num_seqs + request.num_unforked >= view.config.max_num_seqs:
+        seqs = len(view.running) + view.num_unforked
+        if request.samples is not None:
+            seqs += request.num_unforked
+        if seqs >= view.config.max_num_seqs:
             return False
         if request.swapped_blocks:
             return self._swap_in(request, max_tokens)
@@ -199,17 +203,18 @@ class BatchBuilder:
 
     def _add_decode_group(self) -> bool:
         """Add all decodes at once; False, and nothing changed, if the budget or blocks are short"""
-        group, kv = self._view.decode_group, self._view.kv
-        if self._decoding is not None or len(group.members) > self._token_budget:
-            return False
+        view = self._view
+        group, seqs = view.decode_group, len(view.decode_group.members)
         if self._all_decodes:
             return True
-        due = group.blocks_due(1)
-        if due > kv.free_blocks:
+        if self._decoding is not None or seqs > self._token_budget:
             return False
-        kv.take(due)
+        due = group.blocks_due(1)
+        if due > view.kv.free_blocks:
+            return False
+        view.kv.take(due)
         self._all_decodes = True
-        self._token_budget -= len(group.members)
+        self._token_budget -= seqs
         return True
 
     def _add_each(

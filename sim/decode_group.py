@@ -81,7 +81,8 @@ class DecodeGroup:
         self.context_tokens += request.num_computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] += min(request.num_computed_tokens, clip.cap_tokens)
-        for crossing in self._tracking(request):
+        crossings = self._tracking(request) if request.reserved_tokens else self._crossings
+        for crossing in crossings:
             crossing.track(request, self.steps)
         if request.reserved_tokens:
             self._track_reservation(request)
@@ -109,10 +110,10 @@ class DecodeGroup:
             step = crossing.next_step()
             if step is not None and step < nearest:
                 nearest = step
-        heap = self._outgrow_steps
-        while heap and heap[0] not in self._outgrowing:
-            heappop(heap)
-        if heap:
+        if self._outgrowing:
+            heap = self._outgrow_steps
+            while heap[0] not in self._outgrowing:
+                heappop(heap)
             nearest = min(nearest, heap[0])
         return nearest - self.steps
 
@@ -185,12 +186,12 @@ class DecodeGroup:
         if request.reserved_tokens:
             self._forget_reservation(request)
         self.context_tokens -= 1
-        for crossing in self._tracking(request):
+        for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.forget(request, self.steps)
         request.joined_at += 1  # as if its context were a token shorter: the step adds it again
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= clip.is_below(request, self.steps)
-        for crossing in self._tracking(request):
+        for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.track(request, self.steps)
         if request.reserved_tokens:
             self._track_reservation(request)
@@ -217,9 +218,7 @@ class DecodeGroup:
 
     def _tracking(self, request: Request) -> list[Crossings]:
         """The lengths on whose way a member counts: windows take no pages of a reservation."""
-        if request.reserved_tokens and self._has_reserved(request):
-            return self._clips
-        return self._crossings
+        return self._clips if self._has_reserved(request) else self._crossings
 
     def _has_reserved(self, request: Request) -> bool:
         """Whether a member's next token, if it has one, has a block it reserved."""
@@ -282,7 +281,8 @@ class DecodeGroup:
         self.context_tokens -= computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= min(computed_tokens, clip.cap_tokens)
-        for crossing in self._tracking(request):
+        crossings = self._tracking(request) if request.reserved_tokens else self._crossings
+        for crossing in crossings:
             crossing.forget(request, self.steps)
         request.num_sampled_tokens = self.sampled_tokens(request)
         request.num_computed_tokens = computed_tokens

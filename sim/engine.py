@@ -323,15 +323,12 @@ class Engine:
                 batch.first_tokens.append(request)
             if request.samples is not None and request.samples.unforked:
                 self._fork(request, batch)
-            self._start_decoding(request, batch)
-
-    def _start_decoding(self, request: Request, batch: InFlight) -> None:
-        if request.num_sampled_tokens == request.output_tokens:
-            request.status = Status.FINISHING
-            self._add_finishing(request, batch)
-        else:
-            request.status = Status.DECODING
-            self.view.decode_group.join(request)
+            if request.num_sampled_tokens == request.output_tokens:
+                request.status = Status.FINISHING
+                self._add_finishing(request, batch)
+            else:
+                request.status = Status.DECODING
+                group.join(request)
 
     def _fork(self, request: Request, batch: InFlight) -> None:
         """Its prompt is computed: the other answers begin, each a running sequence from now on."""
@@ -352,13 +349,25 @@ class Engine:
             view.running[answer] = None
             if answer.gang is not None:
                 answer.gang.members += 1
-            self._start_decoding(answer, batch)
+            if output_tokens == 1:
+                answer.status = Status.FINISHING
+                self._add_finishing(answer, batch)
+            else:
+                answer.status = Status.DECODING
+                view.decode_group.join(answer)
 
     def _leave_group(self, leaving: list[Request], batch: InFlight) -> None:
+        kv = self.view.kv
         for request in leaving:
             request.status = Status.FINISHING
-            request.num_blocks = self.view.kv.blocks_held(request, request.num_computed_tokens)
-            self._add_finishing(request, batch)
+            tokens = request.num_computed_tokens
+            if request.reserved_tokens > tokens:
+                tokens = request.reserved_tokens
+            request.num_blocks = kv.blocks_for(tokens)
+            if request.gang is None:
+                batch.finishing.append(request)
+            else:
+                self._add_finishing(request, batch)
 
     def _add_finishing(self, request: Request, batch: InFlight) -> None:
         """This step plans its last token; it leaves when that is read, or its gang's is."""

@@ -76,16 +76,12 @@ class EngineView:
         self.decode_group = DecodeGroup(config.block_size, config.clip_tokens, config.kv_layout)
         self.now_ns = 0
         self.num_unforked = 0
-        """Answers of running requests that begin when their prompt is computed."""
+        """Answers of running requests that begin when their prompt is computed: they have places
+        among ``max_num_seqs``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
         self.blocks_swapped = 0
         """Blocks to move over the host link before the next step, in and out."""
-
-    @property
-    def num_seqs(self) -> int:
-        """Sequences running, or about to: several answers of a request count each."""
-        return len(self.running) + self.num_unforked
 
     @property
     def now_s(self) -> float:

@@ -174,7 +174,7 @@ def test_orca_admits_what_it_can_reserve_for(reserve: str, together: int) -> Non
 
 def test_a_buddy_allocator_rounds_up_once_more() -> None:
     # 8 + 17 tokens are 32 slots, 4 of 16 blocks; 8 + 32 are 64, 8 of them.
-    pool = {"block_size": 8, "num_gpu_blocks": 17, "max_model_len": 200}
+    pool = {"block_size": 8, "num_gpu_blocks": 17, "max_model_len": 128}
     for reserve, together in (("oracle", 4), ("pow2", 2), ("max", 1)):
         policy = {"name": "orca", "reserve": reserve, "buddy": True}
         log = run([(0, 8, 17)] * 8, policy, **pool)

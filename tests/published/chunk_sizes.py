@@ -118,7 +118,8 @@ def sections() -> list[Section]:
         Section(
             "Chunk sizes of Sarathi-Serve, Yi-34B on 2 x A100-80G",
             "lognormal lengths of the median and P90 of openchat_sharegpt4, cut to 4,096 "
-            "positions; published are an upper bound (25% at most) and the best case over vLLM (up to 3.7x)",
+            "positions; published are an upper bound (25% at most) and the best case over vLLM "
+            "(up to 3.7x)",
             rows,
             tuple(notes),
         )
