@@ -73,6 +73,10 @@ def build(scenario: Scenario) -> Build:
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory)
     notes += more_notes
+    swapping = _swapping(scenario, gpu, memory, layout.data_parallel_size)
+    if swapping:
+        rate = memory.block_bytes / swapping["swap_ns_per_block"] / layout.data_parallel_size
+        notes = (*notes, f"preempted requests move to the host and back at {rate:.3g} GB/s a GPU")
     cost = compile_layout_cost(
         model,
         gpu,
@@ -98,7 +102,7 @@ def build(scenario: Scenario) -> Build:
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,
-            **_swapping(scenario, gpu, memory, ranks),
+            **swapping,
         ),
         cost=cost,
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, get_type_hints
@@ -45,6 +46,13 @@ def with_options(target: Any, options: Mapping[str, Any], what: str) -> Any:
             raise ScenarioError(f"{what} has no option {name!r}; {known}")
         checked[name] = _checked(value, hints.get(name, Any), f"{what}: {name}")
     return MakeOne(target, **checked) if isinstance(target, type) else partial(target, **checked)
+
+
+def option_text(target: Any) -> str:
+    """The options of a policy with their defaults, for people."""
+    parameters = inspect.signature(target).parameters.values()
+    own = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return ", ".join(f"{p.name}: {json.dumps(p.default)}" for p in own).replace('"', "")
 
 
 def _hints(target: Any) -> dict[str, Any]:
