@@ -150,6 +150,7 @@ class Handovers:
             request.prompt_tokens,
             request.output_tokens,
             request.priority,
+            request.tenant,
         )
         twin.num_target_tokens = request.prompt_tokens
         self.log.replica[request.index] = target.replica

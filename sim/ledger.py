@@ -16,12 +16,13 @@ from sim.accounts import (
     KV_TRANSFER,
     LAUNCH_AND_HOST,
     PREEMPTION_RECOMPUTE,
+    PREEMPTION_SWAP,
     SCHEDULING_WAIT,
     TIME_ACCOUNTS,
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
-from sim.recorder import UNSET, DecodeLog
+from sim.recorder import UNSET, DecodeLog, RequestLog
 from sim.request import Status
 from sim.run_accounts import COLUMN, Share, add_shares
 from sim.step_log import StepLog
@@ -46,7 +47,9 @@ def time_books(log: RunLog) -> TimeBooks:
     books = TimeBooks(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
     replica = np.frombuffer(requests.replica, np.int16)
-    recomputes = np.array(requests.recomputes, np.int64).reshape(-1, 3)
+    # Rows of closed intervals, (request, start, stop): they go to an account of their own.
+    apart = _apart(requests)
+    apart[SCHEDULING_WAIT] = _waits_for_batch(log)
     decode = requests.decode
     handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
@@ -61,11 +64,31 @@ def time_books(log: RunLog) -> TimeBooks:
             rows["last_row"] = np.where(
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
-        redone = _of_these(recomputes, chosen)
-        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, redone, steps, pool.cost)
+        moved = {account: _of_these(intervals, chosen) for account, intervals in apart.items()}
+        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, moved, steps, pool.cost)
     if decode is not None:
         _post_second_residences(books.e2e_ns, log, decode, finished)
     return books
+
+
+def _apart(log: RequestLog | DecodeLog) -> dict[str, Int64]:
+    """By account: runs (request, start, stop), closed, in which a request was not served."""
+    return {
+        PREEMPTION_RECOMPUTE: np.array(log.recomputes, np.int64).reshape(-1, 3),
+        PREEMPTION_SWAP: np.array(log.swapped, np.int64).reshape(-1, 3) - (0, 0, 1),
+    }
+
+
+def _waits_for_batch(log: RunLog) -> Int64:
+    """What finished requests waited for the rest of their batch (`sim.together.Gang`)."""
+    requests, samples = log.requests, log.table.samples
+    waits = [
+        (request, row + 1, requests.last_row[request])
+        for request, row in requests.last_token_row.items()
+        if samples is None or not samples.further(request)
+    ]
+    found = np.array(waits, np.int64).reshape(-1, 3)
+    return found[found[:, 1] <= found[:, 2]]
 
 
 def _of_these(intervals: Int64, chosen: Int64) -> Int64:
@@ -81,7 +104,7 @@ def _post_second_residences(
     """Add, to each request that was handed over, its time from the first token on."""
     replica = np.frombuffer(decode.replica, np.int16)
     joined = np.frombuffer(decode.first_row, np.int64) != UNSET
-    recomputes = np.array(decode.recomputes, np.int64).reshape(-1, 3)
+    apart = _apart(decode)
     first_token_ns = np.frombuffer(log.requests.first_token_ns, np.int64)
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
         chosen = np.flatnonzero(finished & joined & (replica == index))
@@ -90,7 +113,9 @@ def _post_second_residences(
         first = np.frombuffer(decode.first_row, np.int64)[chosen]
         last = np.frombuffer(log.requests.last_row, np.int64)[chosen]
         posted = np.zeros((len(chosen), len(TIME_ACCOUNTS)), np.int64)
-        redone, start, stop = _of_these(recomputes, chosen).T
+        redone, start, stop, column = _columns(
+            {account: _of_these(intervals, chosen) for account, intervals in apart.items()}
+        )
         moved = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
         lived = [
             Share(posted, "decoding", first, last + 1),
@@ -98,7 +123,7 @@ def _post_second_residences(
         ]
         add_shares(steps, pool.cost, lived)
         np.subtract.at(posted, redone, moved)
-        np.add.at(posted, (redone, COLUMN[PREEMPTION_RECOMPUTE]), moved.sum(axis=1))
+        np.add.at(posted, (redone, column), moved.sum(axis=1))
         _enter(posted, steps, first)
         _leave(posted, steps, last)
         reserved_ns = np.frombuffer(decode.reserved_ns, np.int64)[chosen]
@@ -111,15 +136,22 @@ def _post_second_residences(
         e2e_ns[chosen] += posted
 
 
+def _columns(apart: dict[str, Int64]) -> tuple[Int64, Int64, Int64, Int64]:
+    """Requests, starts, stops and columns of what is posted apart."""
+    redone, start, stop = np.concatenate(list(apart.values())).T
+    column = np.repeat([COLUMN[a] for a in apart], [len(rows) for rows in apart.values()])
+    return redone, start, stop, column
+
+
 def _post(
-    rows: dict[str, Int64], recomputes: Int64, steps: StepLog, cost: StepCost
+    rows: dict[str, Int64], apart: dict[str, Int64], steps: StepLog, cost: StepCost
 ) -> tuple[Int64, Int64]:
     """Accounts up to the first token and in all, two int64 ``[requests, accounts]``."""
     first, first_token, last = rows["first_row"], rows["first_token_row"], rows["last_row"]
     ttft = np.zeros((len(first), len(TIME_ACCOUNTS)), np.int64)
     after = np.zeros_like(ttft)
-    # Being recomputed is neither prefill nor decode: those runs go to an account of their own.
-    redone, start, stop = recomputes.T
+    # Being recomputed, say, is neither prefill nor decode.
+    redone, start, stop, column = _columns(apart)
     split = np.clip(first_token[redone] + 1, start, stop + 1)
     early = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
     late = np.zeros_like(early)
@@ -135,7 +167,7 @@ def _post(
     )
     for posted, moved in ((ttft, early), (after, late)):
         np.subtract.at(posted, redone, moved)
-        np.add.at(posted, (redone, COLUMN[PREEMPTION_RECOMPUTE]), moved.sum(axis=1))
+        np.add.at(posted, (redone, column), moved.sum(axis=1))
 
     _enter(ttft, steps, first)
     ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]

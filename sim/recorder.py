@@ -37,6 +37,12 @@ class RequestLog:
         """(request, row that preempted it, row that had recomputed it), closed intervals."""
         self.held_back: list[tuple[int, int]] = []
         """(request, row): a decode step that left a decoding request out."""
+        self.swapped: list[tuple[int, int, int]] = []
+        """(request, row that swapped it out, row that swapped it in), half-open intervals."""
+        self.last_token_row: dict[int, int] = {}
+        """Row of the last token where that is not when the request left: it waited for its batch,
+        or has other answers. Of the first answer, as all rows here are."""
+        self._swapped_at: dict[int, int] = {}
         self._preempted_at: dict[int, int] = {}
         self.reject_reasons: dict[int, str] = {}
         self.decode: DecodeLog | None = None
@@ -49,15 +55,24 @@ class RequestLog:
             self.admitted_ns[index] = now_ns
             self.first_row[index] = row
             self.cached_tokens[index] = request.cached_tokens
+        elif self._swapped_at and index in self._swapped_at:
+            self.swapped.append((index, self._swapped_at.pop(index), row))
 
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
-        self.preemptions[request.index] = request.num_preemptions
-        if request.status is Status.WAITING:
+        self.preemptions[request.index] += 1
+        if request.status is not Status.WAITING or request.sample:
+            return
+        if request.swapped_blocks:
+            if request.index not in self._preempted_at:  # else its interval is in that one
+                self._swapped_at[request.index] = row
+        else:
             self._preempted_at.setdefault(request.index, row)
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computed the last of its known tokens and samples the next."""
+        if request.sample:
+            return
         if self.first_token_row[request.index] == UNSET:
             self.first_token_row[request.index] = row
         if request.num_preemptions:
@@ -90,6 +105,7 @@ class DecodeLog:
         self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
+        self.last_token_row = requests.last_token_row
         self._preemptions = requests.preemptions
         self.replica = array("h", [UNSET]) * n
         self.reserved_ns = _column(n)
@@ -99,17 +115,26 @@ class DecodeLog:
         self.first_row = _column(n)
         self.recomputes: list[tuple[int, int, int]] = []
         self.held_back: list[tuple[int, int]] = []
+        self.swapped: list[tuple[int, int, int]] = []
         self._preempted_at: dict[int, int] = {}
+        self._swapped_at: dict[int, int] = {}
 
     def admitted(self, request: Request, now_ns: int, row: int) -> None:
         """It decodes from this row on; being admitted again after a preemption does not count."""
         if self.first_row[request.index] == UNSET:
             self.first_row[request.index] = row
+        elif request.index in self._swapped_at:
+            self.swapped.append((request.index, self._swapped_at.pop(request.index), row))
 
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
         self._preemptions[request.index] += 1
-        if request.status is Status.WAITING:
+        if request.status is not Status.WAITING:
+            return
+        if request.swapped_blocks:
+            if request.index not in self._preempted_at:
+                self._swapped_at[request.index] = row
+        else:
             self._preempted_at.setdefault(request.index, row)
 
     def prefilled(self, request: Request, row: int) -> None:

@@ -70,7 +70,9 @@ def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
 def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     """Whether all decodes in the log are those of the finished requests, one in every step."""
     requests = log.requests
-    if requests.held_back or requests.recomputes or requests.decode is not None:
+    if requests.held_back or requests.recomputes or requests.swapped or requests.last_token_row:
+        return False
+    if requests.decode is not None:
         return False
     run_steps = steps.column("steps")
     before = np.concatenate([[0], run_steps.cumsum()])
@@ -93,7 +95,8 @@ class _TokenTimes:
     def of(self, request: int) -> Int64:
         """Token times of a finished request with output, in order."""
         requests, decode = self._log.requests, self._log.requests.decode
-        first_row, last_row = requests.first_token_row[request], requests.last_row[request]
+        first_row = requests.first_token_row[request]
+        last_row = requests.last_token_row.get(request, requests.last_row[request])
         here = self._steps(requests.replica[request])
         if decode is None or self._second is None or decode.first_row[request] == UNSET:
             return here.times(request, first_row + 1, last_row, [first_row], self._first)
@@ -114,6 +117,9 @@ class _Notes:
         self.recomputes: dict[int, list[tuple[int, int]]] = {}
         for request, start, stop in log.recomputes:
             self.recomputes.setdefault(request, []).append((start, stop))
+        self.swapped: dict[int, list[tuple[int, int]]] = {}
+        for request, start, stop in log.swapped:
+            self.swapped.setdefault(request, []).append((start, stop))
         self.held_back: dict[int, list[int]] = {}
         for request, row in log.held_back:
             self.held_back.setdefault(request, []).append(row)
@@ -139,6 +145,8 @@ class _Steps:
             decoded &= (rows < begin) | (rows > end)
             if start <= end <= last:
                 sampled.append(end)
+        for begin, end in notes.swapped.get(request, ()):
+            decoded &= (rows < begin) | (rows >= end)
         decoded[np.isin(rows, notes.held_back.get(request, []))] = False
         rows = rows[decoded]
         counts = self._steps[rows]
