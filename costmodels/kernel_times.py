@@ -15,6 +15,7 @@ from costmodels.links import exchange_seconds
 from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
+from costmodels.shared_prefix import shared_prefix_rates
 from costmodels.split_kv import imbalance_table
 from costmodels.work import Array, Operator
 
@@ -32,6 +33,8 @@ class KernelTimes:
     gpu: GpuSpec
     efficiency: Efficiency
     tables: OperatorTables | None = None
+    shared_prefix_attention: str = "none"
+    """Which kernel reads shared prefixes once (`costmodels.shared_prefix`)."""
 
     def price(self, operator: Operator) -> OperatorSeconds:
         """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
@@ -72,6 +75,13 @@ class KernelTimes:
             chunk=self._chunk_rates(),
             tile_tokens=self.efficiency.attention_query_tile_tokens / 2,
             seq_tokens=self.efficiency.decode_seq_tokens,
+            shared=shared_prefix_rates(
+                self.shared_prefix_attention,
+                self.shard,
+                self.efficiency,
+                self.gpu.num_sms,
+                self._work_s,
+            ),
         )
 
     def _decode_token_s(self, max_num_seqs: int, equal_contexts: bool) -> dict[Cap, Array]:

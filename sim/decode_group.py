@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from sim.crossings import Crossings
 from sim.kv_layout import PLAIN, KVLayout, window_blocks
 from sim.request import Request
+from sim.shared_prefix import PrefixTree
 
 _NEVER = 1 << 60
 
@@ -27,12 +28,16 @@ class DecodeGroup:
         block_size: int,
         clip_tokens: tuple[int, ...] = (),
         layout: KVLayout = PLAIN,
+        *,
+        follow_prefixes: bool = False,
     ) -> None:
         self.steps = 0
         """Decode steps planned so far."""
         self.context_tokens = 0
         """Computed tokens in the KV cache, summed over the members."""
         self.members: dict[Request, None] = {}
+        self.prefixes = PrefixTree(block_size) if follow_prefixes else None
+        """What members share of their prefixes, where it is followed."""
         self._block_size = block_size
         self._growing_pages = 1 if layout.grows else 0
         # Pages that members' next tokens open when steps % block_size equals the index.
@@ -68,6 +73,8 @@ class DecodeGroup:
             crossing.track(request, self.steps)
         self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
+        if self.prefixes is not None:
+            self.prefixes.join(request)
 
     def remove(self, request: Request) -> None:
         """Take a member out (preempted), its own counts brought up to date."""
@@ -202,6 +209,8 @@ class DecodeGroup:
 
     def _settle(self, request: Request) -> None:
         del self.members[request]
+        if self.prefixes is not None:
+            self.prefixes.leave(request)
         self._count_pages(request, -1)
         computed_tokens = self.computed_tokens(request)
         self.context_tokens -= computed_tokens

@@ -54,7 +54,8 @@ class Engine:
         """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
         (replica, waiting, running) whenever one of them has changed."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
-        self.steps = StepLog(config.clip_tokens)
+        self._follows_prefixes = config.shared_prefix_attention != "none"
+        self.steps = StepLog(config.clip_tokens, shares_prefixes=self._follows_prefixes)
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -134,6 +135,8 @@ class Engine:
         if self._shares_output and view.waiting:
             for request in view.decode_group.members:  # what they filled since can be hit now
                 view.kv.register(request, view.hashed_tokens(request))
+                if view.decode_group.prefixes is not None:
+                    view.decode_group.prefixes.follow(request)
         plan = self._scheduler(view)
         self._plan_stands = False
         self.steps.plans += 1
@@ -163,6 +166,8 @@ class Engine:
             sums = group.clipped_sums()
             clipped = (number for decoding in sums for number in (*decoding, 0, 0))
             shape = shape._replace(clipped=tuple(clipped))
+        if self._follows_prefixes:
+            shape = shape._replace(shared=view.shared_sums(seqs))
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
@@ -177,7 +182,7 @@ class Engine:
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
-            or (self._in_flight and self._in_flight[0].finishing and self.view.waiting)
+            or (self._in_flight and self._in_flight[0].finishing and self._leavers_matter)
             or (self._shares_output and self.view.waiting)
         ):
             return 1
@@ -216,6 +221,12 @@ class Engine:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
         else:
             yield from self._read_oldest(launched_ns)
+
+    @property
+    def _leavers_matter(self) -> bool:
+        """Whether a plan may change when a request with its last token in flight is gone."""
+        is_cascade = self.view.config.shared_prefix_attention == "cascade"
+        return bool(self.view.waiting) or is_cascade
 
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""

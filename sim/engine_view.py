@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sim.batch import BatchBuilder
@@ -11,6 +12,8 @@ from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request, Status
+from sim.shape import SharedSums
+from sim.shared_prefix import KINDS, common_prefix
 from sim.waiting import WaitingQueue
 
 
@@ -34,6 +37,9 @@ class EngineConfig:
     """How many blocks, of one size in bytes, a sequence holds."""
     clip_tokens: tuple[int, ...] = ()
     """Lengths that the cost model clips contexts to, ascending (see `sim.shape`)."""
+    shared_prefix_attention: str = "none"
+    """Whether the attention kernel reads prefixes that sequences share once: ``cascade``, the one
+    that all running requests have, or ``tree``, each (see `sim.shared_prefix`)."""
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     """Plan the next step before the last one's tokens are read (two steps in flight)."""
@@ -51,6 +57,11 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be smaller than "
                 f"max_num_seqs ({self.max_num_seqs}): every running request decodes every step"
             )
+        if self.shared_prefix_attention not in KINDS:
+            raise ScenarioError(
+                f"shared_prefix_attention is {self.shared_prefix_attention!r}; it is one of "
+                + ", ".join(KINDS)
+            )
 
 
 class EngineView:
@@ -66,7 +77,12 @@ class EngineView:
         self.waiting = waiting
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
-        self.decode_group = DecodeGroup(config.block_size, config.clip_tokens, config.kv_layout)
+        self.decode_group = DecodeGroup(
+            config.block_size,
+            config.clip_tokens,
+            config.kv_layout,
+            follow_prefixes=config.shared_prefix_attention == "tree",
+        )
         self.now_ns = 0
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
@@ -79,6 +95,14 @@ class EngineView:
     def new_batch(self) -> BatchBuilder:
         """Start the next step."""
         return BatchBuilder(self)
+
+    def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> tuple[int, ...]:
+        """`StepShape.shared` of a step in which so many sequences of the decode group decode."""
+        if self.config.shared_prefix_attention == "none":
+            return ()
+        if self.decode_group.prefixes is None:
+            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs)
+        return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
     def admitted(self, request: Request) -> None:
         """Bookkeeping of `BatchBuilder.admit`."""

@@ -96,6 +96,12 @@ class EngineOptions(Section):
     long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
         0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
+    shared_prefix_attention: Literal["none", "cascade", "tree"] = Field(
+        "none",
+        description="whether decode attention reads prefixes that requests share once: cascade, "
+        "vLLM's (opt-in) for the prefix of all running requests; tree, every shared prefix, as "
+        "Hydragen and ChunkAttention do",
+    )
     scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
