@@ -104,7 +104,8 @@ class RooflineStepCost:
         fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
         if self.clips is not None:
             fixed_ns += self.clips.of_decodes(decodes, clipped)
-        fixed_ns += self._shared_fixed_ns(shape) if shared else 0
+        if shared:
+            fixed_ns += self._shared_fixed_ns(shape)
         in_graph = tokens <= self.largest_graph
         if not prefill_tokens:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns

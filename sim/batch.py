@@ -144,12 +144,11 @@ class BatchBuilder:
             prefill_context += request.num_computed_tokens
             logits += chunk == request.num_uncomputed_tokens
         clipped = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
-        shared = self._view.shared_sums(seqs, held_back)
         shape = StepShape(
-            *(seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits),
-            clipped,
-            shared,
+            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, clipped
         )
+        if self._view.follows_prefixes:
+            shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
         chunks = list(self._prefills.items())
         return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
 

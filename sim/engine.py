@@ -54,8 +54,7 @@ class Engine:
         """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
         (replica, waiting, running) whenever one of them has changed."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
-        self._follows_prefixes = config.shared_prefix_attention != "none"
-        self.steps = StepLog(config.clip_tokens, shares_prefixes=self._follows_prefixes)
+        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -64,6 +63,8 @@ class Engine:
         self._on_leave = on_leave
         self._on_load = on_load
         self._shares_output = kv.shares_output
+        # What all running requests share may be more once one has left.
+        self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
         self._in_flight: deque[InFlight] = deque()
@@ -166,7 +167,7 @@ class Engine:
             sums = group.clipped_sums()
             clipped = (number for decoding in sums for number in (*decoding, 0, 0))
             shape = shape._replace(clipped=tuple(clipped))
-        if self._follows_prefixes:
+        if view.follows_prefixes:
             shape = shape._replace(shared=view.shared_sums(seqs))
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
@@ -182,7 +183,8 @@ class Engine:
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
-            or (self._in_flight and self._in_flight[0].finishing and self._leavers_matter)
+            or (self._in_flight and self._in_flight[0].finishing and self.view.waiting)
+            or (self._is_cascade and self._in_flight and self._in_flight[0].finishing)
             or (self._shares_output and self.view.waiting)
         ):
             return 1
@@ -221,12 +223,6 @@ class Engine:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
         else:
             yield from self._read_oldest(launched_ns)
-
-    @property
-    def _leavers_matter(self) -> bool:
-        """Whether a plan may change when a request with its last token in flight is gone."""
-        is_cascade = self.view.config.shared_prefix_attention == "cascade"
-        return bool(self.view.waiting) or is_cascade
 
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""

@@ -83,6 +83,8 @@ class EngineView:
             config.kv_layout,
             follow_prefixes=config.shared_prefix_attention == "tree",
         )
+        self.follows_prefixes = config.shared_prefix_attention != "none"
+        """Whether steps say what their sequences share (`StepShape.shared`)."""
         self.now_ns = 0
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
@@ -96,10 +98,8 @@ class EngineView:
         """Start the next step."""
         return BatchBuilder(self)
 
-    def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> tuple[int, ...]:
-        """`StepShape.shared` of a step in which so many sequences of the decode group decode."""
-        if self.config.shared_prefix_attention == "none":
-            return ()
+    def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
+        """`StepShape.shared` of a step in which so many of the decode group decode."""
         if self.decode_group.prefixes is None:
             return common_prefix(self.kv, self.running, self.prefilling, decode_seqs)
         return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
