@@ -14,7 +14,9 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.links import exchange_seconds
 from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
 from costmodels.parallel import RankShard
+from costmodels.precision import load_format
 from costmodels.roofline import OperatorSeconds, operator_seconds
+from costmodels.shared_prefix import shared_prefix_rates
 from costmodels.split_kv import imbalance_table
 from costmodels.work import Array, Operator
 
@@ -32,6 +34,8 @@ class KernelTimes:
     gpu: GpuSpec
     efficiency: Efficiency
     tables: OperatorTables | None = None
+    shared_prefix_attention: str = "none"
+    """Which kernel reads shared prefixes once (`costmodels.shared_prefix`)."""
 
     def price(self, operator: Operator) -> OperatorSeconds:
         """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
@@ -42,8 +46,9 @@ class KernelTimes:
         if operator.exchange is not None:
             return exchange_seconds(operator, self.gpu, self.efficiency)
         by_roofline = operator_seconds(
-            operator, self.gpu, self.efficiency, self.shard.tensor_parallel_size
+            _tile_by_tile(operator), self.gpu, self.efficiency, self.shard.tensor_parallel_size
         )
+        by_roofline = replace(by_roofline, operator=operator)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
         if found is None or operator.kind == "attention":
             return by_roofline
@@ -72,6 +77,13 @@ class KernelTimes:
             chunk=self._chunk_rates(),
             tile_tokens=self.efficiency.attention_query_tile_tokens / 2,
             seq_tokens=self.efficiency.decode_seq_tokens,
+            shared=shared_prefix_rates(
+                self.shared_prefix_attention,
+                self.shard,
+                self.efficiency,
+                self.gpu.num_sms,
+                self._work_s,
+            ),
         )
 
     def _decode_token_s(self, max_num_seqs: int, equal_contexts: bool) -> dict[Cap, Array]:
@@ -132,3 +144,13 @@ class KernelTimes:
         """Seconds of an operator's work by the roofline, all calls."""
         ranks = self.shard.tensor_parallel_size
         return float(operator_seconds(operator, self.gpu, self.efficiency, ranks).work_s[0])
+
+
+def _tile_by_tile(operator: Operator) -> Operator:
+    """A GEMM as a kernel does it that takes so many rows at once, and starts anew for the next."""
+    most = load_format(operator.weights).kernel_rows
+    if most is None:
+        return operator
+    tiles = np.ceil(operator.rows / most)
+    again = np.where(operator.rows > most, tiles * most / np.maximum(operator.rows, 1.0), 1.0)
+    return replace(operator, rows=np.minimum(operator.rows, most), flops=again * operator.flops)

@@ -15,6 +15,7 @@ from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.step_tables import padded_sizes
 from costmodels.work import Array
 from sim.clock import to_ns
+from sim.errors import ScenarioError
 
 _OVERLAPPED = ("dispatch", "combine")
 
@@ -43,6 +44,12 @@ def compile_layout_cost(
     )
     if layout.data_parallel_size == layout.pipeline_parallel_size == 1:
         return rank
+    if rank.shared is not None:
+        raise ScenarioError(
+            f"engine.shared_prefix_attention {rank.shared.kernel} is not priced for several "
+            "data-parallel ranks or stages: which of them hold a prefix is not followed. Set it to "
+            "none, or use pool.replicas and engine.tensor_parallel_size"
+        )
     kernels, ranks = rank.kernels, layout.data_parallel_size
     sizes = padded_sizes(np.arange(max_num_batched_tokens + 1), rank.graph_sizes)
     group = tuple(kernels.price(one) for one in group_operators(rank.shard, ranks * sizes))

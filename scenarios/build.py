@@ -72,6 +72,11 @@ def build(scenario: Scenario) -> Build:
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory)
+    if options.shared_prefix_attention != "none" and not prefix_caching:
+        raise ScenarioError(
+            f"engine.shared_prefix_attention {options.shared_prefix_attention} reads blocks that "
+            "requests share, and without kv.enable_prefix_caching they share none"
+        )
     notes += more_notes
     swapping = _swapping(scenario, gpu, memory, layout.data_parallel_size)
     if swapping:
@@ -86,6 +91,7 @@ def build(scenario: Scenario) -> Build:
         profile=profile,
         efficiency=efficiency,
         operator_tables=tables,
+        shared_prefix_attention=options.shared_prefix_attention,
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(
@@ -99,6 +105,7 @@ def build(scenario: Scenario) -> Build:
             kv_layout=memory.layout,
             clip_tokens=model.clip_tokens,
             long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
+            shared_prefix_attention=options.shared_prefix_attention,
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,

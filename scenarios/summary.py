@@ -116,6 +116,7 @@ def _parallel_conditions(layout: Layout) -> dict[str, Any]:
 
 def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
     """The engine options that a result was obtained with."""
+    shared = engine.shared_prefix_attention
     return {
         "async_scheduling": engine.async_scheduling,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
@@ -125,6 +126,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         "num_gpu_blocks": engine.num_gpu_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
         **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
+        "shared_prefix_attention": None if shared == "none" else shared,
     }
 
 

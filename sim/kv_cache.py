@@ -242,6 +242,19 @@ class KVCache:
         """Blocks of a running sequence that has so many tokens: those, or what it reserved."""
         return self.blocks_for(max(computed_tokens, request.reserved_tokens))
 
+    def common_blocks(self, request: Request, holders: int) -> int:
+        """Leading blocks of a running request that as many as ``holders`` requests hold."""
+        common = 0
+        for node_id, depth in request.pinned:
+            node = self._nodes.get(node_id)
+            if node is None or sum(node.depths.values()) < holders:
+                break
+            shallowest = min(node.depths)
+            common += shallowest
+            if shallowest < depth:
+                break
+        return common
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold a sequence of ``tokens`` tokens."""
         if self._layout is not None:

@@ -114,6 +114,12 @@ class EngineOptions(Section):
         "recompute",
         description="recompute a preempted request's KV cache, or move it to the host and back",
     )
+    shared_prefix_attention: Literal["none", "cascade", "tree"] = Field(
+        "none",
+        description="whether decode attention reads prefixes that requests share once: cascade, "
+        "vLLM's (opt-in) for the prefix of all running requests; tree, every shared prefix, as "
+        "Hydragen and ChunkAttention do",
+    )
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="multiplies all host times"
