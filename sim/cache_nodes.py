@@ -101,6 +101,16 @@ class CacheNodes:
             node.pinned = still
         return freed
 
+    def lose_all(self) -> None:
+        """No block has content any more, and none is pinned."""
+        gone = list(self._nodes)
+        self._nodes.clear()
+        self._lru.clear()
+        if self.on_change is not None:
+            for node_id in gone:
+                if node_id >= 0:
+                    self.on_change(node_id, 0)
+
     def evict(self, blocks: int) -> None:
         """Drop that many free blocks, the least recently used first, each run from its tail."""
         while blocks:

@@ -59,7 +59,7 @@ class KVCache:
         self._layout = None if layout == PLAIN else layout
         self.usable_blocks = num_gpu_blocks - 1
         self.free_blocks = self.usable_blocks
-        self.free_host_blocks = num_host_blocks
+        self.free_host_blocks = self._num_host_blocks = num_host_blocks
         self._grows = layout.grows
         # Where no layer's state grows, no prefix of a context is ever all there.
         self._prefix_caching = prefix_caching and layout.grows
@@ -237,6 +237,12 @@ class KVCache:
         self.free_blocks += freed
         request.pinned.clear()
         request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
+
+    def lose_all(self) -> None:
+        """Everything held and cached is gone at once; those who watch are told."""
+        self._nodes.lose_all()
+        self.free_blocks = self._empty_blocks = self.usable_blocks
+        self.free_host_blocks = self._num_host_blocks
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a running sequence that has so many tokens: those, or what it reserved."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sim.accounts import (
     ADMISSION_QUEUE,
+    FAILURE_REWORK,
     KV_TRANSFER,
     LAUNCH_AND_HOST,
     PREEMPTION_RECOMPUTE,
@@ -50,6 +51,7 @@ def time_books(log: RunLog) -> TimeBooks:
     # Rows of closed intervals, (request, start, stop): they go to an account of their own.
     apart = _apart(requests)
     apart[SCHEDULING_WAIT] = _waits_for_batch(log)
+    sent = np.array(list(requests.sent_ns.items()), np.int64).reshape(-1, 2)
     decode = requests.decode
     handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
@@ -64,6 +66,10 @@ def time_books(log: RunLog) -> TimeBooks:
             rows["last_row"] = np.where(
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
+        rows["sent_ns"] = rows["arrival_ns"].copy()
+        if len(sent):
+            again = _of_these(sent, chosen)
+            rows["sent_ns"][again[:, 0]] = again[:, 1]
         moved = {account: _of_these(intervals, chosen) for account, intervals in apart.items()}
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, moved, steps, pool.cost)
     if decode is not None:
@@ -92,7 +98,7 @@ def _waits_for_batch(log: RunLog) -> Int64:
 
 
 def _of_these(intervals: Int64, chosen: Int64) -> Int64:
-    """Those of (request, start, stop) whose request is chosen, by its position there."""
+    """Those of (request, ...) whose request is chosen, by its position there."""
     found = intervals[np.isin(intervals[:, 0], chosen)]
     found[:, 0] = np.searchsorted(chosen, found[:, 0])
     return found
@@ -170,7 +176,8 @@ def _post(
         np.add.at(posted, (redone, column), moved.sum(axis=1))
 
     _enter(ttft, steps, first)
-    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]
+    ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
+    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"]
     ttft[:, COLUMN[ADMISSION_QUEUE]] += steps.column("plan_ns")[first] - rows["seen_ns"]
     after += ttft
     _leave(ttft, steps, first_token)
@@ -197,5 +204,5 @@ def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
 
 
 def waits_only(account: str) -> bool:
-    """Whether an account is time spent waiting for others: it has no evidence of its own."""
-    return account in (ADMISSION_QUEUE, SCHEDULING_WAIT)
+    """Whether an account is time spent waiting, or lost: it has no evidence of its own."""
+    return account in (ADMISSION_QUEUE, SCHEDULING_WAIT, FAILURE_REWORK)

@@ -45,11 +45,20 @@ class RequestLog:
         self._swapped_at: dict[int, int] = {}
         self._preempted_at: dict[int, int] = {}
         self.reject_reasons: dict[int, str] = {}
+        self.fail_reasons: dict[int, str] = {}
+        """Why requests failed or were abandoned."""
+        self.sent_ns: dict[int, int] = {}
+        """When a request was last sent, where it was sent more than once."""
+        self.attempts: dict[int, int] = {}
+        """How often, first sending included, where more than once."""
+        self._void: dict[int, tuple[int, int, int]] = {}
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
     def admitted(self, request: Request, now_ns: int, row: int) -> None:
         """It got its first tokens; only the first admission counts."""
+        if request.cancelled:
+            return
         index = request.index
         if self.first_row[index] == UNSET:
             self.admitted_ns[index] = now_ns
@@ -60,6 +69,8 @@ class RequestLog:
 
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
+        if request.cancelled:
+            return
         self.preemptions[request.index] += 1
         if request.status is not Status.WAITING or request.sample:
             return
@@ -71,7 +82,7 @@ class RequestLog:
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computed the last of its known tokens and samples the next."""
-        if request.sample:
+        if request.sample or request.cancelled:
             return
         if self.first_token_row[request.index] == UNSET:
             self.first_token_row[request.index] = row
@@ -91,6 +102,37 @@ class RequestLog:
         self.status[request.index] = Status.REJECTED
         self.finished_ns[request.index] = now_ns
         self.reject_reasons[request.index] = reason
+
+    def failed(self, index: int, now_ns: int, status: Status, reason: str) -> None:
+        """It is over without an answer."""
+        self.status[index] = status
+        self.finished_ns[index] = now_ns
+        self.fail_reasons[index] = reason
+
+    def forget(self, index: int) -> None:
+        """What was done of it is lost: it will be sent again, or never."""
+        self._preempted_at.pop(index, None)
+        self._swapped_at.pop(index, None)
+        if self.decode is not None:
+            self.decode.forget(index)
+
+    def sent_again(self, index: int) -> None:
+        """A new attempt: its row is of that one from now on, but for its arrival."""
+        self.forget(index)
+        self.attempts[index] = self.attempts.get(index, 1) + 1
+        self.replica[index] = UNSET
+        for column in (self.seen_ns, self.admitted_ns, self.first_token_ns, self.first_row):
+            column[index] = UNSET
+        self.first_token_row[index] = UNSET
+        self.cached_tokens[index] = self.preemptions[index] = 0
+        self.last_token_row.pop(index, None)
+        self._void[index] = _lengths(self)
+
+    def close(self) -> None:
+        """The simulation has ended: what was noted of earlier attempts goes."""
+        _drop_void(self, self._void)
+        if self.decode is not None:
+            self.decode.close()
 
 
 class DecodeLog:
@@ -118,9 +160,24 @@ class DecodeLog:
         self.swapped: list[tuple[int, int, int]] = []
         self._preempted_at: dict[int, int] = {}
         self._swapped_at: dict[int, int] = {}
+        self._void: dict[int, tuple[int, int, int]] = {}
+
+    def forget(self, index: int) -> None:
+        """It will be sent again, or never."""
+        self._preempted_at.pop(index, None)
+        self._swapped_at.pop(index, None)
+        self.replica[index] = UNSET
+        self.reserved_ns[index] = self.received_ns[index] = self.first_row[index] = UNSET
+        self._void[index] = _lengths(self)
+
+    def close(self) -> None:
+        """The simulation has ended."""
+        _drop_void(self, self._void)
 
     def admitted(self, request: Request, now_ns: int, row: int) -> None:
         """It decodes from this row on; being admitted again after a preemption does not count."""
+        if request.cancelled:
+            return
         if self.first_row[request.index] == UNSET:
             self.first_row[request.index] = row
         elif request.index in self._swapped_at:
@@ -128,6 +185,8 @@ class DecodeLog:
 
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
+        if request.cancelled:
+            return
         self._preemptions[request.index] += 1
         if request.status is not Status.WAITING:
             return
@@ -139,6 +198,22 @@ class DecodeLog:
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row has computed again what a preemption took."""
+        if request.cancelled:
+            return
         start = self._preempted_at.pop(request.index, None)
         if start is not None:
             self.recomputes.append((request.index, start, row))
+
+
+def _lengths(log: RequestLog | DecodeLog) -> tuple[int, int, int]:
+    return len(log.recomputes), len(log.swapped), len(log.held_back)
+
+
+def _drop_void(log: RequestLog | DecodeLog, void: dict[int, tuple[int, int, int]]) -> None:
+    """Leave out the notes on requests from before they were sent again."""
+    if not void:
+        return
+    never = (0, 0, 0)
+    log.recomputes = [n for i, n in enumerate(log.recomputes) if i >= void.get(n[0], never)[0]]
+    log.swapped = [n for i, n in enumerate(log.swapped) if i >= void.get(n[0], never)[1]]
+    log.held_back = [n for i, n in enumerate(log.held_back) if i >= void.get(n[0], never)[2]]

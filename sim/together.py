@@ -17,6 +17,8 @@ class Samples:
     """Output tokens of the answers beside the first that have not begun."""
     num_open: int
     """Answers that are not complete."""
+    cancelled: bool = False
+    """Nobody waits for any of them."""
 
 
 @dataclass(eq=False, slots=True)
