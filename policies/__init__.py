@@ -8,6 +8,12 @@ SCHEDULERS: dict[str, str] = {
     "fcfs": "policies.fcfs:fcfs",
     "priority": "policies.priority:PriorityScheduler",
     "prefill_first": "policies.prefill_first:prefill_first",
+    "static": "policies.static:Static",
+    "orca": "policies.orca:Orca",
+    "sarathi": "policies.sarathi:Sarathi",
+    "sglang": "policies.sglang:SGLang",
+    "sjf": "policies.sjf:ShortestJobFirst",
+    "vtc": "policies.vtc:VirtualTokenCounter",
 }
 
 ROUTERS: dict[str, str] = {

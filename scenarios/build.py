@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
@@ -72,6 +73,10 @@ def build(scenario: Scenario) -> Build:
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory)
     notes += more_notes
+    swapping = _swapping(scenario, gpu, memory, layout.data_parallel_size)
+    if swapping:
+        rate = memory.block_bytes / swapping["swap_ns_per_block"] / layout.data_parallel_size
+        notes = (*notes, f"preempted requests move to the host and back at {rate:.3g} GB/s a GPU")
     cost = compile_layout_cost(
         model,
         gpu,
@@ -97,6 +102,7 @@ def build(scenario: Scenario) -> Build:
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,
+            **swapping,
         ),
         cost=cost,
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
@@ -113,6 +119,21 @@ def build(scenario: Scenario) -> Build:
         pool=pool,
         notes=(*notes, *layout_notes(layout)),
     )
+
+
+def _swapping(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, ranks: int) -> dict[str, Any]:
+    """Engine options of swap preemption; each GPU moves its own part of a block."""
+    if scenario.engine.preemption_mode != "swap":
+        return {}
+    bandwidth = scenario.kv.swap_bytes_per_s or gpu.host_link_bytes_per_s
+    if bandwidth is None:
+        raise ScenarioError(f"the host link of {gpu.name} is not known: give kv.swap_bytes_per_s")
+    blocks = int(scenario.kv.swap_space_gib * _GIB) // memory.block_bytes
+    return {
+        "preemption_mode": "swap",
+        "num_cpu_blocks": ranks * blocks,
+        "swap_ns_per_block": memory.block_bytes / bandwidth * 1e9 / ranks,
+    }
 
 
 def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:

@@ -107,10 +107,13 @@ def _print_gpus() -> None:
 
 def _print_policies() -> None:
     from policies import ROUTERS, SCHEDULERS
+    from scenarios.plugins import load_attribute
+    from scenarios.policy_options import option_text
 
     for kind, names in (("scheduler", SCHEDULERS), ("router", ROUTERS)):
         for name, target in names.items():
-            print(f"{kind:10} {name:16} {target}")
+            options = option_text(load_attribute(target)) if kind == "scheduler" else ""
+            print(f"{kind:10} {name:16} {target:46} {options}".rstrip())
 
 
 def _print_presets() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from scenarios.policy_options import MakeOne
 from sim.batch import Plan
 from sim.engine_view import EngineView
 from sim.errors import FleetcastError, PolicyError
@@ -27,7 +28,9 @@ _NOT_THE_USERS = (
 def checked_scheduler(target: Any, name: str) -> Scheduler:
     """A scheduler of a user's class or function that raises PolicyError where it goes wrong."""
     scheduler = (
-        _guarded(target, f"making scheduler {name}")() if isinstance(target, type) else target
+        _guarded(target, f"making scheduler {name}")()
+        if isinstance(target, type | MakeOne)
+        else target
     )
     if not callable(scheduler):
         raise PolicyError(
@@ -48,6 +51,9 @@ def checked_scheduler(target: Any, name: str) -> Scheduler:
     order = getattr(scheduler, "waiting_order", None)
     if order is not None:
         checked.waiting_order = _guarded(order, f"waiting_order of {name}")  # type: ignore[attr-defined]
+    attach = getattr(scheduler, "attach", None)
+    if attach is not None:
+        checked.attach = _guarded(attach, f"attach of {name}")  # type: ignore[attr-defined]
     return checked
 
 

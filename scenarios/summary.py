@@ -13,6 +13,7 @@ from scenarios.build import Build
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
 from scenarios.plugins import policy_label
+from scenarios.policy_options import name_and_options
 from scenarios.schema import Scenario
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
@@ -28,6 +29,10 @@ from sim.saturation import saturation
 SCHEMA = "fleetcast.result/1"
 # A figure's label is the weakest that carries at least this share of its time.
 _LABEL_SHARE = 0.05
+
+
+_OTHER_BATCHES = ("static", "orca", "sarathi")
+"""Schedulers whose batches are bounded by more than the engine: the estimate is not theirs."""
 
 
 def summarise(
@@ -58,7 +63,7 @@ def summarise(
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
         "device_bytes": _device_bytes(build),
-        "saturation": _saturation(log),
+        "saturation": _saturation(scenario, log),
         "run": {
             "steps": sum(int(s.column("steps").sum()) for s in log.steps),
             "runs": sum(len(s) for s in log.steps),
@@ -119,6 +124,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         "block_size": engine.block_size,
         "num_gpu_blocks": engine.num_gpu_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
+        **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
     }
 
 
@@ -143,7 +149,10 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     return {"arrived": sum(counts.values()), **counts, "reject_reasons": reasons}
 
 
-def _saturation(log: RunLog) -> dict[str, float | None] | None:
+def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:
+    name, _ = name_and_options(scenario.engine.scheduler)
+    if name in _OTHER_BATCHES:
+        return None
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room to estimate one

@@ -12,6 +12,7 @@ COMMUNICATION = "communication"
 LAUNCH_AND_HOST = "launch_and_host"
 OTHERS_PREFILL = "others_prefill"
 PREEMPTION_RECOMPUTE = "preemption_recompute"
+PREEMPTION_SWAP = "preemption_swap"
 REMAINDER = "remainder"
 
 # What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
@@ -40,5 +41,6 @@ TIME_ACCOUNTS = (
     OTHERS_PREFILL,
     KV_TRANSFER,
     PREEMPTION_RECOMPUTE,
+    PREEMPTION_SWAP,
     REMAINDER,
 )

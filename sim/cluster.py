@@ -177,6 +177,7 @@ def _engine(
         prefix_caching=pool.engine.enable_prefix_caching,
         chains=table.chains,
         layout=pool.engine.kv_layout,
+        num_host_blocks=pool.engine.num_cpu_blocks,
     )
     return Engine(
         env,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import replace
 
 import simpy
 
@@ -53,6 +54,9 @@ class Engine:
     ) -> None:
         """``on_leave`` is told of every request that finishes or is rejected."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        attach = getattr(scheduler, "attach", None)
+        if attach is not None:
+            attach(self.view)
         self.steps = StepLog(config.clip_tokens)
         self.replica = replica
         self._env = env
@@ -174,6 +178,13 @@ class Engine:
             tokens = request.prompt_tokens + 1
         if self.view.kv.blocks_for(tokens) > self.view.kv.usable_blocks:
             return "longer than the KV pool"
+        if request.samples is not None:
+            if request.num_unforked >= self.view.config.max_num_seqs:
+                return "more answers than max_num_seqs"
+            kv = self.view.kv
+            together = kv.blocks_for(tokens) + kv.unforked_blocks(request, tokens)
+            if together > kv.usable_blocks:
+                return "its answers are longer than the KV pool"
         return None
 
     def _receive(self) -> None:
@@ -235,6 +246,7 @@ class Engine:
             or plan.prefills
             or plan.held_back
             or not plan.decodes
+            or self.view.blocks_swapped
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
@@ -268,8 +280,9 @@ class Engine:
             batch = InFlight(launched_ns, self._cost.update_ns(0), -1, is_empty=True)
         else:
             price = self._cost.price(shape, self._draw(plan))
+            swap_ns = self._swap_ns() if view.blocks_swapped else 0
             launched_ns, end_ns, gpu_ns = launch_step(
-                now_ns, self._gpu_free_ns, schedule_ns, price, self._heat
+                now_ns, self._gpu_free_ns, schedule_ns, price, self._heat, swap_ns
             )
             update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
             batch = InFlight(end_ns, update_ns, self.steps.num_rows)
@@ -285,6 +298,14 @@ class Engine:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
         else:
             yield from self._read_oldest(launched_ns)
+
+    def _swap_ns(self) -> int:
+        """Time to move the blocks that are to move, before the step that is logged next."""
+        view = self.view
+        swap_ns = round(view.blocks_swapped * view.config.swap_ns_per_block)
+        self.steps.swaps.append((self.steps.num_rows, view.blocks_swapped, swap_ns))
+        view.blocks_swapped = 0
+        return swap_ns
 
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""
@@ -356,7 +377,8 @@ class Engine:
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
             group.hold_back(request)
-            self._requests.held_back.append((request.index, batch.row))
+            if request.sample == 0:
+                self._requests.held_back.append((request.index, batch.row))
         if plan.decodes:
             self._leave_group(group.advance(1), batch)
         for request, tokens in plan.prefills:
@@ -369,23 +391,72 @@ class Engine:
             if request.num_sampled_tokens == 1:
                 batch.first_tokens.append(request)
                 self._queued_tokens -= request.prompt_tokens
+            if request.samples is not None and request.samples.unforked:
+                self._fork(request, batch)
             if request.num_sampled_tokens == request.output_tokens:
                 request.status = Status.FINISHING
-                batch.finishing.append(request)
+                self._add_finishing(request, batch)
             elif self._hand_over is not None:
                 request.status = Status.FINISHING
                 del view.running[request]
                 self._handed_over += 1
                 batch.finishing.append(request)
+                if request.gang is not None:  # it leaves by itself, and the others without it
+                    request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
                 group.join(request)
 
+    def _fork(self, request: Request, batch: InFlight) -> None:
+        """Its prompt is computed: the other answers begin, each a running sequence from now on."""
+        view, samples = self.view, request.samples
+        assert samples is not None
+        lengths, samples.unforked = samples.unforked, ()
+        view.num_unforked -= len(lengths)
+        for sample, output_tokens in enumerate(lengths, 1):
+            answer = replace(
+                request,
+                output_tokens=output_tokens,
+                sample=sample,
+                nodes=None,
+                pinned=[],
+                shared=None,
+            )
+            view.kv.fork(request, answer)
+            view.running[answer] = None
+            if answer.gang is not None:
+                answer.gang.members += 1
+            if output_tokens == 1:
+                answer.status = Status.FINISHING
+                self._add_finishing(answer, batch)
+            else:
+                answer.status = Status.DECODING
+                view.decode_group.join(answer)
+
     def _leave_group(self, leaving: list[Request], batch: InFlight) -> None:
+        kv = self.view.kv
         for request in leaving:
             request.status = Status.FINISHING
-            request.num_blocks = self.view.kv.blocks_for(request.num_computed_tokens)
-        batch.finishing.extend(leaving)
+            tokens = request.num_computed_tokens
+            if request.reserved_tokens > tokens:
+                tokens = request.reserved_tokens
+            request.num_blocks = kv.blocks_for(tokens)
+            if request.gang is None:
+                batch.finishing.append(request)
+            else:
+                self._add_finishing(request, batch)
+
+    def _add_finishing(self, request: Request, batch: InFlight) -> None:
+        """This step plans its last token; it leaves when that is read, or its gang's is."""
+        gang = request.gang
+        if gang is None:
+            batch.finishing.append(request)
+            return
+        if request.sample == 0:
+            self._requests.last_token_row[request.index] = batch.row
+        gang.done.append(request)
+        if len(gang.done) == gang.members:
+            batch.finishing.extend(gang.done)
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""
@@ -414,6 +485,13 @@ class Engine:
             del view.running[request]
             view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
+        if request.samples is not None:
+            request.samples.num_open -= 1
+            if request.sample == 0:
+                self._requests.last_token_row.setdefault(request.index, row)
+            if request.samples.num_open:
+                self._publish_load()
+                return
         self._requests.finished(request, self._now_ns, row)
         self._publish_load()
         self._on_leave(request)

@@ -101,6 +101,8 @@ class Handovers:
 
     def refusal(self, request: Request) -> str | None:
         """Why no decode engine can ever take it; None if one can."""
+        if request.samples is not None:
+            return "several answers cannot be decoded apart from their prompt"
         if request.output_tokens == 1:
             return None
         kinds = {id(target.view.config): target for target in self.targets}.values()
@@ -150,6 +152,7 @@ class Handovers:
             request.prompt_tokens,
             request.output_tokens,
             request.priority,
+            request.tenant,
         )
         twin.num_target_tokens = request.prompt_tokens
         self.log.replica[request.index] = target.replica

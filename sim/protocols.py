@@ -118,7 +118,14 @@ class Scheduler(Protocol):
     """Chooses what the next step computes. A function will do; see `policies`.
 
     If it has a method ``waiting_order(request)``, its engine keeps the waiting queue in the order
-    of that key; otherwise it is first come, first served.
+    of that key; otherwise it is first come, first served. If it has a method ``attach(view)``, it
+    is called once, before anything arrives: there it may read the configuration, put a queue of
+    its own in ``view.waiting`` (`sim.waiting.WaitingQueue`), or follow who decodes
+    (``view.decode_group.observer``).
+
+    What it computes at a call must not grow with the number waiting: ``view.waiting.first()`` and
+    ``BatchBuilder.admit_waiting`` do not. A plan that stands until something changes says so; one
+    that looks at the clock or at tokens served says until when (`BatchBuilder.plan`).
     """
 
     def __call__(self, view: EngineView, /) -> Plan:

@@ -17,6 +17,7 @@ from sim.accounts import (
     GPU_ACCOUNTS,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
+    PREEMPTION_SWAP,
     PREFILL_COMPUTE,
     REMAINDER,
     TIME_ACCOUNTS,
@@ -64,9 +65,14 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
     ]
     done = gpu_free_ns = 0
     totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
+    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)
     for columns in steps.chunks():
         posted = _account(columns, steps.clip_tokens, gpu_free_ns, cost)
         size = len(columns["steps"])
+        here = swap_ns[(swap_ns[:, 0] >= done) & (swap_ns[:, 0] < done + size)]
+        for of_runs in posted.values():  # blocks that moved before a run: not the host's time
+            of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 2]
+            of_runs[here[:, 0] - done, COLUMN[PREEMPTION_SWAP]] += here[:, 2]
         for lived_as, of_runs in posted.items():
             before = np.concatenate([[totals[lived_as]], totals[lived_as] + of_runs.cumsum(axis=0)])
             totals[lived_as] = before[-1]

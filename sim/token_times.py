@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster import RunLog
-from sim.recorder import UNSET, DecodeLog, RequestLog
+from sim.recorder import UNSET, Residence
 from sim.request import Status
 from sim.step_log import StepLog
 
@@ -70,7 +70,9 @@ def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
 def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     """Whether all decodes in the log are those of the finished requests, one in every step."""
     requests = log.requests
-    if requests.held_back or requests.recomputes or requests.decode is not None:
+    if any((requests.held_back, requests.recomputes, requests.swapped, requests.last_token_row)):
+        return False
+    if requests.decode is not None:
         return False
     run_steps = steps.column("steps")
     before = np.concatenate([[0], run_steps.cumsum()])
@@ -110,13 +112,20 @@ class _TokenTimes:
 class _Notes:
     """Which rows left a request out, by request."""
 
-    def __init__(self, log: RequestLog | DecodeLog) -> None:
-        self.recomputes: dict[int, list[tuple[int, int]]] = {}
-        for request, start, stop in log.recomputes:
-            self.recomputes.setdefault(request, []).append((start, stop))
+    def __init__(self, log: Residence) -> None:
+        self.last_token_row = log.last_token_row
+        self.recomputes = _by_request(log.recomputes)
+        self.swapped = _by_request(log.swapped)
         self.held_back: dict[int, list[int]] = {}
         for request, row in log.held_back:
             self.held_back.setdefault(request, []).append(row)
+
+
+def _by_request(intervals: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for request, start, stop in intervals:
+        found.setdefault(request, []).append((start, stop))
+    return found
 
 
 class _Steps:
@@ -132,13 +141,15 @@ class _Steps:
         self, request: int, start: int, last: int, sampled: list[int], notes: _Notes
     ) -> Int64:
         """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``."""
-        rows = np.arange(start, last + 1)
+        rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
         decoded = self._decode_seqs[rows] > 0
         sampled = list(sampled)
         for begin, end in notes.recomputes.get(request, ()):
             decoded &= (rows < begin) | (rows > end)
             if start <= end <= last:
                 sampled.append(end)
+        for begin, end in notes.swapped.get(request, ()):
+            decoded &= (rows < begin) | (rows >= end)
         decoded[np.isin(rows, notes.held_back.get(request, []))] = False
         rows = rows[decoded]
         counts = self._steps[rows]

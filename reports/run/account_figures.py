@@ -9,6 +9,7 @@ from sim.accounts import TIME_ACCOUNTS
 
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
 _DEEP_BLUE, _DEEP_VIOLET, _DEEP_VERMILION = "#0a6ead", "#6b53a4", "#d35f0a"
+_DEEP_BROWN = "#8a5a3c"
 ACCOUNT_COLOURS = dict(
     zip(
         TIME_ACCOUNTS,
@@ -24,6 +25,7 @@ ACCOUNT_COLOURS = dict(
             svg.GREY,
             svg.PINK,
             _DEEP_VERMILION,
+            _DEEP_BROWN,
             svg.SILVER,
         ),
         strict=True,

@@ -28,6 +28,8 @@ _BY_ACCOUNT = {
     "is off, would help before a faster GPU does",
     "preemption_recompute": "The KV cache overflows: more of it (gpu_memory_utilization, "
     "kv.cache_dtype fp8, tensor parallelism) or a lower max_num_seqs ends the preemptions",
+    "preemption_swap": "The KV cache overflows to the host: more of it (gpu_memory_utilization, "
+    "kv.cache_dtype fp8, tensor parallelism) or a lower max_num_seqs ends the preemptions",
     "remainder": "Larger batches run larger kernels: more replicas share them",
 }
 

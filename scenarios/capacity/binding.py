@@ -29,6 +29,7 @@ _PHRASES = {
     "launch_and_host": "the GPU waits for the host",
     "others_prefill": "decodes wait for others' prefill",
     "preemption_recompute": "preempted requests are computed again",
+    "preemption_swap": "preempted requests' KV cache moves to the host and back",
     "remainder": "small operators run",
 }
 

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.schema.fields import LONGEST_S, Number, Seconds, Section, Tokens, Whole
+from scenarios.schema.fields import (
+    LONGEST_S,
+    Number,
+    Policy,
+    Positive,
+    Seconds,
+    Section,
+    Tokens,
+    Whole,
+)
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -96,7 +105,15 @@ class EngineOptions(Section):
     long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
         0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
-    scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
+    scheduler: Policy = Field(
+        "fcfs",
+        description="a scheduler, or your own as module:attribute; with options, a section of its "
+        "name and them",
+    )
+    preemption_mode: Literal["recompute", "swap"] = Field(
+        "recompute",
+        description="recompute a preempted request's KV cache, or move it to the host and back",
+    )
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="multiplies all host times"
@@ -115,6 +132,12 @@ class KvOptions(Section):
     )
     num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
         None, description="override the number of blocks the memory plan gives"
+    )
+    swap_space_gib: Annotated[Number, Field(ge=0, le=1e6)] = Field(
+        4.0, description="host memory for swapped requests, a GPU, in GiB (preemption_mode swap)"
+    )
+    swap_bytes_per_s: Positive | None = Field(
+        None, description="of the host link, each way; None: the GPU's, as its datasheet has it"
     )
     enable_prefix_caching: bool = Field(
         True, description="reuse the blocks of earlier requests with the same first tokens"
