@@ -16,6 +16,7 @@ from costmodels.layers.parts import State
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard
 from costmodels.precision import ModelPrecision, load_format
+from costmodels.streaming import ON_DEVICE, Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
 
 WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
@@ -49,6 +50,9 @@ class DevicePlan:
     granted_bytes: int
     """The share of the device that the engine may use."""
     block_size: int
+    offload: Offload | None = None
+    away: RankOffload = ON_DEVICE
+    """What of it is not on the device."""
 
     @property
     def weight_bytes(self) -> int:
@@ -67,8 +71,13 @@ class DevicePlan:
 
     @property
     def pool_bytes(self) -> int:
-        """Left for the state of sequences."""
-        return max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        """Left for the state of sequences; no more than host memory holds the rest of."""
+        left = max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        offload = self.offload
+        if offload is None or offload.host_bytes is None or not offload.kv_host:
+            return left
+        room = max(0, offload.host_bytes - self.away.host_weight_bytes)
+        return min(left, int(room * self.state_share / offload.kv_host))
 
     def paged_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
         """State of one sequence at this length in blocks of ``block_size`` tokens.
@@ -81,7 +90,30 @@ class DevicePlan:
             (count * _paged(state, context, generated_tokens, self) for state, count in states),
             Fraction(0),
         )
-        return -int(-total // 1)
+        return -int(-total * self.state_share // 1)
+
+    @property
+    def state_share(self) -> Fraction:
+        """Of the state's bytes, those on this device."""
+        return self.away.kv_device_share
+
+    def device_bytes(self, state_bytes: int) -> int:
+        """Of so many bytes of state, those that take room in the pool."""
+        return -int(-state_bytes * self.state_share // 1)
+
+    def beside_bytes(self, prompt_tokens: int, output_tokens: int) -> dict[str, int]:
+        """What is not on the device, with as many such sequences as fit; empty where all is."""
+        state = 0
+        if self.offload is not None and self.offload.kv_host:
+            whole = self.paged_bytes(prompt_tokens, output_tokens) / self.state_share
+            sequences = self.pool_bytes // self.paged_bytes(prompt_tokens, output_tokens)
+            state = int(sequences * whole * self.offload.kv_host)
+        found = {
+            "weights in host memory": self.away.host_weight_bytes,
+            "weights on disk": self.away.disk_weight_bytes,
+            "state in host memory": state,
+        }
+        return {what: size for what, size in found.items() if size}
 
     def entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
         """The whole device with as many such sequences as fit: adds up to ``hbm_bytes`` exactly.
@@ -98,7 +130,8 @@ class DevicePlan:
         if self.missing_bytes:
             over = self.gpu.hbm_bytes - self.weight_bytes - self.workspace_bytes
             return [*found, MemoryEntry(UNUSED, "free (negative: missing)", "", over)]
-        left = self.pool_bytes - sequences * a_sequence
+        used = self.weight_bytes + self.workspace_bytes + sequences * a_sequence
+        left = self.granted_bytes - used
         outside = self.gpu.hbm_bytes - self.granted_bytes
         return [
             *found,
@@ -112,8 +145,8 @@ class DevicePlan:
         windows = Fraction(0)
         for state, count in model.states:
             recent = State(windows=state.windows, entry_tokens=state.entry_tokens)
-            windows += count * _paged(recent, context, output_tokens, self)
-        fixed = sum(count * state.fixed for state, count in model.states)
+            windows += count * _paged(recent, context, output_tokens, self) * self.state_share
+        fixed = int(sum(count * state.fixed for state, count in model.states) * self.state_share)
         total = self.paged_bytes(prompt_tokens, output_tokens)
         growing = total - int(windows) - fixed
         parts = (
@@ -134,6 +167,7 @@ def fill_device(
     gpu_memory_utilization: float = 0.9,
     block_size: int = 16,
     profile: EngineProfile | None = None,
+    offload: Offload | None = None,
 ) -> DevicePlan:
     """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide."""
     if not 0 < gpu_memory_utilization <= 1:
@@ -143,10 +177,13 @@ def fill_device(
     if block_size < 1:
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
     rank = shard(model, tensor_parallel_size)
+    away = rank_offload(rank, offload)
     return DevicePlan(
         rank=rank,
         gpu=gpu,
-        weights=weight_entries(rank),
+        offload=offload,
+        away=away,
+        weights=weight_entries(rank, away),
         workspace=workspace_entries(
             rank, profile or load_profile(), max_num_batched_tokens, max_num_seqs
         ),
@@ -155,8 +192,13 @@ def fill_device(
     )
 
 
-def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
-    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`."""
+def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[MemoryEntry, ...]:
+    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
+
+    Of the layers without what is ``away``, each class in its share, and with its buffer.
+    """
+    gone = away.host_weight_bytes + away.disk_weight_bytes
+    resident = Fraction(rank.layer_weight_bytes - gone, rank.layer_weight_bytes)
     params, precision = rank.local.params(), rank.local.precision
     found = []
     for name, what in _CLASSES:
@@ -164,7 +206,13 @@ def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
         if count:
             stored = _format_of(precision, name)
             size = load_format(stored).num_bytes(count)
-            found.append(MemoryEntry(WEIGHTS, what, stored, size))
+            kept = size if name == "embedding" or not gone else int(size * resident)
+            found.append(MemoryEntry(WEIGHTS, what, stored, kept))
+    rest = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
+    if gone:  # whole bytes a class: the last takes what rounding leaves
+        found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rest)
+        if away.buffer_bytes:
+            found.append(MemoryEntry(WEIGHTS, "two layers on their way", "", away.buffer_bytes))
     return tuple(found)
 
 

@@ -56,7 +56,7 @@ class OperatorRow(NamedTuple):
     comm_bytes: float
     seconds: float
     bound: str
-    """compute, memory, link, or fixed where fixed time is the largest part."""
+    """compute, memory, link, host link, or fixed where fixed time is the largest part."""
 
 
 def describe_step(

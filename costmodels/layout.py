@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from costmodels.host_links import StageLink
+
 All2All = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
 
 
@@ -42,6 +44,8 @@ class Layout:
     expert_load: ExpertLoad = field(default_factory=ExpertLoad)
     gpus_per_node: int | None = None
     """GPUs of one fabric domain; None: all are."""
+    stage_link: StageLink | None = None
+    """What joins pipeline stages; None: the GPUs' own fabric and network."""
 
     @property
     def gpus(self) -> int:
@@ -58,6 +62,12 @@ class Layout:
     def splits_tokens(self) -> bool:
         """Whether each rank of a tensor-parallel group takes its part of the tokens to experts."""
         return self.enable_expert_parallel and self.data_parallel_size > 1
+
+    @property
+    def stage_hops(self) -> int:
+        """Hops that a micro-batch takes from stage to stage in one step."""
+        between = self.pipeline_parallel_size - 1
+        return between + (self.stage_link.client_hops if self.stage_link and between else 0)
 
     def in_node(self, ranks: int, stride: int = 1) -> int:
         """How many of ``ranks``, each ``stride`` GPUs after the one before, share a domain."""

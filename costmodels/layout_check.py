@@ -25,6 +25,8 @@ def _problem(model: ModelSpec, layout: Layout) -> str:
         return f"pipeline_parallel_size {stages} is more than its {model.num_layers} layers"
     if stages > 1 and any(group.skips_prompt for group in model.layers):
         return "pipeline_parallel_size must be 1: its prompts leave before the last layers"
+    if layout.stage_link and stages == 1:
+        return "hardware.stage_link joins pipeline stages: set engine.pipeline_parallel_size"
     if not model.num_experts:
         return _without_experts(layout)
     if layout.expert_load.loads and len(layout.expert_load.loads) != model.num_experts:

@@ -12,8 +12,7 @@ from costmodels.explain import OperatorRow
 from costmodels.gpu_spec import GpuSpec
 from costmodels.operators import logit_operators, token_operators
 from costmodels.precision import BF16_PEAK
-from costmodels.step_cost import RooflineStepCost
-from costmodels.step_split import split_steps
+from costmodels.rank_cost import STREAM, RankStepCost, StreamedStepCost
 from costmodels.work import Operator
 from sim import accounts
 from sim.shape import (
@@ -72,7 +71,7 @@ class StepRow(NamedTuple):
     share: float
     """Of the step's GPU time."""
     bound: str
-    """compute, memory, network or launch."""
+    """compute, memory, network, launch, or host link."""
     peak: str
     """The compute peak it runs at, a field of `GpuSpec`."""
     accounts: tuple[str, ...]
@@ -108,7 +107,7 @@ def simple_step(
     )
 
 
-def step_rows(cost: RooflineStepCost, shape: StepShape) -> list[StepRow]:
+def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
     """The operators of one step; their seconds add up to the step's GPU time."""
     described = cost.describe(shape)
     total_s = sum(row.seconds for row in described)
@@ -118,20 +117,29 @@ def step_rows(cost: RooflineStepCost, shape: StepShape) -> list[StepRow]:
     for row in described:
         # Two groups of layers may have operators of one name: they come in this order.
         same = operators.get(row.name)
-        rows.append(_row(cost, row, same.pop(0) if same else None, labels, total_s))
+        streamed = _streamed(cost, shape) if row.name == STREAM else {}
+        operator = same.pop(0) if same else None
+        rows.append(_row(cost, row, operator, labels, total_s, streamed))
     return rows
 
 
-def step_accounts(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
+def step_accounts(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
     """GPU seconds of the step by account."""
     names = shape_columns(cost.shard.model.clip_tokens)
     values = zip(names, shape_values(shape), strict=True)
     columns = {name: np.array([float(value)]) for name, value in values}
-    found = split_steps(cost.tables, columns)
+    found = cost.split(columns)
     return {account: float(seconds[0]) for account, seconds in found.items()}
 
 
-def host_terms(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
+def _streamed(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
+    """What streaming adds to the accounts of the kernels."""
+    assert isinstance(cost, StreamedStepCost)
+    whole, kernels = step_accounts(cost, shape), step_accounts(cost.kernel_cost, shape)
+    return {account: seconds - kernels[account] for account, seconds in whole.items()}
+
+
+def host_terms(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
     """The step's seconds on the host, by what it does."""
     price = cost.price(shape)
     seqs = shape.decode_seqs + shape.prefill_seqs
@@ -144,7 +152,7 @@ def host_terms(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
     }
 
 
-def step_seconds(cost: RooflineStepCost, shape: StepShape, *, async_scheduling: bool) -> float:
+def step_seconds(cost: RankStepCost, shape: StepShape, *, async_scheduling: bool) -> float:
     """From one step to the next when many like it follow: the slower of GPU and host.
 
     Without async scheduling the host's work stands between the steps.
@@ -165,7 +173,7 @@ def ridge_points(gpu: GpuSpec) -> dict[str, float]:
     return {peak: value / gpu.hbm_bytes_per_s for peak, value in known.items() if value}
 
 
-def _operators(cost: RooflineStepCost, shape: StepShape) -> dict[str, list[Operator]]:
+def _operators(cost: RankStepCost, shape: StepShape) -> dict[str, list[Operator]]:
     """Each operator as the whole step and as its decodes alone need it, by name."""
     if not shape.num_tokens:
         return {}
@@ -183,16 +191,17 @@ def _operators(cost: RooflineStepCost, shape: StepShape) -> dict[str, list[Opera
 
 
 def _row(
-    cost: RooflineStepCost,
+    cost: RankStepCost,
     row: OperatorRow,
     operator: Operator | None,
     labels: dict[str, str],
     total_s: float,
+    streamed: dict[str, float],
 ) -> StepRow:
     kind, peak = (operator.kind, operator.peak) if operator else ("attention", BF16_PEAK)
     bound = _BOUNDS.get(row.bound, row.bound)
     table = cost.kernels.label(operator) if operator else None
-    posted = _posted(cost, row, operator, bound)
+    posted = streamed or _posted(cost, row, operator, bound)
     named = sorted(
         (account for account, seconds in posted.items() if seconds >= _SHARE * row.seconds > 0),
         key=lambda account: -posted[account],
@@ -222,7 +231,7 @@ def _row(
 
 
 def _posted(
-    cost: RooflineStepCost, row: OperatorRow, operator: Operator | None, bound: str
+    cost: RankStepCost, row: OperatorRow, operator: Operator | None, bound: str
 ) -> dict[str, float]:
     """Seconds of one operator by account, as `step_split` posts them."""
     if operator is None:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
-from costmodels.layout_cost import compile_layout_cost
+from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from costmodels.operator_sources import load_operators
 from costmodels.paging import is_recurrent
-from costmodels.step_cost import RooflineStepCost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.layout import layout_notes, layout_of
+from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.schema import EngineOptions, Scenario
 from sim.cluster import PoolConfig
@@ -37,7 +36,7 @@ class Build:
     profile: EngineProfile
     memory: DeviceMemory
     layout: Layout
-    cost: RooflineStepCost | GroupStepCost
+    cost: StepCosts
     pool: PoolConfig
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
@@ -58,6 +57,7 @@ def build(scenario: Scenario) -> Build:
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = batch_limits(scenario, gpu)
+    offload = offload_of(scenario, gpu)
     memory = plan_memory(
         model,
         gpu,
@@ -68,6 +68,7 @@ def build(scenario: Scenario) -> Build:
         block_size=kv.block_size,
         num_gpu_blocks=kv.num_gpu_blocks,
         profile=profile,
+        offload=offload,
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory)
@@ -81,6 +82,7 @@ def build(scenario: Scenario) -> Build:
         profile=profile,
         efficiency=efficiency,
         operator_tables=tables,
+        offload=offload,
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(
@@ -111,7 +113,7 @@ def build(scenario: Scenario) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *layout_notes(layout)),
+        notes=(*notes, *layout_notes(layout), *offload_notes(scenario, memory)),
     )
 
 

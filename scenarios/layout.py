@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from costmodels.gpu_spec import GpuSpec
+from costmodels.host_links import stage_link
 from costmodels.layout import ExpertLoad, Layout
 from scenarios.schema import Scenario
 
 
 def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
     """The ranks of one replica."""
-    options = scenario.engine
+    options, hardware = scenario.engine, scenario.hardware
     return Layout(
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
@@ -23,7 +24,12 @@ def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
         dbo_prefill_token_threshold=options.dbo_prefill_token_threshold,
         enable_sp=options.enable_sp,
         expert_load=ExpertLoad(skew=options.expert_skew, loads=options.expert_loads or ()),
-        gpus_per_node=scenario.hardware.gpus_per_node or gpu.fabric_gpus,
+        gpus_per_node=hardware.gpus_per_node or gpu.fabric_gpus,
+        stage_link=stage_link(
+            hardware.stage_link,
+            latency_s=hardware.stage_link_latency_s,
+            bytes_per_s=hardware.stage_link_bytes_per_s,
+        ),
     )
 
 
@@ -49,6 +55,14 @@ def layout_notes(layout: Layout) -> tuple[str, ...]:
             f"{layout.pipeline_parallel_size} pipeline stages work on as many micro-batches: a "
             "step is a round of all of them, as often the slowest stage as there are stages; "
             "layers of all kinds are taken as spread evenly over stages"
+        )
+    link = layout.stage_link
+    if link is not None:
+        away = f", and {link.client_hops} to and from the client" if link.client_hops else ""
+        notes.append(
+            f"stages are joined by {link.name}: {link.latency_s * 1e3:g} ms one way and "
+            f"{link.bytes_per_s / 1e6:,.4g} MB/s, {layout.pipeline_parallel_size - 1} hops between "
+            f"them{away} in a step; it does not fail, and carries nothing else"
         )
     load = layout.expert_load
     if layout.enable_expert_parallel and not load.loads and not load.skew:

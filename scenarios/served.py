@@ -13,9 +13,11 @@ from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
+from costmodels.streaming import Offload
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
 from scenarios.load import apply_override, validate
+from scenarios.offload import offload_of
 from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
 from scenarios.yaml_text import Places
@@ -40,6 +42,7 @@ class Served:
     efficiency: Efficiency
     max_num_batched_tokens: int
     max_num_seqs: int
+    offload: Offload | None = None
 
     @property
     def tensor_parallel_size(self) -> int:
@@ -115,4 +118,5 @@ def served(
         efficiency=efficiency,
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
+        offload=offload_of(scenario, gpu),
     )

@@ -16,6 +16,7 @@ def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None
     screen = screen or Screen()
     screen.say(_answer(facts), "bold")
     _device(screen, facts)
+    _beside(screen, facts)
     if not facts["missing_bytes"]:
         _schemes(screen, facts)
         _lengths(screen, facts)
@@ -75,6 +76,14 @@ def _device(screen: Screen, facts: Mapping[str, Any]) -> None:
         fixed = byte_size(facts["fixed_state_bytes_per_sequence"])
         state += f", and up to {fixed} a sequence that does not grow"
     screen.say(f"State on this rank: {state}.", "dim")
+
+
+def _beside(screen: Screen, facts: Mapping[str, Any]) -> None:
+    if not facts["beside_bytes"]:
+        return
+    screen.heading("Beside the device, streamed every step")
+    rows = [[what, byte_size(size)] for what, size in facts["beside_bytes"].items()]
+    screen.table(["", "bytes"], rows)
 
 
 def _schemes(screen: Screen, facts: Mapping[str, Any]) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.engine_profile import padded_size
+from costmodels.group_cost import GroupStepCost
+from costmodels.layout import Layout
+from costmodels.layout_cost import compile_layout_cost
 from costmodels.operator_sources import load_operators
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.rank_cost import STREAM, RankStepCost, StreamedStepCost
 from costmodels.step_table import (
     StepRow,
     host_terms,
@@ -133,7 +136,7 @@ def _check(
         )
 
 
-def _compiled(served: Served) -> RooflineStepCost:
+def _compiled(served: Served) -> RankStepCost:
     efficiency, tables = load_operators(
         served.scenario.engine.operators,
         served.gpu,
@@ -141,16 +144,19 @@ def _compiled(served: Served) -> RooflineStepCost:
         served.efficiency,
         served.tensor_parallel_size,
     )
-    return compile_step_cost(
+    found = compile_layout_cost(
         served.model,
         served.gpu,
-        tensor_parallel_size=served.tensor_parallel_size,
+        Layout(tensor_parallel_size=served.tensor_parallel_size),
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
         efficiency=efficiency,
         operator_tables=tables,
+        offload=served.offload,
     )
+    assert not isinstance(found, GroupStepCost)  # one rank of one group
+    return found
 
 
 def _by_bound(rows: list[StepRow]) -> dict[str, float]:
@@ -160,14 +166,14 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _constants(cost: RooflineStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
+def _constants(cost: RankStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
     """Every efficiency constant that an operator's time hangs on, with the share that does."""
     shares: dict[str, float] = defaultdict(float)
     for row in rows:
         for constant in row.constants:
             shares[constant] += row.share
     known = {str(source["what"]).rpartition(" ")[2]: source for source in cost.efficiency.sources()}
-    return [
+    found = [
         {
             "constant": constant,
             "value": getattr(cost.efficiency, constant),
@@ -175,5 +181,12 @@ def _constants(cost: RooflineStepCost, rows: list[StepRow]) -> list[dict[str, An
             "label": cost.efficiency.label_of(constant),
             "source": known[constant]["source"] if constant in known else "",
         }
-        for constant, share in sorted(shares.items(), key=lambda item: -item[1])
+        for constant, share in shares.items()
     ]
+    if isinstance(cost, StreamedStepCost):
+        share = sum(row.share for row in rows if row.name == STREAM)
+        found += [
+            {"constant": source["what"], "share": share, **source}
+            for source in cost.offload.sources
+        ]
+    return sorted(found, key=lambda row: -row["share"])

@@ -52,7 +52,11 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "profile": served.profile,
     }
     plan = fill_device(
-        served.model, served.gpu, tensor_parallel_size=served.tensor_parallel_size, **limits
+        served.model,
+        served.gpu,
+        tensor_parallel_size=served.tensor_parallel_size,
+        offload=served.offload,
+        **limits,
     )
     entries = plan.entries(context, output)
     layouts = smallest_layouts(served.model, served.gpu, context, output, **limits)
@@ -68,6 +72,7 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "weight_bytes": plan.weight_bytes,
         "workspace_bytes": plan.workspace_bytes,
         "pool_bytes": plan.pool_bytes,
+        "beside_bytes": plan.beside_bytes(context, output),
         "missing_bytes": plan.missing_bytes,
         "sequence_bytes": plan.rank.local.state_bytes(context + output),
         "growing_state_bytes_per_token": float(plan.rank.local.growing_state_bytes_per_token),

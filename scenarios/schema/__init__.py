@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.schema.fields import LONGEST_S, Number, Seconds, Section, Tokens, Whole
+from scenarios.schema.fields import (
+    LONGEST_S,
+    Number,
+    Positive,
+    Seconds,
+    Section,
+    Tokens,
+    Whole,
+)
+from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -18,6 +27,26 @@ class Hardware(Section):
         None,
         description="GPUs that NVLink (or what stands for it) joins, beyond which ranks talk over "
         "the network; None: the GPU's, 8 in most nodes and 72 in a GB200 rack",
+    )
+    host_memory_gb: Annotated[Number, Field(ge=0, le=1e6)] | None = Field(
+        None, description="GiB of host memory for each GPU; None: not known, taken as enough"
+    )
+    host_link_bytes_per_s: Positive | None = Field(
+        None, description="between a GPU and its host, achievable; None: the GPU's (links.yaml)"
+    )
+    disk_read_bytes_per_s: Positive | None = Field(
+        None, description="of the disk behind each GPU; None: an NVMe drive's (links.yaml)"
+    )
+    stage_link: str | None = Field(
+        None,
+        description="what joins pipeline stages, a name of links.yaml: wan-100mbit-100ms, ...; "
+        "None: the GPUs' own fabric and network",
+    )
+    stage_link_latency_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] | None = Field(
+        None, description="one way, in place of the named link's"
+    )
+    stage_link_bytes_per_s: Positive | None = Field(
+        None, description="in place of the named link's; with a latency it needs no name"
     )
 
 
@@ -80,6 +109,11 @@ class EngineOptions(Section):
     quantization: Literal["fp8"] | None = Field(
         None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
     )
+    cpu_offload_gb: Annotated[Number, Field(ge=0, le=1e6)] = Field(
+        0.0,
+        description="GiB of weights a GPU kept in host memory: whole layers, which kernels read "
+        "over the host's link in place (see offload for layers fetched ahead)",
+    )
     max_num_batched_tokens: Tokens | None = Field(
         None,
         description="tokens a step, a rank; None: the engine's default for the GPU",
@@ -139,6 +173,7 @@ class Scenario(Section):
     hardware: Hardware = Hardware()
     engine: EngineOptions = EngineOptions()
     kv: KvOptions = KvOptions()
+    offload: OffloadOptions = OffloadOptions()
     pool: Pool = Pool()
     workload: Workload
     slo: SloTargets = SloTargets()
@@ -165,7 +200,7 @@ class Scenario(Section):
     @classmethod
     def _empty_sections(cls, values: Any) -> Any:
         """A section whose keys are all commented out is null in YAML: it has its defaults."""
-        optional = ("hardware", "engine", "kv", "pool", "slo")
+        optional = ("hardware", "engine", "kv", "offload", "pool", "slo")
         if not isinstance(values, dict):
             return values
         return {k: v for k, v in values.items() if v is not None or k not in optional}
