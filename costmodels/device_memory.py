@@ -13,6 +13,7 @@ from typing import NamedTuple
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layers.parts import State
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard
 from costmodels.precision import ModelPrecision, load_format
@@ -77,7 +78,7 @@ class DevicePlan:
         if offload is None or offload.host_bytes is None or not offload.kv_host:
             return left
         room = max(0, offload.host_bytes - self.away.host_weight_bytes)
-        return min(left, int(room * self.state_share / offload.kv_host))
+        return min(left, int(room * self.away.kv_device_share / offload.kv_host))
 
     def paged_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
         """State of one sequence at this length in blocks of ``block_size`` tokens.
@@ -95,7 +96,7 @@ class DevicePlan:
     @property
     def state_share(self) -> Fraction:
         """Of the state's bytes, those on this device."""
-        return self.away.kv_device_share
+        return self.away.kv_device_share / self.rank.layout.context_ranks
 
     def device_bytes(self, state_bytes: int) -> int:
         """Of so many bytes of state, those that take room in the pool."""
@@ -105,7 +106,7 @@ class DevicePlan:
         """What is not on the device, with as many such sequences as fit; empty where all is."""
         state = 0
         if self.offload is not None and self.offload.kv_host:
-            whole = self.paged_bytes(prompt_tokens, output_tokens) / self.state_share
+            whole = self.paged_bytes(prompt_tokens, output_tokens) / self.away.kv_device_share
             sequences = self.pool_bytes // self.paged_bytes(prompt_tokens, output_tokens)
             state = int(sequences * whole * self.offload.kv_host)
         found = {
@@ -167,16 +168,20 @@ def fill_device(
     gpu_memory_utilization: float = 0.9,
     block_size: int = 16,
     profile: EngineProfile | None = None,
+    layout: Layout | None = None,
     offload: Offload | None = None,
 ) -> DevicePlan:
-    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide."""
+    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
+
+    ``layout``, of one pipeline stage, replaces ``tensor_parallel_size``.
+    """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
             f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}"
         )
     if block_size < 1:
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
-    rank = shard(model, tensor_parallel_size)
+    rank = shard(model, layout or tensor_parallel_size)
     away = rank_offload(rank, offload)
     return DevicePlan(
         rank=rank,

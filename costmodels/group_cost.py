@@ -21,6 +21,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.context_cost import ContextStepCost
 from costmodels.dealing import Dealt, Limits, deal, deal_columns
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile
@@ -30,15 +31,18 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.links import load_links
 from costmodels.parallel import RankShard
-from costmodels.rank_cost import RankStepCost
 from costmodels.roofline import OperatorSeconds
+from costmodels.step_cost import RooflineStepCost
 from costmodels.step_split import post_operator
+from costmodels.streamed_cost import StreamedStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape, grown
 from sim.throttle import PowerThrottle
 
+RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
+"""One rank, as a whole replica or as a part of one."""
 _OVERLAPPED = ("dispatch", "combine")
 _LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 

@@ -17,6 +17,7 @@ from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
 from costmodels.work import Array, Operator
+from sim.errors import ScenarioError
 
 # Contexts, and chunks on cached prefixes, between which a table's attention is taken as linear.
 _DECODE_CONTEXTS = (512.0, 8192.0)
@@ -78,6 +79,11 @@ class KernelTimes:
         """By cap; evenly spread, longer by what unequal contexts leave SMs idle."""
         tables = self._attention_tables
         table = tables.decode_attention if tables else None
+        if table is not None and self.shard.layout.context_ranks > 1:
+            raise ScenarioError(
+                "measured attention tables are not priced with context parallelism: use "
+                "engine.operators fitted"
+            )
         found: dict[Cap, Array] = {}
         rates = decode_rates(self.shard, self._work_s)
         for kv_heads, by_cap in rates.by_kv_heads.items():

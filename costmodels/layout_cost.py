@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodels.context_cost import context_shared
 from costmodels.exchanges import stage_send
 from costmodels.gpu_spec import GpuSpec
-from costmodels.group_cost import GroupStepCost
+from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.operators import group_operators
-from costmodels.rank_cost import RankStepCost, StreamedStepCost, head_seconds_ns
 from costmodels.roofline import OperatorSeconds
 from costmodels.step_cost import compile_step_cost
 from costmodels.step_tables import padded_sizes
-from costmodels.streaming import Offload, make_stream, rank_offload
+from costmodels.streamed_cost import head_seconds_ns, streamed
+from costmodels.streaming import Offload, rank_offload
 from costmodels.work import Array
 from sim.clock import to_ns
 
@@ -50,12 +51,9 @@ def compile_layout_cost(
     rank: RankStepCost = kernel_cost
     if offload is not None and not offload.is_nothing:
         rank_offload(kernel_cost.shard, offload)
-        rank = StreamedStepCost(
-            kernel_cost=kernel_cost,
-            offload=offload,
-            stream=make_stream(kernel_cost.shard, offload, kernel_cost.tables),
-            head_ns=head_seconds_ns(kernel_cost.tables),
-        )
+        rank = streamed(kernel_cost, offload)
+    if layout.context_ranks > 1:
+        rank = context_shared(kernel_cost)
     if layout.data_parallel_size == layout.pipeline_parallel_size == 1:
         return rank
     kernels, ranks = rank.kernels, layout.data_parallel_size

@@ -80,9 +80,9 @@ class RankShard:
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
-        """State bytes that one more token adds, all layers of this rank."""
+        """State bytes that one more token adds, all layers of this rank, on average."""
         growing = self.local.growing_state_bytes_per_token
-        return math.ceil(growing * self.stage_share)
+        return math.ceil(growing * self.stage_share / self.layout.context_ranks)
 
 
 def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
@@ -130,7 +130,12 @@ def sizes_text(layout: Layout) -> str:
     sizes = f"tensor_parallel_size {layout.tensor_parallel_size}"
     others = [
         f"{name} {size}"
-        for name in ("pipeline_parallel_size", "data_parallel_size")
+        for name in (
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "prefill_context_parallel_size",
+            "decode_context_parallel_size",
+        )
         if (size := getattr(layout, name)) > 1
     ]
     return f"{sizes} (with {', '.join(others)})" if others else sizes

@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.context_cost import MERGE, SHARE
 from costmodels.engine_profile import padded_size
 from costmodels.evidence import weakest
 from costmodels.explain import OperatorRow
 from costmodels.gpu_spec import GpuSpec
+from costmodels.group_cost import RankStepCost
 from costmodels.operators import logit_operators, token_operators
 from costmodels.precision import BF16_PEAK
-from costmodels.rank_cost import STREAM, RankStepCost, StreamedStepCost
+from costmodels.streamed_cost import STREAM
 from costmodels.work import Operator
+from costmodels.wrapped_cost import WrappedStepCost
 from sim import accounts
 from sim.shape import (
     StepShape,
@@ -50,6 +53,8 @@ _CONSTANTS = {
     ("all_reduce", "network"): ("all_reduce_bandwidth",),
     ("all_reduce", "launch"): ("all_reduce_fixed_s", "all_reduce_hop_s"),
 }
+# Rows of no kernel: transfers and exchanges beside them.
+_BESIDE = (STREAM, MERGE, SHARE)
 _NARROW = {"gemm_compute": "fp8_compute", "gemm_half_rows": "fp8_half_rows"}
 # An account that holds less of an operator's time is not named.
 _SHARE = 0.05
@@ -111,19 +116,21 @@ def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
     """The operators of one step; their seconds add up to the step's GPU time."""
     described = cost.describe(shape)
     total_s = sum(row.seconds for row in described)
-    operators = _operators(cost, shape)
+    operators = _operators(cost, cost.own(shape) if isinstance(cost, WrappedStepCost) else shape)
     labels = cost.evidence()
     rows = []
     for row in described:
         # Two groups of layers may have operators of one name: they come in this order.
         same = operators.get(row.name)
-        streamed = _streamed(cost, shape) if row.name == STREAM else {}
         operator = same.pop(0) if same else None
-        rows.append(_row(cost, row, operator, labels, total_s, streamed))
+        beside: dict[str, float] = {}
+        if row.name in _BESIDE and isinstance(cost, WrappedStepCost):
+            beside = _beside(cost, row, shape)
+        rows.append(_row(cost, row, operator, labels, total_s, beside))
     return rows
 
 
-def step_accounts(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
+def step_accounts(cost: RankStepCost | WrappedStepCost, shape: StepShape) -> dict[str, float]:
     """GPU seconds of the step by account."""
     names = shape_columns(cost.shard.model.clip_tokens)
     values = zip(names, shape_values(shape), strict=True)
@@ -132,9 +139,10 @@ def step_accounts(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
     return {account: float(seconds[0]) for account, seconds in found.items()}
 
 
-def _streamed(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
-    """What streaming adds to the accounts of the kernels."""
-    assert isinstance(cost, StreamedStepCost)
+def _beside(cost: WrappedStepCost, row: OperatorRow, shape: StepShape) -> dict[str, float]:
+    """Where what is beside the kernels is posted."""
+    if row.name != STREAM:
+        return {accounts.COMMUNICATION: row.seconds}
     whole, kernels = step_accounts(cost, shape), step_accounts(cost.kernel_cost, shape)
     return {account: seconds - kernels[account] for account, seconds in whole.items()}
 
@@ -196,19 +204,19 @@ def _row(
     operator: Operator | None,
     labels: dict[str, str],
     total_s: float,
-    streamed: dict[str, float],
+    beside: dict[str, float],
 ) -> StepRow:
     kind, peak = (operator.kind, operator.peak) if operator else ("attention", BF16_PEAK)
     bound = _BOUNDS.get(row.bound, row.bound)
     table = cost.kernels.label(operator) if operator else None
-    posted = streamed or _posted(cost, row, operator, bound)
+    posted = beside or _posted(cost, row, operator, bound)
     named = sorted(
         (account for account, seconds in posted.items() if seconds >= _SHARE * row.seconds > 0),
         key=lambda account: -posted[account],
     )
     evidence = table or weakest(labels[account] for account in named)
     moved = row.weight_bytes + row.state_bytes + row.activation_bytes
-    constants = () if table else _CONSTANTS.get((kind, bound), ())
+    constants = () if table or beside else _CONSTANTS.get((kind, bound), ())
     if peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)
     return StepRow(

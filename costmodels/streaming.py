@@ -113,6 +113,8 @@ def _check(rank: RankShard, offload: Offload) -> None:
     model = rank.model
     if rank.layout.data_parallel_size > 1:
         raise ScenarioError("offloading is not priced with data_parallel_size above 1")
+    if rank.layout.context_ranks > 1:
+        raise ScenarioError("offloading is not priced with context parallelism")
     if not offload.kv_host:
         return
     kinds = {mixer.kind for mixer, _ in model.mixers} - {"gqa", "mla"}

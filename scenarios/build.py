@@ -71,7 +71,7 @@ def build(scenario: Scenario) -> Build:
         offload=offload,
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
-    prefix_caching, more_notes = _pool_notes(scenario, model, memory)
+    prefix_caching, more_notes = _pool_notes(scenario, model, memory, layout)
     notes += more_notes
     cost = compile_layout_cost(
         model,
@@ -166,11 +166,17 @@ def _max_model_len(
 
 
 def _pool_notes(
-    scenario: Scenario, model: ModelSpec, memory: DeviceMemory
+    scenario: Scenario, model: ModelSpec, memory: DeviceMemory, layout: Layout
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether prefixes are cached, and what differs from a pool of full attention alone."""
     notes: list[str] = []
-    if memory.block_size != scenario.kv.block_size:
+    parts = layout.context_ranks
+    if parts > 1:
+        notes.append(
+            f"a KV block holds {memory.block_size:,} tokens, {memory.block_size // parts:,} on "
+            f"each of the {parts} ranks that split contexts"
+        )
+    if memory.block_size != parts * scenario.kv.block_size:
         notes.append(
             f"a KV block holds {memory.block_size:,} tokens, not {scenario.kv.block_size}: a page "
             "must fit a layer's recurrent state, or whole compressed entries"

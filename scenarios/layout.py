@@ -15,6 +15,9 @@ def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
         data_parallel_size=options.data_parallel_size,
+        prefill_context_parallel_size=options.prefill_context_parallel_size,
+        prefill_context_parallel_mode=options.prefill_context_parallel_mode,
+        decode_context_parallel_size=options.decode_context_parallel_size,
         enable_expert_parallel=options.enable_expert_parallel,
         enable_eplb=options.enable_eplb,
         num_redundant_experts=options.num_redundant_experts,
@@ -36,9 +39,8 @@ def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
 def replica_gpus(scenario: Scenario) -> int:
     """GPUs of one replica."""
     options = scenario.engine
-    return (
-        options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size
-    )
+    group = options.tensor_parallel_size * options.prefill_context_parallel_size
+    return group * options.pipeline_parallel_size * options.data_parallel_size
 
 
 def layout_notes(layout: Layout) -> tuple[str, ...]:
@@ -55,6 +57,20 @@ def layout_notes(layout: Layout) -> tuple[str, ...]:
             f"{layout.pipeline_parallel_size} pipeline stages work on as many micro-batches: a "
             "step is a round of all of them, as often the slowest stage as there are stages; "
             "layers of all kinds are taken as spread evenly over stages"
+        )
+    if layout.prefill_context_parallel_size > 1:
+        how = "by an all-gather before attention"
+        if layout.prefill_context_parallel_mode == "ring":
+            how = "passed round a ring while attention computes"
+        notes.append(
+            f"the tokens of a prompt's chunk are split over {layout.prefill_context_parallel_size} "
+            f"ranks, keys and values brought to all {how}; all of them compute every decode, and "
+            "hold all weights, experts too"
+        )
+    if layout.decode_context_parallel_size > 1:
+        notes.append(
+            f"{layout.decode_context_parallel_size} ranks of a tensor-parallel group split each "
+            "sequence's keys and values; queries are gathered and outputs merged in every layer"
         )
     link = layout.stage_link
     if link is not None:

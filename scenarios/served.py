@@ -11,11 +11,13 @@ from costmodels.calibration import load_constants
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from costmodels.streaming import Offload
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
+from scenarios.layout import layout_of
 from scenarios.load import apply_override, validate
 from scenarios.offload import offload_of
 from scenarios.scenario_file import read_scenario_file
@@ -50,17 +52,31 @@ class Served:
         return self.scenario.engine.tensor_parallel_size
 
     @property
+    def group_layout(self) -> Layout:
+        """The ranks that share a layer: one stage of one data-parallel rank."""
+        whole = layout_of(self.scenario, self.gpu)
+        return Layout(
+            tensor_parallel_size=whole.tensor_parallel_size,
+            prefill_context_parallel_size=whole.prefill_context_parallel_size,
+            prefill_context_parallel_mode=whole.prefill_context_parallel_mode,
+            decode_context_parallel_size=whole.decode_context_parallel_size,
+            gpus_per_node=whole.gpus_per_node if whole.context_ranks > 1 else None,
+        )
+
+    @property
     def max_model_len(self) -> int:
         """The longest sequence that may be asked for."""
         return self.scenario.engine.max_model_len or self.model.max_position_embeddings
 
     def facts(self) -> dict[str, Any]:
         """The set-up in words for the head of an answer."""
-        precision = self.model.precision
+        precision, options = self.model.precision, self.scenario.engine
         return {
             "model": self.model.name,
             "gpu": self.gpu.name,
             "tensor_parallel_size": self.tensor_parallel_size,
+            "prefill_context_parallel_size": options.prefill_context_parallel_size,
+            "decode_context_parallel_size": options.decode_context_parallel_size,
             "weights": precision.linear,
             "kv_dtype": precision.kv,
             "engine": self.profile.name,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.screen import Screen
-from reports.words import byte_size, percent
+from reports.words import byte_size, gpus_text, percent
 
 _GROUPS = ("weights", "state", "workspace", "unused")
 
@@ -25,8 +25,7 @@ def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None
     screen.say("")
     source = facts["evidence"]
     screen.say(
-        f"{facts['model']} on {facts['tensor_parallel_size']} \N{MULTIPLICATION SIGN} "
-        f"{facts['gpu']} (TP {facts['tensor_parallel_size']}) · weights "
+        f"{facts['model']} on {gpus_text(facts)} · weights "
         f"{facts['weights']} · KV {facts['kv_dtype']} · "
         f"{facts['engine']}, gpu_memory_utilization {facts['gpu_memory_utilization']:g}, blocks of "
         f"{facts['block_size']} · device memory: {source['label']}, {source['source']}",

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.engine_profile import padded_size
-from costmodels.group_cost import GroupStepCost
-from costmodels.layout import Layout
+from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.layout_cost import compile_layout_cost
 from costmodels.operator_sources import load_operators
-from costmodels.rank_cost import STREAM, RankStepCost, StreamedStepCost
 from costmodels.step_table import (
     StepRow,
     host_terms,
@@ -22,6 +20,7 @@ from costmodels.step_table import (
     step_rows,
     step_seconds,
 )
+from costmodels.streamed_cost import STREAM, StreamedStepCost
 from scenarios import __version__
 from scenarios.served import Served
 from sim.errors import ScenarioError
@@ -147,7 +146,7 @@ def _compiled(served: Served) -> RankStepCost:
     found = compile_layout_cost(
         served.model,
         served.gpu,
-        Layout(tensor_parallel_size=served.tensor_parallel_size),
+        served.group_layout,
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,

@@ -71,6 +71,21 @@ class EngineOptions(Section):
         1,
         description="ranks of a replica with requests of their own that share its experts",
     )
+    prefill_context_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="ranks that share the tokens of a prompt, GPUs of their own; decodes are "
+        "computed by all of them, each on its part of the KV cache",
+    )
+    prefill_context_parallel_mode: Literal["all_gather", "ring"] = Field(
+        "all_gather",
+        description="how keys and values come to those ranks: before attention (vLLM), or passed "
+        "round while it computes",
+    )
+    decode_context_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="ranks of a tensor-parallel group that split each sequence's KV cache; it "
+        "divides tensor_parallel_size",
+    )
     enable_expert_parallel: bool = Field(
         False, description="experts whole on ranks, instead of a slice of each on every rank"
     )

@@ -119,7 +119,7 @@ def gpus_of_node(text: str, settings: Settings) -> int | None:
     nodes = whole(text, settings)
     if nodes < 2:
         return None
-    sizes = ("tensor", "pipeline", "data")
+    sizes = ("tensor", "pipeline", "data", "prefill_context")
     ranks = math.prod(int(settings.get(f"engine.{name}_parallel_size", 1)) for name in sizes)
     return -(-ranks // nodes)
 
