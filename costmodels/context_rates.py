@@ -57,6 +57,8 @@ class ChunkRates:
     """Memory: a token of the prefix clipped to each cap, or of the chunk itself."""
     seq_s: float
     """Memory: a chunk, for its recurrent states."""
+    pair_read_s: float = 0.0
+    """Memory: a query-key pair, where its scores are written and read."""
 
 
 def decode_rates(shard: RankShard, price: Price) -> DecodeRates:

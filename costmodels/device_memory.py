@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layers.gqa import Gqa
 from costmodels.layers.parts import State
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
@@ -170,6 +171,7 @@ def fill_device(
     profile: EngineProfile | None = None,
     layout: Layout | None = None,
     offload: Offload | None = None,
+    writes_scores: bool = False,
 ) -> DevicePlan:
     """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
 
@@ -190,7 +192,11 @@ def fill_device(
         away=away,
         weights=weight_entries(rank, away),
         workspace=workspace_entries(
-            rank, profile or load_profile(), max_num_batched_tokens, max_num_seqs
+            rank,
+            profile or load_profile(),
+            max_num_batched_tokens,
+            max_num_seqs,
+            writes_scores=writes_scores,
         ),
         granted_bytes=int(gpu.hbm_bytes * gpu_memory_utilization),
         block_size=block_size,
@@ -222,13 +228,19 @@ def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[Memo
 
 
 def workspace_entries(
-    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+    rank: RankShard,
+    profile: EngineProfile,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    *,
+    writes_scores: bool = False,
 ) -> tuple[MemoryEntry, ...]:
     """Peak of the engine's start-up run beyond the weights, and what the runtime holds.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
-    every expert chosen.
+    every expert chosen. ``writes_scores``: attention without a fused kernel holds a prompt's scores
+    of all heads of a layer.
     """
     model = rank.local
     hidden = model.hidden_size
@@ -238,6 +250,10 @@ def workspace_entries(
     )
     # Residual, norm output and layer output live beside the widest operator.
     activations = max_num_batched_tokens * (3 * hidden + widest) * model.dtype_bytes
+    if writes_scores:
+        heads = max(mixer.heads for mixer, _ in model.mixers if isinstance(mixer, Gqa))
+        activations += heads * max_num_batched_tokens**2 * model.dtype_bytes
+    scores = " and scores" if writes_scores else ""
     per_logit = (
         profile.moe_sampler_bytes_per_logit
         if model.num_moe_layers
@@ -245,7 +261,7 @@ def workspace_entries(
     )
     sampler = max_num_seqs * rank.model.vocab_size * per_logit
     peak = (
-        (f"activations of {max_num_batched_tokens:,} tokens", model.dtype, activations)
+        (f"activations{scores} of {max_num_batched_tokens:,} tokens", model.dtype, activations)
         if activations >= sampler
         else (f"sampler of {max_num_seqs:,} rows", "", sampler)
     )

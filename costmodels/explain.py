@@ -81,7 +81,10 @@ def describe_step(
             | {cap: columns[clip_columns(cap)[0]] + beyond for cap in rates.clip_tokens},
         )
         for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
-            rows.append(work._replace(seconds=float(rates.decode_s(columns)[0])))
+            scores = kernels.score_bytes / 2 * float(sums.clipped[None][0])
+            rows.append(
+                work._replace(activation_bytes=scores, seconds=float(rates.decode_s(columns)[0]))
+            )
     if shape.prefill_tokens:
         compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
         by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
@@ -95,6 +98,8 @@ def describe_step(
         )
         bound = "compute" if compute_s > memory_s else "memory"
         for work in _summed(kernels, "prefill_attention", prefill_operators(shard, chunks)):
+            scores = kernels.score_bytes * float(chunks.pairs[None][0])
+            work = work._replace(activation_bytes=scores)
             rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
         logits = np.array([float(shape.logits)])
@@ -186,6 +191,9 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
             ("elementwise_memory", "sampling_bytes_per_logit"), "hbm_bytes_per_s"
         ),
     }
+    if kernels.backend is not None:
+        for account in kernels.backend.accounts:
+            labels[account] = weakest((labels[account], kernels.backend.label))
     return labels | _table_labels(kernels)
 
 
@@ -230,5 +238,6 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
         *(gpu.source_of(number) for number in numbers),
         *(kernels.tables.sources() if kernels.tables else ()),
         *kernels.efficiency.sources(),
+        *(kernels.backend.sources() if kernels.backend else ()),
         *profile.sources(),
     ]

@@ -66,13 +66,15 @@ def plan_memory(
     profile: EngineProfile | None = None,
     layout: Layout | None = None,
     offload: Offload | None = None,
+    writes_scores: bool = False,
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
     utilization, but not beyond the device. ``layout`` replaces ``tensor_parallel_size``; of a
     pipeline the rank with most bytes is planned. What ``offload`` keeps elsewhere is not on the
-    device but for the layers on their way. Raises `ScenarioError`, with the arithmetic, if a
+    device but for the layers on their way. ``writes_scores``: attention keeps the scores of a whole
+    prompt in memory. Raises `ScenarioError`, with the arithmetic, if a
     number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
@@ -87,7 +89,8 @@ def plan_memory(
     profile = profile or load_profile()
     parallel = layout or Layout(tensor_parallel_size=tensor_parallel_size)
     rank = shard(model, parallel)
-    workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
+    limits = max_num_batched_tokens, max_num_seqs, writes_scores
+    workspace_bytes = _workspace_bytes(rank, profile, *limits)
     away = rank_offload(rank, offload)
     weight_bytes = rank.weight_bytes - away.freed_bytes
     asked_block_size = block_size
@@ -119,7 +122,7 @@ def plan_memory(
                 return False
             other_bytes = other.weight_bytes - gone.freed_bytes
             other_bytes += math.ceil(blocks * other_page * gone.kv_device_share)
-            other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
+            other_bytes += _workspace_bytes(other, profile, *limits)
             return other_bytes <= limit_bytes
 
         smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, parallel)), None)
@@ -163,7 +166,13 @@ def _host_blocks(
 
 
 def _workspace_bytes(
-    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+    rank: RankShard,
+    profile: EngineProfile,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    writes_scores: bool,
 ) -> int:
-    entries = workspace_entries(rank, profile, max_num_batched_tokens, max_num_seqs)
+    entries = workspace_entries(
+        rank, profile, max_num_batched_tokens, max_num_seqs, writes_scores=writes_scores
+    )
     return sum(entry.num_bytes for entry in entries)

@@ -216,6 +216,13 @@ def _row(
     )
     evidence = table or weakest(labels[account] for account in named)
     moved = row.weight_bytes + row.state_bytes + row.activation_bytes
+    backend = cost.kernels.backend
+    if (
+        backend
+        and row.name == "decode_attention"
+        and accounts.DECODE_STATE_READS in backend.accounts
+    ):
+        table = table or backend.label
     constants = () if table or beside else _CONSTANTS.get((kind, bound), ())
     if peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)

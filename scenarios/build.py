@@ -12,9 +12,9 @@ from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
-from costmodels.operator_sources import load_operators
 from costmodels.paging import is_recurrent
 from policies import ROUTERS, SCHEDULERS
+from scenarios.kernels import load_kernels
 from scenarios.layout import layout_notes, layout_of
 from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
@@ -50,9 +50,7 @@ def build(scenario: Scenario) -> Build:
     gpu = load_gpu(scenario.hardware.gpu)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    efficiency, tables = load_operators(
-        options.operators, gpu, model, fitted, options.tensor_parallel_size
-    )
+    kernels = load_kernels(options, gpu, model, fitted)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
@@ -69,6 +67,7 @@ def build(scenario: Scenario) -> Build:
         num_gpu_blocks=kv.num_gpu_blocks,
         profile=profile,
         offload=offload,
+        writes_scores=options.attention_backend == "unfused",
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory, layout)
@@ -80,9 +79,8 @@ def build(scenario: Scenario) -> Build:
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
-        efficiency=efficiency,
-        operator_tables=tables,
         offload=offload,
+        **kernels._asdict(),
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(

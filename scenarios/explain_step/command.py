@@ -10,7 +10,6 @@ from typing import Any
 from costmodels.engine_profile import padded_size
 from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.layout_cost import compile_layout_cost
-from costmodels.operator_sources import load_operators
 from costmodels.step_table import (
     StepRow,
     host_terms,
@@ -22,6 +21,7 @@ from costmodels.step_table import (
 )
 from costmodels.streamed_cost import STREAM, StreamedStepCost
 from scenarios import __version__
+from scenarios.kernels import load_kernels
 from scenarios.served import Served
 from sim.errors import ScenarioError
 
@@ -136,13 +136,8 @@ def _check(
 
 
 def _compiled(served: Served) -> RankStepCost:
-    efficiency, tables = load_operators(
-        served.scenario.engine.operators,
-        served.gpu,
-        served.model,
-        served.efficiency,
-        served.tensor_parallel_size,
-    )
+    options = served.scenario.engine
+    kernels = load_kernels(options, served.gpu, served.model, served.efficiency)
     found = compile_layout_cost(
         served.model,
         served.gpu,
@@ -150,9 +145,8 @@ def _compiled(served: Served) -> RankStepCost:
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
-        efficiency=efficiency,
-        operator_tables=tables,
         offload=served.offload,
+        **kernels._asdict(),
     )
     assert not isinstance(found, GroupStepCost)  # one rank of one group
     return found
@@ -187,5 +181,11 @@ def _constants(cost: RankStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
         found += [
             {"constant": source["what"], "share": share, **source}
             for source in cost.offload.sources
+        ]
+    backend = cost.kernels.backend
+    if backend is not None:
+        share = sum(row.share for row in rows if row.name.endswith("_attention"))
+        found += [
+            {"constant": source["what"], "share": share, **source} for source in backend.sources()
         ]
     return sorted(found, key=lambda row: -row["share"])

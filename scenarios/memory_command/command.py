@@ -56,6 +56,7 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         served.gpu,
         layout=served.group_layout,
         offload=served.offload,
+        writes_scores=served.scenario.engine.attention_backend == "unfused",
         **limits,
     )
     entries = plan.entries(context, output)

@@ -124,6 +124,11 @@ class EngineOptions(Section):
     quantization: Literal["fp8"] | None = Field(
         None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
     )
+    attention_backend: Literal["auto", "unfused", "fa1", "fa2", "fa3", "flashmla"] = Field(
+        "auto",
+        description="attention kernels, by their published curves; auto: those the engine chooses, "
+        "at the constants fitted to it",
+    )
     cpu_offload_gb: Annotated[Number, Field(ge=0, le=1e6)] = Field(
         0.0,
         description="GiB of weights a GPU kept in host memory: whole layers, which kernels read "
