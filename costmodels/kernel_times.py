@@ -12,10 +12,13 @@ from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS
 from costmodels.gpu_spec import GpuSpec
+from costmodels.kernel_curves import core_instructions_per_s
 from costmodels.layers.gqa import Gqa
 from costmodels.links import exchange_seconds
 from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
+from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
+from costmodels.precision_paths import cache_path, unpack_seconds
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
 from costmodels.work import Array, Operator
@@ -53,10 +56,31 @@ class KernelTimes:
         )
         found = self.tables.seconds(operator, self.shard) if self.tables else None
         if found is None or operator.kind == "attention":
-            return by_roofline
+            return self._unpacked(operator, by_roofline)
         hot = 1 + self.efficiency.throttle_slowdown
         seconds = np.where(by_roofline.compute_bound, found[0] / hot, found[0])
         return replace(by_roofline, work_s=seconds, fixed_s=np.zeros_like(seconds))
+
+    def _unpacked(self, operator: Operator, priced: OperatorSeconds) -> OperatorSeconds:
+        """Tensor cores wait while the main loop unpacks weights; both overlap with reading."""
+        found = unpack_seconds(operator, self.gpu)
+        if found is None:
+            return priced
+        none = np.zeros_like(operator.rows)
+        computed = operator_seconds(
+            replace(operator, weight_bytes=none, activation_bytes=none, state_bytes=none),
+            self.gpu,
+            self.efficiency,
+            self.shard.tensor_parallel_size,
+        )
+        in_loop, before = (operator.calls * seconds for seconds in found)
+        compute_s = computed.work_s + in_loop
+        memory_s = np.where(priced.compute_bound, 0.0, priced.work_s)
+        return replace(
+            priced,
+            work_s=np.maximum(np.maximum(compute_s, memory_s), priced.work_s) + before,
+            compute_bound=compute_s > memory_s,
+        )
 
     def label(self, operator: Operator) -> str | None:
         """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
@@ -173,9 +197,31 @@ class KernelTimes:
 
     def _decode_work_s(self, operator: Operator) -> float:
         if self.backend is None or self.backend.decode is None:
-            return self._work_s(operator)
-        ranks = self.shard.tensor_parallel_size
-        return float(operator_seconds(operator, self.gpu, self.backend.decode, ranks).work_s[0])
+            seconds = self._work_s(operator)
+        else:
+            ranks = self.shard.tensor_parallel_size
+            priced = operator_seconds(operator, self.gpu, self.backend.decode, ranks)
+            seconds = float(priced.work_s[0])
+        return max(seconds, self._cache_instructions_s(operator))
+
+    @property
+    def cores_bind_decode(self) -> bool:
+        """Whether decode attention waits for the cores that unpack its cache."""
+        local = self.shard.local
+        terms = [(t, n) for m, n in local.mixers for t in m.attention(local.precision).decode]
+        one = np.ones(1)
+        operators = [term_operator(term, count, one, one) for term, count in terms]
+        return any(self._cache_instructions_s(op) > self._work_s(op) for op in operators)
+
+    def _cache_instructions_s(self, operator: Operator) -> float:
+        """Unpacking keys and values of a narrow cache, for each query head, beside tensor cores."""
+        path = cache_path(self.shard.local.precision.kv)
+        rate = core_instructions_per_s(self.gpu)
+        if path is None or rate is None or operator.name != "attention":
+            return 0.0
+        # Two FLOPs an element and query head.
+        elements = operator.calls * float(operator.flops[0]) / 2
+        return path.kv_instructions * elements / rate
 
     def _work_s(self, operator: Operator) -> float:
         """Seconds of an operator's work by the roofline, all calls."""

@@ -56,6 +56,13 @@ _CONSTANTS = {
 # Rows of no kernel: transfers and exchanges beside them.
 _BESIDE = (STREAM, MERGE, SHARE)
 _NARROW = {"gemm_compute": "fp8_compute", "gemm_half_rows": "fp8_half_rows"}
+PEAKS = (
+    "bf16_flop_per_s",
+    "fp8_flop_per_s",
+    "int8_op_per_s",
+    "fp4_flop_per_s",
+    "int4_op_per_s",
+)
 # An account that holds less of an operator's time is not named.
 _SHARE = 0.05
 
@@ -176,8 +183,7 @@ def step_seconds(cost: RankStepCost, shape: StepShape, *, async_scheduling: bool
 
 def ridge_points(gpu: GpuSpec) -> dict[str, float]:
     """FLOPs a byte at which compute and memory take equally long, by peak the device has."""
-    peaks = ("bf16_flop_per_s", "fp8_flop_per_s", "int8_op_per_s", "fp4_flop_per_s")
-    known = {peak: getattr(gpu, peak) for peak in peaks}
+    known = {peak: getattr(gpu, peak) for peak in PEAKS}
     return {peak: value / gpu.hbm_bytes_per_s for peak, value in known.items() if value}
 
 
@@ -223,7 +229,8 @@ def _row(
         and accounts.DECODE_STATE_READS in backend.accounts
     ):
         table = table or backend.label
-    constants = () if table or beside else _CONSTANTS.get((kind, bound), ())
+    cores = row.name == "decode_attention" and cost.kernels.cores_bind_decode
+    constants = () if table or beside or cores else _CONSTANTS.get((kind, bound), ())
     if peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)
     return StepRow(

@@ -10,9 +10,10 @@ from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
 from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec, quantised
+from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
 from costmodels.paging import is_recurrent
+from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
 from scenarios.kernels import load_kernels
 from scenarios.layout import layout_notes, layout_of
@@ -45,9 +46,13 @@ class Build:
 def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
     options, kv = scenario.engine, scenario.kv
-    model = load_model(scenario.model)
-    model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
     gpu = load_gpu(scenario.hardware.gpu)
+    model, format_notes = quantise(
+        load_model(scenario.model),
+        gpu,
+        weights=options.quantization,
+        cache_dtype=kv.cache_dtype,
+    )
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
     kernels = load_kernels(options, gpu, model, fitted)
@@ -111,7 +116,7 @@ def build(scenario: Scenario) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *layout_notes(layout), *offload_notes(scenario, memory)),
+        notes=(*notes, *format_notes, *layout_notes(layout), *offload_notes(scenario, memory)),
     )
 
 

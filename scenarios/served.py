@@ -14,6 +14,8 @@ from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
+from costmodels.precision import format_names
+from costmodels.quantization import AUTO, method_names, quantise
 from costmodels.streaming import Offload
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
@@ -45,6 +47,10 @@ class Served:
     max_num_batched_tokens: int
     max_num_seqs: int
     offload: Offload | None = None
+    methods: tuple[str | None, str | None] = (None, None)
+    """Of quantisation: of the matrices, and of the KV cache."""
+    notes: tuple[str, ...] = ()
+    """What was decided for the user, in plain words."""
 
     @property
     def tensor_parallel_size(self) -> int:
@@ -82,6 +88,7 @@ class Served:
             "engine": self.profile.name,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_num_seqs": self.max_num_seqs,
+            "notes": list(self.notes),
         }
 
 
@@ -95,7 +102,8 @@ def read_served(
 ) -> Served:
     """A scenario file, or options without one (None: not given), then ``--set`` overrides.
 
-    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``. Raises ScenarioError.
+    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``, or methods that a
+    scenario may name. Raises ScenarioError.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     values: dict[str, Any] = {"workload": dict(_ANY_WORKLOAD)}
@@ -115,12 +123,16 @@ def served(
 ) -> Served:
     """Look up what a scenario names. Raises ScenarioError."""
     options = scenario.engine
-    model = quantised(
-        load_model(scenario.model),
-        linear=quantization or options.quantization,
-        kv_cache=kv_dtype or scenario.kv.cache_dtype,
-    )
     gpu = load_gpu(scenario.hardware.gpu)
+    method, cache = _methods(scenario, quantization, kv_dtype)
+    model, notes = quantise(
+        load_model(scenario.model), gpu, weights=method, cache_dtype=cache or AUTO
+    )
+    model = quantised(
+        model,
+        linear=None if method else quantization,
+        kv_cache=(None if cache else kv_dtype) or AUTO,
+    )
     profile, efficiency = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
@@ -135,4 +147,22 @@ def served(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
+        methods=(method, cache),
+        notes=notes,
     )
+
+
+def _methods(
+    scenario: Scenario, quantization: str | None, kv_dtype: str | None
+) -> tuple[str | None, str | None]:
+    """The methods of matrices and cache; None where an option names a bare format instead."""
+    weights: str | None = scenario.engine.quantization
+    cache: str | None = None if scenario.kv.cache_dtype == AUTO else scenario.kv.cache_dtype
+    formats = set(format_names())
+    if quantization is not None:
+        is_method = quantization in method_names() and quantization not in formats
+        weights = quantization if is_method else None
+    if kv_dtype is not None:
+        is_method = kv_dtype in method_names("cache") and kv_dtype not in formats
+        cache = kv_dtype if is_method else None
+    return weights, cache

@@ -23,6 +23,8 @@ def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None
     if facts["missing_bytes"] or not facts["schemes"][-1]["sequences"]:
         _layouts(screen, facts)
     screen.say("")
+    for note in facts["notes"]:
+        screen.say(f"{note}.", "dim")
     source = facts["evidence"]
     screen.say(
         f"{facts['model']} on {gpus_text(facts)} · weights "

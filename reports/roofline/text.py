@@ -12,11 +12,12 @@ from reports.roofline.words import (
     answer_text,
     by_evidence,
     intensity,
+    quality_lines,
     step_text,
     system_text,
 )
 from reports.screen import Screen
-from reports.words import duration, percent, significant
+from reports.words import MISSING, duration, percent, significant
 
 _TIMES = ("calls", "time", "share")
 _WORDS = ("bound by", "account")
@@ -39,10 +40,13 @@ def print_step(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
         f"take equally long at so many FLOPs a byte: {ridge}.",
         "dim",
     )
+    _precision(screen, facts)
     _accounts(screen, facts)
     _host(screen, facts)
     _constants(screen, facts)
     screen.say("")
+    for note in facts["notes"]:
+        screen.say(f"{note}.", "dim")
     screen.say(system_text(facts), "dim")
 
 
@@ -80,6 +84,26 @@ def _amounts(row: Mapping[str, Any]) -> list[str]:
 def _intensity(totals: Mapping[str, Any]) -> float | None:
     moved = totals["weight_bytes"] + totals["state_bytes"] + totals["activation_bytes"]
     return totals["flops"] / moved if moved else None
+
+
+def _precision(screen: Screen, facts: Mapping[str, Any]) -> None:
+    if not facts["precision"]:
+        return
+    screen.heading("Number formats below 16 bits")
+    rows = [
+        [
+            f"{row['part']}: {row['stored']}",
+            f"{row['bits']:.4g}",
+            PEAK_NAMES.get(row["unit"], MISSING),
+            MISSING if row["unpack_s"] is None else duration(row["unpack_s"]),
+            MISSING if row["crossover_rows"] is None else f"{row['crossover_rows']:,} tokens",
+        ]
+        for row in facts["precision"]
+    ]
+    heads = ["", "bits", "multiplied in", "unpacking", "16 bits faster from"]
+    screen.table(heads, rows, left=("multiplied in",))
+    for text in quality_lines(facts):
+        screen.say(text, "dim")
 
 
 def _accounts(screen: Screen, facts: Mapping[str, Any]) -> None:

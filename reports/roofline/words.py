@@ -13,6 +13,7 @@ PEAK_NAMES = {
     "fp8_flop_per_s": "fp8",
     "int8_op_per_s": "int8",
     "fp4_flop_per_s": "fp4",
+    "int4_op_per_s": "int4",
 }
 
 
@@ -79,3 +80,13 @@ def by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     for row in facts["operators"]:
         found.setdefault(row["evidence"], []).append(row["name"])
     return {label: ", ".join(names) for label, names in found.items()}
+
+
+def quality_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What quantisation does to answers, as others report it; a gap is said to be one."""
+    lines = []
+    for method in facts["quality"]:
+        reported = [f"{found['effect']} ({found['source']})" for found in method["reported"]]
+        told = "; ".join(reported) or "not known here"
+        lines.append(f"What {method['method']} does to answers: {told}.")
+    return lines

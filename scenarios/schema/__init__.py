@@ -121,8 +121,24 @@ class EngineOptions(Section):
         description="sequence parallelism: a reduce-scatter and an all-gather in place of each "
         "all-reduce, norms on a rank's part of the tokens",
     )
-    quantization: Literal["fp8"] | None = Field(
-        None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
+    quantization: (
+        Literal[
+            "fp8",
+            "fp8_per_block",
+            "w8a8_int8",
+            "awq",
+            "gptq",
+            "mxfp4",
+            "modelopt_fp4",
+            "w4a8kv4",
+            "w4a8kv4_per_channel",
+            "w4a4",
+        ]
+        | None
+    ) = Field(
+        None,
+        description="of the layers' matrices (`fleetcast list quantization`); None: the "
+        "checkpoint's",
     )
     attention_backend: Literal["auto", "unfused", "fa1", "fa2", "fa3", "flashmla"] = Field(
         "auto",
@@ -160,8 +176,9 @@ class EngineOptions(Section):
 class KvOptions(Section):
     """The paged KV cache of each engine."""
 
-    cache_dtype: Literal["auto", "fp8"] = Field(
-        "auto", description="type of keys and values; auto: the model's"
+    cache_dtype: Literal["auto", "fp8", "fp8_ds_mla", "int8", "int4", "kivi4", "kivi2"] = Field(
+        "auto",
+        description="type of keys and values (`fleetcast list quantization`); auto: the model's",
     )
     block_size: Tokens = Field(16, description="tokens a block")
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
