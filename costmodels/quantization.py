@@ -157,12 +157,22 @@ def _check_cache(cache: Method, model: ModelSpec) -> None:
 
 
 def _unpacking_notes(model: ModelSpec, gpu: GpuSpec) -> list[str]:
-    """Where unpacking is known to cost and this device's rate is not known."""
-    precision = model.precision
-    formats = {precision.attention, precision.ffn, precision.experts}
-    paths = [path for name in formats if (path := format_path(name)) is not None]
-    if cache_path(precision.kv) is not None:
-        paths.append(cache_path(precision.kv))  # type: ignore[arg-type]
-    if not paths or core_instructions_per_s(gpu) is not None:
-        return []
-    return [f"what unpacking costs on {gpu.name} is not known, and not counted"]
+    """Where weights or caches are unpacked, and what that costs is not known."""
+    precision, notes = model.precision, list[str]()
+    parts = [precision.attention, precision.ffn]
+    parts += [precision.experts] if model.num_experts else []
+    unpacked = [
+        name
+        for name in dict.fromkeys(parts)
+        if load_format(name).bits < 16 and precision.matrix(name)[1].peak == BF16_PEAK
+    ]
+    unknown = [name for name in unpacked if format_path(name) is None]
+    if unknown:
+        notes.append(
+            f"what unpacking {' and '.join(unknown)} weights takes is not known, and not counted: "
+            "large batches may come out too fast"
+        )
+    paths = [format_path(name) for name in parts] + [cache_path(precision.kv)]
+    if any(paths) and core_instructions_per_s(gpu) is None:
+        notes.append(f"what unpacking costs on {gpu.name} is not known, and not counted")
+    return notes

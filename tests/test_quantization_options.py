@@ -263,7 +263,7 @@ def test_evidence_is_that_of_the_weakest_part() -> None:
         ("fp8_per_block", "a100", "w8a16", "has no fp8 unit"),
         ("modelopt_fp4", "b200", "nvfp4", ""),
         ("modelopt_fp4", "h100", "nvfp4_w4a16", "H100-SXM has no fp4 unit: modelopt_fp4 is 4-bit"),
-        ("mxfp4", "h100", "mxfp4", ""),
+        ("mxfp4", "h100", "mxfp4", "what unpacking mxfp4 weights takes is not known"),
         ("awq", "mi300x", "int4_g128", "what unpacking costs on MI300X is not known"),
         ("w8a8_int8", "h100", "int8", "no option of vLLM"),
         ("w4a8kv4", "l40s", "w4a8_g128", "keys and values are int4: a part of w4a8kv4"),

@@ -12,12 +12,13 @@ from reports.roofline.words import (
     answer_text,
     by_evidence,
     intensity,
+    precision_cells,
     quality_lines,
     step_text,
     system_text,
 )
 from reports.screen import Screen
-from reports.words import MISSING, duration, percent, significant
+from reports.words import duration, percent, significant
 
 _TIMES = ("calls", "time", "share")
 _WORDS = ("bound by", "account")
@@ -90,18 +91,8 @@ def _precision(screen: Screen, facts: Mapping[str, Any]) -> None:
     if not facts["precision"]:
         return
     screen.heading("Number formats below 16 bits")
-    rows = [
-        [
-            f"{row['part']}: {row['stored']}",
-            f"{row['bits']:.4g}",
-            PEAK_NAMES.get(row["unit"], MISSING),
-            MISSING if row["unpack_s"] is None else duration(row["unpack_s"]),
-            MISSING if row["crossover_rows"] is None else f"{row['crossover_rows']:,} tokens",
-        ]
-        for row in facts["precision"]
-    ]
     heads = ["", "bits", "multiplied in", "unpacking", "16 bits faster from"]
-    screen.table(heads, rows, left=("multiplied in",))
+    screen.table(heads, precision_cells(facts), left=("multiplied in",))
     for text in quality_lines(facts):
         screen.say(text, "dim")
 

@@ -82,6 +82,22 @@ def by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     return {label: ", ".join(names) for label, names in found.items()}
 
 
+def precision_cells(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Formats below 16 bits: stored, bits, unit, unpacking, and from where 16 bits are faster."""
+    from reports.words import duration
+
+    return [
+        [
+            f"{row['part']}: {row['stored']}",
+            f"{row['bits']:.4g}",
+            PEAK_NAMES.get(row["unit"], MISSING),
+            MISSING if row["unpack_s"] is None else duration(row["unpack_s"]),
+            MISSING if row["crossover_rows"] is None else f"{row['crossover_rows']:,} tokens",
+        ]
+        for row in facts["precision"]
+    ]
+
+
 def quality_lines(facts: Mapping[str, Any]) -> list[str]:
     """What quantisation does to answers, as others report it; a gap is said to be one."""
     lines = []
