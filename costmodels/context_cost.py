@@ -48,16 +48,16 @@ class ContextStepCost(WrappedStepCost):
         ranks = self.shard.layout.prefill_context_parallel_size
         if ranks == 1 or not shape.prefill_tokens:
             return shape
-        tokens = -(-shape.prefill_tokens // ranks)
-        return shape._replace(
-            prefill_tokens=tokens,
-            prefill_context_tokens=shape.prefill_context_tokens + shape.prefill_tokens - tokens,
-            prefill_pairs=-(-shape.prefill_pairs // ranks),
+        seqs, context, prompts, prefill_tokens, cached, pairs, logits, clipped = shape
+        tokens = -(-prefill_tokens // ranks)
+        cached += prefill_tokens - tokens
+        return StepShape(
+            seqs, context, prompts, tokens, cached, -(-pairs // ranks), logits, clipped
         )
 
-    def beside_ns(self, shape: StepShape, kernels_ns: int) -> int:
+    def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:
         """What exchanges take, less what a ring hides behind attention."""
-        return self._merge_ns(shape) + self._share_ns(shape)
+        return self._merge_ns(shape) + self._share_ns(shape, own)
 
     def _merge_ns(self, shape: StepShape) -> int:
         cached, exchanges = shape.prefill_context_tokens, self.exchanges
@@ -68,14 +68,14 @@ class ContextStepCost(WrappedStepCost):
             return shape.decode_seqs + shape.prefill_tokens
         return shape.decode_seqs
 
-    def _share_ns(self, shape: StepShape) -> int:
+    def _share_ns(self, shape: StepShape, own: StepShape) -> int:
         if not shape.prefill_tokens:
             return 0
         passes = self.exchanges.passes
         exchange_ns = self.exchanges.share.ns(shape.prefill_context_tokens + shape.prefill_tokens)
         if not passes:
             return exchange_ns
-        own, cost = self.own(shape), self.kernel_cost
+        cost = self.kernel_cost
         attention_ns = own.prefill_pairs * cost.prefill_pair_fixed_ns
         kv_tokens = own.prefill_context_tokens + own.prefill_tokens
         attention_ns += kv_tokens * cost.prefill_tile_fixed_ns
@@ -157,7 +157,11 @@ class ContextStepCost(WrappedStepCost):
         shared = (cached + shape.prefill_tokens) * exchanges.share.token_bytes
         for name, ns, num_bytes in (
             (MERGE, self._merge_ns(shape), merged),
-            (SHARE, self._share_ns(shape), shared if shape.prefill_tokens else 0.0),
+            (
+                SHARE,
+                self._share_ns(shape, self.own(shape)),
+                shared if shape.prefill_tokens else 0.0,
+            ),
         ):
             if num_bytes:
                 rows.append(_row(name, self.shard.local.num_layers, ns, num_bytes))

@@ -30,7 +30,7 @@ class StreamedStepCost(WrappedStepCost):
     head_ns: list[int]
     """LM head and sampling by logits: nothing is streamed for them, so they hide nothing."""
 
-    def beside_ns(self, shape: StepShape, kernels_ns: int) -> int:
+    def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:
         """What transfers take longer than the layers beside them."""
         return self.stream.exposed_ns(shape, max(kernels_ns - self.head_ns[shape.logits], 0))
 
@@ -85,7 +85,7 @@ class StreamedStepCost(WrappedStepCost):
             state_bytes=0.0,
             activation_bytes=0.0,
             comm_bytes=self.stream.link_bytes(shape),
-            seconds=self.beside_ns(shape, kernels_ns) / NS_PER_S,
+            seconds=self.beside_ns(shape, shape, kernels_ns) / NS_PER_S,
             bound="host link",
         )
         return [*rows, added]

@@ -27,8 +27,8 @@ class WrappedStepCost(ABC):
     kernel_cost: RooflineStepCost
 
     @abstractmethod
-    def beside_ns(self, shape: StepShape, kernels_ns: int) -> int:
-        """What a step takes beyond its kernels, which take ``kernels_ns``."""
+    def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:
+        """What a step takes beyond the kernels of the rank's part, which take ``kernels_ns``."""
 
     @abstractmethod
     def split(self, columns: Mapping[str, Array], /) -> dict[str, Array]:
@@ -40,8 +40,9 @@ class WrappedStepCost(ABC):
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
         """The cost of one step; see `RooflineStepCost.price`."""
-        price = self.kernel_cost.price(self.own(shape), draw)
-        return price._replace(gpu_ns=price.gpu_ns + self.beside_ns(shape, price.gpu_ns))
+        own = self.own(shape)
+        kernels_ns, *others = self.kernel_cost.price(own, draw)
+        return StepPrice(kernels_ns + self.beside_ns(shape, own, kernels_ns), *others)
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
@@ -52,7 +53,7 @@ class WrappedStepCost(ABC):
         gpu_ns, before_ns, step = [], 0, shape
         for until_ns in kernels:
             kernels_ns, before_ns = until_ns - before_ns, until_ns
-            gpu_ns.append(kernels_ns + self.beside_ns(step, kernels_ns))
+            gpu_ns.append(kernels_ns + self.beside_ns(step, step, kernels_ns))
             step = grown(step, 1)
         return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
 
