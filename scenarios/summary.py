@@ -107,9 +107,12 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
 def _parallel_conditions(layout: Layout) -> dict[str, Any]:
     """What a replica has beside tensor parallelism; None where it has nothing of the kind."""
     stages, ranks = layout.pipeline_parallel_size, layout.data_parallel_size
+    prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
     return {
         "pipeline_parallel_size": stages if stages > 1 else None,
         "data_parallel_size": ranks if ranks > 1 else None,
+        "prefill_context_parallel_size": prompts if prompts > 1 else None,
+        "decode_context_parallel_size": decodes if decodes > 1 else None,
         "expert_parallel_size": layout.expert_ranks if layout.enable_expert_parallel else None,
     }
 
