@@ -35,7 +35,7 @@ class Gang:
     done: list[Request] = field(default_factory=list)
 
     def leave(self, finishing: list[Request]) -> None:
-        """One is handed over to another engine; add the others to those finishing if all are done."""
+        """One is handed over to another engine; the others finish if all of them are done."""
         self.members -= 1
         if self.done and len(self.done) == self.members:
             finishing.extend(self.done)
