@@ -113,7 +113,7 @@ def _print_policies() -> None:
 
     for kind, names in (("scheduler", SCHEDULERS), ("router", ROUTERS)):
         for name, target in names.items():
-            options = option_text(load_attribute(target)) if kind == "scheduler" else ""
+            options = option_text(load_attribute(target))
             print(f"{kind:10} {name:16} {target:46} {options}".rstrip())
 
 

@@ -5,32 +5,24 @@ from __future__ import annotations
 from reports import svg
 from reports.facts import AccountRow
 from reports.words import duration, percent, whole_percent
-from sim.accounts import TIME_ACCOUNTS
 
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
-_DEEP_BLUE, _DEEP_VIOLET, _DEEP_VERMILION = "#0a6ead", "#6b53a4", "#d35f0a"
-_DEEP_BROWN = "#8a5a3c"
-ACCOUNT_COLOURS = dict(
-    zip(
-        TIME_ACCOUNTS,
-        (
-            svg.ORANGE,
-            svg.SAND,
-            _DEEP_VIOLET,
-            _DEEP_BLUE,
-            svg.SKY,
-            svg.GREEN,
-            svg.MINT,
-            svg.YELLOW,
-            svg.GREY,
-            svg.PINK,
-            _DEEP_VERMILION,
-            _DEEP_BROWN,
-            svg.SILVER,
-        ),
-        strict=True,
-    )
-)
+ACCOUNT_COLOURS = {
+    "admission_queue": svg.ORANGE,
+    "scheduling_wait": svg.SAND,
+    "cache_load": "#6b53a4",
+    "prefill_compute": "#0a6ead",
+    "prefill_memory": svg.SKY,
+    "decode_weight_reads": svg.GREEN,
+    "decode_state_reads": svg.MINT,
+    "communication": svg.YELLOW,
+    "launch_and_host": svg.GREY,
+    "others_prefill": svg.PINK,
+    "kv_transfer": "#0b7f7a",
+    "preemption_recompute": "#d35f0a",
+    "preemption_swap": "#8a5a3c",
+    "remainder": svg.SILVER,
+}
 
 
 def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:

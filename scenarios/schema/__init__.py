@@ -213,7 +213,11 @@ class Pool(Section):
     replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
         1, description="engines, of all their ranks' GPUs each"
     )
-    router: str = Field("round_robin", description="a router, or your own as module:attribute")
+    router: Policy = Field(
+        "round_robin",
+        description="a router, or your own as module:attribute; with options, a section of its "
+        "name and them",
+    )
 
 
 class Scenario(Section):
