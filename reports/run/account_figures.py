@@ -6,21 +6,22 @@ from reports import svg
 from reports.facts import AccountRow
 from reports.words import duration, percent, whole_percent
 
+_BLUE, _VIOLET, _TEAL, _BROWN = _DARK = "#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c"
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
 ACCOUNT_COLOURS = {
     "admission_queue": svg.ORANGE,
     "scheduling_wait": svg.SAND,
-    "cache_load": "#6b53a4",
-    "prefill_compute": "#0a6ead",
+    "cache_load": _VIOLET,
+    "prefill_compute": _BLUE,
     "prefill_memory": svg.SKY,
     "decode_weight_reads": svg.GREEN,
     "decode_state_reads": svg.MINT,
     "communication": svg.YELLOW,
     "launch_and_host": svg.GREY,
     "others_prefill": svg.PINK,
-    "kv_transfer": "#0b7f7a",
+    "kv_transfer": _TEAL,
     "preemption_recompute": "#d35f0a",
-    "preemption_swap": "#8a5a3c",
+    "preemption_swap": _BROWN,
     "remainder": svg.SILVER,
 }
 
@@ -86,4 +87,4 @@ def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
 
 
 def _text_on(colour: str) -> str:
-    return "#ffffff" if colour in (_DEEP_BLUE, _DEEP_VIOLET) else "#111111"
+    return "#ffffff" if colour in _DARK else "#111111"
