@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.calibration import load_constants
@@ -20,10 +21,12 @@ from scenarios.kernels import load_kernels
 from scenarios.layout import layout_notes, layout_of
 from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
+from scenarios.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.schema import EngineOptions, Scenario
-from sim.cluster import PoolConfig
+from sim.cluster import Fleet, PoolConfig, Role
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
+from sim.handover import TransferConfig
 from sim.kv_layout import PLAIN
 
 _GIB = 1 << 30
@@ -42,10 +45,40 @@ class Build:
     pool: PoolConfig
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
+    others: tuple[Build, ...] = ()
+    """Further pools."""
+    transfer: TransferConfig | None = None
+
+    @property
+    def parts(self) -> tuple[Build, ...]:
+        """Every pool's."""
+        return (self, *self.others)
+
+    @property
+    def fleet(self) -> Fleet:
+        """All pools, to be simulated."""
+        return Fleet(pools=tuple(part.pool for part in self.parts), transfer=self.transfer)
+
+    def with_costs(self, change: Callable[[StepCosts], StepCosts]) -> Fleet:
+        """The same pools with other step costs."""
+        pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
+        return Fleet(pools=tuple(pools), transfer=self.transfer)
 
 
 def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
+    parts = tuple(_build_pool(of, name, role) for name, role, of in pool_scenarios(scenario))
+    transfer = transfer_config(scenario, parts)
+    notes = [*parts[0].notes]
+    for part in parts[1:]:
+        notes += [f"{part.pool.name}: {note}" for note in part.notes if note not in notes]
+    notes += pool_notes(scenario, transfer)
+    whole = replace(parts[0], notes=tuple(notes), others=parts[1:], transfer=transfer)
+    whole.fleet.check_roles()
+    return whole
+
+
+def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     options, kv = scenario.engine, scenario.kv
     gpu = load_gpu(scenario.hardware.gpu)
     model, format_notes = quantise(
@@ -113,6 +146,8 @@ def build(scenario: Scenario) -> Build:
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
         make_router=router_factory(scenario.pool.router, ROUTERS),
         replicas=scenario.pool.replicas,
+        name=name,
+        role=role,
     )
     return Build(
         model=model,

@@ -52,7 +52,8 @@ class Fleet:
     transfer: TransferConfig | None = None
     """How KV moves between prefill and decode pools; None where there are none."""
 
-    def __post_init__(self) -> None:
+    def check_roles(self) -> None:
+        """Raises `ScenarioError` where one role lacks the other."""
         roles = {pool.role for pool in self.pools}
         if ("prefill" in roles) != ("decode" in roles):
             raise ScenarioError("prefill pools need a decode pool, decode pools a prefill pool")
@@ -117,6 +118,7 @@ def run_cluster(
     """
     if isinstance(fleet, PoolConfig):
         fleet = Fleet(pools=(fleet,))
+    fleet.check_roles()
     env = _CountingEnvironment(initial_time=0)
     log = RequestLog(len(table))
     engines: list[Engine] = []

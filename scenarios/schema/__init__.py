@@ -17,6 +17,7 @@ from scenarios.schema.fields import (
     Whole,
 )
 from scenarios.schema.offload import OffloadOptions
+from scenarios.schema.pools import KvTransfer, PoolRoles
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -220,6 +221,14 @@ class Pool(Section):
     )
 
 
+class PoolSpec(PoolRoles):
+    """One of several pools. What its sections leave out is as the scenario's own sections say."""
+
+    hardware: Hardware | None = None
+    engine: EngineOptions | None = None
+    kv: KvOptions | None = None
+
+
 class Scenario(Section):
     """One simulation. Everything not given has a default; unknown keys are refused."""
 
@@ -231,6 +240,10 @@ class Scenario(Section):
     kv: KvOptions = KvOptions()
     offload: OffloadOptions = OffloadOptions()
     pool: Pool = Pool()
+    pools: tuple[PoolSpec, ...] = Field(
+        (), description="several pools, in place of pool.replicas; none: one pool of all sections"
+    )
+    kv_transfer: KvTransfer = KvTransfer()
     workload: Workload
     slo: SloTargets = SloTargets()
     warmup_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] = Field(
@@ -256,7 +269,7 @@ class Scenario(Section):
     @classmethod
     def _empty_sections(cls, values: Any) -> Any:
         """A section whose keys are all commented out is null in YAML: it has its defaults."""
-        optional = ("hardware", "engine", "kv", "offload", "pool", "slo")
+        optional = ("hardware", "engine", "kv", "offload", "pool", "pools", "kv_transfer", "slo")
         if not isinstance(values, dict):
             return values
         return {k: v for k, v in values.items() if v is not None or k not in optional}
