@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.context_rates import Cap, ChunkRates
+from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.work import Array
 from sim.shape import clip_columns
 
@@ -28,6 +29,8 @@ class AttentionRates:
     """Query tokens that a chunk computes beyond its own: its half-empty last query tile."""
     seq_tokens: int
     """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
+    shared: SharedPrefixRates | None = None
+    """Prefixes that sequences share and a kernel reads once; None: each reads its own."""
 
     @property
     def clip_tokens(self) -> tuple[int, ...]:
@@ -42,14 +45,26 @@ class AttentionRates:
         return not (self.clip_tokens or self.decode_seq_s or chunk.seq_s or chunk.token_s)
 
     def decode_s(self, columns: Mapping[str, Array]) -> Array:
-        """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``."""
+        """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
+
+        Without the launches that shared prefixes add.
+        """
         seqs = columns["decode_seqs"]
         of_seqs = seqs.astype(np.int64)
         seconds: Array = self.decode_seq_s * seqs
         for cap, rate_s in self.decode_token_s.items():
             reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
             seconds = seconds + rate_s[of_seqs] * (reach + self.seq_tokens * seqs)
+        if self.shared is not None and "decode_shared_reads" in columns:
+            work_s, _, tokens = self.shared.of_columns(columns)
+            seconds = seconds + work_s - self.decode_token_s[None][of_seqs] * tokens
         return seconds
+
+    def shared_fixed_s(self, columns: Mapping[str, Array]) -> Array:
+        """Seconds of the launches that shared prefixes add to ``n`` steps: ``[n]``."""
+        if self.shared is None or "decode_shared_reads" not in columns:
+            return np.zeros(len(columns["decode_seqs"]))
+        return self.shared.of_columns(columns)[1]
 
     def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:
         """Compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""

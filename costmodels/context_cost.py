@@ -48,11 +48,11 @@ class ContextStepCost(WrappedStepCost):
         ranks = self.shard.layout.prefill_context_parallel_size
         if ranks == 1 or not shape.prefill_tokens:
             return shape
-        seqs, context, prompts, prefill_tokens, cached, pairs, logits, clipped = shape
-        tokens = -(-prefill_tokens // ranks)
-        cached += prefill_tokens - tokens
-        return StepShape(
-            seqs, context, prompts, tokens, cached, -(-pairs // ranks), logits, clipped
+        tokens = -(-shape.prefill_tokens // ranks)
+        return shape._replace(
+            prefill_tokens=tokens,
+            prefill_context_tokens=shape.prefill_context_tokens + shape.prefill_tokens - tokens,
+            prefill_pairs=-(-shape.prefill_pairs // ranks),
         )
 
     def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:

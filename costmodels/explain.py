@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.attention_rates import AttentionRates
 from costmodels.datafile import read_data
 from costmodels.engine_profile import EngineProfile, padded_size
 from costmodels.evidence import Source, weakest
@@ -72,23 +73,27 @@ def describe_step(
     tokens = np.array([float(padded_size(shape.num_tokens, graph_sizes))])
     rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
     rates = kernels.attention_rates(max(shape.decode_seqs, 1))
-    columns = dict(
-        zip(shape_columns(rates.clip_tokens), map(_one, shape_values(shape)), strict=True)
-    )
+    names = shape_columns(rates.clip_tokens, shares_prefixes=bool(shape.shared))
+    columns = dict(zip(names, map(_one, shape_values(shape)), strict=True))
     if shape.decode_seqs:
         seqs = columns["decode_seqs"]
         beyond = rates.seq_tokens * seqs
+        shared_s, fixed_s, shared = _shared(rates, columns)
         sums = DecodeSums(
             seqs=seqs,
-            clipped={None: columns["decode_context_tokens"] + beyond}
+            clipped={None: columns["decode_context_tokens"] + beyond - shared}
             | {cap: columns[clip_columns(cap)[0]] + beyond for cap in rates.clip_tokens},
         )
         for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
             scores = kernels.score_bytes / 2 * float(sums.clipped[None][0])
             work = work._replace(bound="compute" if kernels.cores_bind_decode else work.bound)
-            rows.append(
-                work._replace(activation_bytes=scores, seconds=float(rates.decode_s(columns)[0]))
-            )
+            seconds = float(rates.decode_s(columns)[0]) - shared_s
+            rows.append(work._replace(activation_bytes=scores, seconds=seconds))
+        if shared:
+            once = DecodeSums(seqs=0 * seqs, clipped={None: columns["decode_shared_reads"]})
+            (work,) = _summed(kernels, "shared_prefix_attention", decode_operators(shard, once))
+            times = shared / float(columns["decode_shared_reads"][0])
+            rows.append(work._replace(seconds=shared_s + fixed_s, flops=work.flops * times))
     if shape.prefill_tokens:
         compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
         by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
@@ -110,6 +115,16 @@ def describe_step(
         operators = logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
         rows += [_row(kernels.price(operator)) for operator in operators]
     return rows
+
+
+def _shared(
+    rates: AttentionRates, columns: dict[str, NDArray[np.float64]]
+) -> tuple[float, float, float]:
+    """`SharedPrefixRates.of_columns` of one step; zeros where nothing is shared."""
+    if rates.shared is None or "decode_shared_reads" not in columns:
+        return 0.0, 0.0, 0.0
+    work_s, fixed_s, tokens = rates.shared.of_columns(columns)
+    return float(work_s[0]), float(fixed_s[0]), float(tokens[0])
 
 
 def _one(value: float) -> NDArray[np.float64]:
@@ -180,6 +195,7 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
         shard.tensor_parallel_size > 1
         or not formats <= _FITTED_FORMATS
         or bool(_unfitted_kinds(shard.model))
+        or kernels.shared_prefix_attention != "none"
     )
     narrow = set(shard.model.peaks) - {BF16_PEAK}
     fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
@@ -271,8 +287,16 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
         source="work counted by kind of layer; shares of the peaks, split-KV schedule and query "
         "tiles were fitted on grouped-query attention and are unfitted for these kinds",
     )
+    prefixes = Source(
+        what=f"shared prefixes read once ({kernels.shared_prefix_attention})",
+        value="shares of prompts' attention, launches of a prefix kernel and a merge",
+        label="extrapolated",
+        source="constants of separate kernels, and vLLM's rule and tiles of 128 queries "
+        "(use_cascade_attention); unfitted for these kernels",
+    )
     return [
         *([carried] if kinds else []),
+        *([prefixes] if kernels.shared_prefix_attention != "none" else []),
         *(gpu.source_of(number) for number in numbers),
         *unpacking_sources(kernels),
         *(kernels.tables.sources() if kernels.tables else ()),

@@ -18,6 +18,7 @@ from costmodels.streamed_cost import head_seconds_ns, streamed
 from costmodels.streaming import Offload, rank_offload
 from costmodels.work import Array
 from sim.clock import to_ns
+from sim.errors import ScenarioError
 
 _OVERLAPPED = ("dispatch", "combine")
 StepCosts = RankStepCost | GroupStepCost
@@ -54,7 +55,15 @@ def compile_layout_cost(
         rank = streamed(kernel_cost, offload)
     if layout.context_ranks > 1:
         rank = context_shared(kernel_cost)
-    if layout.data_parallel_size == layout.pipeline_parallel_size == 1:
+    is_alone = layout.data_parallel_size == layout.pipeline_parallel_size == 1
+    if kernel_cost.shared is not None and not (is_alone and rank is kernel_cost):
+        raise ScenarioError(
+            f"engine.shared_prefix_attention {kernel_cost.shared.kernel} is not priced for several "
+            "data-parallel ranks, stages or context-parallel ranks, nor with an offload: which of "
+            "them hold a prefix is not followed. Set it to none, or use pool.replicas and "
+            "engine.tensor_parallel_size"
+        )
+    if is_alone:
         return rank
     kernels, ranks = rank.kernels, layout.data_parallel_size
     sizes = padded_sizes(np.arange(max_num_batched_tokens + 1), rank.graph_sizes)

@@ -29,6 +29,8 @@ class Format:
     """The format the left matrix is converted to; None: it stays in 16 bits."""
     peak: str = BF16_PEAK
     residual_tokens: int = 0
+    kernel_rows: int | None = None
+    """Most rows its kernel multiplies a matrix with at once; None: as many as there are."""
     source: str = ""
 
     @property

@@ -74,7 +74,7 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     if operator.kind == "gemm":
         most, half_rows = e.gemm_compute, e.gemm_half_rows
         if operator.peak == BF16_PEAK:
-            half_rows *= _streamed_share(operator)
+            half_rows *= streamed_share(operator)
         else:  # fp8's shares stand for every narrow format
             most, half_rows = e.fp8_compute, e.fp8_half_rows
         share = most * rows / (tiled_rows(rows, e.tile_rows) + half_rows)
@@ -83,7 +83,7 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
         most, half_rows = e.grouped_compute, e.grouped_half_rows
         if operator.peak != BF16_PEAK:
             most *= e.fp8_compute / e.gemm_compute
-        half_rows *= _streamed_share(operator)
+        half_rows *= streamed_share(operator)
         share = most * rows / (rows + half_rows)
         return operator.flops / (peak * share), e.grouped_memory, e.grouped_fixed_s
     compute_s = operator.flops / (peak * e.attention_compute)
@@ -103,7 +103,7 @@ _PEAK_BITS = {
 """Bits of what a unit multiplies; 16 otherwise."""
 
 
-def _streamed_share(operator: Operator) -> float:
+def streamed_share(operator: Operator) -> float:
     """Bytes of a weight as stored over those as multiplied.
 
     What a few rows cost is streaming the matrix through the SMs, which goes with the bytes stored.

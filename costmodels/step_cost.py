@@ -22,6 +22,7 @@ from costmodels.model_spec import ModelSpec
 from costmodels.operator_tables.bundle import OperatorTables
 from costmodels.parallel import RankShard, shard
 from costmodels.priced import refuse_unpriced
+from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
@@ -60,6 +61,8 @@ class RooflineStepCost:
     prefill_pair_read_fixed_ns: int
     clips: ClipPrices | None
     """Clipped contexts and recurrent states; None for full attention alone."""
+    shared: SharedPrefixRates | None
+    """Prefixes that a kernel reads once for several sequences."""
     schedule_table_ns: list[int]
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
     update_table_ns: list[int]
@@ -92,7 +95,7 @@ class RooflineStepCost:
 
         Raises `ScenarioError` beyond the compiled limits.
         """
-        decodes, context, chunks, prefill_tokens, prefill_context, pairs, logits, clipped = shape
+        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared = shape
         tokens = decodes + prefill_tokens
         if not tokens:
             return _FREE
@@ -103,13 +106,17 @@ class RooflineStepCost:
         fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
         if self.clips is not None:
             fixed_ns += self.clips.of_decodes(decodes, clipped)
+        if shared:
+            fixed_ns += self._shared_fixed_ns(shape)
         in_graph = tokens <= self.largest_graph
         if not prefill_tokens:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns
+            if shared and in_graph and self.shared is not None and self.shared.cascades(shape):
+                host = self.piecewise_ns  # vLLM captures no full graph with it
             return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
-        kv_tokens = prefill_context + prefill_tokens
+        kv_tokens = prefix + prefill_tokens
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
-        attention_ns += prefill_context * self.prefill_prefix_fixed_ns
+        attention_ns += prefix * self.prefill_prefix_fixed_ns
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
         memory_ns += pairs * self.prefill_pair_read_fixed_ns
         if self.clips is not None:
@@ -138,11 +145,20 @@ class RooflineStepCost:
         if self.clips is not None:
             start += self.clips.of_decodes(decodes, shape.clipped)
             growth += self.clips.growth(decodes, shape.clipped)
+        if shape.shared:
+            start += self._shared_fixed_ns(shape)
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
         gpu_ns = [fixed >> _FRACTION_BITS for fixed in fixed_ns]
         return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
+
+    def _shared_fixed_ns(self, shape: StepShape) -> int:
+        """What reading shared prefixes once takes, less what reading them each would have."""
+        if self.shared is None or not self.shared.is_used(shape):
+            return 0
+        alone_ns = shape.shared[0] * self.decode_token_fixed_ns[shape.decode_seqs]
+        return _fixed_ns(self.shared.work_s(shape) + self.shared.fixed_s) - alone_ns
 
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call."""
@@ -180,6 +196,7 @@ class RooflineStepCost:
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
             prefill_pair_read_fixed_ns=round(self.prefill_pair_read_fixed_ns * gpu),
             clips=None if self.clips is None else self.clips.slower(gpu),
+            shared=None if self.shared is None else self.shared.slower(gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
             update_table_ns=[round(time * host) for time in self.update_table_ns],
             full_graph_ns=on_host(self.full_graph_ns),
@@ -221,6 +238,7 @@ def compile_step_cost(
     equal_contexts: bool = False,
     layout: Layout | None = None,
     backend: AttentionBackend | None = None,
+    shared_prefix_attention: str = "none",
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
@@ -229,9 +247,10 @@ def compile_step_cost(
     operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
-    kernels other than those that ``efficiency`` was fitted to. Raises `ScenarioError`
-    if the limits are not positive, fewer tokens than sequences fit a step, the model does not
-    divide over the ranks, or has layers that cannot be priced yet.
+    kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
+    kernel that reads shared prefixes once, if any does. Raises `ScenarioError` if the limits are
+    not positive, fewer tokens than sequences fit a step, the model does not divide over the ranks,
+    or has layers that cannot be priced.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ScenarioError(
@@ -247,6 +266,7 @@ def compile_step_cost(
         efficiency=backend.efficiency if backend else efficiency,
         tables=operator_tables,
         backend=backend,
+        shared_prefix_attention=shared_prefix_attention,
     )
     graph_sizes = profile.graphs_for(max_num_seqs)
     tables = build_tables(
@@ -277,6 +297,7 @@ def compile_step_cost(
         prefill_token_fixed_ns=_fixed_ns(attention.chunk.read_s.get(None, 0.0)),
         prefill_pair_read_fixed_ns=_fixed_ns(attention.chunk.pair_read_s),
         clips=clip_prices(attention, _fixed_ns),
+        shared=attention.shared,
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)
             for running in range(max_num_seqs + 1)

@@ -47,7 +47,7 @@ def step_seconds(
 
     most_seqs = int(decodes.max(initial=1))
     rates = kernels.attention_rates(most_seqs, equal_contexts=equal_contexts)
-    gpu_s += rates.decode_s(columns)
+    gpu_s += rates.decode_s(columns) + rates.shared_fixed_s(columns)
     attention_s, memory_s = rates.prefill_sides_s(columns)
     gpu_s += np.maximum(attention_s, memory_s)
     compute_s += np.where(attention_s >= memory_s, attention_s, 0.0)

@@ -42,6 +42,7 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
         post_operator(seconds, operator, logits, decode_logits)
 
     seconds[accounts.DECODE_STATE_READS] += tables.attention.decode_s(columns)
+    seconds[accounts.LAUNCH_AND_HOST] += tables.attention.shared_fixed_s(columns)
     compute_s, memory_s = tables.attention.prefill_sides_s(columns)
     compute_bound = compute_s > memory_s
     seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, compute_s, 0.0)

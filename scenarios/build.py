@@ -110,6 +110,11 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory, layout)
+    if options.shared_prefix_attention != "none" and not prefix_caching:
+        raise ScenarioError(
+            f"engine.shared_prefix_attention {options.shared_prefix_attention} reads blocks that "
+            "requests share, and without kv.enable_prefix_caching they share none"
+        )
     notes += more_notes
     swapping = _swapping(scenario, gpu, memory, layout.data_parallel_size)
     if swapping:
@@ -123,6 +128,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         max_num_seqs=seqs,
         profile=profile,
         offload=offload,
+        shared_prefix_attention=options.shared_prefix_attention,
         **kernels._asdict(),
     )
     ranks = layout.data_parallel_size
@@ -137,6 +143,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
             kv_layout=memory.layout,
             clip_tokens=model.clip_tokens,
             long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
+            shared_prefix_attention=options.shared_prefix_attention,
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,

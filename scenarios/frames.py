@@ -10,7 +10,6 @@ from sim.cluster import RunLog
 from sim.ledger import TimeBooks
 from sim.metrics import RequestMetrics
 from sim.request import Status
-from sim.shape import shape_columns
 from sim.step_log import StepLog
 
 
@@ -88,6 +87,6 @@ def _replica_frame(replica: int, steps: StepLog) -> pd.DataFrame:
             "gpu_end_s": seconds["gpu_end_s"],
             "steps": columns["steps"],
             "gpu_s": seconds["gpu_s"],
-            **{name: columns[name] for name in (*shape_columns(steps.clip_tokens), *state)},
+            **{name: columns[name] for name in (*steps.shape_names, *state)},
         }
     )

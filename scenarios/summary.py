@@ -145,6 +145,7 @@ def _sources(build: Build) -> list[Source]:
 
 def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
     """The engine options that a result was obtained with."""
+    shared = engine.shared_prefix_attention
     return {
         "async_scheduling": engine.async_scheduling,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
@@ -154,6 +155,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         "num_gpu_blocks": engine.num_gpu_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
         **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
+        "shared_prefix_attention": None if shared == "none" else shared,
     }
 
 

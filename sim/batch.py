@@ -178,6 +178,8 @@ class BatchBuilder:
         shape = StepShape(
             seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, clipped
         )
+        if self._view.follows_prefixes:
+            shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
         chunks = list(self._prefills.items())
         return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from sim.crossings import Crossings
 from sim.kv_layout import PLAIN, KVLayout, window_blocks
 from sim.request import Request
+from sim.shared_prefix import PrefixTree
 
 _NEVER = 1 << 60
 
@@ -40,6 +41,8 @@ class DecodeGroup:
         block_size: int,
         clip_tokens: tuple[int, ...] = (),
         layout: KVLayout = PLAIN,
+        *,
+        follow_prefixes: bool = False,
     ) -> None:
         self.steps = 0
         """Decode steps planned so far."""
@@ -47,6 +50,8 @@ class DecodeGroup:
         """Computed tokens in the KV cache, summed over the members."""
         self.members: dict[Request, None] = {}
         self.observer: Observer | None = None
+        self.prefixes = PrefixTree(block_size) if follow_prefixes else None
+        """What members share of their prefixes, where it is followed."""
         self._block_size = block_size
         self._growing_pages = 1 if layout.grows else 0
         # Pages that members' next tokens open when steps % block_size equals the index.
@@ -90,6 +95,8 @@ class DecodeGroup:
         self._leave_at(self._last_step(request), request)
         if self.observer is not None:
             self.observer.joined(request)
+        if self.prefixes is not None:
+            self.prefixes.join(request)
 
     def remove(self, request: Request) -> None:
         """Take a member out (preempted), its own counts brought up to date."""
@@ -274,6 +281,8 @@ class DecodeGroup:
         del self.members[request]
         if self.observer is not None:
             self.observer.left(request)
+        if self.prefixes is not None:
+            self.prefixes.leave(request)
         self._count_pages(request, -1)
         if request.reserved_tokens:
             self._forget_reservation(request)

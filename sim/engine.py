@@ -57,7 +57,7 @@ class Engine:
         attach = getattr(scheduler, "attach", None)
         if attach is not None:
             attach(self.view)
-        self.steps = StepLog(config.clip_tokens)
+        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -66,6 +66,8 @@ class Engine:
         self._on_leave = on_leave
         self._on_load: Callable[[ReplicaLoad], None] | None = None
         self._shares_output = kv.shares_output
+        # What all running requests share may be more once one has left.
+        self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
         self._queued_tokens = 0
@@ -206,6 +208,8 @@ class Engine:
         if self._shares_output and view.waiting:
             for request in view.decode_group.members:  # what they filled since can be hit now
                 view.kv.register(request, view.hashed_tokens(request))
+                if view.decode_group.prefixes is not None:
+                    view.decode_group.prefixes.follow(request)
         plan = self._scheduler(view)
         self._plan_stands = False
         self.steps.plans += 1
@@ -235,6 +239,8 @@ class Engine:
             sums = group.clipped_sums()
             clipped = (number for decoding in sums for number in (*decoding, 0, 0))
             shape = shape._replace(clipped=tuple(clipped))
+        if view.follows_prefixes:
+            shape = shape._replace(shared=view.shared_sums(seqs))
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
@@ -251,6 +257,7 @@ class Engine:
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
             or (self._in_flight and self._in_flight[0].finishing and self._any_waiting)
+            or (self._is_cascade and self._in_flight and self._in_flight[0].finishing)
             or (self._shares_output and self.view.waiting)
         ):
             return 1

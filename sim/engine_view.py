@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,8 @@ from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request, Status
+from sim.shape import SharedSums
+from sim.shared_prefix import KINDS, common_prefix
 from sim.waiting import WaitingQueue
 
 
@@ -41,6 +44,9 @@ class EngineConfig:
     """Time on the host link of one block, either way."""
     clip_tokens: tuple[int, ...] = ()
     """Lengths that the cost model clips contexts to, ascending (see `sim.shape`)."""
+    shared_prefix_attention: str = "none"
+    """Whether the attention kernel reads prefixes that sequences share once: ``cascade``, the one
+    that all running requests have, or ``tree``, each (see `sim.shared_prefix`)."""
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     """Plan the next step before the last one's tokens are read (two steps in flight)."""
@@ -58,6 +64,11 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be smaller than "
                 f"max_num_seqs ({self.max_num_seqs}): every running request decodes every step"
             )
+        if self.shared_prefix_attention not in KINDS:
+            raise ScenarioError(
+                f"shared_prefix_attention is {self.shared_prefix_attention!r}; it is one of "
+                + ", ".join(KINDS)
+            )
 
 
 class EngineView:
@@ -73,7 +84,14 @@ class EngineView:
         self.waiting = waiting
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
-        self.decode_group = DecodeGroup(config.block_size, config.clip_tokens, config.kv_layout)
+        self.decode_group = DecodeGroup(
+            config.block_size,
+            config.clip_tokens,
+            config.kv_layout,
+            follow_prefixes=config.shared_prefix_attention == "tree",
+        )
+        self.follows_prefixes = config.shared_prefix_attention != "none"
+        """Whether steps say what their sequences share (`StepShape.shared`)."""
         self.now_ns = 0
         self.num_unforked = 0
         """Answers of running requests that begin when their prompt is computed: they have places
@@ -91,6 +109,12 @@ class EngineView:
     def new_batch(self) -> BatchBuilder:
         """Start the next step."""
         return BatchBuilder(self)
+
+    def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
+        """`StepShape.shared` of a step in which so many of the decode group decode."""
+        if self.decode_group.prefixes is None:
+            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs)
+        return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
     def admitted(self, request: Request) -> None:
         """Bookkeeping of `BatchBuilder.admit`."""

@@ -108,11 +108,15 @@ class KVCache:
         return Hit(blocks, evictable, hits)
 
     def reservable(self, request: Request, reserve_tokens: int) -> int:
-        """So many tokens, or what the request needs where the pool could never hold so many."""
-        blocks = self.blocks_for(reserve_tokens) + self.unforked_blocks(request, reserve_tokens)
-        if blocks <= self.usable_blocks:
-            return reserve_tokens
-        return request.prompt_tokens + request.output_tokens
+        """So many tokens, or what the request needs where the pool could never hold so many; 0
+        where it could not hold that (the answer is decoded elsewhere)."""
+        for tokens in (reserve_tokens, request.prompt_tokens + request.output_tokens):
+            if (
+                self.blocks_for(tokens) + self.unforked_blocks(request, tokens)
+                <= self.usable_blocks
+            ):
+                return tokens
+        return 0
 
     def fits(self, request: Request, hit: Hit, reserve_tokens: int = 0) -> bool:
         """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks.
@@ -238,6 +242,19 @@ class KVCache:
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a running sequence that has so many tokens: those, or what it reserved."""
         return self.blocks_for(max(computed_tokens, request.reserved_tokens))
+
+    def common_blocks(self, request: Request, holders: int) -> int:
+        """Leading blocks of a running request that as many as ``holders`` requests hold."""
+        common = 0
+        for node_id, depth in request.pinned:
+            node = self._nodes.get(node_id)
+            if node is None or sum(node.depths.values()) < holders:
+                break
+            shallowest = min(node.depths)
+            common += shallowest
+            if shallowest < depth:
+                break
+        return common
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold a sequence of ``tokens`` tokens."""

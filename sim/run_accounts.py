@@ -24,7 +24,7 @@ from sim.accounts import (
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
-from sim.shape import clip_columns, shape_columns
+from sim.shape import clip_columns
 from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
@@ -40,9 +40,7 @@ def gpu_time_ns(log: RunLog) -> Int64:
     total_ns = np.zeros(len(TIME_ACCOUNTS), np.int64)
     for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
         for columns in steps.chunks():
-            total_ns += _of_whole_steps(
-                columns, _shapes(columns, steps.clip_tokens), pool.cost
-            ).sum(axis=0)
+            total_ns += _of_whole_steps(columns, _shapes(columns, steps), pool.cost).sum(axis=0)
     return total_ns
 
 
@@ -67,7 +65,7 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
     totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
     swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)
     for columns in steps.chunks():
-        posted = _account(columns, steps.clip_tokens, gpu_free_ns, cost)
+        posted = _account(columns, steps, gpu_free_ns, cost)
         size = len(columns["steps"])
         here = swap_ns[(swap_ns[:, 0] >= done) & (swap_ns[:, 0] < done + size)]
         for of_runs in posted.values():  # blocks that moved before a run: not the host's time
@@ -88,12 +86,12 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
 
 
 def _account(
-    columns: dict[str, Int64], clip_tokens: tuple[int, ...], gpu_free_ns: int, cost: StepCost
+    columns: dict[str, Int64], log: StepLog, gpu_free_ns: int, cost: StepCost
 ) -> dict[str, Int64]:
     """The time each run owns by account, ``[runs, accounts]``, as lived by a request in it."""
     gpu_ns, steps = columns["gpu_ns"], columns["steps"]
     owned_ns = np.diff(columns["gpu_end_ns"], prepend=gpu_free_ns)
-    whole = _shapes(columns, clip_tokens)
+    whole = _shapes(columns, log)
     decodes_only = dict(whole)
     of_prefills = [name for name in whole if name.startswith("prefill_")]
     for name in of_prefills:
@@ -110,15 +108,13 @@ def _account(
     return posted
 
 
-def _shapes(
-    columns: dict[str, Int64], clip_tokens: tuple[int, ...]
-) -> dict[str, NDArray[np.float64]]:
+def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.float64]]:
     """The mean shape of each run's steps, by column, as the cost model takes it."""
-    shapes = {name: columns[name].astype(np.float64) for name in shape_columns(clip_tokens)}
+    shapes = {name: columns[name].astype(np.float64) for name in log.shape_names}
     # A run's context grows by one a sequence a step; it is priced at its middle.
     to_middle = (columns["steps"] - 1) / 2
     shapes["decode_context_tokens"] += shapes["decode_seqs"] * to_middle
-    for cap_tokens in clip_tokens:
+    for cap_tokens in log.clip_tokens:
         clipped, growing, _, _ = clip_columns(cap_tokens)
         shapes[clipped] += shapes[growing] * to_middle
     return shapes

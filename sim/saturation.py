@@ -14,7 +14,7 @@ from sim.engine_view import EngineConfig
 from sim.kv_layout import PLAIN
 from sim.protocols import StepCost
 from sim.recorder import UNSET
-from sim.shape import StepShape
+from sim.shape import SharedSums, StepShape
 
 Int64 = NDArray[np.int64]
 
@@ -85,6 +85,8 @@ def saturation(log: RunLog) -> Saturation | None:
     decoding = StepShape(
         round(seqs), round(seqs * context), logits=round(seqs), clipped=tuple(clipped)
     )
+    if config.shared_prefix_attention != "none":
+        decoding = decoding._replace(shared=_shared(log, decoding))
     mixed = decoding._replace(
         clipped=tuple(more_clipped),
         prefill_seqs=a_step,
@@ -100,6 +102,30 @@ def saturation(log: RunLog) -> Saturation | None:
         offered_per_s=_offered_per_s(log),
         saturation_per_s=log.pool.replicas * prefills / step_s,
     )
+
+
+def _shared(log: RunLog, decoding: StepShape) -> tuple[int, int, int]:
+    """What a full batch shares: of its contexts the share, of prefixes the tokens, that were seen.
+
+    Means over the run's steps.
+    """
+    names = ("decode_seqs", "decode_context_tokens", *SharedSums._fields)
+    weights = [steps.column("steps") for steps in log.steps]
+    seqs, context, tokens, reads, parts = (
+        sum(float(steps.column(name) @ w) for steps, w in zip(log.steps, weights, strict=True))
+        for name in names
+    )
+    if not seqs or not context:
+        return 0, 0, 0
+    shared = decoding.decode_context_tokens * tokens / context
+    decode_steps = sum(
+        float(w[steps.column("decode_seqs") > 0].sum())
+        for steps, w in zip(log.steps, weights, strict=True)
+    )
+    reads_a_step = min(reads / decode_steps, shared)
+    if not reads_a_step:
+        return 0, 0, 0
+    return round(shared), round(reads_a_step), round(decoding.decode_seqs * parts / seqs)
 
 
 def _sequences_that_fit(config: EngineConfig, context: float) -> float:

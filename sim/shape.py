@@ -24,6 +24,17 @@ class ClippedSums(NamedTuple):
     """Query-key pairs of the prefills, of which each query reaches at most W."""
 
 
+class SharedSums(NamedTuple):
+    """Prefixes that several decoding sequences share; the names are those of step log columns."""
+
+    decode_shared_tokens: int = 0
+    """Context tokens in them, summed over the sequences."""
+    decode_shared_reads: int = 0
+    """The same, each counted once however many sequences share it."""
+    decode_shared_parts: int = 0
+    """Partial results to merge: one a sequence and stretch that the same sequences share."""
+
+
 class StepShape(NamedTuple):
     """One engine step. Every field is a count over the whole batch of one engine.
 
@@ -45,6 +56,8 @@ class StepShape(NamedTuple):
     """Sequences that sample a token in this step: each needs one row of the LM head."""
     clipped: tuple[int, ...] = ()
     """The `ClippedSums` of each length in `EngineConfig.clip_tokens`, one after the other."""
+    shared: tuple[int, ...] = ()
+    """The `SharedSums`, where `EngineConfig.shared_prefix_attention` is on."""
 
     @property
     def num_tokens(self) -> int:
@@ -52,7 +65,7 @@ class StepShape(NamedTuple):
         return self.decode_seqs + self.prefill_tokens
 
 
-SUMS = StepShape._fields[:-1]
+SUMS = StepShape._fields[:-2]
 """The fields of a shape that are one number."""
 
 
@@ -67,14 +80,17 @@ def clip_columns(cap_tokens: int) -> tuple[str, str, str, str]:
     )
 
 
-def shape_columns(clip_tokens: tuple[int, ...] = ()) -> tuple[str, ...]:
+def shape_columns(
+    clip_tokens: tuple[int, ...] = (), *, shares_prefixes: bool = False
+) -> tuple[str, ...]:
     """The columns of a shape, flat."""
-    return (*SUMS, *(name for cap in clip_tokens for name in clip_columns(cap)))
+    clipped = (name for cap in clip_tokens for name in clip_columns(cap))
+    return (*SUMS, *clipped, *(SharedSums._fields if shares_prefixes else ()))
 
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
     """The values of `shape_columns`."""
-    return (*shape[:-1], *shape.clipped)
+    return (*shape[:-2], *shape.clipped, *shape.shared)
 
 
 def causal_pairs(start: int, tokens: int) -> int:

@@ -25,12 +25,15 @@ _LONG_GAP = np.iinfo(np.uint32).max  # 4.3 s: marks a gap that is kept apart
 class StepLog:
     """The steps of one engine, in order."""
 
-    def __init__(self, clip_tokens: tuple[int, ...] = ()) -> None:
-        """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`)."""
+    def __init__(self, clip_tokens: tuple[int, ...] = (), *, shares_prefixes: bool = False) -> None:
+        """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`); with
+        ``shares_prefixes``, those of `SharedSums` follow."""
         self.clip_tokens = clip_tokens
+        self.shape_names = shape_columns(clip_tokens, shares_prefixes=shares_prefixes)
+        """Which of the columns are the shape."""
         self.names = (
             *("steps", "plan_ns", "gpu_end_ns", "gpu_ns"),
-            *shape_columns(clip_tokens),
+            *self.shape_names,
             *("running", "waiting", "free_blocks", "preempted"),
         )
         """The columns of a run: how many steps, when the first was planned and the last left the

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.protocols import DecodeRun, Router, RoutingContext, Scheduler, StepCost, StepPrice
 from sim.request_table import PrefixChains, RequestTable, request_table
-from sim.shape import StepShape
+from sim.shape import SharedSums, StepShape
 from sim.throttle import PowerThrottle
 
 SHARED = Path(os.environ.get("FLEETCAST_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -27,7 +28,8 @@ SHARED = Path(os.environ.get("FLEETCAST_SHARED", Path(__file__).resolve().parent
 class AffineCost:
     """Seconds = base + tokens * per_token + context * per_context; host terms in ns.
 
-    The context is that of decodes and the pairs of prefills, clipped ones (`sim.shape`) included.
+    The context is that of decodes and the pairs of prefills, clipped ones (`sim.shape`) included;
+    of prefixes that are shared, what is read and merged once in place of each sequence's.
     """
 
     base_s: float = 5e-3
@@ -44,7 +46,7 @@ class AffineCost:
 
     def price(self, shape: StepShape, draw: float | None = None) -> StepPrice:
         context = shape.decode_context_tokens + shape.prefill_pairs
-        context += sum(shape.clipped[::4]) + sum(shape.clipped[3::4])
+        context += sum(shape.clipped[::4]) + sum(shape.clipped[3::4]) + _more_read(shape.shared)
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
         gpu_ns, launch_ns = round(seconds * 1e9), self.launch_ns
         if not shape.prefill_tokens:
@@ -57,6 +59,7 @@ class AffineCost:
     def price_decodes(self, shape: StepShape, steps: int) -> DecodeRun:
         growth = shape.decode_seqs + sum(shape.clipped[1::4])
         context = shape.decode_context_tokens + sum(shape.clipped[::4]) + growth * np.arange(steps)
+        context += _more_read(shape.shared)
         seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
         gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
         return DecodeRun(self.price(shape), np.cumsum(gpu_ns).tolist(), int(gpu_ns.min()))
@@ -75,6 +78,9 @@ class AffineCost:
                 decode_context = decode_context + values
             elif name.startswith("prefill_clipped_pairs"):
                 prefill_pairs = prefill_pairs + values
+        if "decode_shared_tokens" in columns:
+            names = SharedSums._fields
+            decode_context = decode_context + _more_read(tuple(columns[name] for name in names))
         has_decodes = columns["decode_seqs"] > 0
         has_prefills = columns["prefill_tokens"] > 0
         zeros = np.zeros(len(decode_context))
@@ -87,6 +93,13 @@ class AffineCost:
             self.per_token_s * columns["prefill_tokens"] + self.per_context_s * prefill_pairs
         )
         return split
+
+
+def _more_read(shared: tuple[Any, ...]) -> Any:
+    if not shared:
+        return 0
+    tokens, reads, parts = shared
+    return reads + 3 * parts - tokens
 
 
 def small_run(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -30,6 +32,7 @@ from sim.protocols import Scheduler
 from sim.recorder import UNSET
 from sim.request import Request, Status
 from sim.request_table import RequestTable
+from sim.shape import SharedSums
 from sim.together import SharedBlocks
 from sim.token_times import decode_gaps, token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
@@ -96,6 +99,7 @@ class Auditor:
         self.view = view
         audit_blocks(view)
         audit_sums(view)
+        audit_prefixes(view)
         left = {request: uncomputed_tokens(request) for request in view.prefilling}
         plan = self._policy(view)
         kept = [r for r in view.newly_admitted if r in view.running]  # not preempted at once
@@ -169,6 +173,39 @@ def audit_sums(view: EngineView) -> None:
     steps = min(group.steps_to_cross(), group.steps_to_leave(), 100)
     grown = [blocks(context + steps) - blocks(context) for blocks, context in pairs]
     assert group.blocks_due(steps) == sum(grown)
+
+
+def audit_prefixes(view: EngineView) -> None:
+    """What the group shares of its prefixes is what its members' blocks say, one by one."""
+    members, config = list(view.decode_group.members), view.config
+    if config.shared_prefix_attention == "tree":
+        paths = [held_blocks(request) for request in members]
+        assert view.shared_sums(len(members)) == shared_one_by_one(paths, config.block_size)
+        left = view.shared_sums(1, members[:-1]) if members else SharedSums()
+        assert left == SharedSums()
+    elif config.shared_prefix_attention == "cascade" and members:
+        paths = [held_blocks(request) for request in view.running]
+        together = zip(*paths, strict=False) if len(paths) > 1 else ()
+        common = list(takewhile(lambda blocks: len(set(blocks)) == 1, together))
+        computed = [r.num_computed_tokens for r in view.prefilling]
+        tokens = min([len(common), *(c // config.block_size for c in computed)]) * config.block_size
+        assert view.shared_sums(len(members))[:2] == (tokens * len(members), tokens)
+
+
+def held_blocks(request: Request) -> list[tuple[int, int]]:
+    """(node, block of it) that a request pins, in order."""
+    return [(node, block) for node, depth in request.pinned for block in range(depth)]
+
+
+def shared_one_by_one(paths: list[list[tuple[int, int]]], block_size: int) -> SharedSums:
+    """`SharedSums` of paths, counted block by block."""
+    holders = Counter(block for path in paths for block in path)
+    shared = {block: count for block, count in holders.items() if count > 1}
+    parts = 0
+    for path in paths:
+        counts = [shared[block] for block in path if block in shared]
+        parts += sum(count != after for count, after in zip(counts, [*counts, 0][1:], strict=True))
+    return SharedSums(sum(shared.values()) * block_size, len(shared) * block_size, parts)
 
 
 def blocks_of(view: EngineView, request: Request) -> int:
@@ -406,8 +443,10 @@ def test_shipped_scenario_conserves_everything(path: Path) -> None:
     make, auditors = audited(built.pool.make_scheduler)
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
     table = build_table(scenario)
-    log = run_cluster(table, replace(built.pool, make_scheduler=make), until_ns=until_ns)
-    if until_ns is None:
+    is_apart = built.transfer is not None  # blocks of KV on its way are no running request's
+    fleet = built.fleet if is_apart else replace(built.pool, make_scheduler=make)
+    log = run_cluster(table, fleet, until_ns=until_ns)
+    if until_ns is None and not is_apart:
         check_run_to_the_end(log, auditors)
     for check in (check_requests, check_books, check_order, check_token_times):
         check(log)

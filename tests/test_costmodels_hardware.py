@@ -20,7 +20,7 @@ from sim.errors import ScenarioError
 @pytest.mark.parametrize(
     ("name", "tflops", "gb", "gb_per_s"),
     [
-        ("a100", 312, 80, 2039),
+        ("a100", 312, None, 2039),
         ("h100", 989, None, 3350),
         ("H200-SXM", 989, None, 4800),
         ("h20", 148, 96, 4000),

@@ -88,6 +88,7 @@ ENGINES = st.builds(
     kv_layout=st.just(PLAIN) | LAYOUTS,
     clip_tokens=st.sampled_from([(), (), (1,), (16,), (7, 64), (30, 31, 150)]),
     enable_prefix_caching=st.booleans(),
+    shared_prefix_attention=st.sampled_from(["none", "cascade", "tree"]),
     async_scheduling=st.booleans(),
     preemption_mode=st.sampled_from(["recompute", "swap"]),
     num_cpu_blocks=st.sampled_from([0, 10, 100]),

@@ -67,14 +67,15 @@ def test_qserve_oom_pattern_is_exact(tables: Tables) -> None:
 
 def test_qserve_orderings(tables: Tables) -> None:
     right = {gpu: qserve.orderings(gpu, ours)[:2] for gpu, ours in tables.items()}
-    assert right == {"A100-SXM-80GB": (20, 24), "L40S": (24, 24)}
+    assert right == {"A100-SXM-80GB": (23, 24), "L40S": (24, 24)}
 
 
 def test_flexgen() -> None:
-    assert met(flexgen.raw_rows()) == "3 of 8"
+    raw = [row for row in flexgen.raw_rows() if row.bar is not None]
+    assert met(raw) == "4 of 8"
+    assert worst(raw) < 0.65
     scaled = flexgen.rows_with_one_constant()
-    assert met(scaled) == "6 of 8"
-    assert worst(scaled) < 0.5
+    assert met(scaled) == "8 of 8"
     by_name = {row.what: row.ours for row in scaled}
     for size in ("6.7B", "30B"):
         zero, plain, compressed = (
@@ -85,14 +86,28 @@ def test_flexgen() -> None:
     assert by_name["FlexGen OPT-175B"] < by_name["FlexGen compressed OPT-175B"]
 
 
+def test_qserve_batches() -> None:
+    by_name = {row.what: row for row in qserve.batch_rows("A100-SXM-80GB")}
+    assert by_name["QServe yi-34b in its script's pages"].is_met
+    assert by_name["QServe qwen1.5-72b in its script's pages"].is_met
+    assert by_name["QServe llama-2-7b largest batch"].error < 0.30  # missed: not memory's limit
+
+
 def test_kimi_linear_ratios() -> None:
-    assert kimi_linear.decode_ratio(kimi_linear.M) == pytest.approx(2.2)
-    assert kimi_linear.decode_ratio(512 * kimi_linear.K) == pytest.approx(1.8, rel=0.10)
-    assert kimi_linear.decode_ratio(4 * kimi_linear.K) == pytest.approx(1.0, rel=0.10)
-    constant = kimi_linear.prefill_constant_flops()
-    assert kimi_linear.prefill_ratio(kimi_linear.M, constant) == pytest.approx(2.9, rel=0.15)
-    # Out of reach: state bytes differ by 3.8 times, and 6.3 is published.
-    assert 3.5 < kimi_linear.filled_ratio(kimi_linear.M, 470e9) < 3.9
+    """On eight H800 all but the filled batch; on the other Hopper parts all but one more."""
+    missed = {
+        gpu: [row.what for row in kimi_linear.rows(gpu) if not row.is_met]
+        for gpu in kimi_linear.GPUS
+    }
+    filled = "decode 1M, memory filled"
+    assert missed == {
+        "H800-SXM": [filled],
+        "H100-SXM": [filled],
+        "H200-SXM": ["prefill 512K", filled],
+    }
+    assert kimi_linear.decode_ratio("H800-SXM", 4 * kimi_linear.K) == pytest.approx(1.0, rel=0.10)
+    (kimi_seqs, _), (twin_seqs, _) = kimi_linear.filled("H800-SXM", kimi_linear.M)
+    assert (kimi_seqs, twin_seqs) == (6, 1)
 
 
 def test_it_prints(capsys: pytest.CaptureFixture[str]) -> None:

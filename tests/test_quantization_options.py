@@ -211,12 +211,11 @@ def test_weights_alone_gain_below_a_crossover_and_lose_above() -> None:
     assert seconds("awq", few) < 0.45 * seconds("bf16", few)
     assert seconds("awq", many) > seconds("bf16", many)
     chunk = chunk_shape(0, 4096)
-    assert 1.05 < seconds("awq", chunk) / seconds("bf16", chunk) < 1.3
-    # What unpacking takes is said, and is what the prompt takes longer.
+    # 0.60 to 0.73 as fast as 16-bit GEMMs from 256 rows on (vLLM PR 2497).
+    assert 1.3 < seconds("awq", chunk) / seconds("bf16", chunk) < 1.7
     unpack_s = precision_rows(COSTS["awq"].kernels, COSTS["awq"].graph_sizes, 4096)[0].unpack_s
     assert unpack_s is not None
-    added_s = seconds("awq", chunk) - seconds("bf16", chunk)
-    assert added_s == pytest.approx(unpack_s, rel=0.1)
+    assert 0 < unpack_s < seconds("awq", chunk) - seconds("bf16", chunk)
 
 
 def test_narrow_units_gain_at_every_size() -> None:

@@ -31,6 +31,7 @@ _FLAGS = (
     "max_num_seqs",
     "max_model_len",
     "enable_prefix_caching",
+    "shared_prefix_attention",
     "workload",
 )
 

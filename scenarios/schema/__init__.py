@@ -168,6 +168,12 @@ class EngineOptions(Section):
     long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
         0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
+    shared_prefix_attention: Literal["none", "cascade", "tree"] = Field(
+        "none",
+        description="whether decode attention reads prefixes that requests share once: cascade, "
+        "vLLM's (opt-in) for the prefix of all running requests; tree, every shared prefix, as "
+        "Hydragen and ChunkAttention do",
+    )
     scheduler: Policy = Field(
         "fcfs",
         description="a scheduler, or your own as module:attribute; with options, a section of its "

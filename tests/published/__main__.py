@@ -7,6 +7,7 @@ import sys
 from tests.published import (
     chunk_sizes,
     flexgen,
+    hydragen,
     kernels,
     kimi_linear,
     orca,
@@ -16,6 +17,7 @@ from tests.published import (
 from tests.published.rows import print_section
 
 MODULES = {
+    "a3": hydragen,
     "b3": kimi_linear,
     "b11": vllm_batches,
     "b12": orca,
