@@ -61,7 +61,7 @@ class VirtualTokenCounter:
 
     def arrived(self, tenant: int) -> None:
         """A tenant of whom nobody waited has a request: lift its counter."""
-        self._note(tenant)
+        self._count(tenant)
         others = self._queue.tenants
         if others:
             least = min(map(self.counter, others))
@@ -70,10 +70,14 @@ class VirtualTokenCounter:
         self._base[tenant] += max(least - self.counter(tenant), 0.0)
 
     def joined(self, request: Request) -> None:
-        """A request decodes from now on; its prompt may have been computed elsewhere."""
-        self._note(request.tenant)
+        """A request decodes from now on; maybe one that was prefilled elsewhere."""
+        self._count(request.tenant)
         self._decoding[request.tenant] += 1
         self._joined[request.tenant] += request.joined_at
+
+    def _count(self, tenant: int) -> None:
+        if tenant not in self._base:
+            self._base[tenant], self._decoding[tenant], self._joined[tenant] = 0.0, 0, 0
 
     def left(self, request: Request) -> None:
         """It does so no longer: what it generated stays counted."""
@@ -81,10 +85,6 @@ class VirtualTokenCounter:
         self._base[tenant] += self._output_weight * steps
         self._decoding[tenant] -= 1
         self._joined[tenant] -= request.joined_at
-
-    def _note(self, tenant: int) -> None:
-        if tenant not in self._base:
-            self._base[tenant], self._decoding[tenant], self._joined[tenant] = 0.0, 0, 0
 
     def _steps_to_change(self) -> int:
         """Decode steps for which the tenant that is next stays so."""

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from costmodels.group_cost import GroupStepCost
-from costmodels.step_cost import RooflineStepCost
+from costmodels.layout_cost import StepCosts
 from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
 from scenarios.build import Build
 from scenarios.figures import Figure, run_figures
-from sim.cluster import PoolConfig, RunLog
+from sim.cluster import Fleet, RunLog
 from sim.metrics import RequestMetrics
 
+Slower = Callable[[Callable[[StepCosts], StepCosts]], RunLog]
+"""Runs again with changed step costs."""
 Values = Mapping[tuple[str, str], float | None]
 """Figures of a run by metric and statistic; None where there is no number."""
 
 
 def error_bands(
-    values: Values,
-    pool: PoolConfig,
-    cost: RooflineStepCost | GroupStepCost,
-    label: str,
-    run: Callable[[PoolConfig], RunLog],
-    values_of: Callable[[RunLog], Values],
+    values: Values, label: str, slower: Slower, values_of: Callable[[RunLog], Values]
 ) -> dict[tuple[str, str], float]:
     """Relative half-width of the 90% band of each figure that has one.
 
@@ -34,12 +29,10 @@ def error_bands(
     carried through by simulating twice more, so that a queue near saturation widens its own band.
     ``label``: the weakest evidence that counts in the run.
     """
-    host_label = cost.profile.host_evidence.label
-    slower = (
-        cost.slower(gpu=1 + step_time_error(label)),
-        cost.slower(host=1 + host_time_error(host_label)),
-    )
-    others = [values_of(run(replace(pool, cost=other))) for other in slower]
+    others = [
+        values_of(slower(lambda cost: cost.slower(gpu=1 + step_time_error(label)))),
+        values_of(slower(_slower_host)),
+    ]
     bands = {}
     for name, value in values.items():
         if not value:
@@ -52,11 +45,15 @@ def error_bands(
     return bands
 
 
+def _slower_host(cost: StepCosts) -> StepCosts:
+    return cost.slower(host=1 + host_time_error(cost.profile.host_evidence.label))
+
+
 def add_bands(
     summary: dict[str, Any],
     build: Build,
     measure: Callable[[RunLog], RequestMetrics],
-    run: Callable[[PoolConfig], RunLog],
+    run: Callable[[Fleet], RunLog],
 ) -> None:
     """Give every figure of a summary its ``band``; None where there is none."""
     figures = summary["figures"]
@@ -70,6 +67,8 @@ def add_bands(
     def values_of(log: RunLog) -> Values:
         return values(run_figures(log, measure(log), build))
 
-    bands = error_bands(values(figures), build.pool, build.cost, label, run, values_of)
+    bands = error_bands(
+        values(figures), label, lambda change: run(build.with_costs(change)), values_of
+    )
     for figure in figures:
         figure["band"] = bands.get((figure["name"], figure["statistic"]))

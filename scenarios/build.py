@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
-from costmodels.layout_cost import compile_layout_cost
+from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec, quantised
+from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
-from costmodels.operator_sources import load_operators
 from costmodels.paging import is_recurrent
-from costmodels.step_cost import RooflineStepCost
+from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
+from scenarios.kernels import load_kernels
 from scenarios.layout import layout_notes, layout_of
+from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
+from scenarios.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.schema import EngineOptions, Scenario
-from sim.cluster import PoolConfig
+from sim.cluster import Fleet, PoolConfig, Role
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
+from sim.handover import TransferConfig
 from sim.kv_layout import PLAIN
 
 _GIB = 1 << 30
@@ -38,27 +41,60 @@ class Build:
     profile: EngineProfile
     memory: DeviceMemory
     layout: Layout
-    cost: RooflineStepCost | GroupStepCost
+    cost: StepCosts
     pool: PoolConfig
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
+    others: tuple[Build, ...] = ()
+    """Further pools."""
+    transfer: TransferConfig | None = None
+
+    @property
+    def parts(self) -> tuple[Build, ...]:
+        """Every pool's."""
+        return (self, *self.others)
+
+    @property
+    def fleet(self) -> Fleet:
+        """All pools, to be simulated."""
+        return Fleet(pools=tuple(part.pool for part in self.parts), transfer=self.transfer)
+
+    def with_costs(self, change: Callable[[StepCosts], StepCosts]) -> Fleet:
+        """The same pools with other step costs."""
+        pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
+        return Fleet(pools=tuple(pools), transfer=self.transfer)
 
 
 def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
+    parts = tuple(_build_pool(of, name, role) for name, role, of in pool_scenarios(scenario))
+    transfer = transfer_config(scenario, parts)
+    notes = [*parts[0].notes]
+    for part in parts[1:]:
+        notes += [f"{part.pool.name}: {note}" for note in part.notes if note not in notes]
+    notes += pool_notes(scenario, transfer)
+    whole = replace(parts[0], notes=tuple(notes), others=parts[1:], transfer=transfer)
+    whole.fleet.check_roles()
+    return whole
+
+
+def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     options, kv = scenario.engine, scenario.kv
-    model = load_model(scenario.model)
-    model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
     gpu = load_gpu(scenario.hardware.gpu)
+    model, format_notes = quantise(
+        load_model(scenario.model),
+        gpu,
+        weights=options.quantization,
+        cache_dtype=kv.cache_dtype,
+    )
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    efficiency, tables = load_operators(
-        options.operators, gpu, model, fitted, options.tensor_parallel_size
-    )
+    kernels = load_kernels(options, gpu, model, fitted)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = batch_limits(scenario, gpu)
+    offload = offload_of(scenario, gpu)
     memory = plan_memory(
         model,
         gpu,
@@ -69,9 +105,11 @@ def build(scenario: Scenario) -> Build:
         block_size=kv.block_size,
         num_gpu_blocks=kv.num_gpu_blocks,
         profile=profile,
+        offload=offload,
+        writes_scores=options.attention_backend == "unfused",
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
-    prefix_caching, more_notes = _pool_notes(scenario, model, memory)
+    prefix_caching, more_notes = _pool_notes(scenario, model, memory, layout)
     if options.shared_prefix_attention != "none" and not prefix_caching:
         raise ScenarioError(
             f"engine.shared_prefix_attention {options.shared_prefix_attention} reads blocks that "
@@ -89,9 +127,9 @@ def build(scenario: Scenario) -> Build:
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        offload=offload,
         shared_prefix_attention=options.shared_prefix_attention,
+        **kernels._asdict(),
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(
@@ -115,6 +153,8 @@ def build(scenario: Scenario) -> Build:
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
         make_router=router_factory(scenario.pool.router, ROUTERS),
         replicas=scenario.pool.replicas,
+        name=name,
+        role=role,
     )
     return Build(
         model=model,
@@ -124,7 +164,7 @@ def build(scenario: Scenario) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *layout_notes(layout)),
+        notes=(*notes, *format_notes, *layout_notes(layout), *offload_notes(scenario, memory)),
     )
 
 
@@ -192,11 +232,17 @@ def _max_model_len(
 
 
 def _pool_notes(
-    scenario: Scenario, model: ModelSpec, memory: DeviceMemory
+    scenario: Scenario, model: ModelSpec, memory: DeviceMemory, layout: Layout
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether prefixes are cached, and what differs from a pool of full attention alone."""
     notes: list[str] = []
-    if memory.block_size != scenario.kv.block_size:
+    parts = layout.context_ranks
+    if parts > 1:
+        notes.append(
+            f"a KV block holds {memory.block_size:,} tokens, {memory.block_size // parts:,} on "
+            f"each of the {parts} ranks that split contexts"
+        )
+    if memory.block_size != parts * scenario.kv.block_size:
         notes.append(
             f"a KV block holds {memory.block_size:,} tokens, not {scenario.kv.block_size}: a page "
             "must fit a layer's recurrent state, or whole compressed entries"

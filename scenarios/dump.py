@@ -13,7 +13,10 @@ from sim.errors import ScenarioError
 
 def dump_scenario(scenario: Scenario) -> str:
     """All fields, defaults included, paths absolute: what ran, readable from anywhere."""
-    return _yaml(relocated(scenario.model_dump(mode="json"), None))
+    values = scenario.model_dump(mode="json")
+    if scenario.pools:  # what a pool leaves out it has from the scenario's own sections
+        values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
+    return _yaml(relocated(values, None))
 
 
 def save_scenario(scenario: Scenario, path: Path) -> None:

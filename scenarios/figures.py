@@ -11,7 +11,7 @@ from scenarios.build import Build
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics, itl_statistics
 from sim.percentiles import STATISTICS, statistics
-from sim.window import Window, gpu_busy, time_weighted
+from sim.window import Window, gpu_busy, kv_occupancy, time_weighted
 
 _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 
@@ -49,7 +49,7 @@ def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Fig
     window, counted = metrics.window.length_s, metrics.counted
     served = finished_within(log, metrics)
     table, requests = log.table, log.requests
-    gpus = log.pool.replicas * build.layout.gpus
+    gpus = sum(part.pool.replicas * part.layout.gpus for part in build.parts)
     outputs, prompts = (
         int(c[served].sum()) for c in (table.all_output_tokens, table.prompt_tokens)
     )
@@ -99,12 +99,8 @@ def state_figures(log: RunLog, window: Window) -> list[Figure]:
             _figure(name, mean, "requests", over, None, "mean"),
             _figure(name, highest, "requests", over, None, "max"),
         ]
-    usable = log.pool.engine.num_gpu_blocks - 1
-    free_mean, free_least, _ = time_weighted(log, "free_blocks", window)
-    for free, statistic in ((free_mean, "mean"), (free_least, "max")):
-        figures.append(
-            _figure("kv_occupancy", 1 - free / usable, "fraction", over, None, statistic)
-        )
+    for value, statistic in zip(kv_occupancy(log, window), ("mean", "max"), strict=True):
+        figures.append(_figure("kv_occupancy", value, "fraction", over, None, statistic))
     return figures
 
 

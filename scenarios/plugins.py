@@ -76,12 +76,17 @@ def scheduler_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], 
     return lambda: checked_scheduler(target, policy_label(policy))
 
 
-def router_factory(name: str, known: Mapping[str, str]) -> Callable[[RoutingContext], Router]:
-    """Makes a fresh router for a pool of so many replicas; a user's own is checked."""
+def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[RoutingContext], Router]:
+    """Makes a fresh router for the replicas of a context; a user's own is checked.
+
+    Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
     target = resolve(name, known, "router")
+    target = with_options(target, options, f"router {name}", takes_context=True)
     if name in known:
         return target  # type: ignore[no-any-return]
-    return lambda context: checked_router(target, policy_label(name), context)
+    return lambda context: checked_router(target, policy_label(policy), context)
 
 
 def policy_label(policy: Policy) -> str:

@@ -27,15 +27,18 @@ def name_and_options(policy: Policy) -> tuple[str, dict[str, Any]]:
     return str(options.pop("name")), options
 
 
-def with_options(target: Any, options: Mapping[str, Any], what: str) -> Any:
+def with_options(
+    target: Any, options: Mapping[str, Any], what: str, *, takes_context: bool = False
+) -> Any:
     """The class or function with these keyword arguments, their types checked.
 
+    ``takes_context``: the first argument of a class is not an option, as it is of a function.
     Raises ScenarioError for an option that it does not have or that is of another type.
     """
     if not options:
         return target
     parameters = dict(inspect.signature(target).parameters)
-    if not isinstance(target, type):  # a function: its first argument is the view
+    if takes_context or not isinstance(target, type):
         parameters.pop(next(iter(parameters), ""), None)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     hints = _hints(target)

@@ -102,7 +102,7 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     started = time.perf_counter()
     log = run_cluster(
         table,
-        built.pool,
+        built.fleet,
         until_ns=until_ns,
         progress=None if progress is None else lambda sent: progress(sent, len(table)),
     )
@@ -112,7 +112,9 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     books = time_books(log)
     summary = summarise(scenario, built, log, metrics, books, wall_s)
     if len(table) <= _BANDS_UP_TO if scenario.bands is None else scenario.bands:
-        add_bands(summary, built, measure, lambda pool: run_cluster(table, pool, until_ns=until_ns))
+        add_bands(
+            summary, built, measure, lambda fleet: run_cluster(table, fleet, until_ns=until_ns)
+        )
     return RunResult(
         scenario=scenario,
         build=built,

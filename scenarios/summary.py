@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from costmodels.efficiency import FittedRange
-from costmodels.evidence import LABELS
+from costmodels.evidence import LABELS, Source, weakest
 from costmodels.layout import Layout
 from scenarios import __version__
 from scenarios.build import Build
@@ -14,10 +13,11 @@ from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
 from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
+from scenarios.pools import pool_scenarios
 from scenarios.schema import Scenario
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
-from sim.accounts import PREFILL_COMPUTE, TIME_ACCOUNTS
+from sim.accounts import KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.ledger import TimeBooks, waits_only
@@ -58,7 +58,7 @@ def summarise(
         "slo": slo_facts(metrics),
         "classes": class_facts(scenario, log, metrics),
         "evidence": shares,
-        "sources": build.cost.sources(),
+        "sources": _sources(build),
         "e2e_accounts_s": _mean_accounts(books.e2e_ns, metrics),
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
@@ -85,10 +85,11 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
     return {
         "model": build.model.name,
         "gpu": build.gpu.name,
-        "gpus": scenario.pool.replicas * build.layout.gpus,
-        "replicas": scenario.pool.replicas,
+        "gpus": sum(part.pool.replicas * part.layout.gpus for part in build.parts),
+        "replicas": len(log.steps),
         "tensor_parallel_size": build.layout.tensor_parallel_size,
         **_parallel_conditions(build.layout),
+        "pools": _pools(scenario, build) if scenario.pools else None,
         "engine": scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),
@@ -107,11 +108,39 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
 def _parallel_conditions(layout: Layout) -> dict[str, Any]:
     """What a replica has beside tensor parallelism; None where it has nothing of the kind."""
     stages, ranks = layout.pipeline_parallel_size, layout.data_parallel_size
+    prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
     return {
         "pipeline_parallel_size": stages if stages > 1 else None,
         "data_parallel_size": ranks if ranks > 1 else None,
+        "prefill_context_parallel_size": prompts if prompts > 1 else None,
+        "decode_context_parallel_size": decodes if decodes > 1 else None,
         "expert_parallel_size": layout.expert_ranks if layout.enable_expert_parallel else None,
     }
+
+
+def _pools(scenario: Scenario, build: Build) -> list[dict[str, Any]]:
+    """What each of several pools is."""
+    return [
+        {
+            "name": name,
+            "role": role,
+            "replicas": part.pool.replicas,
+            "gpu": part.gpu.name,
+            "tensor_parallel_size": part.layout.tensor_parallel_size,
+            **_parallel_conditions(part.layout),
+            "scheduler": policy_label(of_pool.engine.scheduler),
+            "router": policy_label(of_pool.pool.router),
+            **engine_conditions(part.pool.engine),
+            "device_bytes": _device_bytes(part),
+        }
+        for part, (name, role, of_pool) in zip(build.parts, pool_scenarios(scenario), strict=True)
+    ]
+
+
+def _sources(build: Build) -> list[Source]:
+    """What all pools' costs rest on, each source once."""
+    found = [source for part in build.parts for source in part.cost.sources()]
+    return list({tuple(source.items()): source for source in found}.values())
 
 
 def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
@@ -153,8 +182,8 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
 
 def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:
     name, _ = name_and_options(scenario.engine.scheduler)
-    if name in _OTHER_BATCHES:
-        return None
+    if name in _OTHER_BATCHES or scenario.pools:
+        return None  # the estimate is of equal engines with the engine's own batches
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room to estimate one
@@ -169,7 +198,9 @@ def _evidence_shares(
     build: Build, books: TimeBooks, metrics: RequestMetrics, log: RunLog
 ) -> dict[str, float]:
     """Share of finished requests' served time by evidence label; waiting has none of its own."""
-    labels = build.cost.evidence()
+    by_pool = [part.cost.evidence() for part in build.parts]
+    labels = {account: weakest(known[account] for known in by_pool) for account in by_pool[0]}
+    labels[KV_TRANSFER] = "datasheet"  # of the network
     prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
     total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
     shares: dict[str, float] = {}
@@ -177,7 +208,7 @@ def _evidence_shares(
         if ns and not waits_only(account):
             label = labels.get(account, prefill_label)
             shares[label] = shares.get(label, 0.0) + ns
-    beyond = shares.get("fitted", 0.0) * _share_beyond(log, build.cost.efficiency.fitted_range)
+    beyond = shares.get("fitted", 0.0) * _share_beyond(log, build)
     if beyond:
         shares["fitted"] -= beyond
         shares["extrapolated"] = shares.get("extrapolated", 0.0) + beyond
@@ -185,12 +216,14 @@ def _evidence_shares(
     return {label: shares[label] / total for label in LABELS if label in shares}
 
 
-def _share_beyond(log: RunLog, fitted: FittedRange | None) -> float:
+def _share_beyond(log: RunLog, build: Build) -> float:
     """Share of GPU time in steps larger, or on longer contexts, than any fitted to."""
-    if fitted is None:
-        return 0.0
     total_ns = beyond_ns = 0
-    for steps in log.steps:
+    parts = (part for part in build.parts for _ in range(part.pool.replicas))
+    for part, steps in zip(parts, log.steps, strict=True):
+        fitted = part.cost.efficiency.fitted_range
+        if fitted is None:
+            continue
         for c in steps.chunks():
             prefill_kv = c["prefill_context_tokens"] + c["prefill_tokens"]
             beyond = (

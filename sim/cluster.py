@@ -62,7 +62,8 @@ class Fleet:
     service: ServiceConfig | None = None
     """Admission, clients' patience, faults and scaling; None: nothing of the kind."""
 
-    def __post_init__(self) -> None:
+    def check_roles(self) -> None:
+        """Raises `ScenarioError` where one role lacks the other."""
         roles = {pool.role for pool in self.pools}
         if ("prefill" in roles) != ("decode" in roles):
             raise ScenarioError("prefill pools need a decode pool, decode pools a prefill pool")
@@ -129,6 +130,7 @@ def run_cluster(
     """
     if isinstance(fleet, PoolConfig):
         fleet = Fleet(pools=(fleet,))
+    fleet.check_roles()
     env = _CountingEnvironment(initial_time=0)
     log = RequestLog(len(table))
     engines: list[Engine] = []
@@ -175,7 +177,9 @@ def run_cluster(
     env.run(until=until_ns)
     for engine in engines:
         engine.close()
-    log.close()
+    log.drop_forgotten()
+    if log.decode is not None:
+        log.decode.drop_forgotten()
     status = np.frombuffer(log.status, np.int8)
     status[status < Status.FINISHED] = Status.UNFINISHED
     return RunLog(

@@ -536,8 +536,8 @@ class Engine:
                 del view.running[request]
                 self._handed_over[request] = None
                 batch.finishing.append(request)
-                if request.gang is not None:
-                    batch.finishing.extend(request.gang.left())
+                if request.gang is not None:  # it leaves by itself, and the others without it
+                    request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
                 group.join(request)
@@ -587,9 +587,9 @@ class Engine:
         if gang is None:
             batch.finishing.append(request)
             return
-        gang.done.append(request)
         if request.sample == 0 and not request.cancelled:
             self._requests.last_token_row[request.index] = batch.row
+        gang.done.append(request)
         if len(gang.done) == gang.members:
             batch.finishing.extend(gang.done)
 

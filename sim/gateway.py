@@ -236,7 +236,6 @@ class Gateway:
     def _over(self, attempt: _Attempt, status: Status, reason: str) -> None:
         """An attempt was of no use: its client tries again later, or gives up for good."""
         request, log = attempt.request, self._log
-        log.forget(request.index)
         delay_ns = self._budget.delay_ns(request.index, attempt.number)
         if delay_ns is not None:
             self._service_log.client_retries += 1
@@ -255,8 +254,7 @@ class Gateway:
     def _anew(self, request: Request) -> Request:
         """The same request, of which nothing has been done; its row is the new attempt's."""
         index, now_ns = request.index, self._now_ns
-        self._log.sent_again(index)
-        self._log.sent_ns[index] = now_ns
+        self._log.sent_again(index, now_ns)
         again = Request(
             index,
             now_ns,

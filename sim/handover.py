@@ -107,6 +107,8 @@ class Handovers:
 
     def refusal(self, request: Request) -> str | None:
         """Why no decode engine can ever take it; None if one can."""
+        if request.samples is not None:
+            return "several answers cannot be decoded apart from their prompt"
         if request.output_tokens == 1:
             return None
         kinds = {id(target.view.config): target for target in self.targets}.values()

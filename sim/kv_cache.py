@@ -108,14 +108,15 @@ class KVCache:
         return Hit(blocks, evictable, hits)
 
     def reservable(self, request: Request, reserve_tokens: int) -> int:
-        """So many tokens, or what the request needs where the pool could never hold so many."""
-        blocks = self.blocks_for(reserve_tokens) + self.unforked_blocks(request, reserve_tokens)
-        if blocks <= self.usable_blocks:
-            return reserve_tokens
-        whole = request.prompt_tokens + request.output_tokens
-        if self.blocks_for(whole) > self.usable_blocks:
-            return request.num_target_tokens  # it will be decoded elsewhere
-        return whole
+        """So many tokens, or what the request needs where the pool could never hold so many; 0
+        where it could not hold that (the answer is decoded elsewhere)."""
+        for tokens in (reserve_tokens, request.prompt_tokens + request.output_tokens):
+            if (
+                self.blocks_for(tokens) + self.unforked_blocks(request, tokens)
+                <= self.usable_blocks
+            ):
+                return tokens
+        return 0
 
     def fits(self, request: Request, hit: Hit, reserve_tokens: int = 0) -> bool:
         """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks.

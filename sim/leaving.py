@@ -48,4 +48,6 @@ def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) 
         return []
     if request in gang.done:
         gang.done.remove(request)
-    return gang.left()
+    done: list[Request] = []
+    gang.leave(done)
+    return done

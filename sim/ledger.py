@@ -6,7 +6,9 @@ A request's time is: waiting to be planned, its share of the runs it was part of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from sim.accounts import (
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
-from sim.recorder import UNSET, DecodeLog, RequestLog
+from sim.recorder import UNSET, DecodeLog, Residence
 from sim.request import Status
 from sim.run_accounts import COLUMN, Share, add_shares
 from sim.step_log import StepLog
@@ -43,16 +45,12 @@ class TimeBooks:
 
 def time_books(log: RunLog) -> TimeBooks:
     """Post the time of every finished request; vectorised over runs and requests."""
-    requests = log.requests
+    requests, decode = log.requests, log.requests.decode
     shape = (len(log.table), len(TIME_ACCOUNTS))
     books = TimeBooks(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
     replica = np.frombuffer(requests.replica, np.int16)
-    # Rows of closed intervals, (request, start, stop): they go to an account of their own.
-    apart = _apart(requests)
-    apart[SCHEDULING_WAIT] = _waits_for_batch(log)
-    sent = np.array(list(requests.sent_ns.items()), np.int64).reshape(-1, 2)
-    decode = requests.decode
+    apart = _set_apart(requests, log)
     handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
         chosen = np.flatnonzero(finished & (replica == index))
@@ -66,42 +64,67 @@ def time_books(log: RunLog) -> TimeBooks:
             rows["last_row"] = np.where(
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
-        rows["sent_ns"] = rows["arrival_ns"].copy()
-        if len(sent):
-            again = _of_these(sent, chosen)
-            rows["sent_ns"][again[:, 0]] = again[:, 1]
-        moved = {account: _of_these(intervals, chosen) for account, intervals in apart.items()}
-        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, moved, steps, pool.cost)
+        rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
+        mine = _of_these(apart, chosen)
+        books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:
         _post_second_residences(books.e2e_ns, log, decode, finished)
     return books
 
 
-def _apart(log: RequestLog | DecodeLog) -> dict[str, Int64]:
-    """By account: runs (request, start, stop), closed, in which a request was not served."""
-    return {
-        PREEMPTION_RECOMPUTE: np.array(log.recomputes, np.int64).reshape(-1, 3),
-        PREEMPTION_SWAP: np.array(log.swapped, np.int64).reshape(-1, 3) - (0, 0, 1),
+def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> Int64:
+    """When each of the chosen requests was sent for the last time."""
+    if not again_ns:
+        return arrival_ns
+    last_ns = (again_ns.get(index, UNSET) for index in chosen.tolist())
+    return np.maximum(arrival_ns, np.fromiter(last_ns, np.int64, len(chosen)))
+
+
+class _Apart(NamedTuple):
+    """Closed intervals of rows, ``[m]`` each, whose time goes to an account of their own."""
+
+    request: Int64
+    start: Int64
+    stop: Int64
+    account: Int64
+    """Its column."""
+
+
+def _set_apart(residence: Residence, log: RunLog) -> _Apart:
+    """Being recomputed, say, is neither prefill nor decode."""
+    intervals = {
+        PREEMPTION_RECOMPUTE: np.array(residence.recomputes, np.int64).reshape(-1, 3),
+        PREEMPTION_SWAP: np.array(residence.swapped, np.int64).reshape(-1, 3) - (0, 0, 1),
+        SCHEDULING_WAIT: _waits_for_batch(residence, log),
     }
+    account = np.repeat([COLUMN[a] for a in intervals], [len(rows) for rows in intervals.values()])
+    request, start, stop = np.concatenate(list(intervals.values())).T
+    return _Apart(request, start, stop, account)
 
 
-def _waits_for_batch(log: RunLog) -> Int64:
+def _waits_for_batch(residence: Residence, log: RunLog) -> Int64:
     """What finished requests waited for the rest of their batch (`sim.together.Gang`)."""
-    requests, samples = log.requests, log.table.samples
+    samples, last_row = log.table.samples, log.requests.last_row
     waits = [
-        (request, row + 1, requests.last_row[request])
-        for request, row in requests.last_token_row.items()
+        (request, row + 1, last_row[request])
+        for request, row in residence.last_token_row.items()
         if samples is None or not samples.further(request)
     ]
     found = np.array(waits, np.int64).reshape(-1, 3)
     return found[found[:, 1] <= found[:, 2]]
 
 
-def _of_these(intervals: Int64, chosen: Int64) -> Int64:
-    """Those of (request, ...) whose request is chosen, by its position there."""
-    found = intervals[np.isin(intervals[:, 0], chosen)]
-    found[:, 0] = np.searchsorted(chosen, found[:, 0])
-    return found
+def _of_these(apart: _Apart, chosen: Int64) -> _Apart:
+    """The intervals of chosen requests, each request by its position there."""
+    mine = np.isin(apart.request, chosen)
+    request, *others = (column[mine] for column in apart)
+    return _Apart(np.searchsorted(chosen, request), *others)
+
+
+def _move(posted: Int64, moved: Int64, apart: _Apart) -> None:
+    """Move what intervals had of any account to the account of their own."""
+    np.subtract.at(posted, apart.request, moved)
+    np.add.at(posted, (apart.request, apart.account), moved.sum(axis=1))
 
 
 def _post_second_residences(
@@ -110,56 +133,47 @@ def _post_second_residences(
     """Add, to each request that was handed over, its time from the first token on."""
     replica = np.frombuffer(decode.replica, np.int16)
     joined = np.frombuffer(decode.first_row, np.int64) != UNSET
-    apart = _apart(decode)
-    first_token_ns = np.frombuffer(log.requests.first_token_ns, np.int64)
+    apart = _set_apart(decode, log)
+    columns = {
+        "first": decode.first_row,
+        "last": log.requests.last_row,
+        "first_token_ns": log.requests.first_token_ns,
+        "reserved_ns": decode.reserved_ns,
+        "received_ns": decode.received_ns,
+    }
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
         chosen = np.flatnonzero(finished & joined & (replica == index))
         if not len(chosen):
             continue
-        first = np.frombuffer(decode.first_row, np.int64)[chosen]
-        last = np.frombuffer(log.requests.last_row, np.int64)[chosen]
+        c = {name: np.frombuffer(column, np.int64)[chosen] for name, column in columns.items()}
+        mine = _of_these(apart, chosen)
         posted = np.zeros((len(chosen), len(TIME_ACCOUNTS)), np.int64)
-        redone, start, stop, column = _columns(
-            {account: _of_these(intervals, chosen) for account, intervals in apart.items()}
-        )
-        moved = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
+        moved = np.zeros((len(mine.request), len(TIME_ACCOUNTS)), np.int64)
         lived = [
-            Share(posted, "decoding", first, last + 1),
-            Share(moved, "decoding", start, stop + 1),
+            Share(posted, "decoding", c["first"], c["last"] + 1),
+            Share(moved, "decoding", mine.start, mine.stop + 1),
         ]
         add_shares(steps, pool.cost, lived)
-        np.subtract.at(posted, redone, moved)
-        np.add.at(posted, (redone, column), moved.sum(axis=1))
-        _enter(posted, steps, first)
-        _leave(posted, steps, last)
-        reserved_ns = np.frombuffer(decode.reserved_ns, np.int64)[chosen]
-        received_ns = np.frombuffer(decode.received_ns, np.int64)[chosen]
+        _move(posted, moved, mine)
+        _enter(posted, steps, c["first"])
+        _leave(posted, steps, c["last"])
         # Blocks may be held, and KV pushed, long before the first token: only what is left shows.
-        held_ns = np.maximum(reserved_ns, first_token_ns[chosen])
-        posted[:, COLUMN[ADMISSION_QUEUE]] += held_ns - first_token_ns[chosen]
-        posted[:, COLUMN[KV_TRANSFER]] += received_ns - held_ns
-        posted[:, COLUMN[SCHEDULING_WAIT]] += steps.column("plan_ns")[first] - received_ns
+        held_ns = np.maximum(c["reserved_ns"], c["first_token_ns"])
+        posted[:, COLUMN[ADMISSION_QUEUE]] += held_ns - c["first_token_ns"]
+        posted[:, COLUMN[KV_TRANSFER]] += c["received_ns"] - held_ns
+        posted[:, COLUMN[SCHEDULING_WAIT]] += steps.column("plan_ns")[c["first"]] - c["received_ns"]
         e2e_ns[chosen] += posted
 
 
-def _columns(apart: dict[str, Int64]) -> tuple[Int64, Int64, Int64, Int64]:
-    """Requests, starts, stops and columns of what is posted apart."""
-    redone, start, stop = np.concatenate(list(apart.values())).T
-    column = np.repeat([COLUMN[a] for a in apart], [len(rows) for rows in apart.values()])
-    return redone, start, stop, column
-
-
 def _post(
-    rows: dict[str, Int64], apart: dict[str, Int64], steps: StepLog, cost: StepCost
+    rows: dict[str, Int64], apart: _Apart, steps: StepLog, cost: StepCost
 ) -> tuple[Int64, Int64]:
     """Accounts up to the first token and in all, two int64 ``[requests, accounts]``."""
     first, first_token, last = rows["first_row"], rows["first_token_row"], rows["last_row"]
     ttft = np.zeros((len(first), len(TIME_ACCOUNTS)), np.int64)
     after = np.zeros_like(ttft)
-    # Being recomputed, say, is neither prefill nor decode.
-    redone, start, stop, column = _columns(apart)
-    split = np.clip(first_token[redone] + 1, start, stop + 1)
-    early = np.zeros((len(redone), len(TIME_ACCOUNTS)), np.int64)
+    split = np.clip(first_token[apart.request] + 1, apart.start, apart.stop + 1)
+    early = np.zeros((len(split), len(TIME_ACCOUNTS)), np.int64)
     late = np.zeros_like(early)
     add_shares(
         steps,
@@ -167,13 +181,12 @@ def _post(
         [
             Share(ttft, "prefilling", first, first_token + 1),
             Share(after, "decoding", first_token + 1, last + 1),
-            Share(early, "prefilling", start, split),
-            Share(late, "decoding", split, stop + 1),
+            Share(early, "prefilling", apart.start, split),
+            Share(late, "decoding", split, apart.stop + 1),
         ],
     )
-    for posted, moved in ((ttft, early), (after, late)):
-        np.subtract.at(posted, redone, moved)
-        np.add.at(posted, (redone, column), moved.sum(axis=1))
+    _move(ttft, early, apart)
+    _move(after, late, apart)
 
     _enter(ttft, steps, first)
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
@@ -204,5 +217,5 @@ def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
 
 
 def waits_only(account: str) -> bool:
-    """Whether an account is time spent waiting, or lost: it has no evidence of its own."""
+    """Whether an account is time spent waiting for others: it has no evidence of its own."""
     return account in (ADMISSION_QUEUE, SCHEDULING_WAIT, FAILURE_REWORK)

@@ -40,8 +40,7 @@ def gpu_time_ns(log: RunLog) -> Int64:
     total_ns = np.zeros(len(TIME_ACCOUNTS), np.int64)
     for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
         for columns in steps.chunks():
-            shapes = _shapes(columns, steps)
-            total_ns += _of_whole_steps(columns, shapes, pool.cost).sum(axis=0)
+            total_ns += _of_whole_steps(columns, _shapes(columns, steps), pool.cost).sum(axis=0)
     return total_ns
 
 

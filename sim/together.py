@@ -36,7 +36,8 @@ class Gang:
     members: int = 0
     done: list[Request] = field(default_factory=list)
 
-    def left(self) -> list[Request]:
-        """A member that is not done leaves by itself; returns those who need wait no longer."""
+    def leave(self, finishing: list[Request]) -> None:
+        """One leaves without the others; they finish if all of them are done."""
         self.members -= 1
-        return self.done if len(self.done) == self.members else []
+        if self.done and len(self.done) == self.members:
+            finishing.extend(self.done)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster import RunLog
-from sim.recorder import UNSET, DecodeLog, RequestLog
+from sim.recorder import UNSET, Residence
 from sim.request import Status
 from sim.step_log import StepLog
 
@@ -70,7 +70,7 @@ def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
 def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     """Whether all decodes in the log are those of the finished requests, one in every step."""
     requests = log.requests
-    if requests.held_back or requests.recomputes or requests.swapped or requests.last_token_row:
+    if any((requests.held_back, requests.recomputes, requests.swapped, requests.last_token_row)):
         return False
     if requests.decode is not None:
         return False
@@ -95,8 +95,7 @@ class _TokenTimes:
     def of(self, request: int) -> Int64:
         """Token times of a finished request with output, in order."""
         requests, decode = self._log.requests, self._log.requests.decode
-        first_row = requests.first_token_row[request]
-        last_row = requests.last_token_row.get(request, requests.last_row[request])
+        first_row, last_row = requests.first_token_row[request], requests.last_row[request]
         here = self._steps(requests.replica[request])
         if decode is None or self._second is None or decode.first_row[request] == UNSET:
             return here.times(request, first_row + 1, last_row, [first_row], self._first)
@@ -113,16 +112,20 @@ class _TokenTimes:
 class _Notes:
     """Which rows left a request out, by request."""
 
-    def __init__(self, log: RequestLog | DecodeLog) -> None:
-        self.recomputes: dict[int, list[tuple[int, int]]] = {}
-        for request, start, stop in log.recomputes:
-            self.recomputes.setdefault(request, []).append((start, stop))
-        self.swapped: dict[int, list[tuple[int, int]]] = {}
-        for request, start, stop in log.swapped:
-            self.swapped.setdefault(request, []).append((start, stop))
+    def __init__(self, log: Residence) -> None:
+        self.last_token_row = log.last_token_row
+        self.recomputes = _by_request(log.recomputes)
+        self.swapped = _by_request(log.swapped)
         self.held_back: dict[int, list[int]] = {}
         for request, row in log.held_back:
             self.held_back.setdefault(request, []).append(row)
+
+
+def _by_request(intervals: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for request, start, stop in intervals:
+        found.setdefault(request, []).append((start, stop))
+    return found
 
 
 class _Steps:
@@ -138,7 +141,7 @@ class _Steps:
         self, request: int, start: int, last: int, sampled: list[int], notes: _Notes
     ) -> Int64:
         """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``."""
-        rows = np.arange(start, last + 1)
+        rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
         decoded = self._decode_seqs[rows] > 0
         sampled = list(sampled)
         for begin, end in notes.recomputes.get(request, ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,12 +55,30 @@ def time_weighted(log: RunLog, column: str, window: Window) -> tuple[float, int,
 
     A run's value at its plan holds until the next run's plan. Zeros where no engine had work.
     """
+    mean, least, most = _weighted(log, column, window, [1] * len(log.steps))
+    return mean, int(least), int(most)
+
+
+def kv_occupancy(log: RunLog, window: Window) -> tuple[float, float]:
+    """Mean over engine-busy time and maximum of the share of an engine's KV blocks in use.
+
+    Of an engine that never had work, none of it counts.
+    """
+    usable = [pool.engine.num_gpu_blocks - 1 for pool in log.fleet.pool_of]
+    mean, least, _ = _weighted(log, "free_blocks", window, usable)
+    return 1 - mean, 1 - least
+
+
+def _weighted(
+    log: RunLog, column: str, window: Window, units: Sequence[int]
+) -> tuple[float, float, float]:
+    """`time_weighted` with each replica's values in units of its own."""
     total = weight = 0.0
-    extremes = []
-    for steps in log.steps:
+    extremes: list[float] = []
+    for steps, unit in zip(log.steps, units, strict=True):
         if not len(steps):
             continue
-        values, plan_ns = steps.column(column), steps.column("plan_ns")
+        values, plan_ns = steps.column(column) / unit, steps.column("plan_ns")
         end_ns = np.minimum(
             np.append(plan_ns[1:], log.end_ns), np.maximum(steps.column("gpu_end_ns"), plan_ns)
         )
@@ -68,9 +87,9 @@ def time_weighted(log: RunLog, column: str, window: Window) -> tuple[float, int,
         weight += float(held_ns.sum())
         planned = (plan_ns >= window.start_ns) & (plan_ns <= window.end_ns)
         seen = values[planned | (held_ns > 0)]
-        extremes += [int(seen.min()), int(seen.max())] if len(seen) else []
+        extremes += [float(seen.min()), float(seen.max())] if len(seen) else []
     if not extremes:
-        return 0.0, 0, 0
+        return 0.0, 0.0, 0.0
     return (total / weight if weight else 0.0), min(extremes), max(extremes)
 
 

@@ -134,7 +134,9 @@ def services(draw: st.DrawFn, replicas: int, links: bool) -> ServiceConfig:
     scheduled = draw(st.lists(faults(replicas, links), max_size=4))
     scaling = None
     if draw(st.booleans()):
-        scaling = ScalingConfig(make=draw(SCALERS), interval_ns=draw(st.sampled_from([30, 97])) * MS)
+        scaling = ScalingConfig(
+            make=draw(SCALERS), interval_ns=draw(st.sampled_from([30, 97])) * MS
+        )
     return ServiceConfig(
         admission=draw(ADMISSION),
         clients=draw(CLIENTS),

@@ -116,11 +116,11 @@ def test_weight_only_integers_read_less_and_compute_64_rows_at_a_time() -> None:
     rows = np.array([32.0, 64.0, 128.0, 200.0])
     matrix = linear("matrix", 1, 4096, 28672, rows, precision, "int4_g128")
     priced, once = w4.kernels.price(matrix), operator_seconds(matrix, w4.gpu, w4.efficiency)
-    assert priced.work_s[:2].tolist() == once.work_s[:2].tolist()  # as many as fit a tile
+    assert (priced.work_s[:2] < 1.5 * once.work_s[:2]).all()  # a tile, with what unpacking takes
     assert priced.compute_bound[2:].all()
     assert priced.work_s[3] == pytest.approx(2 * priced.work_s[2])  # four tiles, and two
     assert priced.operator is matrix
     mxfp4 = compiled(quantised(LLAMA, linear="mxfp4"))
-    assert mxfp4.price(prompt).gpu_ns == pytest.approx(plain.price(prompt).gpu_ns, rel=0.01)
-    assert w4.evidence()[accounts.DECODE_WEIGHT_READS] == "extrapolated"
+    assert 0.99 < mxfp4.price(prompt).gpu_ns / plain.price(prompt).gpu_ns < 1.15
+    assert w4.evidence()[accounts.DECODE_WEIGHT_READS] == "assumed"  # what unpacking takes
     assert plain.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"

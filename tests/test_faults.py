@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 from hypothesis import Phase, given, settings
-import hypothesis.strategies as st
 
 from sim.cluster import Fleet, RunLog, run_cluster
 from sim.ledger import time_books
@@ -42,7 +42,9 @@ def test_jumped_equals_stepped_and_all_is_conserved(
     table: RequestTable, fleet: Fleet, until_ns: int | None
 ) -> None:
     log = run_cluster(table, fleet, until_ns=until_ns)
-    assert whole_outcome(log) == whole_outcome(run_cluster(table, stepped(fleet), until_ns=until_ns))
+    assert whole_outcome(log) == whole_outcome(
+        run_cluster(table, stepped(fleet), until_ns=until_ns)
+    )
     requests = log.requests
     status = np.frombuffer(requests.status, np.int8)
     if until_ns is None:

@@ -151,7 +151,7 @@ def test_a_fleet_must_have_both_ends(
     roles: tuple[Role, ...], transfer: TransferConfig | None
 ) -> None:
     with pytest.raises(ScenarioError, match="prefill"):
-        Fleet(pools=tuple(pool(role, SMALL) for role in roles), transfer=transfer)
+        Fleet(pools=tuple(pool(role, SMALL) for role in roles), transfer=transfer).check_roles()
 
 
 def test_two_stations_in_a_row_are_two_queues() -> None:

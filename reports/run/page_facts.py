@@ -22,7 +22,7 @@ from reports.parts import Tile
 from reports.run.book_facts import account_table, byte_rows
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
-from reports.run.verdict import requests_sentence, slo_targets, system_text, verdict
+from reports.run.verdict import pool_texts, requests_sentence, slo_targets, system_text, verdict
 from reports.spread import spread_note
 from reports.words import (
     LATENCY_LABELS,
@@ -47,6 +47,8 @@ _CONDITIONS = {
     "tensor_parallel_size": "Tensor parallel size",
     "pipeline_parallel_size": "Pipeline parallel size",
     "data_parallel_size": "Data parallel size",
+    "prefill_context_parallel_size": "Prefill context parallel size",
+    "decode_context_parallel_size": "Decode context parallel size",
     "expert_parallel_size": "Expert parallel size",
     "engine": "Engine",
     "scheduler": "Scheduler",
@@ -181,6 +183,17 @@ def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
 
 def _conditions(summary: Summary) -> list[tuple[str, str]]:
     conditions = section(summary, "conditions")
+    pools = conditions.get("pools")
+    if pools:
+        own = ("gpu", *pools[0])
+        conditions = {name: value for name, value in conditions.items() if name not in own}
+        texts = zip(pools, pool_texts(summary), strict=True)
+        of_pools = {
+            f"Pool {pool['name']}": f"{text}, {pool['scheduler']}, {pool['num_gpu_blocks']:,} KV "
+            f"blocks, max_num_seqs {pool['max_num_seqs']:,}"
+            for pool, text in texts
+        }
+        conditions = {**of_pools, **conditions, "pools": None}
     names = [name for name in _CONDITIONS if conditions.get(name) is not None]
     names += [
         name

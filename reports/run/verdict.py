@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from reports.facts import (
@@ -115,6 +116,8 @@ def requests_sentence(summary: Summary) -> str:
 def system_text(summary: Summary) -> str:
     """The system in a few words: ``Llama-3.1-8B on 2 x H200``."""
     conditions = section(summary, "conditions")
+    if conditions.get("pools"):
+        return f"{conditions.get('model')} on {listed(pool_texts(summary))}"
     gpu, gpus = conditions.get("gpu"), conditions.get("gpus")
     hardware = (
         f"{gpus:,.0f} \N{MULTIPLICATION SIGN} {gpu}" if gpu and is_number(gpus) else str(gpu or "")
@@ -123,11 +126,28 @@ def system_text(summary: Summary) -> str:
     return " on ".join(part for part in (model, hardware) if part) or "unnamed system"
 
 
+def pool_texts(summary: Summary) -> list[str]:
+    """Each of several pools in a few words: ``2 x H100-SXM for prefill``."""
+    pools = section(summary, "conditions").get("pools") or []
+    return [
+        f"{pool['replicas']:,} \N{MULTIPLICATION SIGN} {_gpus_of(pool)}"
+        + (f" for {pool['role']}" if pool["role"] != "mixed" else f" ({pool['name']})")
+        for pool in pools
+    ]
+
+
+def _gpus_of(pool: Mapping[str, Any]) -> str:
+    layout = [f"{label} {pool[key]}" for key, label in _LAYOUT[1:] if (pool.get(key) or 1) != 1]
+    return f"{pool['gpu']} {' '.join(layout)}".strip()
+
+
 _LAYOUT = (
     ("replicas", "replicas"),
     ("tensor_parallel_size", "TP"),
     ("pipeline_parallel_size", "PP"),
     ("data_parallel_size", "DP"),
+    ("prefill_context_parallel_size", "PCP"),
+    ("decode_context_parallel_size", "DCP"),
     ("expert_parallel_size", "EP"),
 )
 
@@ -136,7 +156,9 @@ def conditions_text(summary: Summary) -> str:
     """Conditions and evidence on one line, for the foot of the terminal summary."""
     conditions = section(summary, "conditions")
     layout = [
-        f"{label} {conditions[key]}" for key, label in _LAYOUT if is_number(conditions.get(key))
+        f"{label} {conditions[key]}"
+        for key, label in _LAYOUT
+        if is_number(conditions.get(key)) and not conditions.get("pools")
     ]
     policies = [str(conditions[key]) for key in ("scheduler", "router") if conditions.get(key)]
     cost_model = conditions.get("cost_model")

@@ -6,13 +6,11 @@ system fills) and, in a closed loop, the last (it empties).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.group_cost import GroupStepCost
-from costmodels.step_cost import RooflineStepCost
 from costmodels.uncertainty import host_time_error, step_time_error
 from scenarios.capacity.plan import BLOCKS, Counting, RunPlan
 from scenarios.capacity.samples import Tally
@@ -20,10 +18,10 @@ from scenarios.simulate import RunResult
 from scenarios.workload.classes import class_slos
 from sim.accounts import TIME_ACCOUNTS
 from sim.clock import to_ns
-from sim.cluster import RunLog, run_cluster
+from sim.cluster import Fleet, RunLog, run_cluster
 from sim.metrics import LATENCIES, RequestMetrics, request_metrics
 from sim.recorder import UNSET
-from sim.window import Window, gpu_busy, time_weighted
+from sim.window import Window, gpu_busy, kv_occupancy, time_weighted
 
 Bool = NDArray[np.bool_]
 Float = NDArray[np.float64]
@@ -180,8 +178,7 @@ def _by_account(posted: Float) -> dict[str, float]:
 def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) -> dict[str, float]:
     """What the engines held and did: means over the time they had work, and maxima."""
     engine = log.pool.engine
-    usable = engine.num_gpu_blocks - 1
-    free, least_free, _ = time_weighted(log, "free_blocks", window)
+    occupied, most_occupied = kv_occupancy(log, window)
     running, _, most_running = time_weighted(log, "running", window)
     waiting, _, most_waiting = time_weighted(log, "waiting", window)
     preempted = np.frombuffer(log.requests.preemptions, np.int32)[counted]
@@ -193,8 +190,8 @@ def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) 
         "running_max": most_running,
         "waiting": waiting,
         "waiting_max": most_waiting,
-        "kv_occupancy": 1 - free / usable,
-        "kv_occupancy_max": 1 - least_free / usable,
+        "kv_occupancy": occupied,
+        "kv_occupancy_max": most_occupied,
         "preempted_share": float((preempted > 0).mean()) if len(preempted) else 0.0,
         "cached_share": cached / prompts if prompts else 0.0,
         "at_max_num_seqs": _time_share(log, window, "running", engine.max_num_seqs),
@@ -230,15 +227,16 @@ def _errors(result: RunResult) -> tuple[float, float]:
 
 def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
     """The same requests on a GPU, then with a host, slower by a standard deviation."""
-    scenario, cost = result.scenario, result.build.cost
+    scenario, built = result.scenario, result.build
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
     gpu, host = _errors(result)
 
-    def tally(slow: RooflineStepCost | GroupStepCost) -> Tally:
-        log = run_cluster(
-            result.log.table, replace(result.build.pool, cost=slow), until_ns=until_ns
-        )
+    def tally(fleet: Fleet) -> Tally:
+        log = run_cluster(result.log.table, fleet, until_ns=until_ns)
         metrics = request_metrics(log, class_slos(scenario), to_ns(scenario.warmup_s))
         return _tally(log, metrics, _counted(metrics, counting))
 
-    return tally(cost.slower(gpu=1 + gpu)), tally(cost.slower(host=1 + host))
+    return (
+        tally(built.with_costs(lambda cost: cost.slower(gpu=1 + gpu))),
+        tally(built.with_costs(lambda cost: cost.slower(host=1 + host))),
+    )

@@ -82,10 +82,8 @@ def score_run(
     pairs = compared(log, samples_s, metrics)
     bands = error_bands(
         predicted(pairs),
-        stepped,
-        system.cost,
         weakest(system.cost.evidence().values()),
-        lambda pool: run_cluster(table, pool),
+        lambda change: run_cluster(table, replace(stepped, cost=change(system.cost))),
         predicted_of,
     )
     figures = [

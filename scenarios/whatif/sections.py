@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scenarios.simulate import RunResult
 from sim.metrics import LATENCIES
 from sim.percentiles import statistics
-from sim.window import Window, gpu_busy, time_weighted
+from sim.window import Window, gpu_busy, kv_occupancy
 
 Estimates = list[float | None]
 
@@ -79,7 +79,6 @@ def _of_time(result: RunResult, sections: int) -> dict[str, Estimates]:
     window = metrics.window
     edges_ns = np.linspace(window.start_ns, window.end_ns, sections + 1).astype(np.int64)
     spans = [Window(int(a), int(b)) for a, b in pairwise(edges_ns)]
-    usable = log.pool.engine.num_gpu_blocks - 1
     finished_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     inside = metrics.finished & (finished_ns >= window.start_ns) & (finished_ns <= window.end_ns)
     good = metrics.good & metrics.measured
@@ -94,7 +93,7 @@ def _of_time(result: RunResult, sections: int) -> dict[str, Estimates]:
 
     def occupancy(span: Window, busy: float) -> float:
         """Mean share of KV blocks held while an engine had work; an idle one holds none."""
-        return 1 - time_weighted(log, "free_blocks", span)[0] / usable if busy else 0.0
+        return kv_occupancy(log, span)[0] if busy else 0.0
 
     busy = [gpu_busy(log, span) for span in spans]
     gpus = result.summary["conditions"]["gpus"]
