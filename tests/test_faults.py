@@ -36,7 +36,7 @@ def whole_outcome(log: RunLog) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None, max_examples=300, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=150, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(table=tables(), fleet=fleets(ENGINES), until_ns=st.sampled_from([None, None, 300_000_000]))
 def test_jumped_equals_stepped_and_all_is_conserved(
     table: RequestTable, fleet: Fleet, until_ns: int | None
