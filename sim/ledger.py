@@ -154,6 +154,11 @@ def _post_second_residences(
             Share(moved, "decoding", mine.start, mine.stop + 1),
         ]
         add_shares(steps, pool.cost, lived)
+        # Preempted by the plan it joined at: the GPU's idle time before is not in that either.
+        at_once = mine.start == c["first"][mine.request]
+        moved[at_once, COLUMN[LAUNCH_AND_HOST]] -= np.maximum(
+            _idle_before(steps, mine.start[at_once]), 0
+        )
         _move(posted, moved, mine)
         _enter(posted, steps, c["first"])
         _leave(posted, steps, c["last"])
@@ -204,10 +209,17 @@ def _enter(posted: Int64, steps: StepLog, first: Int64) -> None:
     The run began before, unless the engine was idle: that part is not the request's time, or it
     is the wait for the step in flight.
     """
-    gpu_end_ns, plan_ns = steps.column("gpu_end_ns"), steps.column("plan_ns")[first]
-    gpu_free_ns = np.where(first > 0, gpu_end_ns[first - 1], 0)
-    posted[:, COLUMN[LAUNCH_AND_HOST]] -= np.maximum(plan_ns - gpu_free_ns, 0)
-    posted[:, COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
+    idle_ns = _idle_before(steps, first)
+    posted[:, COLUMN[LAUNCH_AND_HOST]] -= np.maximum(idle_ns, 0)
+    posted[:, COLUMN[SCHEDULING_WAIT]] += np.maximum(-idle_ns, 0)
+
+
+def _idle_before(steps: StepLog, row: Int64) -> Int64:
+    """How long the GPU had been free when runs were planned; negative: how long it was not yet."""
+    gpu_end_ns = steps.column("gpu_end_ns")
+    gpu_free_ns = np.where(row > 0, gpu_end_ns[row - 1], 0)
+    idle_ns: Int64 = steps.column("plan_ns")[row] - gpu_free_ns
+    return idle_ns
 
 
 def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
