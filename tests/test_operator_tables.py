@@ -131,7 +131,7 @@ def test_a_tampered_file_is_refused_with_the_field_and_what_is_right(tmp_path: P
         ({"gpu": "H300"}, None, r"t\.parquet: unknown GPU 'H300'"),
         ({"unit": "ms"}, None, r"t\.parquet: unit is 'ms', not 's'"),
         ({"kind": "conv"}, None, r"t\.parquet: kind is 'conv', not one of gemm"),
-        ({"format_version": 9}, None, r"t\.parquet: format_version is 9, not 1"),
+        ({"format_version": 9}, None, r"t\.parquet: format_version is 9, not 2"),
         ({"precision": {"activations": "int3"}}, None, r"activations is 'int3', not one of bfloat"),
     ]
     for about, row, message in cases:
@@ -412,7 +412,7 @@ def test_aiconfigurators_moe_tables_differ_by_workload() -> None:
     seconds = {}
     for workload in ("balanced", "power_law_1.2"):
         table = aic_tables("H200", AicChoice(workload=workload), ["grouped_gemm"])["grouped_gemm"]
-        assert table.meta.workload == workload
+        assert table.meta.variant == workload
         seconds[workload] = GroupedGemmTable(table).seconds(np.array([16.0]), experts)[0][0]
     # Sixteen tokens reach all 128 experts where each is given the same.
     assert seconds["balanced"] > 1.5 * seconds["power_law_1.2"]

@@ -106,7 +106,7 @@ def _aic_table(kind: TableKind, gpu: str, choice: AicChoice) -> OperatorTable:
         engine_version=version,
         kernel=" + ".join(kernels),
         precision=precision,
-        workload=choice.workload if kind == "grouped_gemm" else "",
+        variant=choice.workload if kind == "grouped_gemm" else "",
         date="unknown",
         attribution=f"{about} (Apache-2.0, NVIDIA CORPORATION & AFFILIATES), {path}",
         licence="Apache-2.0",

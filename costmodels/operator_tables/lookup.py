@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.gpu_spec import load_gpu
 from costmodels.operator_tables.ideal import ideal_seconds
 from costmodels.operator_tables.interpolate import (
     EXTRAPOLATED,
@@ -43,7 +42,7 @@ class Lookup:
     def __init__(self, table: OperatorTable) -> None:
         """Raises `ScenarioError` if the table's GPU is unknown or lacks a peak the table needs."""
         self.table = table
-        self.gpu = load_gpu(table.meta.gpu)
+        self.gpu = table.device
         self._kind = KINDS[table.meta.kind]
         self._log_u = np.log(self._ideal(table.columns) / table.seconds)
         names = (*self._kind.same, *self._kind.near)
@@ -136,7 +135,7 @@ class Lookup:
 
     def _ideal(self, shape: Mapping[str, Array]) -> Array:
         meta = self.table.meta
-        return ideal_seconds(meta.kind, shape, self.gpu, meta.precision)
+        return ideal_seconds(meta.kind, shape, self.gpu, meta.precision, meta.variant)
 
 
 def _columns(curve: Mapping[str, float], length: int) -> dict[str, Array]:

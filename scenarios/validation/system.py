@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 from costmodels.calibration import load_constants
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, is_known_profile
-from costmodels.gpu_spec import GpuSpec, gpu_names, load_gpu
+from costmodels.gpu_spec import GpuSpec, gpu_of_device
 from costmodels.hf_config import read_hf_config
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.operator_sources import FITTED, load_operators
@@ -125,19 +124,8 @@ def read_system(
 def _gpu(fields: InfoFields) -> GpuSpec:
     """The device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB, ...``."""
     recorded = fields.text("gpu").split(",")[0].strip()
-    words = [w for w in recorded.split() if w not in ("NVIDIA", "Tesla", "GeForce")]
-    plain = re.sub(r"SXM\d", "SXM", "-".join(words)).casefold()
-    known = {name.casefold(): name for name in gpu_names()}
-    # "H100 80GB HBM3" is the SXM module; "H100 PCIe" and "H100 NVL" are other devices.
-    guesses = [plain, f"{plain}-sxm"]
-    if not re.search(r"pcie|nvl", plain):
-        guesses.append(f"{plain.split('-')[0]}-sxm")
-        guesses += sorted((name for name in known if plain.startswith(f"{name}-")), key=len)[-1:]
-    for guess in guesses:
-        if guess in known:
-            return load_gpu(known[guess])
     try:
-        return load_gpu(plain)
+        return gpu_of_device(recorded)
     except ScenarioError as error:
         raise fields.error("gpu", f"is {recorded!r}: {error}") from None
 
