@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from costmodels.gpu_spec import load_gpu
 from costmodels.models import load_model
 from costmodels.operator_tables.aic import AicChoice, aic_tables
+from costmodels.operator_tables.aic_columns import LAYOUTS
 from costmodels.operator_tables.bundle import attention_heads, operator_tables
 from costmodels.operator_tables.ideal import ideal_seconds
 from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
@@ -246,16 +247,28 @@ def test_beyond_the_last_point_time_grows_as_the_roofline() -> None:
     assert seconds[1] == pytest.approx(10 * seconds[0], rel=1e-12)
 
 
-def test_between_points_the_logarithm_of_utilisation_is_linear() -> None:
+def affine(table: OperatorTable) -> OperatorTable:
+    """The same shapes, each with a fixed time and half the roofline's speed."""
+    ideal_s = ideal_seconds(table.meta.kind, table.columns, H200, Precision())
+    return operator_table(table.meta, {**table.columns, "seconds": 3e-6 + 2 * ideal_s})
+
+
+def test_between_points_time_is_linear_in_the_roofline() -> None:
     rows = np.array([300.0, 700.0, 3000.0])
     columns = {"m": rows, "n": np.full(3, 4096.0), "k": np.full(3, 4096.0)}
-    log_u = np.log(0.2) + 0.1 * sum(np.log(columns[name]) for name in "mnk") / 3
-    expected = ideal_seconds("gemm", columns, H200, Precision()) / np.exp(log_u)
-    np.testing.assert_allclose(GemmTable(GEMM).seconds(rows, 4096, 4096)[0], expected)
+    expected = 3e-6 + 2 * ideal_seconds("gemm", columns, H200, Precision())
+    found = GemmTable(affine(GEMM)).seconds(rows, 4096, 4096)[0]
+    np.testing.assert_allclose(found, expected)
+    shape = {**{k: np.full(3, v) for k, v in vars_of(HEADS).items()}}
+    shape |= {"seqs": np.array([3.0, 20, 200]), "context_tokens": np.array([300.0, 3000, 5000])}
+    expected = 3e-6 + 2 * ideal_seconds("decode_attention", shape, H200, Precision())
+    decode = DecodeAttentionTable(affine(DECODE))
+    found = decode.seconds(shape["seqs"], shape["context_tokens"], HEADS)[0]
+    np.testing.assert_allclose(found, expected)
 
 
 def test_leaving_out_finds_a_smooth_table_good_and_a_rough_one_bad() -> None:
-    smooth = made_table("gemm", {"n": SIZES, "k": SIZES, "m": ROWS[7:]})
+    smooth = affine(made_table("gemm", {"n": SIZES, "k": SIZES, "m": ROWS[7:]}))
     error = leave_one_out(smooth)
     assert error.point_p90 is not None
     assert error.point_p90 < 1e-9
@@ -382,7 +395,7 @@ def _needs_aic() -> None:
 @pytest.mark.usefixtures("needs_aic")
 def test_aiconfigurators_tables_of_h200_are_plausible() -> None:
     tables = aic_tables("H200")
-    assert set(tables) == set(KINDS) - {"elementwise"}
+    assert set(tables) == set(LAYOUTS)
     rows, work = np.array([8192.0]), 2 * 8192.0**3
     seconds, label = GemmTable(tables["gemm"]).seconds(rows, 8192, 8192)
     assert label.tolist() == ["measured"]

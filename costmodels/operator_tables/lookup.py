@@ -1,14 +1,13 @@
 """Seconds of any shape from an operator table, each with how well it is known.
 
-What is interpolated is never time but utilisation, the roofline's bound over measured seconds: it
-varies slowly, and held beyond the last point it lets time grow as the roofline does. Its logarithm
-is taken as linear in log shape (exact where a fixed time or a rate rules); curves that were not
-measured are read off their four nearest neighbours in log shape.
+What is looked up is seconds over the roofline's bound: it varies slowly, and held beyond the last
+point it lets time grow as the roofline does. Between the points of a curve see `interpolate`; curves
+that were not measured are read off their nearest neighbours in log shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -31,6 +30,7 @@ from sim.errors import ScenarioError
 LABELS = np.array(["measured", "fitted", "extrapolated"])
 
 # By leave-one-out over AIConfigurator's GEMM tables: 1 neighbour 6.6% median, 4 neighbours 3.8%.
+# Of kinds with one `near` column, the two around it.
 _NUM_NEIGHBOURS = 4
 
 Labels = NDArray[np.str_]
@@ -44,7 +44,7 @@ class Lookup:
         self.table = table
         self.gpu = table.device
         self._kind = KINDS[table.meta.kind]
-        self._log_u = np.log(self._ideal(table.columns) / table.seconds)
+        self._over_bound = table.seconds / self._ideal(table.columns)
         names = (*self._kind.same, *self._kind.near)
         keys = np.stack([table.columns[name] for name in names], axis=1)
         # Rows are sorted by shape: a curve is a run of rows.
@@ -79,15 +79,15 @@ class Lookup:
         has_work = np.all([axes[a] > 0 for a in self._kind.axes if a != "prefix_tokens"], axis=0)
         axes = {name: np.where(has_work, axis, 1.0) for name, axis in axes.items()}
         curves, weights, curve_code = self._curves_near(curve)
-        log_u = np.zeros(len(has_work))
+        log_over = np.zeros(len(has_work))
         codes = np.full(len(has_work), curve_code)
         for index, weight in zip(curves, weights, strict=True):
-            curve_log_u, curve_codes = self._curve_log_u(int(index), axes)
-            log_u += weight * curve_log_u
+            over, curve_codes = self._grid(int(index))(self._coordinates(axes))
+            log_over += weight * np.log(over)
             codes = np.maximum(codes, curve_codes)
         if ideal_s is None:
             ideal_s = self._ideal({**_columns(curve, len(has_work)), **axes})
-        seconds = np.where(has_work, ideal_s / np.exp(log_u), 0.0)
+        seconds = np.where(has_work, ideal_s * np.exp(log_over), 0.0)
         return seconds, LABELS[np.where(has_work, codes, MEASURED)]
 
     def columns_seconds(self, columns: Mapping[str, Array]) -> tuple[Array, Labels]:
@@ -121,17 +121,25 @@ class Lookup:
         rows, weights, is_inside = nearest(near_keys, np.log(key[len(same) :]), _NUM_NEIGHBOURS)
         return candidates[rows], weights, FITTED if is_inside else EXTRAPOLATED
 
-    def _curve_log_u(self, curve: int, axes: Mapping[str, Array]) -> tuple[Array, Codes]:
-        return self._grid(curve)(self._coordinates(axes))
-
     def _build_grid(self, curve: int) -> RaggedGrid:
         rows = self.curve_rows(curve)
         axes = {name: self.table.columns[name][rows] for name in self._kind.axes}
-        return RaggedGrid(np.stack(self._coordinates(axes), axis=1), self._log_u[rows])
+        names = (*self._kind.same, *self._kind.near)
+        shared = dict(zip(names, self._keys[curve].tolist(), strict=True))
+
+        def bound(at: Sequence[Array]) -> Array:
+            return self._ideal({**_columns(shared, len(at[0])), **self._axes(at)})
+
+        points = np.stack(self._coordinates(axes), axis=1)
+        return RaggedGrid(points, self._over_bound[rows], bound)
 
     def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
         """The axes as the grid takes them, outermost first."""
         return [np.log(axes[name]) for name in self._kind.axes]
+
+    def _axes(self, coordinates: Sequence[Array]) -> dict[str, Array]:
+        """Back from `_coordinates`."""
+        return {name: np.exp(at) for name, at in zip(self._kind.axes, coordinates, strict=True)}
 
     def _ideal(self, shape: Mapping[str, Array]) -> Array:
         meta = self.table.meta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -140,6 +140,14 @@ class PrefillAttentionTable(Lookup):
             np.log1p(axes["prefix_tokens"]),
             np.log(axes["seqs"]),
         ]
+
+    def _axes(self, coordinates: Sequence[Array]) -> dict[str, Array]:
+        new_tokens, prefix_tokens, seqs = coordinates
+        return {
+            "new_tokens": np.exp(new_tokens),
+            "prefix_tokens": np.expm1(prefix_tokens),
+            "seqs": np.exp(seqs),
+        }
 
 
 class MlaDecodeTable(Lookup):
