@@ -13,7 +13,9 @@ from typing import Any
 from costmodels.operator_tables.kinds import FORMAT_BYTES, KINDS, PEAKS, VARIANTS, TableKind
 from sim.errors import ScenarioError
 
-_ROLES = ("activations", "weights", "kv")
+_ROLES = ("activations", "weights", "kv", "state")
+# Activations of block-scaled kernels are fp8 with a scale for each 128 numbers of a row.
+_MULTIPLIED = {"fp8_block": "fp8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,10 @@ def _shape_fields(family: TableKind) -> list[str]:
 def _formats(formats: Any, where: str) -> dict[str, str]:
     if not isinstance(formats, dict):
         raise ScenarioError(f"{where}: formats must be an object, not {formats!r}")
-    for role, name in formats.items():
+    named = {role: str(name) for role, name in formats.items()}
+    if "activations" in named:
+        named["activations"] = _MULTIPLIED.get(named["activations"], named["activations"])
+    for role, name in named.items():
         if role not in _ROLES:
             raise ScenarioError(f"{where}: formats.{role} is not one of {', '.join(_ROLES)}")
         known = PEAKS if role == "activations" else FORMAT_BYTES
@@ -152,7 +157,7 @@ def _formats(formats: Any, where: str) -> dict[str, str]:
             raise ScenarioError(
                 f"{where}: formats.{role} is {name!r}, not one of {', '.join(known)}"
             )
-    return dict(formats)
+    return named
 
 
 def _text(row: Mapping[str, Any], field: str, where: str) -> str:

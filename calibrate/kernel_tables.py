@@ -112,7 +112,12 @@ def _table(lines: KernelLines, gpu: GpuSpec, group: Sequence[Timing]) -> Operato
 def _all_roles(formats: Mapping[str, str]) -> dict[str, str]:
     """Roles that a kernel has no say in are in the format it computes in, where that is one."""
     activations = formats.get("activations", "bfloat16")
-    return {"activations": activations, "weights": activations, "kv": activations} | dict(formats)
+    return {
+        "activations": activations,
+        "weights": formats.get("weights", activations),
+        # A recurrent state is what linear attention keeps in place of keys and values.
+        "kv": formats.get("state", formats.get("kv", activations)),
+    }
 
 
 def _columns(family: TableKind, group: Sequence[Timing]) -> dict[str, Array]:

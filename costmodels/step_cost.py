@@ -18,7 +18,7 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.kernel_times import KernelTimes
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.operator_tables.bundle import OperatorTables
+from costmodels.operator_sources import OperatorSources
 from costmodels.parallel import RankShard, shard
 from costmodels.priced import refuse_unpriced
 from costmodels.step_split import split_steps
@@ -213,15 +213,15 @@ def compile_step_cost(
     tensor_parallel_size: int = 1,
     profile: EngineProfile | None = None,
     efficiency: Efficiency | None = None,
-    operator_tables: OperatorTables | None = None,
+    operators: OperatorSources | None = None,
     equal_contexts: bool = False,
     layout: Layout | None = None,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
     ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
-    the GPU; ``operator_tables``, measured kernels, go before the roofline where they cover an
-    operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
+    the GPU; ``operators`` replaces it, by family of operators, and may have measured tables.
+    ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. Raises `ScenarioError`
     if the limits are not positive, fewer tokens than sequences fit a step, the model does not
@@ -234,12 +234,13 @@ def compile_step_cost(
         )
     refuse_unpriced(model)
     profile = profile or load_profile()
-    efficiency = efficiency or load_efficiency(gpu)
+    efficiency = operators.efficiency if operators else efficiency or load_efficiency(gpu)
     kernels = KernelTimes(
         shard=shard(model, layout or tensor_parallel_size),
         gpu=gpu,
         efficiency=efficiency,
-        tables=operator_tables,
+        tables=operators.tables if operators else None,
+        constants=operators.constants if operators else {},
     )
     graph_sizes = profile.graphs_for(max_num_seqs)
     tables = build_tables(

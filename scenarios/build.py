@@ -13,7 +13,7 @@ from costmodels.layout_cost import compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
-from costmodels.operator_sources import load_operators
+from costmodels.operator_sources import OperatorSources, load_operators
 from costmodels.paging import is_recurrent
 from costmodels.step_cost import RooflineStepCost
 from policies import ROUTERS, SCHEDULERS
@@ -39,6 +39,8 @@ class Build:
     layout: Layout
     cost: RooflineStepCost | GroupStepCost
     pool: PoolConfig
+    operators: OperatorSources
+    """What prices each family of operators."""
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
 
@@ -51,9 +53,7 @@ def build(scenario: Scenario) -> Build:
     gpu = load_gpu(scenario.hardware.gpu)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    efficiency, tables = load_operators(
-        options.operators, gpu, model, fitted, options.tensor_parallel_size
-    )
+    operators = load_operators(options.operators, gpu, model, fitted, layout)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
@@ -79,8 +79,7 @@ def build(scenario: Scenario) -> Build:
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        operators=operators,
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(
@@ -111,7 +110,8 @@ def build(scenario: Scenario) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *layout_notes(layout)),
+        operators=operators,
+        notes=(*notes, *layout_notes(layout), *operators.notes),
     )
 
 

@@ -26,8 +26,10 @@ MACHINE = {
     "date": "2026-11-30T12:00:00Z",
 }
 BF16 = {"activations": "bfloat16", "weights": "bfloat16", "kv": "bfloat16"}
+STATE = {"activations": "bfloat16", "state": "float32"}
 POWERS = [2**p for p in range(14)]
 HEADS = {"q_heads": [8, 32], "kv_heads": [8]}
+PRECISIONS = dict.fromkeys(("kda", "gdn"), Precision(kv="float32"))
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "gemm": {
         "m": POWERS,
@@ -45,7 +47,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
         "routing": ["balanced"],
     },
     "prefill_attention": {
-        "head_dim": [128],
+        "head_dim": [64, 128, 256],
         "window": [0],
         **HEADS,
         "new_tokens": [128, 512, 2048, 8192],
@@ -53,7 +55,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
         "seqs": [1, 4],
     },
     "decode_attention": {
-        "head_dim": [128],
+        "head_dim": [64, 128, 256],
         "window": [0],
         **HEADS,
         "seqs": [1, 4, 16, 64, 256, 1024],
@@ -93,7 +95,7 @@ def timing(
         "machine": MACHINE["id"],
         "family": family,
         "kernel": "torch",
-        "formats": BF16,
+        "formats": STATE if family[:3] in ("kda", "gdn") else BF16,
         "shape": dict(shape),
         "seconds": seconds,
         "seconds_low": seconds,
@@ -126,7 +128,8 @@ def _family(family: TableKind, scale: float, slope: float) -> Iterator[dict[str,
         if family == "elementwise":
             columns["bytes_per_row"] = 4 * columns.pop("width")
         variant = str(shape.get(VARIANTS.get(family, ""), ""))
-        ideal_s = ideal_seconds(family, columns, H200, Precision(), variant)[0]
+        precision = PRECISIONS.get(family[:3], Precision())
+        ideal_s = ideal_seconds(family, columns, H200, precision, variant)[0]
         work = float(np.prod([columns[name][0] for name in KINDS[family].axes if columns[name][0]]))
         yield timing(family, shape, scale * (2e-6 + 2 * ideal_s * work**-slope))
 

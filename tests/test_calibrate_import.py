@@ -85,7 +85,7 @@ def test_a_torn_last_line_is_ignored_and_no_other(tmp_path: Path) -> None:
         (timing("gemm", GEMM, 0.0), "seconds must be above 0, not 0.0"),
         (timing("gemm", GEMM, float("nan")), "seconds must be a finite number"),
         (timing("gemm", GEMM, 1.0, formats={"weights": "int3"}), r"formats\.weights is 'int3'"),
-        (timing("gemm", GEMM, 1.0, formats={"state": "x"}), r"formats\.state is not one of"),
+        (timing("gemm", GEMM, 1.0, formats={"scale": "x"}), r"formats\.scale is not one of"),
         (timing("gemm", GEMM, 1.0, machine="m9"), "machine 'm9' is described nowhere"),
     ],
 )
@@ -130,7 +130,7 @@ def test_elementwise_kernels_are_tables_of_one_op_by_bytes_a_row(tmp_path: Path)
 
 
 def test_a_fit_finds_latency_bandwidth_and_where_the_protocol_changes() -> None:
-    num_bytes = 2.0 ** np.arange(10, 30)
+    num_bytes = np.exp2(np.arange(10.0, 30))
     plain = 5e-6 + num_bytes / 300e9
     (regime,) = fit_regimes(num_bytes, plain)
     assert regime[1:] == pytest.approx((5e-6, 300e9), rel=1e-3)

@@ -17,7 +17,7 @@ from costmodels.gpu_spec import load_gpu
 from costmodels.models import load_model
 from costmodels.operator_tables.aic import AicChoice, aic_tables
 from costmodels.operator_tables.aic_columns import LAYOUTS
-from costmodels.operator_tables.bundle import attention_heads, operator_tables
+from costmodels.operator_tables.bundle import Lack, operator_tables
 from costmodels.operator_tables.ideal import ideal_seconds
 from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
 from costmodels.operator_tables.leave_one_out import leave_one_out
@@ -347,33 +347,39 @@ def test_a_bundle_prices_the_operators_of_a_step() -> None:
     found = {name: tables.seconds(op, slice_) for name, op in operators.items()}
     down = found["down"]
     assert down is not None
-    assert tables.gemm is not None
-    assert tables.all_reduce is not None
-    np.testing.assert_allclose(down[0], 32 * tables.gemm.seconds(rows, 7168, 4096)[0])
+    np.testing.assert_allclose(down[0], 32 * GemmTable(GEMM).seconds(rows, 7168, 4096)[0])
     reduced = found["all_reduce"]
     assert reduced is not None
-    np.testing.assert_allclose(reduced[0], 64 * tables.all_reduce.seconds(2 * 4096 * rows, 2)[0])
-    attention = found["attention"]
-    assert attention is not None
-    assert not attention[0].any()
+    by_table = AllReduceTable(ALL_REDUCE).seconds(2 * 4096 * rows, 2)[0]
+    np.testing.assert_allclose(reduced[0], 64 * by_table)
     assert found["norms"] is None
-    assert attention_heads(slice_) == Heads(q_heads=16, kv_heads=4, head_dim=128)
     assert [source["label"] for source in tables.sources()] == ["measured"] * 3
-    fp8 = replace(GEMM, meta=replace(GEMM.meta, precision=Precision(activations="fp8")))
+    fp8 = replace(
+        GEMM, meta=replace(GEMM.meta, precision=Precision(activations="fp8", weights="fp8"))
+    )
     down_fp8 = replace(operators["down"], peak="fp8_flop_per_s", weights="fp8")
-    assert tables.seconds(down_fp8, slice_) is None
+    with pytest.raises(Lack, match="no gemm table with activations in fp8, weights in fp8"):
+        tables.find(down_fp8, slice_)
     priced = operator_tables([GEMM, fp8]).seconds(down_fp8, slice_)
     assert priced is not None
     # Points are the measured ones; between them the bound has fp8's peak.
     assert 0 < priced[0][2] < 1.1 * down[0][2]
-    int4 = replace(GEMM, meta=replace(GEMM.meta, precision=Precision(weights="int4")))
-    with pytest.raises(ScenarioError, match="gemm table with int4 weights"):
-        operator_tables([int4])
     with pytest.raises(ScenarioError, match="two gemm tables"):
         operator_tables([GEMM, GEMM])
     other = replace(ALL_REDUCE, meta=replace(ALL_REDUCE.meta, gpu="H100-SXM"))
     with pytest.raises(ScenarioError, match="several GPUs"):
         operator_tables([GEMM, other])
+
+
+def test_of_kernels_that_do_the_same_the_fastest_serves() -> None:
+    slow = operator_table(GEMM.meta, {**GEMM.columns, "seconds": 2 * GEMM.seconds})
+    slow = replace(slow, meta=replace(GEMM.meta, kernel="slow"))
+    slice_ = shard(load_model("meta-llama/Llama-3.1-8B"), 1)
+    down = {op.name: op for op in token_operators(slice_, np.array([64.0]))}["down"]
+    for tables in ([GEMM, slow], [slow, GEMM]):
+        found = operator_tables(tables).seconds(down, slice_)
+        assert found is not None
+        assert found.seconds == 32 * GemmTable(GEMM).seconds(np.array([64.0]), 14336, 4096)[0]
 
 
 def test_without_the_package_the_message_says_what_to_install(

@@ -26,7 +26,6 @@ Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
 
 _RESULT_BYTES = 2.0
-_STATE_BYTES = 4.0  # recurrent states
 _LAUNCH_S = 1e-6
 _HOST_COPIES = ("h2d", "d2h")
 
@@ -149,7 +148,7 @@ def _delta_rule(products: int, chunk: int) -> Callable[[Columns, Precision], tup
         k_dim, v_dim, heads = shape["head_k_dim"], shape["head_v_dim"], shape["heads"]
         tokens = shape["seqs"] * shape["tokens"]
         flops = heads * tokens * (products * k_dim * v_dim + chunk * (3 * k_dim + 2 * v_dim))
-        states = 2 * _STATE_BYTES * heads * k_dim * v_dim * shape["seqs"]
+        states = 2 * FORMAT_BYTES[precision.kv] * heads * k_dim * v_dim * shape["seqs"]
         return flops, states + _RESULT_BYTES * heads * (2 * k_dim + 2 * v_dim) * tokens
 
     return found

@@ -140,3 +140,4 @@ class Precision:
     """Also the format multiplied in: weights are converted to it."""
     weights: str = "bfloat16"
     kv: str = "bfloat16"
+    """Keys and values, or the recurrent state that stands in their place."""

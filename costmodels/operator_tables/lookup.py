@@ -1,8 +1,8 @@
 """Seconds of any shape from an operator table, each with how well it is known.
 
 What is looked up is seconds over the roofline's bound: it varies slowly, and held beyond the last
-point it lets time grow as the roofline does. Between the points of a curve see `interpolate`; curves
-that were not measured are read off their nearest neighbours in log shape.
+point it lets time grow as the roofline does. Between the points of a curve see `interpolate`;
+curves that were not measured are read off their nearest neighbours in log shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from costmodels.operator_tables.interpolate import (
     EXTRAPOLATED,
     FITTED,
     MEASURED,
-    Codes,
     RaggedGrid,
     nearest,
 )
@@ -34,6 +33,12 @@ LABELS = np.array(["measured", "fitted", "extrapolated"])
 _NUM_NEIGHBOURS = 4
 
 Labels = NDArray[np.str_]
+
+
+def label_codes(labels: Labels) -> NDArray[np.int64]:
+    """The places in `LABELS`, larger for weaker: ``[n]``."""
+    codes: NDArray[np.int64] = (labels[:, None] == LABELS).argmax(axis=1)
+    return codes
 
 
 class Lookup:
@@ -90,6 +95,19 @@ class Lookup:
         seconds = np.where(has_work, ideal_s * np.exp(log_over), 0.0)
         return seconds, LABELS[np.where(has_work, codes, MEASURED)]
 
+    def lack(self, same: Mapping[str, float]) -> str:
+        """Why the table has no curve with these ``same`` columns; empty where it has one."""
+        names = self._kind.same
+        key = np.array([same[name] for name in names], np.float64)
+        known = self._keys[:, : len(names)]
+        if (known == key).all(axis=1).any():
+            return ""
+        choices = "; ".join(_described(names, row) for row in np.unique(known, axis=0).tolist())
+        return (
+            f"the {self.table.meta.gpu} {self.table.meta.kind} table has nothing at "
+            f"{_described(names, key.tolist())}; it has {choices}"
+        )
+
     def columns_seconds(self, columns: Mapping[str, Array]) -> tuple[Array, Labels]:
         """The same for shapes of any curves: every shape column is an array ``[n]``."""
         names = (*self._kind.same, *self._kind.near)
@@ -111,12 +129,7 @@ class Lookup:
             return exact, np.ones(1), MEASURED
         candidates = np.flatnonzero((self._keys[:, : len(same)] == key[: len(same)]).all(axis=1))
         if not candidates.size:
-            known = np.unique(self._keys[:, : len(same)], axis=0)
-            choices = "; ".join(_described(same, row.tolist()) for row in known)
-            raise ScenarioError(
-                f"the {self.table.meta.gpu} {self.table.meta.kind} table has nothing at "
-                f"{_described(same, key.tolist())}; it has {choices}"
-            )
+            raise ScenarioError(self.lack(curve))
         near_keys = np.log(self._keys[candidates, len(same) :])
         rows, weights, is_inside = nearest(near_keys, np.log(key[len(same) :]), _NUM_NEIGHBOURS)
         return candidates[rows], weights, FITTED if is_inside else EXTRAPOLATED

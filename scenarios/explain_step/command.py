@@ -134,7 +134,7 @@ def _check(
 
 
 def _compiled(served: Served) -> RooflineStepCost:
-    efficiency, tables = load_operators(
+    operators = load_operators(
         served.scenario.engine.operators,
         served.gpu,
         served.model,
@@ -148,8 +148,7 @@ def _compiled(served: Served) -> RooflineStepCost:
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        operators=operators,
     )
 
 

@@ -73,7 +73,7 @@ def read_system(
     profile, fitted, profile_warnings = _constants(fields, gpu, profile_name)
     tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
     ranks = fields.count("tensor_parallel_size", 1)
-    efficiency, tables = load_operators(operators, gpu, model, fitted, ranks)
+    sources = load_operators(operators, gpu, model, fitted, ranks)
     engine = EngineConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
@@ -93,8 +93,7 @@ def read_system(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        operators=sources,
     )
     cost = compile_cost()
     pool = PoolConfig(
