@@ -31,6 +31,7 @@ class Timing:
     """Without the variant."""
     seconds: float
     error: float | None
+    flops: float
     num_bytes: float
     is_graph: bool
 
@@ -131,6 +132,7 @@ def _timing(row: Mapping[str, Any], where: str) -> Timing:
         shape={name: _number(shape, name, f"{where}: shape.", least=0.0) for name in wanted},
         seconds=_number(row, "seconds", f"{where}: ", above=0.0),
         error=None if error is None else _number(row, "error", f"{where}: ", least=0.0),
+        flops=_number(row, "flops", f"{where}: ", least=0.0),
         num_bytes=_number(row, "bytes", f"{where}: ", least=0.0),
         is_graph=bool(row.get("graph")),
     )

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.cpu_target import cpu_target, is_cpu, write_target
 from calibrate.kernel_holdout import held_out_error
 from calibrate.kernel_lines import KernelLines, Timing
 from calibrate.link_fit import fit_links
-from costmodels.gpu_spec import GpuSpec, gpu_of_device
+from costmodels.gpu_spec import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
 from costmodels.operator_tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
 from costmodels.operator_tables.store import save_table
 from costmodels.operator_tables.table import Array, OperatorTable, TableMeta, operator_table
@@ -27,9 +28,10 @@ _ENGINE = "fleetcast"
 
 
 def target_of(lines: KernelLines, name: str | None) -> GpuSpec:
-    """The GPU that the lines are of. ``name``: said by the user, of gpus.yaml or a file.
+    """The GPU that the lines are of; a processor as a target of its own (`cpu_target`).
 
-    Raises `ScenarioError` for several devices, and for one that is not known.
+    ``name``: said by the user, of gpus.yaml or a file. Raises `ScenarioError` for several devices,
+    and for one that is not known.
     """
     used = {timing.machine for timing in lines.timings}
     devices = sorted({str(lines.machines[machine].get("device")) for machine in used})
@@ -39,9 +41,9 @@ def target_of(lines: KernelLines, name: str | None) -> GpuSpec:
             "folder of its own"
         )
     if name is not None:
-        from costmodels.gpu_spec import load_gpu
-
         return load_gpu(name)
+    if is_cpu(lines):
+        return cpu_target(lines)
     try:
         return gpu_of_device(devices[0])
     except ScenarioError as error:
@@ -61,9 +63,15 @@ def build_tables(lines: KernelLines, gpu: GpuSpec) -> list[OperatorTable]:
 
 
 def write_tables(tables: Sequence[OperatorTable], folder: Path) -> list[Path]:
-    """Write each to a file named after what it is of. Raises `ScenarioError`."""
+    """Write each to a file named after what it is of, in place of tables that were there; and the
+    device, where it is not built in. Raises `ScenarioError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.parquet"):
+            old.unlink()
+        gpu = tables[0].device
+        if gpu.name not in gpu_names():
+            write_target(gpu, folder / GPU_FILE)
         paths = []
         for table in tables:
             paths.append(folder / f"{table_name(table.meta)}.parquet")

@@ -69,11 +69,20 @@ class FamilySource:
     note: str = ""
     """Why it is not the source that was asked for."""
 
+    @property
+    def content_hash(self) -> str:
+        """Of its tables together; empty without any."""
+        hashes = [table.content_hash for table in self.tables]
+        if len(hashes) < 2:
+            return "".join(hashes)
+        return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
+
     def facts(self) -> dict[str, Any]:
         """As plain values for reports."""
         return {
             "family": self.family,
             "source": self.source,
+            "hash": self.content_hash,
             "tables": [
                 {
                     "kernel": table.meta.kernel,
@@ -112,7 +121,10 @@ class OperatorSources:
     @property
     def address(self) -> str:
         """SHA-256 of which source serves which family, and of every timing in it."""
-        facts = [one.facts() for one in self.families]
+        # Where a folder lies says nothing of what is in it.
+        facts = [
+            (one.family, one.content_hash or one.source, one.note != "") for one in self.families
+        ]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

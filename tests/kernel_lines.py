@@ -74,7 +74,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
         "width": [1024, 4096, 14336],
     },
     "embedding": {"rows": POWERS, "width": [2048, 4096], "vocab": [128256, 151936]},
-    "sampling": {"op": ["greedy", "sample"], "rows": POWERS[:11], "vocab": [128256, 151936]},
+    "sampling": {"op": ["greedy", "random"], "rows": POWERS[:11], "vocab": [128256, 151936]},
     "all_reduce": {"ranks": [2, 8], "bytes": [2**p for p in range(10, 29)]},
     "all_gather": {"ranks": [2, 8], "bytes": [2**p for p in range(10, 29)]},
     "reduce_scatter": {"ranks": [2, 8], "bytes": [2**p for p in range(10, 29)]},

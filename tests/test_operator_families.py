@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from costmodels.explain import family_labels
+from costmodels.kernel_times import KernelTimes
 from costmodels.operator_tables.folder import load_folder
 from costmodels.operator_tables.shapes import DecodeAttentionTable, Heads
+from costmodels.step_cost import RooflineStepCost
 from costmodels.step_table import simple_step
 from scenarios.build import Build, build
 from scenarios.calibration.import_command import import_facts
@@ -70,6 +72,11 @@ def scenario(operators: str | dict[str, str], model: str = "llama-3.1-8b", tp: i
     )
 
 
+def kernels_of(made: Build) -> KernelTimes:
+    assert isinstance(made.cost, RooflineStepCost)
+    return made.cost.kernels
+
+
 def rows(made: Build, shape: StepShape) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in made.cost.describe(shape):
@@ -86,7 +93,7 @@ def test_a_folder_serves_all_it_has_and_a_note_says_what_not(model: str, folder:
     rest = set(sources) - served
     assert all(sources[family] == "fitted" for family in rest)
     assert all(family in " ".join(made.notes) for family in rest)
-    labels = family_labels(made.cost.kernels)
+    labels = family_labels(kernels_of(made))
     assert set(labels) == served
 
 
@@ -132,7 +139,7 @@ def test_decode_attention_is_the_tables_within_what_a_line_can_say(folder: Path)
     (table,) = [t for t in load_folder(folder) if t.meta.kind == "decode_attention"]
     lookup = DecodeAttentionTable(table)
     heads = Heads(q_heads=32, kv_heads=8, head_dim=128)
-    rates = made.cost.kernels.attention_rates(256, equal_contexts=True)
+    rates = kernels_of(made).attention_rates(256, equal_contexts=True)
     launch_s = rows(made, simple_step(1, 100))["attention"]
     for seqs, context in ((1, 4000), (16, 1000), (64, 500), (256, 3000)):
         columns = {

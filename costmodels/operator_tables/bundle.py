@@ -37,7 +37,7 @@ _STORED = {
 }
 _MULTIPLIED = {"fp8_flop_per_s": "fp8", "int8_op_per_s": "int8", "fp4_flop_per_s": "nvfp4"}
 # The kernel that samples where requests say nothing: of all the vocabulary, by probability.
-_SAMPLERS = ("sample", "softmax_sample", "top_p", "top_p_sample", "greedy", "argmax")
+_SAMPLERS = ("random", "top_p", "greedy")
 
 
 class Lack(Exception):  # noqa: N818 - it says why, and is caught where it is asked

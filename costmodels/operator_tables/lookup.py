@@ -50,8 +50,7 @@ class Lookup:
         self.gpu = table.device
         self._kind = KINDS[table.meta.kind]
         self._over_bound = table.seconds / self._ideal(table.columns)
-        names = (*self._kind.same, *self._kind.near)
-        keys = np.stack([table.columns[name] for name in names], axis=1)
+        keys = self._curve_keys(table.columns)
         # Rows are sorted by shape: a curve is a run of rows.
         is_first = np.ones(len(table), dtype=np.bool_)
         is_first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
@@ -111,15 +110,24 @@ class Lookup:
     def columns_seconds(self, columns: Mapping[str, Array]) -> tuple[Array, Labels]:
         """The same for shapes of any curves: every shape column is an array ``[n]``."""
         names = (*self._kind.same, *self._kind.near)
-        keys = np.stack([columns[name] for name in names], axis=1)
-        curves, member = np.unique(keys, axis=0, return_inverse=True)
+        keys = self._curve_keys(columns)
+        curves, member = _distinct_rows(keys)
         seconds, labels = np.empty(len(keys)), np.empty(len(keys), LABELS.dtype)
         for index, key in enumerate(curves):
-            here = member.reshape(-1) == index
+            here = member == index
             axes = {name: columns[name][here] for name in self._kind.axes}
             curve = dict(zip(names, key.tolist(), strict=True))
             seconds[here], labels[here] = self.shape_seconds(curve, axes)
         return seconds, labels
+
+    def _curve_keys(self, columns: Mapping[str, Array]) -> Array:
+        """The columns that tell curves apart, ``[n, k]``; some kinds have one curve and k = 0."""
+        names = (*self._kind.same, *self._kind.near)
+        return (
+            np.array([columns[name] for name in names])
+            .reshape(len(names), len(columns[self._kind.axes[0]]))
+            .T
+        )
 
     def _curves_near(self, curve: Mapping[str, float]) -> tuple[NDArray[np.intp], Array, np.int8]:
         same, near = self._kind.same, self._kind.near
@@ -157,6 +165,14 @@ class Lookup:
     def _ideal(self, shape: Mapping[str, Array]) -> Array:
         meta = self.table.meta
         return ideal_seconds(meta.kind, shape, self.gpu, meta.precision, meta.variant)
+
+
+def _distinct_rows(keys: Array) -> tuple[Array, NDArray[np.intp]]:
+    """The different rows of ``[n, k]``, and which of them each is: ``[n]``."""
+    if not keys.shape[1]:
+        return keys[:1], np.zeros(len(keys), np.intp)
+    rows, member = np.unique(keys, axis=0, return_inverse=True)
+    return rows, member.reshape(-1)
 
 
 def _columns(curve: Mapping[str, float], length: int) -> dict[str, Array]:

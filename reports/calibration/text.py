@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
+from reports.calibration.words import (
+    answer_text,
+    best_text,
+    formats_of,
+    machine_text,
+    name_of,
+    range_text,
+    shares,
+    size,
+)
 from reports.screen import Screen
-from reports.words import MISSING, duration, percent, significant
+from reports.words import MISSING, duration, percent, significant, whole_percent
 
 _GOOD, _FAIR = 0.05, 0.10
+# Columns that a table with ranges needs.
+_WIDE = 150
 
 
 def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
     """Print the facts of ``scenarios.calibration.import_command``."""
-    screen = screen or Screen(max_width=160)
+    screen = screen or Screen(max_width=190)
     tables = facts["tables"]
     points = sum(table["points"] for table in tables)
     screen.say(
@@ -22,8 +35,8 @@ def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None
         "bold",
     )
     screen.say(machine_text(facts), "dim")
-    print_tables(screen, tables)
-    print_fits(screen, tables)
+    _tables(screen, tables)
+    _fits(screen, tables)
     if facts["refused"]:
         screen.heading("Not timed")
         for row in facts["refused"]:
@@ -32,50 +45,79 @@ def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None
     screen.say(f"written to {facts['out']}; use it with --set engine.operators={facts['out']}")
 
 
-def machine_text(facts: Mapping[str, Any]) -> str:
-    """Where it was measured, with what."""
-    found = []
-    for machine in facts["machines"]:
-        found.append(
-            f"{machine.get('device')}, torch {machine.get('torch')}, triton "
-            f"{machine.get('triton')}, {str(machine.get('date'))[:10]}"
+def print_calibration(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
+    """Print the facts of ``scenarios.calibration.surfaces``."""
+    screen = screen or Screen(max_width=190)
+    screen.say(answer_text(facts), "bold")
+    screen.say(machine_text(facts), "dim")
+    screen.heading("How much of the device kernels reach")
+    rows = []
+    for table in facts["tables"]:
+        reached = shares(table)
+        times = [seconds for curve in table["curves"] for seconds in curve["seconds"]]
+        kernel = f"{table['kernel']} {formats_of(table)}"
+        rows.append(
+            [
+                name_of(table),
+                *([kernel] if screen.width >= _WIDE else []),
+                best_text(facts, table),
+                "" if table["family"] == "launch" else whole_percent(median(reached)),
+                duration(min(times)),
+                duration(max(times)),
+            ]
         )
-    return "; ".join(dict.fromkeys(found))
+    wide = ["kernel"] if screen.width >= _WIDE else []
+    headers = ["", *wide, "best", "of bound", "from", "to"]
+    screen.table(headers, rows, left=("kernel",))
+    screen.say(
+        "best: the most that any shape reached, with the share of the datasheet's peak. of bound: "
+        "the roofline's bound over the time, the median of all shapes. from, to: times.",
+        "dim",
+    )
+    _tables(screen, facts["tables"])
+    _fits(screen, facts["tables"])
 
 
-def print_tables(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
+def _tables(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
     """One row a table: its points, how well it predicts, how right the kernel is, its range."""
     screen.heading("Tables")
     rows = []
     for table in tables:
         held_out = table["held_out"] or {}
+        count = held_out.get("num_points")
         rows.append(
             [
-                " ".join(part for part in (table["family"], table["variant"]) if part),
-                table["kernel"],
-                table["formats"],
+                name_of(table),
+                f"{table['kernel']} {formats_of(table)}",
                 f"{table['points']:,}",
                 _error(screen, held_out.get("median")),
                 _error(screen, held_out.get("p90")),
+                f"{count:,}" if count else MISSING,
                 MISSING if table["correctness"] is None else f"{table['correctness']:.1e}",
-                range_text(table["range"]),
             ]
         )
-    screen.table(
-        ["family", "kernel", "formats", "points", "held out", "p90", "off by", "range"],
-        rows,
-        left=("kernel", "formats", "range"),
-        wraps=("range",),
-    )
+    headers = ["", "kernel", "points", "held out", "p90", "of", "off by"]
+    if screen.width >= _WIDE:
+        rows = [[*row, range_text(table["range"])] for row, table in zip(rows, tables, strict=True)]
+        screen.table([*headers, "range"], rows, left=("kernel", "range"), wraps=("range",))
+    else:
+        screen.table(headers, rows, left=("kernel",))
     screen.say(
-        "held out, p90: relative error at a fifth of the shapes, predicted from the other four "
-        "fifths; shapes outside their range do not count. off by: the kernel's own worst relative "
-        "error against a reference in 32 bits.",
+        "held out, p90: median and 90th percentile of the relative error at a fifth of the shapes, "
+        "predicted from the other four fifths; of: how many of these lie inside the others' range. "
+        "off by: the kernel's own worst relative error against a reference in 32 bits.",
         "dim",
     )
+    if screen.width < _WIDE:
+        screen.heading("Ranges")
+        ranges = {(name_of(table), range_text(table["range"])): None for table in tables}
+        grid = screen.grid("left", "left", gap=2)
+        for name, text in ranges:
+            grid.add_row(screen.text(name), screen.text(text, "dim"))
+        screen.show(grid)
 
 
-def print_fits(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
+def _fits(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
     """Latency and bandwidth of exchanges between ranks."""
     fits = [(table, fit) for table in tables for fit in table["fits"]]
     if not fits:
@@ -96,28 +138,6 @@ def print_fits(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
                 ]
             )
     screen.table(["", "up to", "latency", "bandwidth", "error", "held out"], rows)
-
-
-def range_text(ranges: Mapping[str, Sequence[float]]) -> str:
-    """``m 1-8,192, k 4,096``."""
-    parts = []
-    for name, (low, high) in ranges.items():
-        write = size if name == "bytes" else plain
-        parts.append(f"{name} {write(low)}" + (f"-{write(high)}" if high > low else ""))
-    return ", ".join(parts)
-
-
-def plain(value: float) -> str:
-    """A count."""
-    return f"{value:,.0f}"
-
-
-def size(num_bytes: float) -> str:
-    """Bytes with a binary prefix: message sizes are powers of two."""
-    for prefix, unit in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
-        if num_bytes >= unit:
-            return f"{significant(num_bytes / unit)} {prefix}B"
-    return f"{num_bytes:,.0f} B"
 
 
 def _error(screen: Screen, error: float | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reports.facts import Summary, section
 
@@ -13,7 +13,7 @@ class OperatorRow(NamedTuple):
     family: str
     source: str
     tables: str
-    """Kernels and hashes; empty for constants."""
+    """How many, their kernels, and a hash of all; empty for constants."""
     label: str
 
 
@@ -27,8 +27,17 @@ def operator_rows(summary: Summary) -> list[OperatorRow]:
         OperatorRow(
             str(one.get("family")),
             str(one.get("source")),
-            ", ".join(f"{t['kernel']} {t['hash'][:12]}" for t in one.get("tables") or ()),
+            _tables(one),
             str(one.get("label")),
         )
         for one in families
     ]
+
+
+def _tables(family: dict[str, Any]) -> str:
+    tables = family.get("tables") or ()
+    if not tables:
+        return ""
+    kernels = dict.fromkeys(str(table["kernel"]) for table in tables)
+    count = f"{len(tables)} of " if len(tables) > 1 else ""
+    return f"{count}{', '.join(kernels)} {str(family.get('hash'))[:12]}"

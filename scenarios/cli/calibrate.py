@@ -27,3 +27,53 @@ def calibrate_import(
 
     check_format(output_format)
     run_import(lines, out=out, gpu=gpu, as_json=output_format == "json")
+
+
+@calibrate_app.command("run")
+def calibrate_run(
+    out: Annotated[Path, typer.Option(help="Folder to write the timings and tables to.")],
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    quick: Annotated[bool, typer.Option("--quick", help="Few shapes of each kernel.")] = False,
+    families: Annotated[
+        str | None, typer.Option(help="Families to measure, separated by commas. Default: all.")
+    ] = None,
+) -> None:
+    """Measure kernels on the device at hand, and make operator tables of them."""
+    from scenarios.calibration.run_command import run_measure
+
+    if device not in ("cuda", "cpu"):
+        raise typer.BadParameter(f"{device!r} is neither cuda nor cpu", param_hint="--device")
+    run_measure(out, device=device, quick=quick, families=families)
+
+
+_CalibrationGpu = Annotated[str | None, typer.Option(help="Which GPU of `ours` and `aic`.")]
+_Page = Annotated[Path | None, typer.Option(help="HTML page to write.")]
+
+
+@calibrate_app.command("show")
+def calibrate_show(
+    calibration: Annotated[str, typer.Argument(help="A folder or file of tables, ours, or aic.")],
+    gpu: _CalibrationGpu = None,
+    out: _Page = None,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Show what a calibration holds: efficiency over shapes, range, held-out errors."""
+    from scenarios.calibration.show_command import run_show
+
+    check_format(output_format)
+    run_show(calibration, gpu=gpu, out=out, as_json=output_format == "json")
+
+
+@calibrate_app.command("diff")
+def calibrate_diff(
+    left: Annotated[str, typer.Argument(help="A folder or file of tables, ours, or aic.")],
+    right: Annotated[str, typer.Argument(help="What to compare it with.")],
+    gpu: _CalibrationGpu = None,
+    out: _Page = None,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Compare two calibrations of one GPU where both have times: left over right."""
+    from scenarios.calibration.show_command import run_diff
+
+    check_format(output_format)
+    run_diff(left, right, gpu=gpu, out=out, as_json=output_format == "json")
