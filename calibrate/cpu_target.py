@@ -24,9 +24,9 @@ _NUMBERS = (
 
 
 def is_cpu(lines: KernelLines) -> bool:
-    """Whether the lines were measured on a processor: such a machine has no SMs."""
-    used = {timing.machine for timing in lines.timings}
-    return all("sms" not in lines.machines[machine] for machine in used)
+    """Whether the lines were measured on a processor: the device is the machine's own."""
+    used = [lines.machines[timing.machine] for timing in lines.timings]
+    return all(machine.get("device") == machine.get("cpu") for machine in used)
 
 
 def cpu_target(lines: KernelLines) -> GpuSpec:

@@ -24,6 +24,7 @@ from tests.kernel_lines import MACHINE, timing, write_lines
 CPU = {
     **{key: value for key, value in MACHINE.items() if key not in ("sms", "cuda")},
     "device": "Some Processor",
+    "cpu": "Some Processor",
     "cores": 8,
     "memory_bytes": 64 * 2**30,
 }

@@ -60,10 +60,38 @@ class RaggedGrid:
         code = np.where(np.abs(at[0] - x) > _SAME, EXTRAPOLATED, code)
         below, code_below = self._inner_at(low, at[1:])
         if (low == high).all():
-            return below, np.maximum(code, code_below).astype(np.int8)
-        above, code_above = self._inner_at(high, at[1:])
-        value = self._between(x, low, high, at[1:], below, above)
-        return value, np.maximum(code, np.maximum(code_below, code_above)).astype(np.int8)
+            value, code = below, np.maximum(code, code_below).astype(np.int8)
+        else:
+            above, code_above = self._inner_at(high, at[1:])
+            value = self._between(x, low, high, at[1:], below, above)
+            code = np.maximum(code, np.maximum(code_below, code_above)).astype(np.int8)
+        return self._around_gaps(at, value, code)
+
+    def _around_gaps(self, at: Sequence[Array], value: Array, code: Codes) -> tuple[Array, Codes]:
+        """Where the nearest places do not reach as far as those on both sides of them, these."""
+        inside = (at[0] >= self._at[0] - _SAME) & (at[0] <= self._at[-1] + _SAME)
+        missing = np.flatnonzero((code == EXTRAPOLATED) & inside)
+        if not self._inner or not missing.size:
+            return value, code
+        x, others = at[0][missing], [axis[missing] for axis in at[1:]]
+        places = np.arange(len(self._at))
+        reached = [
+            self._inner_at(np.full(len(missing), place), others)[1] != EXTRAPOLATED
+            for place in places
+        ]
+        covers = np.stack(reached)
+        before = covers & (self._at[:, None] <= x + _SAME)
+        after = covers & (self._at[:, None] >= x - _SAME)
+        found = before.any(axis=0) & after.any(axis=0)
+        low = np.where(before, places[:, None], -1).max(axis=0)[found]
+        high = np.where(after, places[:, None], len(places)).min(axis=0)[found]
+        inner = [axis[found] for axis in others]
+        below, above = self._inner_at(low, inner)[0], self._inner_at(high, inner)[0]
+        rows = missing[found]
+        value, code = value.copy(), code.copy()
+        value[rows] = self._between(x[found], low, high, inner, below, above)
+        code[rows] = FITTED
+        return value, code
 
     def _between(
         self,
