@@ -36,6 +36,8 @@ _STORED = {
     "kv_int8": "int8",
 }
 _MULTIPLIED = {"fp8_flop_per_s": "fp8", "int8_op_per_s": "int8", "fp4_flop_per_s": "nvfp4"}
+# How tokens were spread over experts in our own measurements.
+_ROUTINGS = ("balanced", "zipf")
 # The kernel that samples where requests say nothing: of all the vocabulary, by probability.
 _SAMPLERS = ("random", "top_p", "greedy")
 
@@ -174,12 +176,15 @@ def expert_shape(shard: RankShard) -> ExpertShape:
     """The experts of one MoE layer of ``shard``."""
     experts = shard.model.experts
     assert experts is not None, "asked of an operator of experts alone"
+    layout = shard.layout
+    ranks = layout.expert_ranks
     return ExpertShape(
         hidden=experts.latent or shard.model.hidden_size,
         inter=experts.width,
         top_k=experts.top_k,
         num_experts=experts.num_experts,
-        tp=shard.layout.expert_ranks,
+        tp=1 if layout.enable_expert_parallel else ranks,
+        ep=ranks if layout.enable_expert_parallel else 1,
     )
 
 
@@ -195,28 +200,36 @@ def _gemm(tables: OperatorTables, operator: Operator, shard: RankShard) -> Found
 
 
 def _experts(tables: OperatorTables, operator: Operator, shard: RankShard) -> Found:
-    layout, precision = shard.layout, shard.local.precision
-    if layout.enable_expert_parallel and layout.expert_ranks > 1:
-        raise Lack("measured with a slice of every expert on each rank, not whole experts")
+    precision = shard.local.precision
     stored, multiplied = precision.matrix(precision.experts)
-    activations = multiplied_format(multiplied.peak, precision.dtype)
-    # The source's own word for it where there is one table.
-    variants = {lookup.table.meta.variant for lookup in tables.lookups["grouped_gemm"]}
-    skewed = layout.expert_load.skew > 0 or layout.expert_load.loads
-    order = ("zipf", "balanced") if skewed else ("balanced", "zipf")
+    load = shard.layout.expert_load
     lookup = tables.choose(
         "grouped_gemm",
-        activations=activations,
+        activations=multiplied_format(multiplied.peak, precision.dtype),
         weights=stored.name,
-        variants=order if len(variants) > 1 else (),
+        variants=_routings(tables, is_skewed=bool(load.skew or load.loads)),
     )
     assert isinstance(lookup, GroupedGemmTable)
+    experts = expert_shape(shard)
+    if experts.ep > 1 and lookup.table.columns["ep"].max() == 1:
+        raise Lack("measured with a slice of every expert on each rank, not whole experts")
     if base_name(operator) != EXPERT_OPERATORS[0]:
         count = len(operator.rows)
         return np.zeros(count), np.full(count, LABELS[0]), lookup
-    experts = expert_shape(shard)
-    flops_per_token = 2 * experts.hidden * 2 * experts.inter * experts.top_k / experts.tp
-    return *lookup.seconds(operator.flops / flops_per_token, experts), lookup
+    elements = 2 * experts.hidden * experts.inter / experts.tp  # of gate and up
+    routed = operator.flops / (2 * elements)
+    if lookup.table.meta.variant not in _ROUTINGS:  # another's idea of how tokens are spread
+        tokens = routed * experts.ep / experts.top_k
+        return *lookup.seconds(tokens, experts), lookup
+    reached = operator.weight_bytes / (elements * stored.moved_bytes)
+    return *lookup.routed_seconds(routed, reached, experts), lookup
+
+
+def _routings(tables: OperatorTables, *, is_skewed: bool) -> tuple[str, ...]:
+    """Those to look for, best first: the nearest of ours, or what another source has."""
+    ours = ("zipf", "balanced") if is_skewed else ("balanced", "zipf")
+    others = {lookup.table.meta.variant for lookup in tables.lookups["grouped_gemm"]} - {*ours}
+    return *ours, *sorted(others)
 
 
 def _elementwise(tables: OperatorTables, operator: Operator, shard: RankShard) -> Found:

@@ -7,6 +7,7 @@ Tables are interpolated in the share of this bound that was reached. Formulas as
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -48,7 +49,7 @@ def ideal_seconds(
         if gpu.host_link_bytes_per_s is None:
             raise ScenarioError(f"{gpu.name} has no known link to its host")
         return shape["bytes"] / gpu.host_link_bytes_per_s
-    return roofline_seconds(*work(kind, shape, precision), gpu, precision)
+    return roofline_seconds(*work(kind, shape, precision, variant), gpu, precision)
 
 
 def link_bytes(kind: TableKind, shape: Columns) -> Array:
@@ -64,10 +65,15 @@ def link_bytes(kind: TableKind, shape: Columns) -> Array:
     return share[kind] * shape["bytes"]
 
 
-def work(kind: TableKind, shape: Columns, precision: Precision) -> tuple[Array, Array]:
+def work(
+    kind: TableKind, shape: Columns, precision: Precision, variant: str = ""
+) -> tuple[Array, Array]:
     """FLOPs and the fewest bytes of device memory of each shape, of kinds that use no link."""
     if kind in ("prefill_attention", "decode_attention"):
         return attention_work(shape, precision, *attention_sums(kind, shape))
+    if kind == "grouped_gemm":
+        routed = shape["tokens"] * shape["top_k"] / shape["ep"]
+        return experts_work(shape, precision, routed, experts_reached(shape, variant))
     return _WORK[kind](shape, precision)
 
 
@@ -121,14 +127,42 @@ def _gemm(shape: Columns, precision: Precision) -> tuple[Array, Array]:
     return 2 * m * n * k, FORMAT_BYTES[precision.weights] * n * k + row_bytes * m
 
 
-def _grouped_gemm(shape: Columns, precision: Precision) -> tuple[Array, Array]:
+def experts_work(
+    shape: Columns, precision: Precision, routed: Array, reached: Array
+) -> tuple[Array, Array]:
+    """FLOPs and bytes of one rank's experts, of which ``reached`` get ``routed`` rows together."""
     hidden, inter = shape["hidden"], shape["inter"] / shape["tp"]
-    routed = shape["tokens"] * shape["top_k"] / shape["ep"]
     weights = 3 * hidden * inter
-    share = np.minimum(shape["top_k"] / shape["num_experts"], 1 - 1e-12)
-    experts = shape["num_experts"] * -np.expm1(shape["tokens"] * np.log1p(-share))
-    weight_bytes = FORMAT_BYTES[precision.weights] * weights * experts / shape["ep"]
+    weight_bytes = FORMAT_BYTES[precision.weights] * weights * reached
     return 2 * weights * routed, weight_bytes + _RESULT_BYTES * (2 * hidden + 3 * inter) * routed
+
+
+def experts_reached(shape: Columns, routing: str) -> Array:
+    """How many experts of one rank get any of the tokens.
+
+    ``balanced``: dealt like cards, as many as there are assignments; ``zipf``: the n-th most
+    popular in proportion to 1 / n; else each token chooses evenly.
+    """
+    tokens, top_k, experts = shape["tokens"], shape["top_k"], shape["num_experts"]
+    if routing == "balanced":
+        return np.minimum(tokens * top_k, experts) / shape["ep"]
+    if routing == "zipf":
+        found = np.empty_like(tokens)
+        for row, (count, chosen, of) in enumerate(zip(tokens, top_k, experts, strict=True)):
+            chances = _zipf_chances(int(of), int(chosen))
+            found[row] = -np.expm1(count * np.log1p(-np.minimum(chances, 1 - 1e-12))).sum()
+        return found / shape["ep"]
+    share = np.minimum(top_k / experts, 1 - 1e-12)
+    reached: Array = experts * -np.expm1(tokens * np.log1p(-share)) / shape["ep"]
+    return reached
+
+
+@lru_cache(maxsize=64)
+def _zipf_chances(num_experts: int, top_k: int) -> Array:
+    from costmodels.expert_load import expert_chances
+    from costmodels.layout import ExpertLoad
+
+    return expert_chances(num_experts, top_k, ExpertLoad(skew=1.0))
 
 
 def _mla_decode(shape: Columns, precision: Precision) -> tuple[Array, Array]:
@@ -176,7 +210,6 @@ def _copy(shape: Columns, precision: Precision) -> tuple[Array, Array]:
 
 _WORK: dict[TableKind, Callable[[Columns, Precision], tuple[Array, Array]]] = {
     "gemm": _gemm,
-    "grouped_gemm": _grouped_gemm,
     "mla_decode": _mla_decode,
     "kda_chunk": _delta_rule(6, 64),
     "kda_recurrent": _delta_rule(7, 0),

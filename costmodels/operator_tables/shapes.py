@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from costmodels.operator_tables.ideal import attention_work, roofline_seconds
+from costmodels.operator_tables.ideal import attention_work, experts_work, roofline_seconds
 from costmodels.operator_tables.kinds import COLLECTIVES, TableKind
 from costmodels.operator_tables.lookup import Labels, Lookup
 from costmodels.operator_tables.table import Array, OperatorTable
@@ -58,6 +58,20 @@ class GroupedGemmTable(Lookup):
     def seconds(self, tokens: Array, experts: ExpertShape) -> tuple[Array, Labels]:
         """Seconds of one layer and label, by number of tokens: ``[n]`` both."""
         return self.shape_seconds(asdict(experts), {"tokens": tokens})
+
+    def routed_seconds(
+        self, routed: Array, reached: Array, experts: ExpertShape
+    ) -> tuple[Array, Labels]:
+        """The same for ``routed`` rows on one rank that reach ``reached`` of its experts.
+
+        However they were spread when measured: the share of the roofline's bound is what counts.
+        """
+        precision = self.table.meta.precision
+        shape = {name: np.full(len(routed), float(size)) for name, size in asdict(experts).items()}
+        work = experts_work(shape, precision, routed, reached)
+        bound_s = roofline_seconds(*work, self.gpu, precision)
+        tokens = routed * experts.ep / experts.top_k
+        return self.shape_seconds(asdict(experts), {"tokens": tokens}, bound_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,4 +67,4 @@ def _work(table: OperatorTable) -> tuple[Array, Array]:
         return none, link_bytes(meta.kind, columns)
     if meta.kind == "launch":
         return none, none
-    return work(meta.kind, columns, meta.precision)
+    return work(meta.kind, columns, meta.precision, meta.variant)
