@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,17 @@ from typer.testing import CliRunner
 from costmodels.explain import family_labels
 from costmodels.kernel_times import KernelTimes
 from costmodels.operator_tables.folder import load_folder
-from costmodels.operator_tables.shapes import DecodeAttentionTable, Heads
+from costmodels.operator_tables.shapes import (
+    DecodeAttentionTable,
+    ExpertShape,
+    GroupedGemmTable,
+    Heads,
+)
 from costmodels.step_cost import RooflineStepCost
 from costmodels.step_table import simple_step
+from reports.run.page_facts import condition_rows
 from scenarios.build import Build, build
+from scenarios.calibration.choice import parse_operators
 from scenarios.calibration.import_command import import_facts
 from scenarios.calibration.served import calibration_address
 from scenarios.cli import app
@@ -46,6 +52,11 @@ MODELS = {
 }
 
 
+@pytest.fixture(name="slow_folder", scope="module")
+def _slow_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return imported(tmp_path_factory.mktemp("slow"), scale=2.0)
+
+
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return imported(tmp_path_factory.mktemp("calibration"))
@@ -65,7 +76,13 @@ def scenario(operators: str | dict[str, str], model: str = "llama-3.1-8b", tp: i
     return parse_scenario(
         {
             "model": model,
-            "engine": {"operators": operators, "tensor_parallel_size": tp},
+            # Small batches compile fast.
+            "engine": {
+                "operators": operators,
+                "tensor_parallel_size": tp,
+                "max_num_batched_tokens": 2048,
+                "max_num_seqs": 128,
+            },
             "workload": {"preset": "azure-conv", "num_requests": 20},
             "bands": False,
         }
@@ -98,25 +115,19 @@ def test_a_folder_serves_all_it_has_and_a_note_says_what_not(model: str, folder:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_family_really_prices_steps(model: str, folder: Path, tmp_path: Path) -> None:
+def test_every_family_really_prices_steps(model: str, folder: Path, slow_folder: Path) -> None:
     """Tables twice as slow, of one family at a time, make the step slower."""
     gpus, served = MODELS[model]
-    slow = slow_folder()
     clips = built("fitted", model, gpus).model.clip_tokens
-    shapes = [simple_step(64, 2000, clip_tokens=clips), simple_step(0, 0, 4096, clip_tokens=clips)]
+    shapes = [simple_step(64, 2000, clip_tokens=clips), simple_step(0, 0, 1024, clip_tokens=clips)]
     plain = built(dict.fromkeys(served, str(folder)), model, gpus)
     for family in served:
-        changed = built(dict.fromkeys(served, str(folder)) | {family: slow}, model, gpus)
+        changed = built(
+            dict.fromkeys(served, str(folder)) | {family: str(slow_folder)}, model, gpus
+        )
         grew = [changed.cost.price(s).gpu_ns - plain.cost.price(s).gpu_ns for s in shapes]
         assert max(grew) > 0, family
         assert min(grew) >= 0, family
-
-
-@cache
-def slow_folder() -> str:
-    import tempfile
-
-    return str(imported(Path(tempfile.mkdtemp()), scale=2.0))
 
 
 def test_a_named_family_alone_is_served_by_its_source(folder: Path) -> None:
@@ -234,31 +245,48 @@ def test_one_changed_timing_is_another_answer_at_another_address(tmp_path: Path)
     assert calibration_address(built("fitted")) != calibration_address(built("datasheet"))
 
 
-def test_the_summary_the_page_and_the_terminal_name_each_family(
-    folder: Path, tmp_path: Path
-) -> None:
-    text = "model: llama-3.1-8b\nworkload: {preset: azure-conv, num_requests: 50}\n"
-    (tmp_path / "s.yaml").write_text(text + "bands: false\n", encoding="utf-8")
+def test_a_run_names_each_family(folder: Path, tmp_path: Path) -> None:
+    text = "model: llama-3.1-8b\nworkload: {preset: azure-conv, num_requests: 5}\nbands: false\n"
+    (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
     out = tmp_path / "run"
     chosen = f"engine.operators={{gemm: {folder}, default: fitted}}"
     command = ["simulate", str(tmp_path / "s.yaml"), "--set", chosen, "--out", str(out)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    conditions = json.loads((out / "summary.json").read_text())["conditions"]
-    operators = {one["family"]: one for one in conditions["operators"]}
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    operators = {one["family"]: one for one in summary["conditions"]["operators"]}
     assert set(operators) == set(PLAIN)
     gemm = operators["gemm"]
     assert (gemm["source"], gemm["label"]) == (str(folder), "measured")
     assert operators["elementwise"]["source"] == "fitted"
     assert "Where kernel times come from" in result.output
-    digest = gemm["tables"][0]["hash"][:12]
-    assert digest in result.output
-    made = CliRunner().invoke(app, ["report", str(out)])
-    assert made.exit_code == 0, made.output
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert digest in page
-    assert "Operators: gemm" in page
+    assert gemm["hash"][:12] in result.output
+    rows = dict(condition_rows(summary))
+    assert gemm["hash"][:12] in rows["Operators: gemm"]
+    assert rows["Operators: elementwise"] == "fitted, fitted"
     # The scenario in the folder runs again from anywhere.
     saved = load_scenario(out / "scenario.yaml")
     assert isinstance(saved.engine.operators, dict)
     assert saved.engine.operators["gemm"] == str(folder)
+
+
+def test_the_command_line_takes_families_too() -> None:
+    assert parse_operators("aic") == "aic"
+    assert parse_operators("{gemm: ours, default: aic}") == {"gemm": "ours", "default": "aic"}
+    for text in ("{gemm: [ours]}", "{gemm: ours"):
+        with pytest.raises(ScenarioError, match="--operators"):
+            parse_operators(text)
+
+
+def test_experts_cost_by_the_rows_and_experts_that_are_reached(tmp_path: Path) -> None:
+    """Dealt like cards, 8 tokens reach 64 of 128 experts: as many as 11 that choose evenly."""
+    path = write_lines(tmp_path / "l.jsonl", made_lines("grouped_gemm", slope=0.0))
+    import_facts([path], out=tmp_path / "t", gpu=None)
+    (table,) = load_folder(tmp_path / "t")
+    lookup = GroupedGemmTable(table)
+    experts = ExpertShape(hidden=2048, inter=768, top_k=8, num_experts=128)
+    dealt = lookup.seconds(np.array([8.0]), experts)[0]
+    same = lookup.routed_seconds(np.array([64.0]), np.array([64.0]), experts)[0]
+    fewer = lookup.routed_seconds(np.array([64.0]), np.array([51.0]), experts)[0]
+    assert same == pytest.approx(dealt)
+    assert fewer / dealt == pytest.approx(51 / 64, rel=0.02)

@@ -4,7 +4,8 @@ An engine's step knows sums (sequences, contexts, query-key pairs), and its pric
 so that a run of steps can be jumped over. So a table is read off at many equal batches, and rates
 that fit best in relative error stand for it: for decodes a fixed time and a time a token for each
 number of sequences, for prompts a time a pair, a token and a cached token. The time of a launch,
-the least fixed time of any batch, is apart: decodes and prompts of one step are one launch.
+the least fixed time of any batch, is apart: decodes and prompts of one step are one launch. A table
+whose times may have the host's launches in them tells no fixed time: a step replays a graph.
 """
 
 from __future__ import annotations
@@ -75,8 +76,10 @@ class MixerTables:
     contexts: Array
     """Where decodes are read off; one where the context does not matter."""
     prefill: Lookup | None
+    fixed_s: float
+    """The least that decodes of any number of sequences take."""
     launch_s: float
-    """Of one launch of either side; 0 where decodes are not served."""
+    """Of one launch of either side; 0 where tables do not tell."""
     cap_tokens: int | None = None
 
     def decode_fit(self, max_num_seqs: int, seq_tokens: int) -> DecodeFit:
@@ -85,7 +88,7 @@ class MixerTables:
         seqs = np.arange(1.0, max_num_seqs + 1)
         seqs_s, token_s = _lines(self.decode_seconds, seqs, self.contexts, seq_tokens)
         return DecodeFit(
-            seqs_s=np.append(0.0, np.maximum(seqs_s - self.launch_s, 0.0)),
+            seqs_s=np.append(0.0, np.maximum(seqs_s - (self.launch_s or self.fixed_s), 0.0)),
             token_s=np.append(token_s[0], token_s),
         )
 
@@ -104,17 +107,20 @@ def mixer_tables(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision
         decode, seconds, contexts = _decode(tables, mixer, precision)
     with suppress(Lack):
         prefill = find_prefill(tables, mixer, precision)
-    launch_s = 0.0
-    if seconds is not None:
-        launch_s = float(_lines(seconds, _SEQS, contexts, 1)[0].min())
-        if prefill is not None:
-            launch_s = min(launch_s, chunk_fit(prefill, mixer, 0.0, 0.0).chunk_s)
+    fixed_s = launch_s = 0.0
+    if decode is not None and seconds is not None:
+        fixed_s = float(_lines(seconds, _SEQS, contexts, 1)[0].min())
+        if _tells_fixed(decode):
+            launch_s = fixed_s
+            if prefill is not None and _tells_fixed(prefill):
+                launch_s = min(launch_s, chunk_fit(prefill, mixer, 0.0, 0.0).chunk_s)
     cap = mixer.window if isinstance(mixer, SlidingWindow) else None
     return MixerTables(
         decode=decode,
         decode_seconds=seconds,
         contexts=contexts,
         prefill=prefill,
+        fixed_s=fixed_s,
         launch_s=launch_s,
         cap_tokens=cap,
     )
@@ -150,7 +156,7 @@ def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float)
         dims = _state_dims(mixer)
         seconds, _ = lookup.seconds(np.ones_like(tokens), tokens, heads=mixer.kv_heads, **dims)
         chunk_s, token_s = _fit([np.ones_like(tokens), tokens], seconds, launch_s)
-        return ChunkFit(chunk_s=chunk_s, token_s=token_s)
+        return ChunkFit(chunk_s=chunk_s if _tells_fixed(lookup) else 0.0, token_s=token_s)
     assert isinstance(lookup, PrefillAttentionTable)
     heads = _heads(mixer)
     axes = np.meshgrid(
@@ -162,19 +168,24 @@ def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float)
     shape = {"seqs": one, "new_tokens": new, "prefix_tokens": prefix}
     shape["window"] = np.full_like(one, heads.window)
     pairs, _, _ = attention_sums("prefill_attention", shape)
+    told = 1.0 if _tells_fixed(lookup) else 0.0
     if heads.window:  # what is beyond the window has no price of its own
         pairs = pairs + tile_tokens * np.minimum(prefix, heads.window)
         chunk_s, token_s, pair_s = _fit([one, new, pairs], seconds, launch_s)
         return ChunkFit(
-            chunk_s=chunk_s, token_s=token_s - tile_tokens * pair_s, pair_s=pair_s, prefix_s=0.0
+            chunk_s=told * chunk_s, token_s=token_s - tile_tokens * pair_s, pair_s=pair_s
         )
     chunk_s, token_s, pair_s, prefix_s = _fit([one, new, pairs, prefix], seconds, launch_s)
     return ChunkFit(
-        chunk_s=chunk_s,
+        chunk_s=told * chunk_s,
         token_s=token_s - tile_tokens * pair_s,
         pair_s=pair_s,
         prefix_s=prefix_s - tile_tokens * pair_s,
     )
+
+
+def _tells_fixed(lookup: Lookup) -> bool:
+    return lookup.table.meta.launches == "graph"
 
 
 def prefill_labels(lookup: Lookup, mixer: Mixer) -> Labels:

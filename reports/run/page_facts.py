@@ -106,7 +106,7 @@ def page_facts(summary: Summary) -> dict[str, Any]:
         "byte_rows": byte_rows(summary),
         "alerts": warning_texts(summary, grave=True),
         "warnings": warning_texts(summary, grave=False),
-        "conditions": _conditions(summary),
+        "conditions": condition_rows(summary),
         "evidence": evidence_shares(summary),
         "sources": [source for source in entries(summary, "sources") if isinstance(source, dict)],
         "run": [
@@ -181,7 +181,8 @@ def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
     return {label: listed(names) for label, names in carried.items()}
 
 
-def _conditions(summary: Summary) -> list[tuple[str, str]]:
+def condition_rows(summary: Summary) -> list[tuple[str, str]]:
+    """What a result was obtained with, as label and value."""
     conditions = section(summary, "conditions")
     names = [name for name in _CONDITIONS if conditions.get(name) is not None]
     names += [

@@ -13,7 +13,7 @@ from costmodels.engine_profile import EngineProfile, is_known_profile
 from costmodels.gpu_spec import GpuSpec, gpu_of_device
 from costmodels.hf_config import read_hf_config
 from costmodels.model_spec import ModelSpec, quantised
-from costmodels.operator_sources import FITTED, load_operators
+from costmodels.operator_sources import FITTED, Choice, load_operators
 from costmodels.paging import kv_layout
 from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
@@ -52,7 +52,7 @@ class System:
 
 
 def read_system(
-    recording: Recording, profile_name: str | None = None, operators: str = FITTED
+    recording: Recording, profile_name: str | None = None, operators: Choice = FITTED
 ) -> System:
     """Compile the recorded engine. Raises ScenarioError or TraceError where it cannot be.
 
@@ -114,7 +114,7 @@ def read_system(
         compile_cost=compile_cost,
         conditions={
             **_conditions(fields, model, gpu, profile, engine, ranks, cost),
-            "operators": operators,
+            "operators": operators if isinstance(operators, str) else dict(operators),
         },
         warnings=(*warnings, *profile_warnings),
     )
