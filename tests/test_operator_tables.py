@@ -25,6 +25,7 @@ from costmodels.operator_tables.shapes import (
     LOOKUPS,
     AllReduceTable,
     DecodeAttentionTable,
+    ElementwiseTable,
     ExpertShape,
     GemmTable,
     GroupedGemmTable,
@@ -251,6 +252,15 @@ def affine(table: OperatorTable) -> OperatorTable:
     """The same shapes, each with a fixed time and half the roofline's speed."""
     ideal_s = ideal_seconds(table.meta.kind, table.columns, H200, Precision())
     return operator_table(table.meta, {**table.columns, "seconds": 3e-6 + 2 * ideal_s})
+
+
+def test_nothing_takes_less_than_the_shortest_kernel_measured() -> None:
+    table = affine(made_table("elementwise", {"bytes_per_row": [4096.0, 16384.0], "rows": ROWS}))
+    lookup = ElementwiseTable(table)
+    seconds, labels = lookup.seconds(np.array([1.0, 4096.0]), 64.0)
+    assert labels.tolist() == ["extrapolated"] * 2
+    assert seconds[0] == table.seconds.min() > 3e-6
+    assert seconds[1] < lookup.seconds(np.array([4096.0]), 4096.0)[0][0]
 
 
 def test_between_points_time_is_linear_in_the_roofline() -> None:

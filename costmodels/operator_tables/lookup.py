@@ -91,7 +91,12 @@ class Lookup:
             codes = np.maximum(codes, curve_codes)
         if ideal_s is None:
             ideal_s = self._ideal({**_columns(curve, len(has_work)), **axes})
-        seconds = np.where(has_work, ideal_s * np.exp(log_over), 0.0)
+        seconds = ideal_s * np.exp(log_over)
+        # What is smaller than anything measured takes no less than the shortest time: a kernel's
+        # fixed part.
+        floor_s = min(self.table.seconds[self.curve_rows(int(one))].min() for one in curves)
+        seconds = np.where(codes == EXTRAPOLATED, np.maximum(seconds, floor_s), seconds)
+        seconds = np.where(has_work, seconds, 0.0)
         return seconds, LABELS[np.where(has_work, codes, MEASURED)]
 
     def lack(self, same: Mapping[str, float]) -> str:
