@@ -44,6 +44,8 @@ class KernelLines:
     timings: Sequence[Timing]
     refused: Sequence[Mapping[str, Any]]
     """Cases that were not timed, each with its reason."""
+    states: Sequence[Mapping[str, Any]]
+    """The device's clock, power and temperature before and after each family."""
     inputs: Mapping[str, str]
     """File name -> SHA-256 of its bytes."""
 
@@ -56,6 +58,7 @@ def read_lines(paths: Sequence[Path]) -> KernelLines:
     machines: dict[str, Mapping[str, Any]] = {}
     timings: list[Timing] = []
     refused: list[Mapping[str, Any]] = []
+    states: list[Mapping[str, Any]] = []
     inputs: dict[str, str] = {}
     places: dict[str, str] = {}
     for path in paths:
@@ -75,7 +78,9 @@ def read_lines(paths: Sequence[Path]) -> KernelLines:
                 places.setdefault(timings[-1].machine, where)
             elif kind == "refused":
                 refused.append(row)
-            elif kind != "state":
+            elif kind == "state":
+                states.append(row)
+            else:
                 raise ScenarioError(
                     f"{where}: kind is {kind!r}, not one of machine, timing, refused, state"
                 )
@@ -87,7 +92,20 @@ def read_lines(paths: Sequence[Path]) -> KernelLines:
             )
     if not timings:
         raise ScenarioError(f"{', '.join(map(str, paths))}: no timings")
-    return KernelLines(machines=machines, timings=timings, refused=refused, inputs=inputs)
+    return KernelLines(
+        machines=machines, timings=timings, refused=refused, states=states, inputs=inputs
+    )
+
+
+def clock_shares(lines: KernelLines, family: str | None = None) -> list[float]:
+    """The SM clock over the highest it can have, at each state of a family, or of all."""
+    found = []
+    for state in lines.states:
+        clocks = lines.machines.get(str(state.get("machine")), {}).get("clocks") or {}
+        now, most = state.get("sm_clock_mhz"), clocks.get("max_sm_mhz")
+        if now and most and family in (None, state.get("family")):
+            found.append(float(now) / float(most))
+    return found
 
 
 def _rows(path: Path, content: bytes) -> list[tuple[int, dict[str, Any]]]:

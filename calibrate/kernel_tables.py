@@ -15,7 +15,7 @@ import numpy as np
 
 from calibrate.cpu_target import cpu_target, is_cpu, write_target
 from calibrate.kernel_holdout import held_out_error
-from calibrate.kernel_lines import KernelLines, Timing
+from calibrate.kernel_lines import KernelLines, Timing, clock_shares
 from calibrate.link_fit import fit_links
 from costmodels.gpu_spec import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
 from costmodels.operator_tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
@@ -25,6 +25,8 @@ from sim.errors import ScenarioError
 
 LICENCE = "as fleetcast"
 _ENGINE = "fleetcast"
+# A clock below this share of the highest was held down.
+_FULL_CLOCK = 0.95
 
 
 def target_of(lines: KernelLines, name: str | None) -> GpuSpec:
@@ -104,7 +106,7 @@ def _table(lines: KernelLines, gpu: GpuSpec, group: Sequence[Timing]) -> Operato
         date=max(str(machine.get("date", "unknown")) for machine in machines),
         attribution=f"fleetcast's own measurement on {machines[0].get('device')}",
         licence=LICENCE,
-        is_cool=True,
+        is_cool=min(clock_shares(lines, first.family), default=1.0) >= _FULL_CLOCK,
         launches="graph" if graphs == {True} else "eager" if graphs == {False} else "both",
         machines=tuple(machines),
         inputs=dict(lines.inputs),

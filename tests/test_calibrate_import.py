@@ -68,6 +68,17 @@ def test_repeats_of_several_files_and_machines_are_merged_by_their_median(tmp_pa
     assert len(table.meta.machines) == len(table.meta.inputs) == 3
 
 
+@pytest.mark.parametrize(("clock", "is_cool"), [(1980.0, True), (1500.0, False), (None, True)])
+def test_a_clock_that_was_held_down_is_known(
+    clock: float | None, is_cool: bool, tmp_path: Path
+) -> None:
+    machine = {**MACHINE, "clocks": {"max_sm_mhz": 1980.0}}
+    state = {"kind": "state", "machine": MACHINE["id"], "family": "gemm", "sm_clock_mhz": clock}
+    lines = read(tmp_path, [machine, state, timing("gemm", GEMM, 1.0)])
+    (table,) = build_tables(lines, load_gpu("H200"))
+    assert table.meta.is_cool == is_cool
+
+
 def test_a_torn_last_line_is_ignored_and_no_other(tmp_path: Path) -> None:
     lines = [MACHINE, timing("gemm", GEMM, 1e-3)]
     assert len(read(tmp_path, lines, '{"kind": "tim').timings) == 1

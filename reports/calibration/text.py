@@ -35,6 +35,13 @@ def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None
         "bold",
     )
     screen.say(machine_text(facts), "dim")
+    shares = facts["clock_shares"]
+    if shares:
+        screen.say(
+            f"SM clock at {whole_percent(min(shares))} to {whole_percent(max(shares))} of its "
+            "highest, before and after each family.",
+            "dim",
+        )
     _tables(screen, tables)
     _fits(screen, tables)
     if facts["refused"]:
@@ -42,7 +49,10 @@ def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None
         for row in facts["refused"]:
             screen.say(f"{row['family']} {row['kernel']}, {row['cases']:,} cases: {row['reason']}")
     screen.say("")
-    screen.say(f"written to {facts['out']}; use it with --set engine.operators={facts['out']}")
+    target = f"--gpu {facts['gpu_file']} " if facts["gpu_file"] else ""
+    screen.say(
+        f"written to {facts['out']}; use it with {target}--set engine.operators={facts['out']}"
+    )
 
 
 def print_calibration(facts: Mapping[str, Any], screen: Screen | None = None) -> None:

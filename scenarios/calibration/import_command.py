@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrate.kernel_lines import KernelLines, read_lines
+from calibrate.kernel_lines import KernelLines, clock_shares, read_lines
 from calibrate.kernel_tables import build_tables, target_of, write_tables
+from costmodels.gpu_spec import GPU_FILE
 from scenarios.calibration.facts import calibration_facts
 
 
@@ -35,6 +36,8 @@ def import_facts(paths: Sequence[Path], *, out: Path, gpu: str | None) -> dict[s
         "files": [path.name for path in written],
         "timings": len(lines.timings),
         "refused": _refused(lines),
+        "clock_shares": clock_shares(lines),
+        "gpu_file": str(out / GPU_FILE) if (out / GPU_FILE).is_file() else None,
     }
 
 
