@@ -21,7 +21,8 @@ from costmodels.exchanges import stage_send
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.operator_tables.bundle import Lack, OperatorTables, operator_tables
+from costmodels.operator_choice import AIC, DATASHEET, FITTED, OURS, Choice, parsed
+from costmodels.operator_tables.bundle import OperatorTables, operator_tables
 from costmodels.operator_tables.families import (
     PRICED,
     decode_family,
@@ -30,13 +31,12 @@ from costmodels.operator_tables.families import (
 )
 from costmodels.operator_tables.kinds import TableKind
 from costmodels.operator_tables.sequences import find_decode, find_prefill
+from costmodels.operator_tables.served import Lack
 from costmodels.operator_tables.table import OperatorTable
 from costmodels.operators import group_operators, logit_operators, token_operators
 from costmodels.parallel import RankShard, shard
 from sim.errors import ScenarioError
 
-FITTED, DATASHEET, AIC, OURS = "fitted", "datasheet", "aic", "ours"
-DEFAULT = "default"
 _SIZES = np.array([1.0, 64.0])
 # The constants of each family; what is not here are those of attention and elementwise kernels.
 _CONSTANTS: dict[TableKind, tuple[str, ...]] = {
@@ -53,9 +53,6 @@ _CONSTANTS: dict[TableKind, tuple[str, ...]] = {
     "sampling": ("sampling_",),
     "all_reduce": ("all_reduce_",),
 }
-
-Choice = str | Mapping[str, str]
-"""One source for all operators, or one by family, with a ``default``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +137,7 @@ def load_operators(
     Raises `ScenarioError` where there is no such source, it does not fit the GPU, or it has no
     tables of a family that was named.
     """
-    default, named = _parsed(choice)
+    default, named = parsed(choice)
     rank = shard(model, layout)
     datasheet = load_efficiency(gpu, generic_only=True)
     readers: dict[str, Reader] = {}
@@ -179,40 +176,6 @@ def load_operators(
         tables=OperatorTables(lookups=lookups) if lookups else None,
         families=tuple(served),
     )
-
-
-def check_choice(choice: Choice) -> None:
-    """Raise `ScenarioError` for an unknown family or a source that cannot be one."""
-    _parsed(choice)
-
-
-def is_path(source: str) -> bool:
-    """Whether a source is a folder or files of the user's, not a name."""
-    return source not in (FITTED, DATASHEET, AIC, OURS) and not source.startswith(f"{AIC}:")
-
-
-def _parsed(choice: Choice) -> tuple[str, dict[str, str]]:
-    named = {DEFAULT: choice} if isinstance(choice, str) else dict(choice)
-    default = named.pop(DEFAULT, FITTED)
-    for family in named:
-        if family not in PRICED:
-            raise ScenarioError(
-                f"engine.operators: {family!r} is no family of a step's operators; they are "
-                f"{DEFAULT}, {', '.join(PRICED)}"
-            )
-    for source in (default, *named.values()):
-        _check_source(source)
-    return default, named
-
-
-def _check_source(source: str) -> None:
-    if not is_path(source) or Path(source).is_dir():
-        return
-    if not all(part.strip().endswith(".parquet") for part in source.split(",")):
-        raise ScenarioError(
-            f"operators {source!r} is neither {FITTED}, {DATASHEET}, {OURS} nor {AIC}, nor a "
-            "folder of tables, nor table files (.parquet, separated by commas)"
-        )
 
 
 def _needs(rank: RankShard) -> dict[TableKind, list[Any]]:

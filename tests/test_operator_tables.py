@@ -17,10 +17,11 @@ from costmodels.gpu_spec import load_gpu
 from costmodels.models import load_model
 from costmodels.operator_tables.aic import AicChoice, aic_tables
 from costmodels.operator_tables.aic_columns import LAYOUTS
-from costmodels.operator_tables.bundle import Lack, operator_tables
+from costmodels.operator_tables.bundle import operator_tables
 from costmodels.operator_tables.ideal import ideal_seconds
 from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
 from costmodels.operator_tables.leave_one_out import leave_one_out
+from costmodels.operator_tables.served import Lack
 from costmodels.operator_tables.shapes import (
     LOOKUPS,
     AllReduceTable,

@@ -15,8 +15,8 @@ from costmodels.operator_tables.aic import (
     aic_tables,
     check_package,
 )
-from costmodels.operator_tables.bundle import Lack
 from costmodels.operator_tables.kinds import TableKind
+from costmodels.operator_tables.served import Lack
 from costmodels.operator_tables.table import OperatorTable
 from sim.errors import ScenarioError
 

@@ -10,7 +10,6 @@ whose times may have the host's launches in them tells no fixed time: a step rep
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,10 +21,19 @@ from costmodels.layers.kda import Kda
 from costmodels.layers.mla import Mla
 from costmodels.layers.parts import Mixer
 from costmodels.layers.sliding import SlidingWindow
-from costmodels.operator_tables.bundle import Lack, OperatorTables
+from costmodels.operator_tables.bundle import OperatorTables
 from costmodels.operator_tables.families import decode_family, prefill_family
 from costmodels.operator_tables.ideal import attention_sums
 from costmodels.operator_tables.lookup import Labels, Lookup
+from costmodels.operator_tables.rate_fit import (
+    ChunkFit,
+    DecodeFit,
+    DecodeSeconds,
+    decode_lines,
+    fit_rates,
+    within,
+)
+from costmodels.operator_tables.served import Lack
 from costmodels.operator_tables.shapes import (
     DecodeAttentionTable,
     DeltaRuleTable,
@@ -41,30 +49,6 @@ _CONTEXTS: Array = np.exp2(np.arange(6.0, 18))
 _SEQS: Array = np.exp2(np.arange(0.0, 9))
 _CHUNKS: Array = np.exp2(np.arange(5.0, 15))
 _PREFIXES = np.array([0.0, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072])
-
-DecodeSeconds = Callable[[Array, Array], tuple[Array, Labels]]
-"""Sequences and the context of each, the new token included, to seconds of one layer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeFit:
-    """Decodes of one layer, by number of sequences: arrays ``[max_num_seqs + 1]``."""
-
-    seqs_s: Array
-    """All sequences together, beyond the launch."""
-    token_s: Array
-    """A token of their contexts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkFit:
-    """Chunks of prompts in one layer, beyond the launch."""
-
-    chunk_s: float
-    """A chunk, whatever its tokens."""
-    token_s: float
-    pair_s: float = 0.0
-    prefix_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +70,7 @@ class MixerTables:
         """Decodes; ``seq_tokens``: what each reads beyond its context, its own token included."""
         assert self.decode_seconds is not None
         seqs = np.arange(1.0, max_num_seqs + 1)
-        seqs_s, token_s = _lines(self.decode_seconds, seqs, self.contexts, seq_tokens)
+        seqs_s, token_s = decode_lines(self.decode_seconds, seqs, self.contexts, seq_tokens)
         return DecodeFit(
             seqs_s=np.append(0.0, np.maximum(seqs_s - (self.launch_s or self.fixed_s), 0.0)),
             token_s=np.append(token_s[0], token_s),
@@ -109,7 +93,7 @@ def mixer_tables(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision
         prefill = find_prefill(tables, mixer, precision)
     fixed_s = launch_s = 0.0
     if decode is not None and seconds is not None:
-        fixed_s = float(_lines(seconds, _SEQS, contexts, 1)[0].min())
+        fixed_s = float(decode_lines(seconds, _SEQS, contexts, 1)[0].min())
         if _tells_fixed(decode):
             launch_s = fixed_s
             if prefill is not None and _tells_fixed(prefill):
@@ -152,15 +136,15 @@ def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float)
     """
     columns = lookup.table.columns
     if isinstance(lookup, DeltaRuleTable) and isinstance(mixer, Kda | Gdn):
-        tokens = _within(_CHUNKS, columns["tokens"])
+        tokens = within(_CHUNKS, columns["tokens"])
         dims = _state_dims(mixer)
         seconds, _ = lookup.seconds(np.ones_like(tokens), tokens, heads=mixer.kv_heads, **dims)
-        chunk_s, token_s = _fit([np.ones_like(tokens), tokens], seconds, launch_s)
+        chunk_s, token_s = fit_rates([np.ones_like(tokens), tokens], seconds, launch_s)
         return ChunkFit(chunk_s=chunk_s if _tells_fixed(lookup) else 0.0, token_s=token_s)
     assert isinstance(lookup, PrefillAttentionTable)
     heads = _heads(mixer)
     axes = np.meshgrid(
-        _within(_CHUNKS, columns["new_tokens"]), _within(_PREFIXES, columns["prefix_tokens"])
+        within(_CHUNKS, columns["new_tokens"]), within(_PREFIXES, columns["prefix_tokens"])
     )
     new, prefix = (axis.ravel() for axis in axes)
     one = np.ones_like(new)
@@ -171,11 +155,11 @@ def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float)
     told = 1.0 if _tells_fixed(lookup) else 0.0
     if heads.window:  # what is beyond the window has no price of its own
         pairs = pairs + tile_tokens * np.minimum(prefix, heads.window)
-        chunk_s, token_s, pair_s = _fit([one, new, pairs], seconds, launch_s)
+        chunk_s, token_s, pair_s = fit_rates([one, new, pairs], seconds, launch_s)
         return ChunkFit(
             chunk_s=told * chunk_s, token_s=token_s - tile_tokens * pair_s, pair_s=pair_s
         )
-    chunk_s, token_s, pair_s, prefix_s = _fit([one, new, pairs, prefix], seconds, launch_s)
+    chunk_s, token_s, pair_s, prefix_s = fit_rates([one, new, pairs, prefix], seconds, launch_s)
     return ChunkFit(
         chunk_s=told * chunk_s,
         token_s=token_s - tile_tokens * pair_s,
@@ -224,7 +208,7 @@ def _decode(
         def of_latents(seqs: Array, contexts: Array) -> tuple[Array, Labels]:
             return absorbed.seconds(seqs, contexts, heads=count, **latent)
 
-        return lookup, of_latents, _within(_CONTEXTS, lookup.table.columns["context_tokens"])
+        return lookup, of_latents, within(_CONTEXTS, lookup.table.columns["context_tokens"])
     of_mixer = _heads(mixer)
     same = {"head_dim": of_mixer.head_dim, "window": of_mixer.window}
     lookup = tables.choose(family, activations=dtype, kv=precision.kv, same=same)
@@ -234,7 +218,7 @@ def _decode(
     def of_heads(seqs: Array, contexts: Array) -> tuple[Array, Labels]:
         return grouped.seconds(seqs, contexts, of_mixer)
 
-    contexts = _within(_CONTEXTS, lookup.table.columns["context_tokens"])
+    contexts = within(_CONTEXTS, lookup.table.columns["context_tokens"])
     if of_mixer.window:
         contexts = contexts[contexts <= of_mixer.window]
     return lookup, of_heads, contexts
@@ -255,47 +239,3 @@ def _state_dims(mixer: Kda | Gdn) -> dict[str, int]:
     if isinstance(mixer, Kda):
         return {"head_k_dim": mixer.head_dim, "head_v_dim": mixer.head_dim}
     return {"head_k_dim": mixer.k_dim, "head_v_dim": mixer.v_dim}
-
-
-def _within(values: Array, measured: Array) -> Array:
-    """Those of ``values`` inside what was measured; its ends if fewer than two are."""
-    low, high = measured.min(), measured.max()
-    inside = values[(values >= low) & (values <= high)]
-    return inside if len(inside) > 1 else np.unique([low, high])
-
-
-def _lines(
-    seconds: DecodeSeconds, seqs: Array, contexts: Array, seq_tokens: int
-) -> tuple[Array, Array]:
-    """Fixed seconds, and seconds a token of all contexts, of each number of sequences: ``[n]``.
-
-    The least squares of relative errors; neither is negative.
-    """
-    at = np.repeat(seqs, len(contexts)), np.tile(contexts, len(seqs))
-    measured = seconds(*at)[0].reshape(len(seqs), len(contexts))
-    if len(contexts) == 1:
-        return measured[:, 0], np.zeros(len(seqs))
-    y = 1 / measured
-    # Contexts count the new token, which seq_tokens counts again.
-    x = y * seqs[:, None] * (contexts - 1 + seq_tokens)
-    yy, xy, xx = (y * y).sum(1), (x * y).sum(1), (x * x).sum(1)
-    sum_y, sum_x = y.sum(1), x.sum(1)
-    determinant = np.maximum(yy * xx - xy * xy, 1e-300)
-    fixed = (sum_y * xx - sum_x * xy) / determinant
-    rate = (sum_x * yy - sum_y * xy) / determinant
-    fixed, rate = (
-        np.where(rate < 0, sum_y / yy, np.maximum(fixed, 0.0)),
-        np.where(fixed < 0, sum_x / xx, np.maximum(rate, 0.0)),
-    )
-    return fixed, rate
-
-
-def _fit(features: list[Array], seconds: Array, launch_s: float) -> list[float]:
-    """Non-negative rates of the features with the least squared relative error."""
-    from scipy.optimize import nnls  # a quarter of a second that others need not wait
-
-    columns = np.stack(features, axis=1)
-    scale = np.maximum(columns.mean(axis=0), 1e-9)
-    weighted = columns / scale / seconds[:, None]
-    rates, _ = nnls(weighted, np.maximum(1 - launch_s / seconds, 0.0))
-    return [float(rate) for rate in rates / scale]

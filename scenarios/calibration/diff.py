@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.operator_sources import AIC, OURS
+from costmodels.operator_choice import AIC, OURS
 from costmodels.operator_tables.kinds import KINDS
 from costmodels.operator_tables.lookup import Lookup
 from costmodels.operator_tables.shapes import LOOKUPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from costmodels.gpu_spec import load_gpu
-from costmodels.operator_sources import AIC, OURS
+from costmodels.operator_choice import AIC, OURS
 from costmodels.operator_tables.folder import load_folder, own_folder
 from costmodels.operator_tables.store import load_table
 from costmodels.operator_tables.table import OperatorTable

@@ -13,7 +13,8 @@ from costmodels.engine_profile import EngineProfile, is_known_profile
 from costmodels.gpu_spec import GpuSpec, gpu_of_device
 from costmodels.hf_config import read_hf_config
 from costmodels.model_spec import ModelSpec, quantised
-from costmodels.operator_sources import FITTED, Choice, load_operators
+from costmodels.operator_choice import FITTED, Choice
+from costmodels.operator_sources import load_operators
 from costmodels.paging import kv_layout
 from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost

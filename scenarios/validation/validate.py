@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.engine_log import RequestRow, StepRows
-from costmodels.operator_sources import FITTED, Choice
+from costmodels.operator_choice import FITTED, Choice
 from scenarios import __version__
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import Recording, find_recordings
