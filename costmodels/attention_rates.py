@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.context_rates import Cap, ChunkRates
+from costmodels.decode_curves import DecodeCurves
 from costmodels.work import Array
 from sim.shape import clip_columns
 
@@ -23,6 +24,8 @@ class AttentionRates:
     decode_seqs_s: Array
     """All decoding sequences together, whatever their contexts: recurrent states, and what tables
     say beyond a time a token: ``[max_num_seqs + 1]``."""
+    curves: DecodeCurves | None
+    """Decodes of the kinds of layers that tables say are no line in the context."""
     chunk: ChunkRates
     """Chunks of prompts: the two sides of the roofline, of which the slower counts."""
     tile_tokens: float
@@ -54,6 +57,8 @@ class AttentionRates:
         for cap, rate_s in self.decode_token_s.items():
             reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
             seconds = seconds + rate_s[of_seqs] * (reach + self.seq_tokens * seqs)
+        if self.curves is not None:
+            seconds = seconds + self.curves.decode_s(seqs, columns["decode_context_tokens"])
         return seconds
 
     def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:

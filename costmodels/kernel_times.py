@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.attention_rates import AttentionRates
 from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
+from costmodels.decode_curves import DecodeCurves, summed_curves
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS, weakest
 from costmodels.gpu_spec import GpuSpec
@@ -87,12 +88,13 @@ class KernelTimes:
         The schedule of decode kernels and the query tiles of prefill kernels are those of
         grouped-query attention, for every kind of layer.
         """
-        token_s, seqs_s = self._decodes(max_num_seqs, equal_contexts)
+        token_s, seqs_s, curves = self._decodes(max_num_seqs, equal_contexts)
         prefill, decode = self._constants("prefill_attention"), self._constants("decode_attention")
         return AttentionRates(
             max_num_seqs=max_num_seqs,
             decode_token_s=token_s,
             decode_seqs_s=seqs_s,
+            curves=curves,
             chunk=self._chunk_rates(),
             tile_tokens=prefill.attention_query_tile_tokens / 2,
             seq_tokens=decode.decode_seq_tokens,
@@ -128,10 +130,13 @@ class KernelTimes:
         fixed_s = operator.calls * operator.launches * min(launches)
         return replace(priced, fixed_s=np.where(operator.rows > 0, fixed_s, 0.0))
 
-    def _decodes(self, max_num_seqs: int, equal_contexts: bool) -> tuple[dict[Cap, Array], Array]:
-        """By cap, a token of all contexts, longer by what unequal contexts leave SMs idle; and what
-        sequences take beyond: ``[max_num_seqs + 1]`` each."""
+    def _decodes(
+        self, max_num_seqs: int, equal_contexts: bool
+    ) -> tuple[dict[Cap, Array], Array, DecodeCurves | None]:
+        """By cap, a token of all contexts, longer by what unequal contexts leave SMs idle; what
+        sequences take beyond: ``[max_num_seqs + 1]`` each; and what is no line in the context."""
         found: dict[Cap, Array] = {}
+        curves: list[DecodeCurves] = []
         seqs_s = np.zeros(max_num_seqs + 1)
         seqs = np.arange(max_num_seqs + 1)
         seq_tokens = self._constants("decode_attention").decode_seq_tokens
@@ -141,9 +146,13 @@ class KernelTimes:
             if tables and tables.decode:
                 # Tables have equal contexts.
                 measured = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts=True)
+                idle = imbalance / measured
+                if tables.cap_tokens is None and len(tables.contexts) > 1:
+                    curves.append(_curves(tables, max_num_seqs, count, idle))
+                    continue
                 fit = tables.decode_fit(max_num_seqs, seq_tokens)
                 if fit.token_s.any():
-                    cap, token_s = tables.cap_tokens, count * fit.token_s * imbalance / measured
+                    cap, token_s = tables.cap_tokens, count * fit.token_s * idle
                     found[cap] = found.get(cap, 0.0) + token_s
                 seqs_s = seqs_s + count * fit.seqs_s
                 continue
@@ -152,7 +161,7 @@ class KernelTimes:
             for cap, seconds in rates.token_s.items():
                 found[cap] = found.get(cap, 0.0) + seconds * imbalance
             seqs_s = seqs_s + rates.seq_s * seqs
-        return found, seqs_s
+        return found, seqs_s, summed_curves(curves)
 
     def decode_imbalance(self, kv_heads: int, max_num_seqs: int, equal_contexts: bool) -> Array:
         """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
@@ -208,6 +217,18 @@ class KernelTimes:
             return float(operator_seconds(operator, self.gpu, efficiency, ranks).work_s[0])
 
         return price
+
+
+def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) -> DecodeCurves:
+    """Decodes of so many layers; what grows with the context is ``idle`` times longer."""
+    seconds = tables.decode_seconds_at(max_num_seqs)
+    least = seconds[:, :1]
+    seconds = layers * (least + (seconds - least) * idle[:, None])
+    # Shorter contexts than any measured take as long as the shortest.
+    return DecodeCurves(
+        contexts=np.append(0.0, tables.contexts),
+        seconds=np.concatenate([seconds[:, :1], seconds], axis=1),
+    )
 
 
 def _share_label(labels: Labels) -> str:

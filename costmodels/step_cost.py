@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.clip_prices import ClipPrices, clip_prices
+from costmodels.decode_curves import CurvePrices, curve_prices
 from costmodels.efficiency import Efficiency, load_efficiency
 from costmodels.engine_profile import EngineProfile, load_profile, quantile
 from costmodels.evidence import Source
@@ -56,6 +57,8 @@ class RooflineStepCost:
     prefill_tile_fixed_ns: int
     prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
+    curves: CurvePrices | None
+    """Decode attention that measured tables serve; the next: what else is no sum of contexts."""
     clips: ClipPrices | None
     """Clipped contexts and recurrent states; None for full attention alone."""
     schedule_table_ns: list[int]
@@ -99,6 +102,8 @@ class RooflineStepCost:
         except IndexError:
             raise self._beyond(tokens, logits) from None
         fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
+        if self.curves is not None:
+            fixed_ns += self.curves.at(decodes, context)
         if self.clips is not None:
             fixed_ns += self.clips.of_decodes(decodes, clipped)
         in_graph = tokens <= self.largest_graph
@@ -135,6 +140,10 @@ class RooflineStepCost:
         if self.clips is not None:
             start += self.clips.of_decodes(decodes, shape.clipped)
             growth += self.clips.growth(decodes, shape.clipped)
+        if self.curves is not None:
+            curved = self.curves.run(decodes, shape.decode_context_tokens, steps)
+            gpu_ns = [(start + i * growth + c) >> _FRACTION_BITS for i, c in enumerate(curved)]
+            return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
@@ -175,6 +184,7 @@ class RooflineStepCost:
             prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
             prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
+            curves=None if self.curves is None else self.curves.slower(gpu),
             clips=None if self.clips is None else self.clips.slower(gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
             update_table_ns=[round(time * host) for time in self.update_table_ns],
@@ -269,6 +279,7 @@ def compile_step_cost(
         prefill_tile_fixed_ns=_fixed_ns(pair_s * attention.tile_tokens),
         prefill_prefix_fixed_ns=_fixed_ns(attention.chunk.prefix_s),
         prefill_token_fixed_ns=_fixed_ns(attention.chunk.read_s.get(None, 0.0)),
+        curves=curve_prices(attention.curves, _fixed_ns),
         clips=clip_prices(attention, _fixed_ns),
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)

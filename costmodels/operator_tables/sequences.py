@@ -2,14 +2,16 @@
 
 An engine's step knows sums (sequences, contexts, query-key pairs), and its price is linear in them
 so that a run of steps can be jumped over. So a table is read off at many equal batches, and rates
-that fit best in relative error stand for it: for decodes a fixed time and a time a token for each
-number of sequences, for prompts a time a pair, a token and a cached token. The time of a launch,
+that fit best in relative error stand for it: for prompts a time a pair, a token and a cached token.
+Decodes are straight lines between the contexts that were measured, for each number of sequences;
+where a window clips them, a fixed time and a time a token. The time of a launch,
 the least fixed time of any batch, is apart: decodes and prompts of one step are one launch. A table
 whose times may have the host's launches in them tells no fixed time: a step replays a graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -46,6 +48,7 @@ from costmodels.precision import ModelPrecision
 
 # Equal batches that a table is read off at, as far as it was measured.
 _CONTEXTS: Array = np.exp2(np.arange(6.0, 18))
+_MOST_CONTEXTS = 32
 _SEQS: Array = np.exp2(np.arange(0.0, 9))
 _CHUNKS: Array = np.exp2(np.arange(5.0, 15))
 _PREFIXES = np.array([0.0, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072])
@@ -75,6 +78,15 @@ class MixerTables:
             seqs_s=np.append(0.0, np.maximum(seqs_s - (self.launch_s or self.fixed_s), 0.0)),
             token_s=np.append(token_s[0], token_s),
         )
+
+    def decode_seconds_at(self, max_num_seqs: int) -> Array:
+        """Decodes beyond the launch, by number of sequences and `contexts`: ``[n + 1, k]``."""
+        assert self.decode_seconds is not None
+        seqs = np.arange(1.0, max_num_seqs + 1)
+        at = np.repeat(seqs, len(self.contexts)), np.tile(self.contexts, len(seqs))
+        seconds = self.decode_seconds(*at)[0].reshape(len(seqs), -1)
+        beyond = np.maximum(seconds - (self.launch_s or self.fixed_s), 0.0)
+        return np.concatenate([np.zeros((1, len(self.contexts))), beyond])
 
     def decode_labels(self) -> Labels:
         """Of the batches that decodes are read off at."""
@@ -208,7 +220,7 @@ def _decode(
         def of_latents(seqs: Array, contexts: Array) -> tuple[Array, Labels]:
             return absorbed.seconds(seqs, contexts, heads=count, **latent)
 
-        return lookup, of_latents, within(_CONTEXTS, lookup.table.columns["context_tokens"])
+        return lookup, of_latents, _measured_contexts(lookup, latent)
     of_mixer = _heads(mixer)
     same = {"head_dim": of_mixer.head_dim, "window": of_mixer.window}
     lookup = tables.choose(family, activations=dtype, kv=precision.kv, same=same)
@@ -218,10 +230,22 @@ def _decode(
     def of_heads(seqs: Array, contexts: Array) -> tuple[Array, Labels]:
         return grouped.seconds(seqs, contexts, of_mixer)
 
-    contexts = within(_CONTEXTS, lookup.table.columns["context_tokens"])
-    if of_mixer.window:
+    contexts = _measured_contexts(lookup, same)
+    if of_mixer.window and (contexts <= of_mixer.window).sum() > 1:
         contexts = contexts[contexts <= of_mixer.window]
     return lookup, of_heads, contexts
+
+
+def _measured_contexts(lookup: Lookup, same: Mapping[str, float]) -> Array:
+    """Those of curves with these ``same`` columns, spread over all where there are too many."""
+    columns = lookup.table.columns
+    chosen = np.all([columns[name] == value for name, value in same.items()], axis=0)
+    contexts = np.unique(columns["context_tokens"][chosen])
+    if len(contexts) <= _MOST_CONTEXTS:
+        return contexts
+    places = np.linspace(0, len(contexts) - 1, _MOST_CONTEXTS).round().astype(np.int64)
+    spread: Array = contexts[places]
+    return spread
 
 
 def _heads(mixer: Mixer) -> Heads:
