@@ -14,6 +14,7 @@ from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
+from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
@@ -43,6 +44,8 @@ class Build:
     layout: Layout
     cost: StepCosts
     pool: PoolConfig
+    operators: OperatorSources
+    """What prices each family of operators."""
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
     others: tuple[Build, ...] = ()
@@ -89,7 +92,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     )
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    kernels = load_kernels(options, gpu, model, fitted)
+    kernels = load_kernels(options, gpu, model, fitted, layout)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
@@ -164,7 +167,14 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *format_notes, *layout_notes(layout), *offload_notes(scenario, memory)),
+        operators=kernels.operators,
+        notes=(
+            *notes,
+            *format_notes,
+            *layout_notes(layout),
+            *offload_notes(scenario, memory),
+            *kernels.operators.notes,
+        ),
     )
 
 
