@@ -11,7 +11,7 @@ from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
 from costmodels.layout_cost import compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec, quantised
+from costmodels.model_spec import ModelSpec, in_dtype, quantised
 from costmodels.models import load_model
 from costmodels.operator_sources import OperatorSources, load_operators
 from costmodels.paging import is_recurrent
@@ -48,7 +48,7 @@ class Build:
 def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
     options, kv = scenario.engine, scenario.kv
-    model = load_model(scenario.model)
+    model = in_dtype(load_model(scenario.model), options.dtype)
     model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
     gpu = load_gpu(scenario.hardware.gpu)
     layout = layout_of(scenario, gpu)

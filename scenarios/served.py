@@ -11,7 +11,7 @@ from costmodels.calibration import load_constants
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.model_spec import ModelSpec, quantised
+from costmodels.model_spec import ModelSpec, in_dtype, quantised
 from costmodels.models import load_model
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
@@ -97,7 +97,7 @@ def served(
     """Look up what a scenario names. Raises ScenarioError."""
     options = scenario.engine
     model = quantised(
-        load_model(scenario.model),
+        in_dtype(load_model(scenario.model), options.dtype),
         linear=quantization or options.quantization,
         kv_cache=kv_dtype or scenario.kv.cache_dtype,
     )

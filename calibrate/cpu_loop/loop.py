@@ -111,14 +111,14 @@ class Loop:
         """Steps without kernels."""
 
     def run(self, until: float) -> None:
-        """Every step a few times; then those that were disturbed most, while the time lasts."""
-        for timed in self.steps:
-            self._stretch(timed)
-        while time.perf_counter() < until:
-            worst = min(self.steps, key=lambda timed: timed.whole.num_quiet())
-            if worst.whole.num_quiet() >= _ENOUGH:
+        """Every step a few times; those that were disturbed again and again, while time lasts."""
+        left = self.steps
+        while left:
+            for timed in left:
+                self._stretch(timed)
+            left = [timed for timed in self.steps if timed.whole.num_quiet() < _ENOUGH]
+            if time.perf_counter() > until:
                 break
-            self._stretch(worst)
 
     def _stretch(self, timed: TimedStep) -> None:
         """Some steps of a loop: sampled tokens are fed back, and decodes grow by one a step."""

@@ -1,8 +1,8 @@
-"""Measures the operators of the loop's model, by `calibrate.measure`, at shapes around its steps."""
+"""Measures the operators of the loop's model, by `calibrate.measure`, at sizes around its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def cases(model: LoopModel, quick: bool) -> Iterator[Case]:
 
 
 def _case(
-    family: str, shape: dict[str, int | str], formats: dict[str, str] | None = None
+    family: str, shape: Mapping[str, int | str], formats: Mapping[str, str] | None = None
 ) -> Case:
     formats = {"activations": DTYPE} if formats is None else formats
     return Case(family=family, kernel="torch", formats=formats, shape=shape)

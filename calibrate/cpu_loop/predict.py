@@ -10,7 +10,7 @@ from calibrate.cpu_loop.shape import GROUPS, LoopModel, LoopStep
 from calibrate.kernel_lines import read_lines
 from calibrate.kernel_tables import build_tables, target_of, write_tables
 from costmodels.efficiency import load_efficiency
-from costmodels.engine_profile import HOST_TERMS, EngineProfile, load_profile
+from costmodels.engine_profile import EngineProfile, load_profile, scale_host
 from costmodels.evidence import Evidence
 from costmodels.operator_sources import load_operators
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
@@ -72,13 +72,12 @@ def predicted_operator_s(cost: RooflineStepCost, step: LoopStep) -> dict[str, fl
 def _host(host_s: float) -> EngineProfile:
     """An engine without graphs that does nothing but run the model: all host time is one term."""
     known = Evidence(label="measured", source="the loop without its kernels, in the same run")
-    terms = dict.fromkeys(HOST_TERMS, 0.0) | {"driver_s": host_s}
     return replace(
-        load_profile(),
+        scale_host(load_profile(), 0.0),
+        driver_s=host_s,
         name="cpu-loop",
         engine="torch",
         graph_sizes=(),
         host_evidence=known,
         graph_evidence=known,
-        **terms,
     )

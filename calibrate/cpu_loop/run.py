@@ -1,4 +1,4 @@
-"""Calibration and loop in turns, so that both see the machine in the same states; then the price."""
+"""Calibration and loop in turns, so that both see the machine in the same states; then prices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
@@ -54,19 +53,28 @@ class Comparison:
     num_lines: int
 
     @property
+    def quiet_steps(self) -> list[ComparedStep]:
+        """Those that are measured well enough to compare with."""
+        return [one for one in self.steps if one.is_quiet]
+
+    @property
     def median_error(self) -> float:
-        """Of |error| over all steps."""
-        return median(abs(one.error) for one in self.steps)
+        """Of |error| over `quiet_steps`; nan where there are none."""
+        return float(np.quantile(self._errors, 0.5)) if self._errors else float("nan")
 
     @property
     def p90_error(self) -> float:
         """Its 90th percentile."""
-        return float(np.quantile([abs(one.error) for one in self.steps], 0.9))
+        return float(np.quantile(self._errors, 0.9)) if self._errors else float("nan")
+
+    @property
+    def _errors(self) -> list[float]:
+        return [abs(one.error) for one in self.quiet_steps]
 
     @property
     def quiet_share(self) -> float:
-        """Of the steps, those with enough undisturbed repeats."""
-        return sum(one.is_quiet for one in self.steps) / len(self.steps)
+        """Of all steps."""
+        return len(self.quiet_steps) / len(self.steps)
 
 
 def compare(

@@ -40,7 +40,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         )
     yield ""
     for kind in _KINDS:
-        errors = [one.error for one in found.steps if one.step.kind == kind]
+        errors = [one.error for one in found.quiet_steps if one.step.kind == kind]
         if errors:
             yield (
                 f"{kind:>8}: median error {median(map(abs, errors)):.1%} "
@@ -48,12 +48,13 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
             )
     yield (
         f"     all: median error {found.median_error:.1%}, 90th percentile {found.p90_error:.1%}, "
-        f"over {len(found.steps)} steps"
+        f"over {len(found.quiet_steps)} steps"
     )
-    if found.quiet_share < 1:
+    left = len(found.steps) - len(found.quiet_steps)
+    if left:
         yield (
-            f"{1 - found.quiet_share:.0%} of the steps (?) have fewer than 3 repeats that no other "
-            "process disturbed: this machine is busy"
+            f"     {left} steps (?) are left out: other processes disturbed all but one or two of "
+            "their repeats; a quiet machine measures all"
         )
     yield ""
     yield "Where a step's time goes: measured call by call | predicted"
