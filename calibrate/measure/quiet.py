@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 _NS_PER_S = 1e9
 _MOST_WAITING = 0.02
@@ -63,6 +64,7 @@ def quiet_repeats(seconds: Sequence[float], waited: Sequence[float]) -> list[flo
     return quiet or [min(seconds)]
 
 
+@lru_cache(maxsize=1)
 def scrubber() -> Callable[[], object]:
     """A function that leaves the caches of the cores as the other operators of a step leave them:
     full of something else, the code of the operator to come not in them either."""

@@ -28,6 +28,7 @@ _MOST_REPLAYS = 20
 _HEAD_START_CYCLES = 1_400_000
 """About 0.7 ms."""
 _CPU_BUSY_S = 0.05
+_SCRUB_S = 3e-3
 _FEWEST_REPEATS = 5
 _MOST_REPEATS = 60
 _PATIENCE = 10
@@ -89,7 +90,8 @@ def time_calls(
 def foreseen_s(call_s: float, copies: int, device: str) -> float:
     """Seconds that timing a call of ``call_s`` takes, less the last pause: work may fill that."""
     if device == "cpu":
-        return max(_CPU_BUSY_S, 5 * call_s)
+        repeats = max(_FEWEST_REPEATS, min(_MOST_REPEATS, _CPU_BUSY_S / call_s))
+        return repeats * (call_s + _SCRUB_S)
     replay_s = _num_calls(copies, call_s) * call_s
     leads = 1 if replay_s > _BURST_S / 2 else 3
     busy_s = (leads + _num_replays(replay_s)) * replay_s
