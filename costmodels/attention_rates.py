@@ -67,6 +67,7 @@ class AttentionRates:
         compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
         compute_s = compute_s + chunk.chunk_s * columns["prefill_seqs"]
         memory_s = chunk.seq_s * columns["prefill_seqs"]
+        memory_s = memory_s + chunk.pair_read_s * columns["prefill_pairs"]
         for cap in (None, *self.clip_tokens):
             pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
             if cap is not None:

@@ -59,12 +59,19 @@ class ChunkRates:
     """Memory: a token of the prefix clipped to each cap, or of the chunk itself."""
     seq_s: float
     """Memory: a chunk, for its recurrent states."""
+    pair_read_s: float = 0.0
+    """Memory: a query-key pair, where its scores are written and read."""
 
 
 def decode_rates(
     shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
 ) -> DecodeRates:
-    """The decode rates of a rank's layers, or of those of some kinds alone, each with its count."""
+    """The decode rates of a rank's layers, or of those of some kinds alone, each with its count.
+
+    Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
+    compute it for each other's heads too, so that only reads become fewer.
+    """
+    parts, copies = shard.layout.context_ranks, shard.layout.prefill_context_parallel_size
     by_kv_heads: dict[int, dict[Cap, float]] = {}
     prompt_token_s: dict[Cap, float] = {}
     seq_s = 0.0
@@ -72,7 +79,7 @@ def decode_rates(
         work = mixer.attention(shard.local.precision)
         token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
-            seconds = price(_unit(term, count, flops=1.0, reads=1.0))
+            seconds = price(_unit(term, count, flops=1.0 / copies, reads=1.0 / parts))
             rates = prompt_token_s if term.keeps_generated else token_s
             rates[term.cap_tokens] = rates.get(term.cap_tokens, 0.0) + seconds
         once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)

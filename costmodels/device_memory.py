@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layers.gqa import Gqa
 from costmodels.layers.parts import State
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard
 from costmodels.precision import ModelPrecision, load_format
+from costmodels.streaming import ON_DEVICE, Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
 
 WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
@@ -49,6 +52,9 @@ class DevicePlan:
     granted_bytes: int
     """The share of the device that the engine may use."""
     block_size: int
+    offload: Offload | None = None
+    away: RankOffload = ON_DEVICE
+    """What of it is not on the device."""
 
     @property
     def weight_bytes(self) -> int:
@@ -67,8 +73,13 @@ class DevicePlan:
 
     @property
     def pool_bytes(self) -> int:
-        """Left for the state of sequences."""
-        return max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        """Left for the state of sequences; no more than host memory holds the rest of."""
+        left = max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        offload = self.offload
+        if offload is None or offload.host_bytes is None or not offload.kv_host:
+            return left
+        room = max(0, offload.host_bytes - self.away.host_weight_bytes)
+        return min(left, int(room * self.away.kv_device_share / offload.kv_host))
 
     def paged_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
         """State of one sequence at this length in blocks of ``block_size`` tokens.
@@ -81,7 +92,30 @@ class DevicePlan:
             (count * _paged(state, context, generated_tokens, self) for state, count in states),
             Fraction(0),
         )
-        return -int(-total // 1)
+        return -int(-total * self.state_share // 1)
+
+    @property
+    def state_share(self) -> Fraction:
+        """Of the state's bytes, those on this device."""
+        return self.away.kv_device_share / self.rank.layout.context_ranks
+
+    def device_bytes(self, state_bytes: int) -> int:
+        """Of so many bytes of state, those that take room in the pool."""
+        return -int(-state_bytes * self.state_share // 1)
+
+    def beside_bytes(self, prompt_tokens: int, output_tokens: int) -> dict[str, int]:
+        """What is not on the device, with as many such sequences as fit; empty where all is."""
+        state = 0
+        if self.offload is not None and self.offload.kv_host:
+            whole = self.paged_bytes(prompt_tokens, output_tokens) / self.away.kv_device_share
+            sequences = self.pool_bytes // self.paged_bytes(prompt_tokens, output_tokens)
+            state = int(sequences * whole * self.offload.kv_host)
+        found = {
+            "weights in host memory": self.away.host_weight_bytes,
+            "weights on disk": self.away.disk_weight_bytes,
+            "state in host memory": state,
+        }
+        return {what: size for what, size in found.items() if size}
 
     def entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
         """The whole device with as many such sequences as fit: adds up to ``hbm_bytes`` exactly.
@@ -98,7 +132,8 @@ class DevicePlan:
         if self.missing_bytes:
             over = self.gpu.hbm_bytes - self.weight_bytes - self.workspace_bytes
             return [*found, MemoryEntry(UNUSED, "free (negative: missing)", "", over)]
-        left = self.pool_bytes - sequences * a_sequence
+        used = self.weight_bytes + self.workspace_bytes + sequences * a_sequence
+        left = self.granted_bytes - used
         outside = self.gpu.hbm_bytes - self.granted_bytes
         return [
             *found,
@@ -112,8 +147,8 @@ class DevicePlan:
         windows = Fraction(0)
         for state, count in model.states:
             recent = State(windows=state.windows, entry_tokens=state.entry_tokens)
-            windows += count * _paged(recent, context, output_tokens, self)
-        fixed = sum(count * state.fixed for state, count in model.states)
+            windows += count * _paged(recent, context, output_tokens, self) * self.state_share
+        fixed = int(sum(count * state.fixed for state, count in model.states) * self.state_share)
         total = self.paged_bytes(prompt_tokens, output_tokens)
         growing = total - int(windows) - fixed
         parts = (
@@ -134,29 +169,47 @@ def fill_device(
     gpu_memory_utilization: float = 0.9,
     block_size: int = 16,
     profile: EngineProfile | None = None,
+    layout: Layout | None = None,
+    offload: Offload | None = None,
+    writes_scores: bool = False,
 ) -> DevicePlan:
-    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide."""
+    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
+
+    ``layout``, of one pipeline stage, replaces ``tensor_parallel_size``.
+    """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
             f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}"
         )
     if block_size < 1:
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
-    rank = shard(model, tensor_parallel_size)
+    rank = shard(model, layout or tensor_parallel_size)
+    away = rank_offload(rank, offload)
     return DevicePlan(
         rank=rank,
         gpu=gpu,
-        weights=weight_entries(rank),
+        offload=offload,
+        away=away,
+        weights=weight_entries(rank, away),
         workspace=workspace_entries(
-            rank, profile or load_profile(), max_num_batched_tokens, max_num_seqs
+            rank,
+            profile or load_profile(),
+            max_num_batched_tokens,
+            max_num_seqs,
+            writes_scores=writes_scores,
         ),
         granted_bytes=int(gpu.hbm_bytes * gpu_memory_utilization),
         block_size=block_size,
     )
 
 
-def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
-    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`."""
+def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[MemoryEntry, ...]:
+    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
+
+    Of the layers without what is ``away``, each class in its share, and with its buffer.
+    """
+    gone = away.host_weight_bytes + away.disk_weight_bytes
+    resident = Fraction(rank.layer_weight_bytes - gone, rank.layer_weight_bytes)
     params, precision = rank.local.params(), rank.local.precision
     found = []
     for name, what in _CLASSES:
@@ -164,18 +217,30 @@ def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
         if count:
             stored = _format_of(precision, name)
             size = load_format(stored).num_bytes(count)
-            found.append(MemoryEntry(WEIGHTS, what, stored, size))
+            kept = size if name == "embedding" or not gone else int(size * resident)
+            found.append(MemoryEntry(WEIGHTS, what, stored, kept))
+    rest = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
+    if gone:  # whole bytes a class: the last takes what rounding leaves
+        found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rest)
+        if away.buffer_bytes:
+            found.append(MemoryEntry(WEIGHTS, "two layers on their way", "", away.buffer_bytes))
     return tuple(found)
 
 
 def workspace_entries(
-    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+    rank: RankShard,
+    profile: EngineProfile,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    *,
+    writes_scores: bool = False,
 ) -> tuple[MemoryEntry, ...]:
     """Peak of the engine's start-up run beyond the weights, and what the runtime holds.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
-    every expert chosen.
+    every expert chosen. ``writes_scores``: attention without a fused kernel holds a prompt's scores
+    of all heads of a layer.
     """
     model = rank.local
     hidden = model.hidden_size
@@ -185,6 +250,10 @@ def workspace_entries(
     )
     # Residual, norm output and layer output live beside the widest operator.
     activations = max_num_batched_tokens * (3 * hidden + widest) * model.dtype_bytes
+    if writes_scores:
+        heads = max(mixer.heads for mixer, _ in model.mixers if isinstance(mixer, Gqa))
+        activations += heads * max_num_batched_tokens**2 * model.dtype_bytes
+    scores = " and scores" if writes_scores else ""
     per_logit = (
         profile.moe_sampler_bytes_per_logit
         if model.num_moe_layers
@@ -192,7 +261,7 @@ def workspace_entries(
     )
     sampler = max_num_seqs * rank.model.vocab_size * per_logit
     peak = (
-        (f"activations of {max_num_batched_tokens:,} tokens", model.dtype, activations)
+        (f"activations{scores} of {max_num_batched_tokens:,} tokens", model.dtype, activations)
         if activations >= sampler
         else (f"sampler of {max_num_seqs:,} rows", "", sampler)
     )

@@ -8,12 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
+from costmodels.attention_backends import AttentionBackend
 from costmodels.attention_rates import AttentionRates
 from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
 from costmodels.decode_curves import DecodeCurves, summed_curves
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS, weakest
 from costmodels.gpu_spec import GpuSpec
+from costmodels.kernel_curves import core_instructions_per_s
+from costmodels.layers.gqa import Gqa
 from costmodels.layers.parts import Mixer
 from costmodels.links import exchange_seconds
 from costmodels.operator_tables.bundle import OperatorTables
@@ -26,12 +29,15 @@ from costmodels.operator_tables.sequences import (
     mixer_tables,
     prefill_labels,
 )
+from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
+from costmodels.precision_paths import cache_path, unpack_seconds
 from costmodels.roofline import OperatorSeconds, operator_seconds
 from costmodels.split_kv import imbalance_table
 from costmodels.work import Array, Operator
 
 _LABEL_SHARE = 0.05
+_SCORE_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,9 @@ class KernelTimes:
     tables: OperatorTables | None = None
     constants: Mapping[TableKind, Efficiency] = field(default_factory=dict)
     """In place of ``efficiency``, by family."""
+    backend: AttentionBackend | None = None
+    """Attention kernels in place of those that the constants were fitted to; ``efficiency`` is its
+    own."""
 
     def price(self, operator: Operator) -> OperatorSeconds:
         """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
@@ -61,10 +70,33 @@ class KernelTimes:
             by_roofline = operator_seconds(operator, self.gpu, efficiency, ranks)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
         if found is None:
-            return by_roofline
+            return self._unpacked(operator, by_roofline, efficiency)
         hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
         seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
         return replace(by_roofline, work_s=seconds, fixed_s=np.zeros_like(seconds))
+
+    def _unpacked(
+        self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency
+    ) -> OperatorSeconds:
+        """Tensor cores wait while the main loop unpacks weights; both overlap with reading."""
+        found = unpack_seconds(operator, self.gpu)
+        if found is None:
+            return priced
+        none = np.zeros_like(operator.rows)
+        computed = operator_seconds(
+            replace(operator, weight_bytes=none, activation_bytes=none, state_bytes=none),
+            self.gpu,
+            efficiency,
+            self.shard.tensor_parallel_size,
+        )
+        in_loop, before = (operator.calls * seconds for seconds in found)
+        compute_s = computed.work_s + in_loop
+        memory_s = np.where(priced.compute_bound, 0.0, priced.work_s)
+        return replace(
+            priced,
+            work_s=np.maximum(np.maximum(compute_s, memory_s), priced.work_s) + before,
+            compute_bound=compute_s > memory_s,
+        )
 
     def label(self, operator: Operator) -> str | None:
         """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
@@ -156,12 +188,33 @@ class KernelTimes:
                     found[cap] = found.get(cap, 0.0) + token_s
                 seqs_s = seqs_s + count * fit.seqs_s
                 continue
-            price = self._work_price(decode_family(mixer))
+            price = self._decode_price(decode_family(mixer))
             rates = decode_rates(self.shard, price, ((mixer, count),))
             for cap, seconds in rates.token_s.items():
                 found[cap] = found.get(cap, 0.0) + seconds * imbalance
+            scores = self._scores_of(mixer, count)
+            if scores:
+                scores_s = np.full(max_num_seqs + 1, self._moved_s(scores))
+                found[None] = found.get(None, 0.0) + scores_s
             seqs_s = seqs_s + rates.seq_s * seqs
         return found, seqs_s, summed_curves(curves)
+
+    @property
+    def score_bytes(self) -> float:
+        """Bytes of scores, to and from device memory, for one pair of a causal prompt, all layers.
+
+        Nothing is skipped for the mask, so twice those of a decode's pair.
+        """
+        return 2 * sum(self._scores_of(mixer, n) for mixer, n in self.shard.local.mixers)
+
+    def _scores_of(self, mixer: Mixer, layers: int) -> float:
+        """Of one pair, where a backend writes scores."""
+        if self.backend is None or not isinstance(mixer, Gqa):
+            return 0.0
+        return float(_SCORE_BYTES * self.backend.score_passes * mixer.heads * layers)
+
+    def _moved_s(self, num_bytes: float) -> float:
+        return num_bytes / (self.gpu.hbm_bytes_per_s * self.efficiency.attention_memory)
 
     def decode_imbalance(self, kv_heads: int, max_num_seqs: int, equal_contexts: bool) -> Array:
         """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
@@ -200,7 +253,11 @@ class KernelTimes:
                     sums[cap] = sums.get(cap, 0.0) + seconds
             token_s, prefix_s = token_s + rates.token_s, prefix_s + rates.prefix_s
             seq_s += rates.seq_s
+        writes_scores = self.backend is not None and self.backend.score_passes > 0
+        if writes_scores:  # nothing is skipped for a causal mask: twice the pairs that count
+            pair_s = {cap: 2 * seconds for cap, seconds in pair_s.items()}
         return ChunkRates(
+            pair_read_s=self._moved_s(self.score_bytes) if writes_scores else 0.0,
             pair_s=pair_s,
             token_s=token_s,
             chunk_s=chunk_s,
@@ -209,9 +266,42 @@ class KernelTimes:
             seq_s=seq_s,
         )
 
-    def _work_price(self, family: TableKind) -> Callable[[Operator], float]:
+    def _decode_price(self, family: TableKind) -> Callable[[Operator], float]:
+        """Seconds of a decode's work: by the roofline, or of cores that unpack a narrow cache."""
+        of_backend = self.backend.decode if self.backend else None
+        by_roofline = self._work_price(family, of_backend)
+        return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
+
+    @property
+    def cores_bind_decode(self) -> bool:
+        """Whether decode attention waits for the cores that unpack its cache."""
+        local, one = self.shard.local, np.ones(1)
+        for mixer, count in local.mixers:
+            tables = self.mixer_tables(mixer)
+            if tables and tables.decode:
+                continue
+            price = self._work_price(decode_family(mixer))
+            for term in mixer.attention(local.precision).decode:
+                operator = term_operator(term, count, one, one)
+                if self._cache_instructions_s(operator) > price(operator):
+                    return True
+        return False
+
+    def _cache_instructions_s(self, operator: Operator) -> float:
+        """Unpacking keys and values of a narrow cache, for each query head, beside tensor cores."""
+        path = cache_path(self.shard.local.precision.kv)
+        rate = core_instructions_per_s(self.gpu)
+        if path is None or rate is None or operator.name != "attention":
+            return 0.0
+        # Two FLOPs an element and query head.
+        elements = operator.calls * float(operator.flops[0]) / 2
+        return path.kv_instructions * elements / rate
+
+    def _work_price(
+        self, family: TableKind, constants: Efficiency | None = None
+    ) -> Callable[[Operator], float]:
         """Seconds of an operator's work by the roofline, all calls."""
-        ranks, efficiency = self.shard.tensor_parallel_size, self._constants(family)
+        ranks, efficiency = self.shard.tensor_parallel_size, constants or self._constants(family)
 
         def price(operator: Operator) -> float:
             return float(operator_seconds(operator, self.gpu, efficiency, ranks).work_s[0])

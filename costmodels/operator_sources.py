@@ -24,6 +24,7 @@ from costmodels.model_spec import ModelSpec
 from costmodels.operator_choice import AIC, DATASHEET, FITTED, OURS, Choice, parsed
 from costmodels.operator_tables.bundle import OperatorTables, operator_tables
 from costmodels.operator_tables.families import (
+    ATTENTION,
     PRICED,
     decode_family,
     family_of,
@@ -221,6 +222,8 @@ def _lack(tables: OperatorTables, family: TableKind, rank: RankShard, needed: Se
     """Why tables do not serve a whole family; empty where they do."""
     if not tables.lookups.get(family):
         return f"no {family} table"
+    if family in ATTENTION and rank.layout.context_ranks > 1:
+        return "attention was measured on whole contexts, not parts that ranks split"
     for one in needed:
         try:
             if isinstance(one, tuple):

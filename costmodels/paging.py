@@ -19,9 +19,10 @@ def attention_block_tokens(shard: RankShard, unit_tokens: int = 16) -> int:
     """The smallest block, a multiple of ``unit_tokens``, that a recurrent state's page fits.
 
     vLLM's hybrid pools have one page size: an attention layer's block is made as large as the
-    largest fixed state of another layer. Without such states it is one unit.
+    largest fixed state of another layer. Without such states it is one unit, on each of the ranks
+    that split a sequence's context.
     """
-    unit = math.lcm(unit_tokens, entry_tokens(shard))
+    unit = math.lcm(unit_tokens, entry_tokens(shard)) * shard.layout.context_ranks
     states = [state for state, _ in shard.local.states]
     largest = max((state.fixed for state in states if not state.growing), default=0)
     a_token = min((state.growing for state in states if state.growing), default=None)
@@ -35,7 +36,7 @@ def page_bytes(shard: RankShard, block_size: int) -> int:
 
     Where none grows, a block of all windows; without windows, all recurrent states.
     """
-    found = block_size * shard.local.growing_state_bytes_per_token
+    found = block_size * shard.local.growing_state_bytes_per_token / shard.layout.context_ranks
     if not found:
         found = block_size * sum(_window_bytes(shard).values(), Fraction(0))
     if not found:

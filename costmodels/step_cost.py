@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.attention_backends import AttentionBackend
 from costmodels.clip_prices import ClipPrices, clip_prices
 from costmodels.decode_curves import CurvePrices, curve_prices
 from costmodels.efficiency import Efficiency, load_efficiency
@@ -57,6 +58,7 @@ class RooflineStepCost:
     prefill_tile_fixed_ns: int
     prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
+    prefill_pair_read_fixed_ns: int
     curves: CurvePrices | None
     """Decode attention that measured tables serve; the next: what else is no sum of contexts."""
     clips: ClipPrices | None
@@ -114,6 +116,7 @@ class RooflineStepCost:
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
         attention_ns += prefill_context * self.prefill_prefix_fixed_ns
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
+        memory_ns += pairs * self.prefill_pair_read_fixed_ns
         if self.clips is not None:
             more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
@@ -184,6 +187,7 @@ class RooflineStepCost:
             prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
             prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
+            prefill_pair_read_fixed_ns=round(self.prefill_pair_read_fixed_ns * gpu),
             curves=None if self.curves is None else self.curves.slower(gpu),
             clips=None if self.clips is None else self.clips.slower(gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
@@ -226,6 +230,7 @@ def compile_step_cost(
     operators: OperatorSources | None = None,
     equal_contexts: bool = False,
     layout: Layout | None = None,
+    backend: AttentionBackend | None = None,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
@@ -233,7 +238,8 @@ def compile_step_cost(
     the GPU; ``operators`` replaces it, by family of operators, and may have measured tables.
     ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
-    several data-parallel ranks or stages, `group_cost` puts them together. Raises `ScenarioError`
+    several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
+    kernels other than those that ``efficiency`` was fitted to. Raises `ScenarioError`
     if the limits are not positive, fewer tokens than sequences fit a step, the model does not
     divide over the ranks, or has layers that cannot be priced yet.
     """
@@ -248,9 +254,11 @@ def compile_step_cost(
     kernels = KernelTimes(
         shard=shard(model, layout or tensor_parallel_size),
         gpu=gpu,
-        efficiency=efficiency,
+        efficiency=backend.efficiency if backend else efficiency,
         tables=operators.tables if operators else None,
-        constants=operators.constants if operators else {},
+        # A backend's constants are on top of those of all families.
+        constants=operators.constants if operators and not backend else {},
+        backend=backend,
     )
     graph_sizes = profile.graphs_for(max_num_seqs)
     tables = build_tables(
@@ -279,6 +287,7 @@ def compile_step_cost(
         prefill_tile_fixed_ns=_fixed_ns(pair_s * attention.tile_tokens),
         prefill_prefix_fixed_ns=_fixed_ns(attention.chunk.prefix_s),
         prefill_token_fixed_ns=_fixed_ns(attention.chunk.read_s.get(None, 0.0)),
+        prefill_pair_read_fixed_ns=_fixed_ns(attention.chunk.pair_read_s),
         curves=curve_prices(attention.curves, _fixed_ns),
         clips=clip_prices(attention, _fixed_ns),
         schedule_table_ns=[

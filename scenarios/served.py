@@ -11,11 +11,17 @@ from costmodels.calibration import load_constants
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec, in_dtype, quantised
 from costmodels.models import load_model
+from costmodels.precision import format_names
+from costmodels.quantization import AUTO, method_names, quantise
+from costmodels.streaming import Offload
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
+from scenarios.layout import layout_of
 from scenarios.load import apply_override, validate
+from scenarios.offload import offload_of
 from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
 from scenarios.yaml_text import Places
@@ -40,11 +46,28 @@ class Served:
     efficiency: Efficiency
     max_num_batched_tokens: int
     max_num_seqs: int
+    offload: Offload | None = None
+    methods: tuple[str | None, str | None] = (None, None)
+    """Of quantisation: of the matrices, and of the KV cache."""
+    notes: tuple[str, ...] = ()
+    """What was decided for the user, in plain words."""
 
     @property
     def tensor_parallel_size(self) -> int:
         """Devices that share each layer."""
         return self.scenario.engine.tensor_parallel_size
+
+    @property
+    def group_layout(self) -> Layout:
+        """The ranks that share a layer: one stage of one data-parallel rank."""
+        whole = layout_of(self.scenario, self.gpu)
+        return Layout(
+            tensor_parallel_size=whole.tensor_parallel_size,
+            prefill_context_parallel_size=whole.prefill_context_parallel_size,
+            prefill_context_parallel_mode=whole.prefill_context_parallel_mode,
+            decode_context_parallel_size=whole.decode_context_parallel_size,
+            gpus_per_node=whole.gpus_per_node if whole.context_ranks > 1 else None,
+        )
 
     @property
     def max_model_len(self) -> int:
@@ -53,16 +76,19 @@ class Served:
 
     def facts(self) -> dict[str, Any]:
         """The set-up in words for the head of an answer."""
-        precision = self.model.precision
+        precision, options = self.model.precision, self.scenario.engine
         return {
             "model": self.model.name,
             "gpu": self.gpu.name,
             "tensor_parallel_size": self.tensor_parallel_size,
+            "prefill_context_parallel_size": options.prefill_context_parallel_size,
+            "decode_context_parallel_size": options.decode_context_parallel_size,
             "weights": precision.linear,
             "kv_dtype": precision.kv,
             "engine": self.profile.name,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_num_seqs": self.max_num_seqs,
+            "notes": list(self.notes),
         }
 
 
@@ -76,7 +102,8 @@ def read_served(
 ) -> Served:
     """A scenario file, or options without one (None: not given), then ``--set`` overrides.
 
-    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``. Raises ScenarioError.
+    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``, or methods that a
+    scenario may name. Raises ScenarioError.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     values: dict[str, Any] = {"workload": dict(_ANY_WORKLOAD)}
@@ -96,12 +123,19 @@ def served(
 ) -> Served:
     """Look up what a scenario names. Raises ScenarioError."""
     options = scenario.engine
-    model = quantised(
-        in_dtype(load_model(scenario.model), options.dtype),
-        linear=quantization or options.quantization,
-        kv_cache=kv_dtype or scenario.kv.cache_dtype,
-    )
     gpu = load_gpu(scenario.hardware.gpu)
+    method, cache = _methods(scenario, quantization, kv_dtype)
+    model, notes = quantise(
+        in_dtype(load_model(scenario.model), options.dtype),
+        gpu,
+        weights=method,
+        cache_dtype=cache or AUTO,
+    )
+    model = quantised(
+        model,
+        linear=None if method else quantization,
+        kv_cache=(None if cache else kv_dtype) or AUTO,
+    )
     profile, efficiency = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
@@ -115,4 +149,23 @@ def served(
         efficiency=efficiency,
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
+        offload=offload_of(scenario, gpu),
+        methods=(method, cache),
+        notes=notes,
     )
+
+
+def _methods(
+    scenario: Scenario, quantization: str | None, kv_dtype: str | None
+) -> tuple[str | None, str | None]:
+    """The methods of matrices and cache; None where an option names a bare format instead."""
+    weights: str | None = scenario.engine.quantization
+    cache: str | None = None if scenario.kv.cache_dtype == AUTO else scenario.kv.cache_dtype
+    formats = set(format_names())
+    if quantization is not None:
+        is_method = quantization in method_names() and quantization not in formats
+        weights = quantization if is_method else None
+    if kv_dtype is not None:
+        is_method = kv_dtype in method_names("cache") and kv_dtype not in formats
+        cache = kv_dtype if is_method else None
+    return weights, cache

@@ -9,6 +9,7 @@ number a node says which are resident.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 
 class Node:
@@ -40,6 +41,8 @@ class CacheNodes:
     """All nodes with resident blocks. Deeper blocks of a node are never younger than shallower."""
 
     def __init__(self) -> None:
+        self.on_change: Callable[[int, int], None] | None = None
+        """Told of (node, resident blocks) whenever that changes; not of requests' private nodes."""
         self._nodes: dict[int, Node] = {}
         self._lru: OrderedDict[int, FreeRun] = OrderedDict()
         self._next_key = 0
@@ -77,6 +80,8 @@ class CacheNodes:
         elif node.resident > had:
             return False
         node.resident = depth
+        if self.on_change is not None and node_id >= 0:
+            self.on_change(node_id, depth)
         if had:
             _drop(node.depths, had)
         self.pin(node_id, depth)
@@ -104,6 +109,8 @@ class CacheNodes:
             blocks -= evicted
             run.stop -= evicted
             run.node.resident = run.stop
+            if self.on_change is not None and run.node_id >= 0:
+                self.on_change(run.node_id, run.stop)
             if run.start == run.stop:
                 del self._lru[run.key]
                 run.node.free_runs.remove(run)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import tests.triton_interpreter  # noqa: F401  (before any kernel)
 import torch
 
+import tests.measure_triton  # noqa: F401  (before any kernel)
 from calibrate.measure.case import relative_error
 from calibrate.measure.kernels import linear_chunk, linear_recurrent
 from calibrate.measure.kernels.linear_inputs import Inputs, delta_rule, make_inputs

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import tests.triton_interpreter  # noqa: F401  (before any kernel)
 import torch
 
+import tests.measure_triton  # noqa: F401  (before any kernel)
 from calibrate.measure.case import relative_error
 from calibrate.measure.kernels import moe_layer, w4a16
 from calibrate.measure.kernels.moe_routing import Experts, route

@@ -15,6 +15,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 from triton.runtime import interpreter
 
 from calibrate.measure.record import case_of
@@ -29,6 +30,30 @@ def _patched(tensor: Any, scope: Any) -> None:
 
 
 interpreter._patch_lang_tensor = _patched
+
+_multiply = interpreter.InterpreterBuilder.create_fmul
+_subtract = interpreter.InterpreterBuilder.create_fsub
+
+
+def _multiplied(self: Any, left: Any, right: Any) -> Any:
+    product = _multiply(self, left, right)
+    product.factors = left, right
+    return product
+
+
+def _subtracted(self: Any, left: Any, right: Any) -> Any:
+    """A product less a number is one operation on a GPU: the product is not rounded before."""
+    factors = getattr(left, "factors", None)
+    difference = _subtract(self, left, right)
+    if factors is not None and left.data.dtype == np.float32:
+        with np.errstate(all="ignore"):
+            exact = np.multiply(*(factor.data.astype(np.float64) for factor in factors))
+            difference.data = (exact - right.data.astype(np.float64)).astype(np.float32)
+    return difference
+
+
+interpreter.InterpreterBuilder.create_fmul = _multiplied
+interpreter.InterpreterBuilder.create_fsub = _subtracted
 
 
 def main(path: str) -> None:

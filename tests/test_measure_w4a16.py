@@ -42,12 +42,12 @@ def test_splits_share_all_groups(m: int, n: int, k: int) -> None:
 
 
 def test_few_rows_keep_an_h200_busy() -> None:
-    """At least nine in ten multiprocessors have a program, as many as eight in ten of two."""
+    """At least nine in ten multiprocessors have a program."""
     for case in CASES:
         m, n, k = (int(case.shape[name]) for name in "mnk")
         if m <= 64:
             cut = w4a16.tiling(m, n, k)
-            assert n // 128 * cut.splits >= 0.8 * 264
+            assert n // 128 * cut.splits >= 0.9 * 132
 
 
 def bfloat16(bits: int) -> float:

@@ -16,6 +16,16 @@ _GATHERS = ("logits_gather",)
 _NOT_OF_A_STEP: tuple[TableKind, ...] = ("copy", "launch")
 PRICED: tuple[TableKind, ...] = tuple(kind for kind in KINDS if kind not in _NOT_OF_A_STEP)
 """The families that price operators of a step."""
+ATTENTION: tuple[TableKind, ...] = (
+    "prefill_attention",
+    "decode_attention",
+    "mla_decode",
+    "kda_chunk",
+    "kda_recurrent",
+    "gdn_chunk",
+    "gdn_recurrent",
+)
+"""Those of sequences and their contexts."""
 
 
 def family_of(operator: Operator, mixers: tuple[Mixer, ...] = ()) -> TableKind:

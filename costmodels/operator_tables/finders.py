@@ -27,7 +27,12 @@ from costmodels.work import Operator
 if TYPE_CHECKING:
     from costmodels.operator_tables.bundle import OperatorTables
 
-_MULTIPLIED = {"fp8_flop_per_s": "fp8", "int8_op_per_s": "int8", "fp4_flop_per_s": "nvfp4"}
+_MULTIPLIED = {
+    "fp8_flop_per_s": "fp8",
+    "int8_op_per_s": "int8",
+    "fp4_flop_per_s": "nvfp4",
+    "int4_op_per_s": "int4",
+}
 # How tokens were spread over experts in our own measurements.
 _ROUTINGS = ("balanced", "zipf")
 # The kernel that samples where requests say nothing: of all the vocabulary, by probability.

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from costmodels.explain import constants_label, family_labels
-from costmodels.step_cost import RooflineStepCost
+from costmodels.group_cost import GroupStepCost
 
 if TYPE_CHECKING:
     from scenarios.build import Build
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def operator_facts(build: Build) -> list[dict[str, Any]]:
     """Each family of the model's operators: source, evidence label, tables, why not another."""
     cost = build.cost
-    kernels = (cost if isinstance(cost, RooflineStepCost) else cost.rank).kernels
+    kernels = (cost.rank if isinstance(cost, GroupStepCost) else cost).kernels
     labels = family_labels(kernels)
     return [
         {**one.facts(), "label": labels.get(one.family) or constants_label(kernels, one.family)}

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.engine_profile import padded_size
-from costmodels.operator_sources import load_operators
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.explain import unpacking_sources
+from costmodels.group_cost import GroupStepCost, RankStepCost
+from costmodels.layout_cost import compile_layout_cost
+from costmodels.precision_report import PrecisionRow, precision_rows
+from costmodels.quantization import load_method
 from costmodels.step_table import (
     StepRow,
     host_terms,
@@ -19,7 +22,9 @@ from costmodels.step_table import (
     step_rows,
     step_seconds,
 )
+from costmodels.streamed_cost import STREAM, StreamedStepCost
 from scenarios import __version__
+from scenarios.kernels import load_kernels
 from scenarios.served import Served
 from sim.errors import ScenarioError
 
@@ -71,6 +76,7 @@ def explain_facts(
     shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, clips)
     rows = step_rows(cost, shape)
     gpu_s = sum(row.seconds for row in rows)
+    formats = precision_rows(cost.kernels, cost.graph_sizes, shape.num_tokens)
     is_async = served.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
@@ -93,6 +99,8 @@ def explain_facts(
             "comm_bytes": sum(row.comm_bytes for row in rows),
             "seconds": gpu_s,
         },
+        "precision": [row._asdict() for row in formats],
+        "quality": _quality(served),
         "accounts_s": step_accounts(cost, shape),
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
@@ -102,7 +110,7 @@ def explain_facts(
         "ridge_flops_per_byte": ridge_points(served.gpu),
         "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
         "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
-        "constants": _constants(cost, rows),
+        "constants": _constants(cost, rows, formats),
     }
 
 
@@ -133,23 +141,33 @@ def _check(
         )
 
 
-def _compiled(served: Served) -> RooflineStepCost:
-    operators = load_operators(
-        served.scenario.engine.operators,
-        served.gpu,
-        served.model,
-        served.efficiency,
-        served.tensor_parallel_size,
+def _compiled(served: Served) -> RankStepCost:
+    options = served.scenario.engine
+    kernels = load_kernels(
+        options, served.gpu, served.model, served.efficiency, served.group_layout
     )
-    return compile_step_cost(
+    found = compile_layout_cost(
         served.model,
         served.gpu,
-        tensor_parallel_size=served.tensor_parallel_size,
+        served.group_layout,
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
-        operators=operators,
+        offload=served.offload,
+        **kernels._asdict(),
     )
+    assert not isinstance(found, GroupStepCost)  # one rank of one group
+    return found
+
+
+def _quality(served: Served) -> list[dict[str, Any]]:
+    """What the methods of quantisation do to answers, as reported."""
+    sections = zip(("weights", "cache"), served.methods, strict=True)
+    methods = [load_method(name, section) for section, name in sections if name]
+    return [
+        {"method": method.name, "reported": [found._asdict() for found in method.quality]}
+        for method in methods
+    ]
 
 
 def _by_bound(rows: list[StepRow]) -> dict[str, float]:
@@ -159,14 +177,16 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _constants(cost: RooflineStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
+def _constants(
+    cost: RankStepCost, rows: list[StepRow], formats: list[PrecisionRow]
+) -> list[dict[str, Any]]:
     """Every efficiency constant that an operator's time hangs on, with the share that does."""
     shares: dict[str, float] = defaultdict(float)
     for row in rows:
         for constant in row.constants:
             shares[constant] += row.share
     known = {str(source["what"]).rpartition(" ")[2]: source for source in cost.efficiency.sources()}
-    return [
+    found = [
         {
             "constant": constant,
             "value": getattr(cost.efficiency, constant),
@@ -174,5 +194,24 @@ def _constants(cost: RooflineStepCost, rows: list[StepRow]) -> list[dict[str, An
             "label": cost.efficiency.label_of(constant),
             "source": known[constant]["source"] if constant in known else "",
         }
-        for constant, share in sorted(shares.items(), key=lambda item: -item[1])
+        for constant, share in shares.items()
     ]
+    if isinstance(cost, StreamedStepCost):
+        share = sum(row.share for row in rows if row.name == STREAM)
+        found += [
+            {"constant": source["what"], "share": share, **source}
+            for source in cost.offload.sources
+        ]
+    unpacked_s = sum(row.unpack_s or 0.0 for row in formats)
+    for source in unpacking_sources(cost.kernels):
+        share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
+        if "an element" in str(source["what"]):
+            share = sum(row.share for row in rows if row.name == "decode_attention")
+        found.append({"constant": source["what"], "share": share, **source})
+    backend = cost.kernels.backend
+    if backend is not None:
+        share = sum(row.share for row in rows if row.name.endswith("_attention"))
+        found += [
+            {"constant": source["what"], "share": share, **source} for source in backend.sources()
+        ]
+    return sorted(found, key=lambda row: -row["share"])

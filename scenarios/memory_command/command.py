@@ -52,7 +52,12 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "profile": served.profile,
     }
     plan = fill_device(
-        served.model, served.gpu, tensor_parallel_size=served.tensor_parallel_size, **limits
+        served.model,
+        served.gpu,
+        layout=served.group_layout,
+        offload=served.offload,
+        writes_scores=served.scenario.engine.attention_backend == "unfused",
+        **limits,
     )
     entries = plan.entries(context, output)
     layouts = smallest_layouts(served.model, served.gpu, context, output, **limits)
@@ -68,9 +73,12 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "weight_bytes": plan.weight_bytes,
         "workspace_bytes": plan.workspace_bytes,
         "pool_bytes": plan.pool_bytes,
+        "beside_bytes": plan.beside_bytes(context, output),
         "missing_bytes": plan.missing_bytes,
-        "sequence_bytes": plan.rank.local.state_bytes(context + output),
-        "growing_state_bytes_per_token": float(plan.rank.local.growing_state_bytes_per_token),
+        "sequence_bytes": plan.device_bytes(plan.rank.local.state_bytes(context + output)),
+        "growing_state_bytes_per_token": float(
+            plan.rank.local.growing_state_bytes_per_token * plan.state_share
+        ),
         "fixed_state_bytes_per_sequence": plan.rank.local.fixed_state_bytes_per_sequence,
         "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
         "lengths": [_length(plan, length, output, longest) for length in _lengths(served, context)],
@@ -96,7 +104,7 @@ def _length(plan: DevicePlan, context: int, output: int, longest: int) -> dict[s
     return {
         "context": context,
         "output": output,
-        "sequence_bytes": plan.rank.local.state_bytes(context + output),
+        "sequence_bytes": plan.device_bytes(plan.rank.local.state_bytes(context + output)),
         "sequences": {row.scheme: row.sequences for row in rows},
         "paged_mean_sequences": rows[-1].mean_sequences,
         "paged_used": rows[-1].used,

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import sys
 
-from tests.published import flexgen, kernels, kimi_linear, qserve
+from tests.published import (
+    chunk_sizes,
+    flexgen,
+    kernels,
+    kimi_linear,
+    orca,
+    qserve,
+    vllm_batches,
+)
 from tests.published.rows import print_section
 
-MODULES = {"b3": kimi_linear, "b16": kernels, "b18": qserve, "b19": flexgen, "b21": kernels}
+MODULES = {
+    "b3": kimi_linear,
+    "b11": vllm_batches,
+    "b12": orca,
+    "b16": kernels,
+    "b18": qserve,
+    "b19": flexgen,
+    "b21": kernels,
+    "chunks": chunk_sizes,
+}
 
 
 def main(names: list[str]) -> None:
-    """Print the results named (b3, b16, b18, b19, b21), or all."""
+    """Print the results named, or all."""
     unknown = [name for name in names if name.lower() not in MODULES]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(MODULES)}")

@@ -10,7 +10,6 @@ time of a case is foreseen. Families that need several processes have ``measure`
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -38,5 +37,4 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 def modules_of(family: str) -> list[ModuleType]:
     """The modules that measure a family of `FAMILIES`."""
-    names = [f"{__name__}.{name}" for name in FAMILIES[family]]
-    return [import_module(name) for name in names if find_spec(name)]
+    return [import_module(f"{__name__}.{name}") for name in FAMILIES[family]]

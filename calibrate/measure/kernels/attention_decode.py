@@ -16,7 +16,6 @@ from calibrate.measure.kernels.attention_shapes import (
     GEMMA3_12B,
     GPT_OSS,
     LLAMA_8B,
-    LLAMA_70B,
     WINDOWED,
     Heads,
     seen,
@@ -30,9 +29,9 @@ BLOCK_SIZE = 16
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 _SEQS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-_FEW_SEQS = (1, 4, 16, 48, 128, 256, 1024)
+_FEW_SEQS = (1, 4, 8, 16, 32, 48, 128, 256, 1024)
 _FEW_CONTEXTS = (64, 256, 1024, 4096, 16384, 65536, 131072)
-_WINDOW_CONTEXTS = (64, 256, 1024, 4096, 131072)
+_WINDOW_CONTEXTS = (64, 128, 256, 512, 1024, 4096, 131072)
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
@@ -46,13 +45,10 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
         yield from _grid("triton", "bfloat16", LLAMA_8B[:1], (1, 8, 64, 256), _FEW_CONTEXTS)
         yield from _grid("triton", "fp8", LLAMA_8B[:1], (1, 64), (256, 4096))
     else:
-        main = (*LLAMA_8B, LLAMA_70B[1])
-        others = tuple(one for one in FULL if one not in main)
         some = (LLAMA_8B[0], LLAMA_8B[2], GPT_OSS[0], GEMMA3_12B[0])
-        yield from _grid("triton", "bfloat16", main, _SEQS, _CONTEXTS)
-        yield from _grid("triton", "bfloat16", others, _SEQS, _FEW_CONTEXTS)
+        yield from _grid("triton", "bfloat16", FULL, _SEQS, _CONTEXTS)
         yield from _grid("triton", "bfloat16", WINDOWED, _SEQS, _WINDOW_CONTEXTS)
-        yield from _grid("triton", "fp8", some, _FEW_SEQS, _FEW_CONTEXTS)
+        yield from _grid("triton", "fp8", some, _FEW_SEQS, _CONTEXTS)
         yield from _grid("triton", "fp8", WINDOWED, _FEW_SEQS, _WINDOW_CONTEXTS)
 
 

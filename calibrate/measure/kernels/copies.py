@@ -24,17 +24,19 @@ _LARGEST_CHECKED = 64 * _MIB
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """Sizes by factors of 2; whole blocks for scattered ones."""
+    """Powers of 2, and half as much again; whole blocks for scattered ones."""
     for direction in ("d2d", "kv_blocks") if device == "cpu" else _LARGEST:
         largest = 16 * _MIB if device == "cpu" else _LARGEST[direction]
-        num_bytes = _BLOCK_BYTES if direction == "kv_blocks" else 4 * _KIB
-        while num_bytes <= largest:
+        unit = _BLOCK_BYTES if direction == "kv_blocks" else 4 * _KIB
+        powers = [unit << place for place in range((largest // unit).bit_length())]
+        few = quick or device == "cpu"
+        between = [] if few else [3 * power // 2 for power in powers[1:-1]]
+        for num_bytes in sorted(powers[:: 3 if few else 1] + between):
             yield Case(
                 family="copy",
                 kernel="torch",
                 shape={"direction": direction, "bytes": num_bytes},
             )
-            num_bytes *= 8 if quick or device == "cpu" else 2
 
 
 def work(case: Case) -> tuple[float, float]:

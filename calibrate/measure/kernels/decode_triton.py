@@ -17,9 +17,10 @@ _ROWS = 16
 """The tensor cores take no fewer; groups of fewer query heads are padded."""
 _NUM_STAGES = 5
 """Block table and keys take two each: two tiles are on their way while one is worked on."""
-_RESIDENT = 1
-"""Programs that one multiprocessor holds: on an H200 one with two large tiles on their way moves
-more bytes than three with small ones."""
+_RESIDENT = {False: 1, True: 2}
+"""Programs that one multiprocessor holds, by whether the cache is fp8: on an H200 one with two
+large tiles on their way moves more bytes than three with small ones, but two with tiles of half
+the bytes move a third more than one."""
 
 
 @triton.jit
@@ -112,13 +113,15 @@ def decode_kernel(
     total = tl.zeros((tile_rows,), tl.float32)
     acc = tl.zeros((tile_rows, head_dim), tl.float32)
     for at in range(begin, end, tile_tokens):
-        # Past the end the last position is read again, and scores nothing.
+        # Past the end nothing is read: if it were the last position again, all multiprocessors
+        # would ask for few addresses many times.
+        is_read = (at + places < end)[:, None]
         position = tl.minimum(at + places, end - 1)
         block = tl.load(table + position // block_size).to(tl.int64)
         slot = (block * block_size + position % block_size) * kv_heads + head
         offsets = slot[:, None] * words_a_row + words[None, :]
-        tile_k = tl.load(keys + offsets)
-        tile_v = tl.load(values + offsets)
+        tile_k = tl.load(keys + offsets, mask=is_read, other=0)
+        tile_v = tl.load(values + offsets, mask=is_read, other=0)
         if is_fp8:
             tile_k = _halves(tile_k, tile_tokens, words_a_row, has_asm)
             tile_v = _halves(tile_v, tile_tokens, words_a_row, has_asm)
@@ -215,8 +218,14 @@ def paged_decode(
         raise ValueError(f"{group} query heads a KV head, at most {_ROWS}")
     seen = min(context_tokens, window) if window else context_tokens
     tiles = -(-seen // tokens_a_tile(head_dim))
-    plan = split_tiles(seqs * kv_heads, tiles, resident=_RESIDENT, splits=splits)
     rows = seqs * kv_heads * group
+    plan = split_tiles(
+        seqs * kv_heads,
+        tiles,
+        resident=_RESIDENT[is_fp8],
+        joined=rows * head_dim,
+        splits=splits,
+    )
     partial, lse = partial_buffers(rows, plan.splits, head_dim, device)
     return PagedDecode(
         kv_heads=kv_heads,

@@ -18,8 +18,8 @@ from calibrate.measure.machine import l2_bytes
 TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-3, "float16": 1e-3}
 
 _ROWS = (
-    *(1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
-    *(6144, 8192, 12288, 16384),
+    *(1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024),
+    *(1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384),
 )
 # Hidden sizes, FFN sizes and head counts of the models in `gemm_shapes`, by rank.
 _WIDTHS = {
@@ -50,7 +50,7 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
     for op, widths in _WIDTHS.items():
         if quick or device == "cpu":
             widths = _QUICK_WIDTHS.get(op, (4096,))
-        rows = (1, 16, 256) if device == "cpu" else _ROWS[::4] if quick else _ROWS
+        rows = (1, 16, 256) if device == "cpu" else _ROWS[::5] if quick else _ROWS
         for width in widths:
             for count in rows:
                 yield Case(

@@ -14,6 +14,7 @@ from typing import Any
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
 from calibrate.measure.kernels.gemm_shapes import (
     FEW_ROWS,
+    FEWEST_ROWS,
     HALF_ROWS,
     LM_HEADS,
     NARROW,
@@ -59,12 +60,13 @@ def _grid(kernel: str, activations: str, weights: str, grid: Grid) -> Iterator[C
     """Smallest matrices first, each shape once."""
     shapes = {(matrix, m) for matrices, rows in grid for matrix in matrices for m in rows}
     for matrix, m in sorted(shapes, key=lambda shape: (shape[0].n * shape[0].k, shape)):
-        yield Case(
-            family="gemm",
-            kernel=kernel,
-            formats={"activations": activations, "weights": weights},
-            shape={"m": m, "n": matrix.n, "k": matrix.k},
-        )
+        if m >= FEWEST_ROWS.get(weights, 1):
+            yield Case(
+                family="gemm",
+                kernel=kernel,
+                formats={"activations": activations, "weights": weights},
+                shape={"m": m, "n": matrix.n, "k": matrix.k},
+            )
 
 
 def work(case: Case) -> tuple[float, float]:

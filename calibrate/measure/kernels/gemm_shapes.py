@@ -22,13 +22,17 @@ ROWS = (
     *(640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168),
     *(8192, 10240, 12288, 14336, 16384),
 )
+# On both sides of where tiles, and waves of them, step: the counts above are the last of a step.
+STEP_ROWS = (136, 264, 392, 520, 576, 704)
 HALF_ROWS = (
     *(1, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280),
     *(1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384),
 )
+BETWEEN_ROWS = (24, 80, 112, 136, 224, 264, 448, 520, 576, 896)
+"""Between those, where libraries change tiles most often."""
 FEW_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 # Only the last token of a sequence is projected to the vocabulary.
-SEQUENCES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024)
 
 
 def decoder(
@@ -125,16 +129,28 @@ def bfloat16_grid() -> Grid:
     dense += [matrix for tp in (2, 4, 8) for matrix in llama_70b(tp)]
     others = [*qwen3_30b_a3b(1), *qwen3_30b_a3b(2), *qwen3_32b(1), *qwen3_32b(2), *qwen3_32b(4)]
     others += [*deepseek_v3(1), *deepseek_v3(8), *gpt_oss(1), *gpt_oss(2), *kimi_linear()]
-    return [(dense, ROWS), (others, HALF_ROWS), (LM_HEADS, SEQUENCES), (ROUTERS, FEW_ROWS)]
+    return [
+        (dense, ROWS + STEP_ROWS),
+        (others, HALF_ROWS + BETWEEN_ROWS),
+        (LM_HEADS, SEQUENCES),
+        (ROUTERS, FEW_ROWS),
+    ]
 
 
 # By kernel, format of the activations and of the weights.
 NARROW: dict[tuple[str, str, str], Grid] = {
-    ("torch", "fp8", "fp8"): [(llama_8b(1), ROWS), (llama_70b(2) + llama_70b(8), HALF_ROWS)],
-    ("torch", "fp8", "fp8_block"): [(deepseek_v3(1) + deepseek_v3(8) + qwen3_32b(1), HALF_ROWS)],
-    ("torch_row", "fp8", "fp8"): [(llama_8b(1), HALF_ROWS)],
-    ("torch", "int8", "int8"): [(llama_8b(1), HALF_ROWS)],
+    ("torch", "fp8", "fp8"): [
+        (llama_8b(1), ROWS + STEP_ROWS),
+        (llama_70b(2) + llama_70b(8), HALF_ROWS + BETWEEN_ROWS),
+    ],
+    ("torch", "fp8", "fp8_block"): [
+        (deepseek_v3(1) + deepseek_v3(8) + qwen3_32b(1), HALF_ROWS + BETWEEN_ROWS)
+    ],
+    ("torch_row", "fp8", "fp8"): [(llama_8b(1), ROWS + STEP_ROWS)],
+    ("torch", "int8", "int8"): [(llama_8b(1), ROWS + STEP_ROWS)],
 }
+FEWEST_ROWS = {"int8": 17, "fp8_block": 2}
+"""By format of the weights, where torch takes no fewer."""
 
 
 def cpu_grid(quick: bool) -> Grid:

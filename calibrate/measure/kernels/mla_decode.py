@@ -21,8 +21,8 @@ SCALE = 192**-0.5
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _HEADS = (16, 32, 64, 128)
 """Of one rank: DeepSeek V3 has 128, Kimi K2 64, at tensor parallelism 1 to 8."""
-_SEQS = (1, 4, 16, 32, 64, 128, 256, 1024)
-_CONTEXTS = (64, 256, 1024, 4096, 16384, 65536, 131072)
+_SEQS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:

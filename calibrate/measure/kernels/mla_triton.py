@@ -160,7 +160,12 @@ def mla_decode(
     """Cuts the work; ``context_tokens``: of the longest sequence; ``scale``: of scores."""
     tiles = tiles_of(heads)
     programs = seqs * -(-heads // tiles.heads)
-    cut = split_tiles(programs, -(-context_tokens // tiles.tokens), resident=tiles.resident)
+    cut = split_tiles(
+        programs,
+        -(-context_tokens // tiles.tokens),
+        resident=tiles.resident,
+        joined=seqs * heads * rank,
+    )
     partial, lse = partial_buffers(seqs * heads, cut.splits, rank, device)
     return MlaDecode(
         tiles=tiles,

@@ -15,6 +15,11 @@ import triton.language as tl
 from calibrate.measure.kernels.split_kv import combine, partial_buffers
 from calibrate.measure.kernels.split_plan import SMS, split_tiles
 
+_LEAST_PEAK = tl.constexpr(-1e30)
+"""Less than any score. Masked scores are minus infinity instead: scores times a scale less their
+own maximum are one fused operation on a GPU, which leaves what rounding took from the maximum, and
+of -1e30 that is more than `exp2` has room for."""
+
 
 @triton.jit
 def _attend(
@@ -49,8 +54,7 @@ def _attend(
             is_seen = places[None, :] <= positions[:, None]
             if has_window:
                 is_seen = is_seen & (places[None, :] > positions[:, None] - window)
-            # Finite: a row may see nothing of a tile; what it sees later outweighs this.
-            scores = tl.where(is_seen, scores, -1e30)
+            scores = tl.where(is_seen, scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1) * scale)
         weights = tl.exp2(scores * scale - new_peak[:, None])
         shrink = tl.exp2(peak - new_peak)
@@ -117,7 +121,8 @@ def prefill_kernel(
     all_end = tl.minimum((first + 1) // keys_a_tile * keys_a_tile, own_end)
     all_begin = tl.maximum(all_begin, own_begin)
 
-    peak = tl.full((rows_a_tile,), -float("inf"), tl.float32)
+    # Finite, as a row may see nothing of its first tiles: minus infinity less itself is no number.
+    peak = tl.full((rows_a_tile,), _LEAST_PEAK, tl.float32)
     total = tl.zeros((rows_a_tile,), tl.float32)
     acc = tl.zeros((rows_a_tile, head_dim), tl.float32)
     if has_window:
@@ -162,7 +167,7 @@ class Tiles(NamedTuple):
 _TILES = {
     64: (Tiles(64, 64, 4, 3, 3), Tiles(64, 64, 4, 3, 3)),
     128: (Tiles(128, 128, 8, 3, 1), Tiles(64, 64, 4, 3, 2)),
-    256: (Tiles(128, 64, 8, 2, 1), Tiles(64, 64, 8, 2, 1)),
+    256: (Tiles(128, 64, 8, 2, 1), Tiles(128, 64, 8, 2, 1)),
 }
 
 
@@ -237,8 +242,14 @@ def prefill(
     programs = -(-new * group // tiles.queries) * seqs * kv_heads
     num_tiles = -(-seen // tiles.keys)
     is_full = programs >= SMS * tiles.resident
-    cut = split_tiles(programs, num_tiles, resident=tiles.resident, splits=1 if is_full else None)
     rows = seqs * new * kv_heads * group
+    cut = split_tiles(
+        programs,
+        num_tiles,
+        resident=tiles.resident,
+        joined=rows * head_dim,
+        splits=1 if is_full else None,
+    )
     partial, lse = partial_buffers(rows, cut.splits, head_dim, device)
     return Prefill(
         tiles=tiles,

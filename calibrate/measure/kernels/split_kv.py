@@ -32,8 +32,14 @@ def combine(partial: Any, lse: Any, out: Any) -> None:
         head_dim=head_dim,
         chunk=_CHUNK,
         max_splits=MAX_SPLITS,
-        num_warps=4,
+        # A warp has a row of 128 numbers to itself: sums over splits then stay in a thread.
+        num_warps=num_warps_of(head_dim),
     )
+
+
+def num_warps_of(head_dim: int) -> int:
+    """Warps of a program that joins a row."""
+    return max(1, head_dim // 128)
 
 
 @triton.jit(do_not_specialize=["splits"])

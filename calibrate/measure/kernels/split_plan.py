@@ -10,7 +10,8 @@ SMS = 132
 _LEAD_TILES = 1
 """What a program's start and end cost, in tiles."""
 _JOIN_TILES = 2
-"""What joining costs."""
+"""What joining costs, and a tile more for each so many numbers that splits write and it reads."""
+_JOINED_A_TILE = 192 * 1024
 
 
 class Splits(NamedTuple):
@@ -21,22 +22,27 @@ class Splits(NamedTuple):
 
 
 def split_tiles(
-    rows_of_work: int, tiles: int, *, resident: int, splits: int | None = None
+    rows_of_work: int,
+    tiles: int,
+    *,
+    resident: int,
+    joined: int = 0,
+    fewest: int = 1,
+    splits: int | None = None,
 ) -> Splits:
     """The cut that finishes first. ``resident``: programs on one multiprocessor at a time.
 
-    All programs of a wave are taken to advance a tile at a time. ``splits``: as many, or fewer
-    where some would be empty, whatever it costs.
+    All programs of a wave are taken to advance a tile at a time. ``joined``: numbers that come out
+    in the end, of which each split writes as many. ``fewest``: tiles of a split, less than which
+    are not worth it. ``splits``: as many, or fewer where some would be empty, whatever it costs.
     """
-    cuts = {
-        -(-tiles // wanted)
-        for wanted in ([splits] if splits else range(1, min(tiles, MAX_SPLITS) + 1))
-    }
+    most = max(1, min(tiles // fewest, MAX_SPLITS))
+    cuts = {-(-tiles // wanted) for wanted in ([splits] if splits else range(1, most + 1))}
     options = [Splits(-(-tiles // a_split), a_split) for a_split in cuts]
 
-    def cost(cut: Splits) -> tuple[int, int]:
+    def cost(cut: Splits) -> tuple[float, int]:
         waves = -(-rows_of_work * cut.splits // (SMS * resident))
-        join = _JOIN_TILES if cut.splits > 1 else 0
+        join = _JOIN_TILES + cut.splits * joined / _JOINED_A_TILE if cut.splits > 1 else 0
         return waves * (cut.tiles_a_split + _LEAD_TILES) + join, cut.splits
 
     return min(options, key=cost)

@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
-from calibrate.measure.kernels.gemm_shapes import HALF_ROWS, ROWS, llama_8b, llama_70b
+from calibrate.measure.kernels.gemm_shapes import (
+    BETWEEN_ROWS,
+    HALF_ROWS,
+    ROWS,
+    STEP_ROWS,
+    llama_8b,
+    llama_70b,
+)
+from calibrate.measure.kernels.split_plan import split_tiles
 from calibrate.measure.machine import l2_bytes
 
 TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "int4": 0.0}
 _GROUP = 128
 _BLOCK_N = 128
 _MOST_ROWS = 4096
-_WANTED_PROGRAMS = 264
-"""Two for each of an H200's multiprocessors."""
 _FEWEST_GROUPS = 4
 """Of a split: fewer leave nothing to prefetch."""
 _SUMMED = 512
@@ -29,7 +35,7 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
     """Llama-3.1-8B, and 70B in four parts; nothing on a CPU."""
     if device == "cpu":
         return
-    grid = [(llama_8b(1), ROWS), (llama_70b(4), HALF_ROWS)]
+    grid = [(llama_8b(1), ROWS + STEP_ROWS), (llama_70b(4), HALF_ROWS + BETWEEN_ROWS)]
     shapes = [
         (matrix, m)
         for matrices, rows in (grid[:1] if quick else grid)
@@ -63,20 +69,21 @@ class Tiling:
     splits: int
 
 
-def tiling(m: int, n: int, k: int) -> Tiling:
-    """Tiles that hold all rows up to 128; splits where tiles alone leave multiprocessors idle.
+# Rows of a tile, warps, stages, and programs that a multiprocessor then holds.
+_TILES = ((16, 4, 5, 4), (32, 4, 4, 3), (64, 4, 4, 2), (128, 8, 4, 1))
 
-    Splits write and read 8 bytes an output each: not more of them than the weights are worth.
-    """
-    block_m, num_warps, num_stages = next(
-        tile for tile in ((16, 4, 5), (32, 4, 4), (64, 4, 4), (128, 8, 4)) if tile[0] >= min(m, 128)
+
+def tiling(m: int, n: int, k: int) -> Tiling:
+    """Tiles that hold all rows up to 128; splits where tiles alone leave multiprocessors idle."""
+    block_m, num_warps, num_stages, resident = next(
+        tile for tile in _TILES if tile[0] >= min(m, 128)
     )
-    groups = k // _GROUP
     tiles = n // _BLOCK_N * -(-m // block_m)
-    most = min(groups // _FEWEST_GROUPS, k // (8 * m))
-    splits = max(1, min(most, round(_WANTED_PROGRAMS / tiles)))
-    groups_a_split = -(-groups // splits)
-    return Tiling(block_m, num_warps, num_stages, groups_a_split, -(-groups // groups_a_split))
+    # Sums are half the work of joining attention, which the plan counts in.
+    cut = split_tiles(
+        tiles, k // _GROUP, resident=resident, joined=m * n // 2, fewest=_FEWEST_GROUPS
+    )
+    return Tiling(block_m, num_warps, num_stages, cut.tiles_a_split, cut.splits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,9 @@ def w4a16_matmul(
     column = (within // height) * block_n + tl.arange(0, block_n)
     inner = tl.arange(0, 32)
     begin = split * groups_a_split
-    # Rows beyond the last repeat it and are not stored.
-    row_place = (tl.minimum(row, m - 1) * k)[None, :] + inner[:, None]
+    # Rows beyond the last are not read: the last again, by all programs, is a queue for it.
+    is_row = (row < m)[None, :]
+    row_place = (row * k)[None, :] + inner[:, None]
     word_place = column[:, None] * 32 + inner[None, :]
     dtype = rows.dtype.element_ty
     sums = tl.zeros((block_n, block_m), tl.float32)
@@ -93,13 +94,17 @@ def w4a16_matmul(
         words = tl.load(weights + group * n * 32 + word_place)
         here = rows + group * 128
         first, second, third, fourth = _widened(words, dtype)
-        part = tl.dot(first, tl.load(here + row_place), input_precision="ieee")
-        part = tl.dot(second, tl.load(here + 32 + row_place), part, input_precision="ieee")
-        part = tl.dot(third, tl.load(here + 64 + row_place), part, input_precision="ieee")
-        part = tl.dot(fourth, tl.load(here + 96 + row_place), part, input_precision="ieee")
+        tile = tl.load(here + row_place, mask=is_row, other=0.0)
+        part = tl.dot(first, tile, input_precision="ieee")
+        tile = tl.load(here + 32 + row_place, mask=is_row, other=0.0)
+        part = tl.dot(second, tile, part, input_precision="ieee")
+        tile = tl.load(here + 64 + row_place, mask=is_row, other=0.0)
+        part = tl.dot(third, tile, part, input_precision="ieee")
+        tile = tl.load(here + 96 + row_place, mask=is_row, other=0.0)
+        part = tl.dot(fourth, tile, part, input_precision="ieee")
         sums += part * tl.load(scales + group * n + column).to(tl.float32)[:, None]
     place = (split * m + row).to(tl.int64)[None, :] * n + column[:, None]
-    tl.store(out + place, sums.to(out.dtype.element_ty), mask=(row < m)[None, :])
+    tl.store(out + place, sums.to(out.dtype.element_ty), mask=is_row)
 
 
 @triton.jit(do_not_specialize=["splits", "blocks"])
