@@ -107,7 +107,7 @@ def _table(lines: KernelLines, gpu: GpuSpec, group: Sequence[Timing]) -> Operato
         attribution=f"fleetcast's own measurement on {machines[0].get('device')}",
         licence=LICENCE,
         is_cool=min(clock_shares(lines, first.family), default=1.0) >= _FULL_CLOCK,
-        launches="graph" if graphs == {True} else "eager" if graphs == {False} else "both",
+        launches=_launches(graphs, is_host=is_cpu(lines)),
         machines=tuple(machines),
         inputs=dict(lines.inputs),
         correctness=max(errors) if errors else None,
@@ -117,6 +117,12 @@ def _table(lines: KernelLines, gpu: GpuSpec, group: Sequence[Timing]) -> Operato
     if first.family in COLLECTIVES:
         meta = replace(meta, fits=fit_links(table))
     return replace(table, meta=meta)
+
+
+def _launches(graphs: set[bool], *, is_host: bool) -> str:
+    if is_host:
+        return "host"
+    return "graph" if graphs == {True} else "eager" if graphs == {False} else "both"
 
 
 def _all_roles(formats: Mapping[str, str]) -> dict[str, str]:

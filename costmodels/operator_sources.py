@@ -39,6 +39,13 @@ from costmodels.parallel import RankShard, shard
 from sim.errors import ScenarioError
 
 _SIZES = np.array([1.0, 64.0])
+_MULTIPLY: tuple[TableKind, ...] = (
+    "gemm",
+    "grouped_gemm",
+    "prefill_attention",
+    "decode_attention",
+    "mla_decode",
+)
 # The constants of each family; what is not here are those of attention and elementwise kernels.
 _CONSTANTS: dict[TableKind, tuple[str, ...]] = {
     "gemm": ("gemm_", "fp8_", "tile_rows"),
@@ -170,6 +177,8 @@ def load_operators(
             continue
         lookups |= tables.lookups
         served.append(FamilySource(family=family, source=source, tables=tuple(of_family)))
+    if rank.local.precision.dtype == "float32":
+        _refuse_roofline(served)
     by_family = {one.family: datasheet if one.source == DATASHEET else fitted for one in served}
     return OperatorSources(
         efficiency=_merged(fitted, datasheet, by_family, default),
@@ -177,6 +186,16 @@ def load_operators(
         tables=OperatorTables(lookups=lookups) if lookups else None,
         families=tuple(served),
     )
+
+
+def _refuse_roofline(served: Sequence[FamilySource]) -> None:
+    """Devices' peaks are of 16 bits and fewer: nothing but tables knows products in 32."""
+    for one in served:
+        if one.family in _MULTIPLY and not one.tables:
+            raise ScenarioError(
+                f"engine.dtype float32: {one.family} would be priced at a 16-bit peak "
+                f"({one.note or one.source}); give engine.operators tables measured in float32"
+            )
 
 
 def _needs(rank: RankShard) -> dict[TableKind, list[Any]]:

@@ -12,7 +12,7 @@ from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
 from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec
+from costmodels.model_spec import ModelSpec, in_dtype
 from costmodels.models import load_model
 from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
@@ -85,7 +85,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     options, kv = scenario.engine, scenario.kv
     gpu = load_gpu(scenario.hardware.gpu)
     model, format_notes = quantise(
-        load_model(scenario.model),
+        in_dtype(load_model(scenario.model), options.dtype),
         gpu,
         weights=options.quantization,
         cache_dtype=kv.cache_dtype,

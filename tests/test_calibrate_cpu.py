@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -147,3 +148,29 @@ def test_this_processor_is_measured_and_simulated(tmp_path: Path) -> None:
     gpu = load_gpu(str(tmp_path / "cpu" / "gpu.yaml"))
     assert gpu.bf16_flop_per_s > 1e9
     assert {table.meta.kind for table in load_folder(tmp_path / "cpu")} == {"gemm", "copy"}
+
+
+@pytest.mark.slow
+def test_a_calibration_of_this_processor_serves_a_model_in_float32(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from calibrate.cpu_loop.shape import LoopModel
+
+    folder, page = tmp_path / "cpu", tmp_path / "out" / "report.html"
+    served = ["gemm", "prefill_attention", "decode_attention", "elementwise", "embedding"]
+    run_measure(folder, device="cpu", quick=True, families=",".join([*served, "sampling", "copy"]))
+    (tmp_path / "config.json").write_text(json.dumps(LoopModel().hf_config()), encoding="utf-8")
+    options = {
+        "hardware.gpu": folder / "gpu.yaml",
+        "engine.operators": folder,
+        "engine.dtype": "float32",
+    }
+    command = ["simulate", "--model", str(tmp_path / "config.json"), "--preset", "chat-short"]
+    command += ["--num-requests", "20", "--rate", "0.2", "--out", str(page.parent)]
+    for field, value in options.items():
+        command += ["--set", f"{field}={value}"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((page.parent / "summary.json").read_text(encoding="utf-8"))
+    sources = {one["family"]: one["source"] for one in summary["conditions"]["operators"]}
+    assert sources == dict.fromkeys([*served, "sampling"], str(folder))
+    assert str(folder) in page.read_text(encoding="utf-8")

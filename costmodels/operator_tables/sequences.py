@@ -6,7 +6,8 @@ that fit best in relative error stand for it: for prompts a time a pair, a token
 Decodes are straight lines between the contexts that were measured, for each number of sequences;
 where a window clips them, a fixed time and a time a token. The time of a launch,
 the least fixed time of any batch, is apart: decodes and prompts of one step are one launch. A table
-whose times may have the host's launches in them tells no fixed time: a step replays a graph.
+whose times may have the host's launches in them tells no fixed time: a step replays a graph (but
+for a processor, where the call is the kernel).
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float)
 
 
 def _tells_fixed(lookup: Lookup) -> bool:
-    return lookup.table.meta.launches == "graph"
+    return lookup.table.meta.launches in ("graph", "host")
 
 
 def prefill_labels(lookup: Lookup, mixer: Mixer) -> Labels:

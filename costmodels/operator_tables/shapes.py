@@ -30,6 +30,8 @@ class GemmTable(Lookup):
         ideal_s: Array | None = None,
     ) -> tuple[Array, Labels]:
         """As `Lookup`, with rows padded up to the next measured count of the nearest curve."""
+        if self.table.meta.launches == "host":  # a processor has no tiles that wide
+            return super().shape_seconds(curve, axes, ideal_s)
         rows, nearest = axes["m"], self._curves_near(curve)[0][0]
         measured = self.table.columns["m"][self.curve_rows(int(nearest))]
         above = np.minimum(np.searchsorted(measured, rows), len(measured) - 1)

@@ -84,7 +84,8 @@ class TableMeta:
     is_cool: bool = False
     """Timed in bursts too short for a power limit to hold the clock down."""
     launches: str = "unknown"
-    """Whether launches of the host are in the time: ``graph`` (none), ``eager`` or ``unknown``."""
+    """Whether launches of the host are in the time: ``graph`` (none), ``eager`` or ``unknown``;
+    ``host``: the device is the host itself, and calls a kernel each time."""
     machines: tuple[Mapping[str, Any], ...] = ()
     """What measured it, as it described itself: device, versions, clocks, date."""
     inputs: Mapping[str, str] = field(default_factory=dict)

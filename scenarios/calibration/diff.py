@@ -160,6 +160,7 @@ def _launches(table: OperatorTable) -> str:
         "graph": "left out (CUDA graph)",
         "eager": "in the time",
         "both": "in part of the times",
+        "host": "none: the host is the device",
     }.get(table.meta.launches, "not known")
 
 

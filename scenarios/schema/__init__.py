@@ -125,6 +125,11 @@ class EngineOptions(Section):
         description="sequence parallelism: a reduce-scatter and an all-gather in place of each "
         "all-reduce, norms on a rank's part of the tokens",
     )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto",
+        description="of weights, activations and KV cache that are not quantised; auto: the "
+        "checkpoint's, 16 bits for one in 32; float32 is priced from measured tables alone",
+    )
     quantization: (
         Literal[
             "fp8",
