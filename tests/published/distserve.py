@@ -111,10 +111,8 @@ def apart(prefills: int, decodes: int, **free: bool) -> Fleet:
         replace(_POOL, role="prefill", replicas=prefills, make_router=LeastWork),
         replace(_POOL, role="decode", replicas=decodes),
     )
-    pools = tuple(
-        replace(pool, cost=DistServeFit(is_free=free.get(pool.role, False))) for pool in pools
-    )
-    return Fleet(pools=pools, transfer=_TRANSFER)
+    priced = (replace(p, cost=DistServeFit(is_free=free.get(p.role, False))) for p in pools)
+    return Fleet(pools=tuple(priced), transfer=_TRANSFER)
 
 
 def table_at(rate_per_s: float) -> RequestTable:
