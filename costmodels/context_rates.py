@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layers.parts import ContextTerm
+from costmodels.layers.parts import ContextTerm, Mixer
 from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
 from costmodels.work import Operator
@@ -51,6 +51,8 @@ class ChunkRates:
     """Compute: a query-key pair clipped to each cap."""
     token_s: float
     """Compute: a new token, whatever its context."""
+    chunk_s: float = 0.0
+    """Compute: a chunk, whatever its tokens, beyond the kernel's launch (tables alone know)."""
     prefix_s: float
     """Compute: a cached token before the chunk that is expanded again."""
     read_s: Mapping[Cap, float]
@@ -61,8 +63,10 @@ class ChunkRates:
     """Memory: a query-key pair, where its scores are written and read."""
 
 
-def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
-    """The decode rates of a rank's layers.
+def decode_rates(
+    shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
+) -> DecodeRates:
+    """The decode rates of a rank's layers, or of those of some kinds alone, each with its count.
 
     Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
     compute it for each other's heads too, so that only reads become fewer.
@@ -71,7 +75,7 @@ def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
     by_kv_heads: dict[int, dict[Cap, float]] = {}
     prompt_token_s: dict[Cap, float] = {}
     seq_s = 0.0
-    for mixer, count in shard.local.mixers:
+    for mixer, count in shard.local.mixers if mixers is None else mixers:
         work = mixer.attention(shard.local.precision)
         token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
@@ -83,12 +87,14 @@ def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
     return DecodeRates(by_kv_heads=by_kv_heads, prompt_token_s=prompt_token_s, seq_s=seq_s)
 
 
-def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
-    """The prefill rates of a rank's layers that prompts pass."""
+def chunk_rates(
+    shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
+) -> ChunkRates:
+    """The prefill rates of a rank's layers that prompts pass, or of those of some kinds alone."""
     pair_s: dict[Cap, float] = {}
     read_s: dict[Cap, float] = {}
     token_s = prefix_s = seq_s = 0.0
-    for mixer, count in shard.local.prompt_mixers:
+    for mixer, count in shard.local.prompt_mixers if mixers is None else mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
             cap = term.cap_tokens

@@ -143,7 +143,9 @@ def _check(
 
 def _compiled(served: Served) -> RankStepCost:
     options = served.scenario.engine
-    kernels = load_kernels(options, served.gpu, served.model, served.efficiency)
+    kernels = load_kernels(
+        options, served.gpu, served.model, served.efficiency, served.group_layout
+    )
     found = compile_layout_cost(
         served.model,
         served.gpu,

@@ -6,6 +6,7 @@ import sys
 
 from tests.published import (
     chunk_sizes,
+    distserve,
     flexgen,
     hydragen,
     kernels,
@@ -19,6 +20,7 @@ from tests.published.rows import print_section
 MODULES = {
     "a3": hydragen,
     "b3": kimi_linear,
+    "b9": distserve,
     "b11": vllm_batches,
     "b12": orca,
     "b16": kernels,
