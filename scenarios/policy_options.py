@@ -35,7 +35,8 @@ def with_options(
     ``takes_context``: the first argument of a class is not an option, as it is of a function.
     Raises ScenarioError for an option that it does not have or that is of another type.
     """
-    if not options:
+    lacking = sorted(_required(target) - set(options))
+    if not options and not lacking:
         return target
     parameters = dict(inspect.signature(target).parameters)
     if takes_context or not isinstance(target, type):
@@ -48,6 +49,9 @@ def with_options(
             known = nearest(name, parameters) if parameters else "it has none"
             raise ScenarioError(f"{what} has no option {name!r}; {known}")
         checked[name] = _checked(value, hints.get(name, Any), f"{what}: {name}")
+    if lacking:
+        needs = " and ".join(lacking)
+        raise ScenarioError(f"{what} needs {needs}: give {{name: ..., {lacking[0]}: ...}}")
     return MakeOne(target, **checked) if isinstance(target, type) else partial(target, **checked)
 
 
@@ -55,7 +59,20 @@ def option_text(target: Any) -> str:
     """The options of a policy with their defaults, for people."""
     parameters = inspect.signature(target).parameters.values()
     own = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return ", ".join(f"{p.name}: {json.dumps(p.default)}" for p in own).replace('"', "")
+    lacking = _required(target)
+    return ", ".join(
+        f"{p.name} (required)" if p.name in lacking else f"{p.name}: {json.dumps(p.default)}"
+        for p in own
+    ).replace('"', "")
+
+
+def _required(target: Any) -> set[str]:
+    """Options without a default."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
 
 
 def _hints(target: Any) -> dict[str, Any]:

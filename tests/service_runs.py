@@ -79,7 +79,7 @@ def faults(draw: st.DrawFn, replicas: int, links: bool) -> Fault:
     factor = {"slow_node": [1.0, 1.3, 4.0], "link_slow": [0.1, 0.5]}.get(kind, [1.0])
     return Fault(
         at_ns=draw(TIMES),
-        kind=kind,
+        kind=kind,  # type: ignore[arg-type]
         replica=None if of_core else draw(st.integers(0, replicas - 1)),
         link="core" if of_core else None,
         factor=draw(st.sampled_from(factor)),

@@ -6,7 +6,8 @@ from reports import svg
 from reports.facts import AccountRow
 from reports.words import duration, percent, whole_percent
 
-_BLUE, _VIOLET, _TEAL, _BROWN = _DARK = "#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c"
+_DARK = ("#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c", "#a3213b")
+_BLUE, _VIOLET, _TEAL, _BROWN, _CRIMSON = _DARK
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
 ACCOUNT_COLOURS = {
     "admission_queue": svg.ORANGE,
@@ -22,6 +23,7 @@ ACCOUNT_COLOURS = {
     "kv_transfer": _TEAL,
     "preemption_recompute": "#d35f0a",
     "preemption_swap": _BROWN,
+    "failure_rework": _CRIMSON,
     "remainder": svg.SILVER,
 }
 

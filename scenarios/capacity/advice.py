@@ -32,6 +32,8 @@ _BY_ACCOUNT = {
     "kv.cache_dtype fp8, tensor parallelism) or a lower max_num_seqs ends the preemptions",
     "preemption_swap": "The KV cache overflows to the host: more of it (gpu_memory_utilization, "
     "kv.cache_dtype fp8, tensor parallelism) or a lower max_num_seqs ends the preemptions",
+    "failure_rework": "Requests fail or time out and are sent again: more replicas, or a time-out "
+    "that the latencies keep to, takes that away",
     "remainder": "Larger batches run larger kernels: more replicas share them",
 }
 

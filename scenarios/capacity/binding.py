@@ -31,6 +31,7 @@ _PHRASES = {
     "kv_transfer": "KV moves from the prefill to the decode engines",
     "preemption_recompute": "preempted requests are computed again",
     "preemption_swap": "preempted requests' KV cache moves to the host and back",
+    "failure_rework": "requests were sent before, to no use",
     "remainder": "small operators run",
 }
 

@@ -42,6 +42,8 @@ EXAMPLES: dict[str, Any] = {
     "workload.generator.continuations.probability": 0.35,
     "workload.generator.continuations.shared": {"p10": 0.3, "p50": 0.85},
     "workload.generator.continuations.delay_s": {"mean": 60},
+    "faults.schedule": [{"at_s": 60, "kind": "engine_crash", "replica": 0}],
+    "autoscaler.policy": "queue_threshold",
     "workload.classes": [{"name": "chat", "preset": "azure-conv", "rate_per_s": 8}],
 }
 """What to show where a field has no default, or an empty one."""

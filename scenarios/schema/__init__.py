@@ -264,15 +264,11 @@ class Scenario(Section):
         description="who is let in: an admission policy, or your own as module:attribute; None: "
         "everybody",
     )
-    clients: Clients | None = Field(
-        None, description="how long clients wait, and whether they try again; None: they wait"
-    )
-    faults: Faults | None = Field(None, description="what fails; None: nothing")
+    clients: Clients | None = None
+    faults: Faults | None = None
     startup: Startup = Startup()
-    autoscaler: Autoscaling | None = Field(
-        None, description="how many replicas there are, over time; None: all, always"
-    )
-    prices: Prices | None = Field(None, description="rent and power; None: no money is counted")
+    autoscaler: Autoscaling | None = None
+    prices: Prices | None = None
     slo: SloTargets = SloTargets()
     warmup_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] = Field(
         0.0,

@@ -21,13 +21,13 @@ Wait = Annotated[Number, Field(ge=0, le=LONGEST_S)]
 
 
 class Clients(Section):
-    """How long clients wait, and whether they try again. Times count from each sending."""
+    """How long clients wait, and whether they try again; without it they wait for ever."""
 
     ttft_timeout_s: Seconds | None = Field(
-        None, description="a client gives up without a first token by then; None: it waits"
+        None, description="from each sending until a client gives up without a first token"
     )
     e2e_timeout_s: Seconds | None = Field(
-        None, description="a client gives up without the whole answer by then; None: it waits"
+        None, description="from each sending until a client gives up without the whole answer"
     )
     max_retries: Annotated[Whole, Field(ge=0, le=1000)] = Field(
         0, description="attempts after the first, when one timed out, failed or was turned away"
@@ -36,8 +36,7 @@ class Clients(Section):
     max_backoff_s: Wait = Field(60.0, description="the longest back-off")
     retry_budget: Annotated[Number, Field(ge=0, le=100)] | None = Field(
         None,
-        description="retries of all clients as a share of requests (0.1 is SRE practice); None: "
-        "without limit",
+        description="most retries, a share of all requests (0.1 is SRE practice); None: no limit",
     )
     budget_burst: Annotated[Whole, Field(ge=0)] = Field(
         10, description="retries that the budget can save up"
@@ -69,11 +68,11 @@ class FaultEvent(Section):
 
 
 class Faults(Section):
-    """What fails, and how it is noticed."""
+    """What fails, and how it is noticed; without it nothing does."""
 
     schedule: tuple[FaultEvent, ...] = Field((), description="faults at known times")
     mtbf_s: Seconds | None = Field(
-        None, description="mean time a replica is up until it crashes, exponential; None: never"
+        None, description="None: never; else mean time until a replica crashes (exponential)"
     )
     detection_s: Wait = Field(
         5.0, description="from a crash until routers know of it and the restart begins"
@@ -96,7 +95,7 @@ class Startup(Section):
 
 
 class Autoscaling(Section):
-    """How many of a pool's replicas there are, over time; ``replicas`` of it are the most."""
+    """How many replicas there are, over time, at most the pool's; without it all of them."""
 
     policy: Policy = Field(description="an autoscaler, or your own as module:attribute")
     min_replicas: Count = Field(1, description="the fewest")
@@ -110,7 +109,7 @@ class Autoscaling(Section):
 
 
 class Prices(Section):
-    """What the fleet costs. Prices drift: each has a date and a source."""
+    """What the fleet costs; without it no money is counted. Prices drift: give date and source."""
 
     usd_per_gpu_h: Annotated[Number, Field(ge=0)] | None = Field(
         None, description="rent of a GPU, of all pools without a price of their own"
