@@ -173,6 +173,13 @@ def fleets(draw: st.DrawFn, engines: st.SearchStrategy[EngineConfig]) -> Fleet:
         for role, size in zip(roles, sizes, strict=True)
     )
     transfer = None if len(roles) == 1 else draw(TRANSFERS)
+    if transfer is not None and transfer.mode == "push":
+        # A push takes blocks before there is KV for them; where these are few, prefill and decode
+        # engines can come to wait for each other for good, with or without a service.
+        roomy = replace(
+            pools[1].engine, num_gpu_blocks=4000, max_num_seqs=64, max_num_batched_tokens=512
+        )
+        pools = (pools[0], replace(pools[1], engine=roomy))
     service = draw(services(sum(sizes), transfer is not None))
     return Fleet(pools=pools, transfer=transfer, service=service)
 
