@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.context_rates import Cap, ChunkRates
 from costmodels.work import Array
-from sim.shape import clip_columns
+from sim.shape import Clip, clip_columns, clip_layers, ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,17 @@ class AttentionRates:
     """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
 
     @property
-    def clip_tokens(self) -> tuple[int, ...]:
-        """The caps but None, ascending."""
+    def clip_tokens(self) -> tuple[Clip, ...]:
+        """The caps but None, in the order of `sim.shape`."""
         caps = {*self.decode_token_s, *self.chunk.pair_s, *self.chunk.read_s}
-        return tuple(sorted(cap for cap in caps if cap is not None))
+        return ordered(cap for cap in caps if cap is not None)
 
     @property
     def is_plain(self) -> bool:
         """Whether sums of whole contexts are all it needs."""
         chunk = self.chunk
-        return not (self.clip_tokens or self.decode_seq_s or chunk.seq_s or chunk.token_s)
+        of_chunks = chunk.seq_s or chunk.token_s or chunk.token_read_s
+        return not (self.clip_tokens or self.decode_seq_s or of_chunks)
 
     def decode_s(self, columns: Mapping[str, Array]) -> Array:
         """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``."""
@@ -48,14 +49,15 @@ class AttentionRates:
         seconds: Array = self.decode_seq_s * seqs
         for cap, rate_s in self.decode_token_s.items():
             reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
-            seconds = seconds + rate_s[of_seqs] * (reach + self.seq_tokens * seqs)
+            beyond = self.seq_tokens * (1 if cap is None else clip_layers(cap)) * seqs
+            seconds = seconds + rate_s[of_seqs] * (reach + beyond)
         return seconds
 
     def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:
         """Compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
         chunk, tokens = self.chunk, columns["prefill_tokens"]
         compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
-        memory_s = chunk.seq_s * columns["prefill_seqs"]
+        memory_s = chunk.seq_s * columns["prefill_seqs"] + chunk.token_read_s * tokens
         for cap in (None, *self.clip_tokens):
             pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
             if cap is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.attention_rates import AttentionRates
+from sim.shape import clip_layers
 
 FixedPoint = Callable[[float], int]
 
@@ -29,6 +30,7 @@ class ClipPrices:
     """A KV token in a clipped context or a chunk: its share in the last query tiles."""
     chunk_read: list[int]
     chunk_token: int
+    chunk_token_read: int
     chunk_seq: int
 
     def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
@@ -45,7 +47,8 @@ class ClipPrices:
 
     def of_chunks(self, seqs: int, tokens: int, clipped: tuple[int, ...]) -> tuple[int, int]:
         """The chunks of a step: compute and memory side."""
-        compute, memory = tokens * self.chunk_token, seqs * self.chunk_seq
+        compute = tokens * self.chunk_token
+        memory = tokens * self.chunk_token_read + seqs * self.chunk_seq
         for index, pair in enumerate(self.chunk_pair):
             kv_tokens = clipped[4 * index + 2] + tokens
             compute += clipped[4 * index + 3] * pair + kv_tokens * self.chunk_tile[index]
@@ -65,6 +68,7 @@ class ClipPrices:
             chunk_tile=scaled(self.chunk_tile),
             chunk_read=scaled(self.chunk_read),
             chunk_token=round(self.chunk_token * factor),
+            chunk_token_read=round(self.chunk_token_read * factor),
             chunk_seq=round(self.chunk_seq * factor),
         )
 
@@ -76,7 +80,8 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
     caps, chunk = rates.clip_tokens, rates.chunk
     seqs = np.arange(rates.max_num_seqs + 1)
     decode_token_s = [rates.decode_token_s.get(cap, np.zeros(len(seqs))) for cap in caps]
-    decode_seqs_s = seqs * (rates.decode_seq_s + rates.seq_tokens * sum(decode_token_s))
+    layers = (seconds * clip_layers(cap) for cap, seconds in zip(caps, decode_token_s, strict=True))
+    decode_seqs_s = seqs * (rates.decode_seq_s + rates.seq_tokens * sum(layers))
     return ClipPrices(
         decode_seqs=[fixed(seconds) for seconds in decode_seqs_s.tolist()],
         decode_token=[[fixed(s) for s in by_seqs.tolist()] for by_seqs in decode_token_s],
@@ -84,5 +89,6 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
         chunk_tile=[fixed(chunk.pair_s.get(cap, 0.0) * rates.tile_tokens) for cap in caps],
         chunk_read=[fixed(chunk.read_s.get(cap, 0.0)) for cap in caps],
         chunk_token=fixed(chunk.token_s),
+        chunk_token_read=fixed(chunk.token_read_s),
         chunk_seq=fixed(chunk.seq_s),
     )

@@ -109,16 +109,20 @@ class DevicePlan:
     def _state_entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
         """One sequence by part; the growing part takes the rounding."""
         model, context = self.rank.local, prompt_tokens + output_tokens
-        windows = Fraction(0)
+        windows = {False: Fraction(0), True: Fraction(0)}
         for state, count in model.states:
-            recent = State(windows=state.windows, entry_tokens=state.entry_tokens)
-            windows += count * _paged(recent, context, output_tokens, self)
+            for window in state.windows:
+                part = State(windows=(window,), entry_tokens=state.entry_tokens)
+                paged = count * _paged(part, context, output_tokens, self)
+                windows[window.keeps_generated] += paged
+        recent, kept = (int(part) for part in windows.values())
         fixed = sum(count * state.fixed for state, count in model.states)
         total = self.paged_bytes(prompt_tokens, output_tokens)
-        growing = total - int(windows) - fixed
+        growing = total - recent - kept - fixed
         parts = (
             ("growing state (KV)", model.precision.kv, growing),
-            ("windows of recent tokens", model.precision.kv, int(windows)),
+            ("kept of prompts, and generated", model.precision.kv, kept),
+            ("windows of recent tokens", model.precision.kv, recent),
             ("fixed states of sequences", model.precision.state, fixed),
         )
         return [MemoryEntry(STATE, what, name, size) for what, name, size in parts if size]
@@ -216,8 +220,9 @@ def _paged(state: State, context: int, generated: int, plan: DevicePlan) -> Frac
     block = -(-block // state.entry_tokens) * state.entry_tokens
     found = state.growing * (-(-context // block) * block) + state.fixed
     for window in state.windows:
-        apart = generated if window.keeps_generated else 0
-        most = (-(-window.tokens // block) + 1) * block
-        kept = min(-(-(context - apart) // block) * block, most)
-        found += (kept + -(-apart // block) * block) * window.bytes_per_token
+        if window.keeps_generated:
+            kept = min(context - generated, window.tokens) + generated
+        else:  # it may begin inside a block
+            kept = min(context, (-(-window.tokens // block) + 1) * block)
+        found += -(-kept // block) * block * window.bytes_per_token
     return found

@@ -11,7 +11,6 @@ from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
 from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
-from costmodels.priced import refuse_unpriced
 from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
 
@@ -74,7 +73,6 @@ def plan_memory(
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
     if num_gpu_blocks is not None and num_gpu_blocks < 1:
         raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
-    refuse_unpriced(model)
     profile = profile or load_profile()
     parallel = layout or Layout(tensor_parallel_size=tensor_parallel_size)
     rank = shard(model, parallel)

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer, Params, State
 from costmodels.precision import DTYPE_BYTES, ModelPrecision
+from sim.shape import Clip, ordered
 
 __all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantised"]
 
@@ -195,6 +196,11 @@ class ModelSpec:
         return sum((state.growing * count for state, count in self.states), Fraction(0))
 
     @property
+    def generated_state_bytes_per_token(self) -> Fraction:
+        """The same of a generated token: more where layers keep a budget of prompts alone."""
+        return sum((state.endless * count for state, count in self.states), Fraction(0))
+
+    @property
     def fixed_state_bytes_per_sequence(self) -> int:
         """Bytes of a sequence that do not grow, with every window full: all layers, rounded up."""
         fixed = sum((state.largest_fixed * count for state, count in self.states), Fraction(0))
@@ -205,25 +211,24 @@ class ModelSpec:
         """`growing_state_bytes_per_token` as whole bytes, rounded up."""
         return -int(-self.growing_state_bytes_per_token // 1)
 
-    def state_bytes(self, context: int) -> int:
-        """Bytes of a sequence of ``context`` tokens, all layers, rounded up."""
-        total = sum((state.at(context) * count for state, count in self.states), Fraction(0))
-        return -int(-total // 1)
+    def state_bytes(self, context: int, generated: int = 0) -> int:
+        """Bytes of a sequence of ``context`` tokens, all layers, rounded up.
+
+        ``generated`` of them come after its prompt, which is computed.
+        """
+        states = (state.at(context, generated) * count for state, count in self.states)
+        return -int(-sum(states, Fraction(0)) // 1)
+
+    @property
+    def clips(self) -> tuple[Clip, ...]:
+        """What some layer clips contexts to, in the order of `sim.shape`: what a step must sum."""
+        works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
+        return ordered(clip for work in works for clip in work.clips())
 
     @property
     def clip_tokens(self) -> tuple[int, ...]:
-        """The lengths contexts are clipped to by some layer, ascending: what a step must sum."""
-        return self._clips(of_prompts=False)
-
-    @property
-    def prompt_clip_tokens(self) -> tuple[int, ...]:
-        """The same of prompts: what is generated is added to each clipped prompt."""
-        return self._clips(of_prompts=True)
-
-    def _clips(self, *, of_prompts: bool) -> tuple[int, ...]:
-        works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
-        clips = (work.clip_tokens(of_prompts=of_prompts) for work in works)
-        return tuple(sorted(set().union(*clips)))
+        """Those of `clips` that are lengths of the whole context."""
+        return tuple(clip for clip in self.clips if isinstance(clip, int))
 
 
 @cache

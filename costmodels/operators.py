@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from costmodels.layers.parts import AttentionWork, ContextTerm, Ffn, Mixer
 from costmodels.model_spec import LayerGroup, ModelSpec, ffns_of, mixers_of
 from costmodels.parallel import RankShard
 from costmodels.work import Array, Operator, all_reduce, elementwise, linear, operator
+from sim.shape import Clip
 
 
 def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
@@ -108,10 +108,8 @@ class DecodeSums(NamedTuple):
     """The decoding sequences of ``n`` batches. Arrays are ``[n]``."""
 
     seqs: Array
-    clipped: Mapping[int | None, Array]
-    """Sum over them of min(context, cap), by cap; None: of the whole contexts."""
-    prompt_clipped: Mapping[int | None, Array] = MappingProxyType({})
-    """Sum of min(prompt, cap) and what was generated, by cap (`ModelSpec.prompt_clip_tokens`)."""
+    clipped: Mapping[Clip | None, Array]
+    """Sum over them of the clipped contexts, by clip; None: of the whole ones."""
 
 
 class PrefillSums(NamedTuple):
@@ -120,9 +118,9 @@ class PrefillSums(NamedTuple):
     seqs: Array
     tokens: Array
     """New tokens."""
-    prefix: Mapping[int | None, Array]
+    prefix: Mapping[Clip | None, Array]
     """Sum of min(cached tokens, cap), by cap."""
-    pairs: Mapping[int | None, Array]
+    pairs: Mapping[Clip | None, Array]
     """Sum over new tokens of min(tokens up to it, cap), by cap."""
 
 
@@ -132,8 +130,7 @@ def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.decode:
-            clipped = sums.prompt_clipped if term.keeps_generated else sums.clipped
-            reach = clipped[term.cap_tokens]
+            reach = sums.clipped[term.clip]
             found.append(term_operator(term, count, reach, reach))
         if work.decode_seq_bytes:
             once = ContextTerm(
@@ -153,8 +150,8 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
     for mixer, count in shard.local.prompt_mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
-            reads = sums.prefix[term.cap_tokens] + sums.tokens
-            found.append(term_operator(term, count, sums.pairs[term.cap_tokens], reads))
+            reads = sums.prefix[term.clip] + sums.tokens
+            found.append(term_operator(term, count, sums.pairs[term.clip], reads))
         found += _chunk_operators(work, count, sums)
     return found
 
@@ -167,6 +164,9 @@ def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list
             name="state", flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes
         )
         found.append(term_operator(term, count, sums.tokens, sums.seqs))
+    if work.prefill_token_bytes:
+        term = ContextTerm(name="votes", bytes=work.prefill_token_bytes)
+        found.append(term_operator(term, count, sums.tokens, sums.tokens))
     if work.prefix_flops:
         term = ContextTerm(name="expand", flops=work.prefix_flops)
         found.append(term_operator(term, count, sums.prefix[None], sums.prefix[None]))

@@ -20,7 +20,6 @@ from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.operator_tables.bundle import OperatorTables
 from costmodels.parallel import RankShard, shard
-from costmodels.priced import refuse_unpriced
 from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
@@ -224,15 +223,14 @@ def compile_step_cost(
     operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. Raises `ScenarioError`
-    if the limits are not positive, fewer tokens than sequences fit a step, the model does not
-    divide over the ranks, or has layers that cannot be priced yet.
+    if the limits are not positive, fewer tokens than sequences fit a step, or the model does not
+    divide over the ranks.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ScenarioError(
             f"max_num_seqs {max_num_seqs} must be at least 1 and at most max_num_batched_tokens "
             f"{max_num_batched_tokens}: every running sequence needs a token in the step"
         )
-    refuse_unpriced(model)
     profile = profile or load_profile()
     efficiency = efficiency or load_efficiency(gpu)
     kernels = KernelTimes(

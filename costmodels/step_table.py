@@ -17,6 +17,7 @@ from costmodels.step_split import split_steps
 from costmodels.work import Operator
 from sim import accounts
 from sim.shape import (
+    Clip,
     StepShape,
     causal_pairs,
     chunk_shape,
@@ -87,7 +88,7 @@ def simple_step(
     context: int,
     prefill_tokens: int = 0,
     prefill_context: int = 0,
-    clip_tokens: tuple[int, ...] = (),
+    clip_tokens: tuple[Clip, ...] = (),
 ) -> StepShape:
     """A step of equal decodes, and one chunk of a prompt that ends in this step.
 
@@ -124,7 +125,7 @@ def step_rows(cost: RooflineStepCost, shape: StepShape) -> list[StepRow]:
 
 def step_accounts(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
     """GPU seconds of the step by account."""
-    names = shape_columns(cost.shard.model.clip_tokens)
+    names = shape_columns(cost.shard.model.clips)
     values = zip(names, shape_values(shape), strict=True)
     columns = {name: np.array([float(value)]) for name, value in values}
     found = split_steps(cost.tables, columns)

@@ -17,6 +17,7 @@ from costmodels.operator_sources import load_operators
 from costmodels.paging import is_recurrent
 from costmodels.step_cost import RooflineStepCost
 from policies import ROUTERS, SCHEDULERS
+from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
 from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.schema import EngineOptions, Scenario
@@ -48,6 +49,7 @@ def build(scenario: Scenario) -> Build:
     options, kv = scenario.engine, scenario.kv
     model = load_model(scenario.model)
     model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
+    model = with_policy(model, kv.policy)
     gpu = load_gpu(scenario.hardware.gpu)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
@@ -92,7 +94,7 @@ def build(scenario: Scenario) -> Build:
             max_model_len=max_model_len,
             block_size=memory.block_size,
             kv_layout=memory.layout,
-            clip_tokens=model.clip_tokens,
+            clip_tokens=model.clips,
             long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
@@ -111,7 +113,7 @@ def build(scenario: Scenario) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *layout_notes(layout)),
+        notes=(*notes, *policy_notes(kv.policy), *layout_notes(layout)),
     )
 
 
@@ -180,6 +182,14 @@ def _pool_notes(
             "prefix caching is off: recurrent layers would need their state at the end of each "
             "cached prefix, and no checkpoints of it are modelled"
         )
+        return False, tuple(notes)
+    if len(memory.layout.prompts) > 1:
+        notes.append(
+            f"a KV block is of one budget's layers alone, {memory.block_bytes:,} bytes: each layer "
+            "gives back pages of its own"
+        )
+    if memory.layout.prompts:
+        notes.append("prefix caching is off: of a prompt only the tokens it chose itself are kept")
         return False, tuple(notes)
     if not memory.layout.grows:
         notes.append("prefix caching is off: every layer drops what leaves its window")

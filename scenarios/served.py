@@ -15,6 +15,7 @@ from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
+from scenarios.kv_policy import with_policy
 from scenarios.load import apply_override, validate
 from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
@@ -101,6 +102,7 @@ def served(
         linear=quantization or options.quantization,
         kv_cache=kv_dtype or scenario.kv.cache_dtype,
     )
+    model = with_policy(model, scenario.kv.policy)
     gpu = load_gpu(scenario.hardware.gpu)
     profile, efficiency = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.request import Request, Status
-from sim.shape import StepShape, causal_pairs, causal_pairs_clipped
+from sim.shape import StepShape, causal_pairs, chunk_sums, clip_layers, clipped
 
 if TYPE_CHECKING:
     from sim.engine_view import EngineView
@@ -143,9 +143,9 @@ class BatchBuilder:
             pairs += causal_pairs(request.num_computed_tokens, chunk)
             prefill_context += request.num_computed_tokens
             logits += chunk == request.num_uncomputed_tokens
-        clipped = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
+        sums = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
         shape = StepShape(
-            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, clipped
+            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, sums
         )
         chunks = list(self._prefills.items())
         return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
@@ -153,21 +153,22 @@ class BatchBuilder:
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
         """`StepShape.clipped` of the step."""
         group = self._view.decode_group
-        contexts = [group.computed_tokens(request) for request in held_back]
+        contexts = [
+            (group.computed_tokens(request), request.prompt_tokens) for request in held_back
+        ]
         found: list[int] = []
-        caps = self._view.config.clip_tokens
-        for cap, (tokens, growing) in zip(caps, group.clipped_sums(), strict=True):
-            if decodes:
-                tokens -= sum(min(context, cap) for context in contexts)
-                growing -= sum(context < cap for context in contexts)
-            else:
+        clips = self._view.config.clip_tokens
+        for clip, (tokens, growing) in zip(clips, group.clipped_sums(), strict=True):
+            if not decodes:
                 tokens = growing = 0
-            context = pairs = 0
+            for context, prompt in contexts:
+                tokens -= clipped(clip, context, prompt)
+                growing -= clip_layers(clip) if isinstance(clip, tuple) else context < clip
+            prefix = pairs = 0
             for request, chunk in self._prefills.items():
-                start = request.num_computed_tokens
-                context += min(start, cap)
-                pairs += causal_pairs_clipped(start, chunk, cap)
-            found += (tokens, growing, context, pairs)
+                more = chunk_sums(clip, request.num_computed_tokens, chunk)
+                prefix, pairs = prefix + more[0], pairs + more[1]
+            found += (tokens, growing, prefix, pairs)
         return tuple(found)
 
     def _can_add(self, request: Request) -> bool:

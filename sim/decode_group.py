@@ -5,7 +5,8 @@ its members. A member's own progress is the counter less its value when the memb
 changes does so at known counts: a member leaves when its last token is planned (a bucket a
 count), needs new KV pages each time its context crosses a block edge (a phase a member), and
 stops adding to a clipped sum, or taking pages for a window, when its context reaches a length
-(`sim.crossings`). Between these counts every sum grows by the same amount a step.
+(`sim.crossings`). Between these counts every sum grows by the same amount a step. What is dropped
+of a prompt is as good as never there: its pages open in another phase.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from heapq import heappop, heappush
 from sim.crossings import Crossings
 from sim.kv_layout import PLAIN, KVLayout, window_blocks
 from sim.request import Request
+from sim.shape import Clip, dropped
 
 _NEVER = 1 << 60
 
@@ -25,7 +27,7 @@ class DecodeGroup:
     def __init__(
         self,
         block_size: int,
-        clip_tokens: tuple[int, ...] = (),
+        clip_tokens: tuple[Clip, ...] = (),
         layout: KVLayout = PLAIN,
     ) -> None:
         self.steps = 0
@@ -40,8 +42,12 @@ class DecodeGroup:
         self._due_a_cycle = 0
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
-        self._clips = [Crossings(cap) for cap in clip_tokens]
-        self._clipped_tokens = [0] * len(clip_tokens)
+        self._clips = [Crossings(clip) for clip in clip_tokens if isinstance(clip, int)]
+        self._clipped_tokens = [0] * len(self._clips)
+        # Members keep all but a part of their prompts: what is dropped never changes.
+        self._budgets = [clip for clip in clip_tokens if isinstance(clip, tuple)]
+        self._dropped_tokens = [0] * len(self._budgets)
+        self._prompts = layout.prompts
         # A window takes pages until the context is as long as all blocks it ever holds.
         self._windows = [
             (Crossings(window_blocks(window_tokens, block_size) * block_size), groups)
@@ -64,6 +70,8 @@ class DecodeGroup:
         self.context_tokens += request.num_computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] += min(request.num_computed_tokens, clip.cap_tokens)
+        for index, budgets in enumerate(self._budgets):
+            self._dropped_tokens[index] += dropped(budgets, request.prompt_tokens)
         for crossing in self._crossings:
             crossing.track(request, self.steps)
         self._count_pages(request, 1)
@@ -91,9 +99,13 @@ class DecodeGroup:
         return nearest - self.steps
 
     def clipped_sums(self) -> list[tuple[int, int]]:
-        """(sum of contexts clipped to it, members below it) of each clip length."""
+        """(sum of contexts clipped to it, what it grows by a step) of each clip."""
         below = (clip.below for clip in self._clips)
-        return list(zip(self._clipped_tokens, below, strict=True))
+        sums = list(zip(self._clipped_tokens, below, strict=True))
+        for budgets, tokens in zip(self._budgets, self._dropped_tokens, strict=True):
+            layers = len(budgets)
+            sums.append((layers * self.context_tokens - tokens, layers * len(self.members)))
+        return sums
 
     def blocks_due(self, steps: int) -> int:
         """New KV pages the next ``steps`` decode steps of the whole group need.
@@ -110,9 +122,12 @@ class DecodeGroup:
 
     def blocks_needed(self, request: Request) -> int:
         """New KV pages of this member's next token."""
-        return (
-            0 if self.computed_tokens(request) % self._block_size else self._pages_a_block(request)
-        )
+        computed_tokens = self.computed_tokens(request)
+        pages = 0 if computed_tokens % self._block_size else self._pages_a_block(request)
+        for budget_tokens, groups in self._prompts:
+            kept = computed_tokens - max(0, request.prompt_tokens - budget_tokens)
+            pages += 0 if kept % self._block_size else groups
+        return pages
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
         """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
@@ -199,6 +214,10 @@ class DecodeGroup:
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
         self._due_a_cycle += pages
+        for budget_tokens, groups in self._prompts:
+            gone = max(0, request.prompt_tokens - budget_tokens)
+            self._due_by_phase[(phase + gone) % self._block_size] += sign * groups
+            self._due_a_cycle += sign * groups
 
     def _settle(self, request: Request) -> None:
         del self.members[request]
@@ -207,6 +226,8 @@ class DecodeGroup:
         self.context_tokens -= computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= min(computed_tokens, clip.cap_tokens)
+        for index, budgets in enumerate(self._budgets):
+            self._dropped_tokens[index] -= dropped(budgets, request.prompt_tokens)
         for crossing in self._crossings:
             crossing.forget(request, self.steps)
         request.num_sampled_tokens = self.sampled_tokens(request)

@@ -115,6 +115,7 @@ class Engine:
         tokens = request.prompt_tokens + request.output_tokens
         if tokens > self.view.config.max_model_len:
             return "longer than max_model_len"
+        # Nothing dropped of it: preempted near its end, it is computed again in one piece.
         if self.view.kv.blocks_for(tokens) > self.view.kv.usable_blocks:
             return "longer than the KV pool"
         return None
@@ -304,12 +305,13 @@ class Engine:
                 batch.finishing.append(request)
             else:
                 request.status = Status.DECODING
+                view.kv.drop(request)
                 group.join(request)
 
     def _leave_group(self, leaving: list[Request], batch: InFlight) -> None:
         for request in leaving:
             request.status = Status.FINISHING
-            request.num_blocks = self.view.kv.blocks_for(request.num_computed_tokens)
+            request.num_blocks = self.view.kv.decode_blocks(request, request.num_computed_tokens)
         batch.finishing.extend(leaving)
 
     def _read_oldest(self, host_free_ns: int) -> Process:

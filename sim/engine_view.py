@@ -11,6 +11,7 @@ from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request, Status
+from sim.shape import Clip
 from sim.waiting import WaitingQueue
 
 
@@ -32,8 +33,8 @@ class EngineConfig:
     """KV blocks in the pool, the null block included."""
     kv_layout: KVLayout = PLAIN
     """How many blocks, of one size in bytes, a sequence holds."""
-    clip_tokens: tuple[int, ...] = ()
-    """Lengths that the cost model clips contexts to, ascending (see `sim.shape`)."""
+    clip_tokens: tuple[Clip, ...] = ()
+    """What the cost model clips contexts to, in the order of `sim.shape.ordered`."""
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     """Plan the next step before the last one's tokens are read (two steps in flight)."""
@@ -93,7 +94,8 @@ class EngineView:
         finishing = request.status is Status.FINISHING
         if request.status is Status.DECODING:
             self.decode_group.remove(request)
-            request.num_blocks = self.kv.blocks_for(request.num_computed_tokens) + extra_blocks
+            held = self.kv.decode_blocks(request, request.num_computed_tokens)
+            request.num_blocks = held + extra_blocks
         self.prefilling.pop(request, None)
         del self.running[request]
         self.kv.release(request, self.hashed_tokens(request), will_return=not finishing)

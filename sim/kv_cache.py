@@ -55,8 +55,8 @@ class KVCache:
         self._layout = None if layout == PLAIN else layout
         self.usable_blocks = num_gpu_blocks - 1
         self.free_blocks = self.usable_blocks
-        # Where no layer's state grows, no prefix of a context is ever all there.
-        self._prefix_caching = prefix_caching and layout.grows
+        # Where no layer's state grows, or some of it is dropped, no prefix is ever all there.
+        self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._nodes = CacheNodes()
@@ -158,10 +158,28 @@ class KVCache:
         request.num_blocks = request.pinned_blocks = 0
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold a sequence of ``tokens`` tokens."""
+        """Blocks that hold a sequence of ``tokens`` tokens, none of them dropped."""
         if self._layout is not None:
             return self._layout.pages(tokens, self.block_size)
         return -(-tokens // self.block_size)
+
+    def decode_blocks(self, request: Request, tokens: int) -> int:
+        """Blocks that a request holds with so many tokens, its prompt computed."""
+        if self._layout is not None:
+            return self._layout.pages(tokens, self.block_size, request.prompt_tokens)
+        return -(-tokens // self.block_size)
+
+    def drop(self, request: Request) -> None:
+        """Its prompt is computed: give back what is beyond the budgets of prompts.
+
+        Kernels run in order, so a step planned from now on finds what is kept in its place.
+        """
+        if self._layout is None or not self._layout.prompts:
+            return
+        kept = self.decode_blocks(request, request.num_computed_tokens)
+        self.free_blocks += request.num_blocks - kept
+        self._empty_blocks += request.num_blocks - kept
+        request.num_blocks = kept
 
     def _node_sizes(self, request: Request) -> list[tuple[int, int]]:
         """(node id, blocks of that node in this request): its chain, then its private rest."""

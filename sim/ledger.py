@@ -28,7 +28,7 @@ from sim.accounts import (
 from sim.cluster import RunLog
 from sim.protocols import StepCost
 from sim.request import Status
-from sim.shape import clip_columns, shape_columns
+from sim.shape import Clip, clip_columns, shape_columns
 from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
@@ -160,7 +160,7 @@ def _gather(steps: StepLog, cost: StepCost, sums: list[_Sum]) -> None:
 
 
 def _account(
-    columns: dict[str, Int64], clip_tokens: tuple[int, ...], gpu_free_ns: int, cost: StepCost
+    columns: dict[str, Int64], clip_tokens: tuple[Clip, ...], gpu_free_ns: int, cost: StepCost
 ) -> dict[str, Int64]:
     """The time each run owns by account, ``[runs, accounts]``, as lived by a request in it."""
     gpu_ns, steps = columns["gpu_ns"], columns["steps"]
@@ -183,7 +183,7 @@ def _account(
 
 
 def _shapes(
-    columns: dict[str, Int64], clip_tokens: tuple[int, ...]
+    columns: dict[str, Int64], clip_tokens: tuple[Clip, ...]
 ) -> dict[str, NDArray[np.float64]]:
     """The mean shape of each run's steps, by column, as the cost model takes it."""
     shapes = {name: columns[name].astype(np.float64) for name in shape_columns(clip_tokens)}

@@ -29,6 +29,7 @@ from sim.protocols import Scheduler
 from sim.recorder import UNSET
 from sim.request import Request, Status
 from sim.request_table import RequestTable
+from sim.shape import clipped
 from sim.token_times import decode_gaps, token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
 from tests.test_jumping import COSTS, ENGINES, tables
@@ -139,22 +140,29 @@ def audit_sums(view: EngineView) -> None:
     group, kv = view.decode_group, view.kv
     contexts = [group.computed_tokens(request) for request in group.members]
     assert group.context_tokens == sum(contexts)
-    assert group.clipped_sums() == [
-        (sum(min(context, cap) for context in contexts), sum(context < cap for context in contexts))
-        for cap in view.config.clip_tokens
+    members = [
+        (context, r.prompt_tokens) for context, r in zip(contexts, group.members, strict=True)
     ]
-    needed = [kv.blocks_for(context + 1) - kv.blocks_for(context) for context in contexts]
-    assert [group.blocks_needed(request) for request in group.members] == needed
-    assert group.blocks_due(1) == sum(needed)
+    for clip, (tokens, growth) in zip(view.config.clip_tokens, group.clipped_sums(), strict=True):
+        assert tokens == sum(clipped(clip, *member) for member in members)
+        assert tokens + growth == sum(clipped(clip, n + 1, prompt) for n, prompt in members)
+
+    def more(steps: int) -> list[int]:
+        return [
+            kv.decode_blocks(request, context + steps) - kv.decode_blocks(request, context)
+            for context, request in zip(contexts, group.members, strict=True)
+        ]
+
+    assert [group.blocks_needed(request) for request in group.members] == more(1)
+    assert group.blocks_due(1) == sum(more(1))
     steps = min(group.steps_to_cross(), 100)
-    grown = [kv.blocks_for(context + steps) - kv.blocks_for(context) for context in contexts]
-    assert group.blocks_due(steps) == sum(grown)
+    assert group.blocks_due(steps) == sum(more(steps))
 
 
 def blocks_of(view: EngineView, request: Request) -> int:
     """Blocks a running request holds."""
     if request.status is Status.DECODING:
-        return view.kv.blocks_for(view.decode_group.computed_tokens(request))
+        return view.kv.decode_blocks(request, view.decode_group.computed_tokens(request))
     return request.num_blocks
 
 

@@ -67,8 +67,7 @@ def explain_facts(
     """
     _check(served, decode_seqs, context, prefill_tokens, prefill_context)
     cost = _compiled(served)
-    clips = served.model.clip_tokens
-    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, clips)
+    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
     rows = step_rows(cost, shape)
     gpu_s = sum(row.seconds for row in rows)
     is_async = served.scenario.engine.async_scheduling

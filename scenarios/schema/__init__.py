@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scenarios.schema.fields import LONGEST_S, Number, Seconds, Section, Tokens, Whole
+from scenarios.schema.kv_policy import KvPolicy
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -118,6 +119,9 @@ class KvOptions(Section):
     )
     enable_prefix_caching: bool = Field(
         True, description="reuse the blocks of earlier requests with the same first tokens"
+    )
+    policy: KvPolicy | None = Field(
+        None, description="keep, or read, part of the tokens; None: all, as vLLM does"
     )
 
 
