@@ -9,7 +9,14 @@ from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
+from costmodels.paging import (
+    MambaCacheMode,
+    attention_block_tokens,
+    block_unit,
+    check_mamba_cache_mode,
+    kv_layout,
+    page_bytes,
+)
 from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
 from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
@@ -57,11 +64,13 @@ def plan_memory(
     num_gpu_blocks: int | None = None,
     profile: EngineProfile | None = None,
     layout: Layout | None = None,
+    mamba_cache_mode: MambaCacheMode = "none",
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
-    utilization, but not beyond the device. ``layout`` replaces ``tensor_parallel_size``; of a
+    utilization, but not beyond the device. ``mamba_cache_mode`` other than none: recurrent states
+    are cached with prefixes. ``layout`` replaces ``tensor_parallel_size``; of a
     pipeline the rank with most bytes is planned. Raises `ScenarioError`, with the arithmetic, if a
     number is out of range or the model does not fit.
     """
@@ -78,9 +87,11 @@ def plan_memory(
     rank = shard(model, parallel)
     workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
     weight_bytes = rank.weight_bytes
-    asked_block_size = block_size
-    block_size = attention_block_tokens(rank, asked_block_size)
-    block_bytes, pages = page_bytes(rank, block_size), kv_layout(rank, block_size)
+    check_mamba_cache_mode(model, mamba_cache_mode)
+    unit = block_unit(rank, gpu, block_size)
+    block_size = attention_block_tokens(rank, unit)
+    block_bytes = page_bytes(rank, block_size, mamba_cache_mode)
+    pages = kv_layout(rank, block_size, mamba_cache_mode)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
     if num_gpu_blocks is None:
         num_gpu_blocks = (granted_bytes - weight_bytes - workspace_bytes) // block_bytes
@@ -96,7 +107,8 @@ def plan_memory(
 
         def fits(ranks: int) -> bool:
             other = shard(model, replace(parallel, tensor_parallel_size=ranks))
-            other_page = page_bytes(other, attention_block_tokens(other, asked_block_size))
+            other_block = attention_block_tokens(other, unit)
+            other_page = page_bytes(other, other_block, mamba_cache_mode)
             other_bytes = other.weight_bytes + blocks * other_page
             other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
             return other_bytes <= limit_bytes

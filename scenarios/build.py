@@ -70,6 +70,7 @@ def build(scenario: Scenario) -> Build:
         block_size=kv.block_size,
         num_gpu_blocks=kv.num_gpu_blocks,
         profile=profile,
+        mamba_cache_mode=kv.mamba_cache_mode if kv.enable_prefix_caching else "none",
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory)
@@ -177,10 +178,10 @@ def _pool_notes(
         )
     if not scenario.kv.enable_prefix_caching or memory.layout == PLAIN:
         return scenario.kv.enable_prefix_caching, tuple(notes)
-    if is_recurrent(model):
+    if is_recurrent(model) and scenario.kv.mamba_cache_mode == "none":
         notes.append(
-            "prefix caching is off: recurrent layers would need their state at the end of each "
-            "cached prefix, and no checkpoints of it are modelled"
+            "prefix caching is off: recurrent layers need their state at the end of a cached "
+            "prefix, which kv.mamba_cache_mode align keeps"
         )
         return False, tuple(notes)
     if len(memory.layout.prompts) > 1:
@@ -194,5 +195,6 @@ def _pool_notes(
     if not memory.layout.grows:
         notes.append("prefix caching is off: every layer drops what leaves its window")
         return False, tuple(notes)
-    notes.append("a prefix hit is assumed to find what its window layers need in the cache too")
+    if memory.layout.fixed_pages and not is_recurrent(model):
+        notes.append("a prefix hit is assumed to find what compressors had gathered at its end")
     return True, tuple(notes)

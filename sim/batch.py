@@ -46,6 +46,7 @@ class BatchBuilder:
         self._decoding: dict[Request, int] | None = None  # chosen -> new blocks it was given
         self._all_decodes = False
         self._preempted = 0
+        self._aligns = view.config.aligns_chunks
 
     @property
     def token_budget(self) -> int:
@@ -102,6 +103,12 @@ class BatchBuilder:
         hit = view.kv.lookup(request)
         if not view.kv.fits(request, hit):
             return False
+        if self._aligns:
+            if not self._chunk(request, hit.blocks * view.config.block_size):
+                return False
+            if hit.common > hit.blocks:  # a state is kept where others with this prefix part
+                junction = (hit.common - hit.blocks) * view.config.block_size
+                max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         view.kv.pin(request, hit)
         view.admitted(request)
         return self.add(request, max_tokens)
@@ -176,7 +183,9 @@ class BatchBuilder:
             return False
         if request.status is Status.DECODING:
             return not self._has_decode(request)
-        return request.status is Status.PREFILLING and request not in self._prefills
+        if request.status is not Status.PREFILLING or request in self._prefills:
+            return False
+        return not self._aligns or self._chunk(request, request.num_computed_tokens) > 0
 
     def _add(self, request: Request, max_tokens: int | None) -> bool:
         """Take the KV blocks and the budget; False, and nothing changed, if blocks are short."""
@@ -190,18 +199,35 @@ class BatchBuilder:
             self._chosen_decodes()[request] = needed
             self._token_budget -= 1
             return True
-        tokens = min(request.num_uncomputed_tokens, self._token_budget)
-        longest = self._view.config.long_prefill_token_threshold
-        if longest:
-            tokens = min(tokens, longest)
+        tokens = self._chunk(request, request.num_computed_tokens)
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)
         if not kv.extend(request, request.num_computed_tokens + tokens):
             return False
         kv.register(request, request.num_computed_tokens + tokens)
+        if self._aligns:
+            kv.checkpoint(request, request.num_computed_tokens + tokens)
         self._prefills[request] = tokens
         self._token_budget -= tokens
         return True
+
+    def _chunk(self, request: Request, computed: int) -> int:
+        """Tokens of a prompt, of which so many are computed, that the step has room for.
+
+        Where recurrent states are kept, a chunk ends at a block's edge, the last edge included, or
+        with the prompt; 0 if the budget reaches no edge (vLLM's ``_mamba_block_aligned_split``).
+        """
+        tokens = min(request.num_target_tokens - computed, self._token_budget)
+        longest = self._view.config.long_prefill_token_threshold
+        if longest:
+            tokens = min(tokens, longest)
+        if not self._aligns:
+            return tokens
+        block_size, stop = self._view.config.block_size, computed + tokens
+        last_edge = request.num_target_tokens // block_size * block_size
+        if stop < last_edge:
+            return max(0, stop // block_size * block_size - computed)
+        return last_edge - computed if computed < last_edge < stop else tokens
 
     def _has_decode(self, request: Request) -> bool:
         return self._all_decodes or (self._decoding is not None and request in self._decoding)

@@ -52,6 +52,19 @@ class EngineConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be smaller than "
                 f"max_num_seqs ({self.max_num_seqs}): every running request decodes every step"
             )
+        longest = self.long_prefill_token_threshold or self.max_num_batched_tokens
+        if self.aligns_chunks and min(longest, self.max_num_batched_tokens) < self.block_size:
+            raise ScenarioError(
+                "with mamba_cache_mode align prompts are computed in whole blocks of "
+                f"{self.block_size:,} tokens: max_num_batched_tokens "
+                f"({self.max_num_batched_tokens:,}) and long_prefill_token_threshold "
+                f"({self.long_prefill_token_threshold:,}; 0: none) must allow for one"
+            )
+
+    @property
+    def aligns_chunks(self) -> bool:
+        """Whether prompts are cut at blocks, so that recurrent states can be kept there."""
+        return self.kv_layout.checkpoint_pages > 0 and self.enable_prefix_caching
 
 
 class EngineView:
@@ -79,6 +92,7 @@ class EngineView:
 
     def new_batch(self) -> BatchBuilder:
         """Start the next step."""
+        self.kv.new_step()
         return BatchBuilder(self)
 
     def admitted(self, request: Request) -> None:

@@ -43,6 +43,8 @@ class KVLayout:
     """Pages of a sequence from its first token on: recurrent states."""
     prompts: tuple[PromptPages, ...] = ()
     """Budgets of prompts."""
+    checkpoint_pages: int = 0
+    """Pages of a checkpoint of all recurrent states: a prefix hit needs one. 0: none are kept."""
 
     def pages(self, tokens: int, block_size: int, prompt_tokens: int | None = None) -> int:
         """Pages of a sequence of so many tokens.

@@ -129,6 +129,7 @@ def audit_blocks(view: EngineView) -> None:
         for node, depth in request.pinned:
             shared[node] = max(shared.get(node, 0), depth)
     assert kv.free_blocks >= 0
+    assert kv.empty_blocks + kv.cached_free_blocks == kv.free_blocks
     assert private + sum(shared.values()) + kv.free_blocks == kv.usable_blocks
     for request in view.waiting:
         assert not request.num_blocks

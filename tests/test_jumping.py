@@ -70,6 +70,7 @@ LAYOUTS = st.builds(
     prompts=st.sampled_from(
         [(), (), (PromptPages(20, 1),), (PromptPages(3, 1), PromptPages(70, 2))]
     ),
+    checkpoint_pages=st.sampled_from([0, 0, 1, 3]),
 ).filter(lambda layout: layout.pages(1, 4) > 0)
 ENGINES = st.builds(
     EngineConfig,
