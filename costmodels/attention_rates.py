@@ -65,4 +65,10 @@ class AttentionRates:
             pair_s = chunk.pair_s.get(cap, 0.0)
             compute_s = compute_s + pair_s * (pairs + self.tile_tokens * (prefix + tokens))
             memory_s = memory_s + chunk.read_s.get(cap, 0.0) * (prefix + tokens)
+        pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
+        for longest, more in chunk.short.items():
+            is_short = columns[clip_columns(longest)[3]] >= pairs  # none of them is clipped
+            tiled = pairs + self.tile_tokens * (prefix + tokens)
+            compute_s = compute_s + is_short * (more.pair_s * tiled + more.prefix_s * prefix)
+            memory_s = memory_s + is_short * more.read_s * (prefix + tokens)
         return compute_s, memory_s

@@ -32,6 +32,9 @@ class ClipPrices:
     chunk_token: int
     chunk_token_read: int
     chunk_seq: int
+    short: list[tuple[int, int, int, int, int]]
+    """`context_rates.ShortRates`: place of its clip; a pair, a KV token in the last query tiles, a
+    prefix token, a token read."""
 
     def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
         """The decodes of a step."""
@@ -45,14 +48,20 @@ class ClipPrices:
         growing = zip(clipped[1::4], self.decode_token, strict=True)
         return sum(seqs * rates[decodes] for seqs, rates in growing)
 
-    def of_chunks(self, seqs: int, tokens: int, clipped: tuple[int, ...]) -> tuple[int, int]:
-        """The chunks of a step: compute and memory side."""
+    def of_chunks(
+        self, seqs: int, tokens: int, clipped: tuple[int, ...], prefix: int, pairs: int
+    ) -> tuple[int, int]:
+        """The chunks of a step, with whole prefixes and pairs too: compute and memory side."""
         compute = tokens * self.chunk_token
         memory = tokens * self.chunk_token_read + seqs * self.chunk_seq
         for index, pair in enumerate(self.chunk_pair):
             kv_tokens = clipped[4 * index + 2] + tokens
             compute += clipped[4 * index + 3] * pair + kv_tokens * self.chunk_tile[index]
             memory += kv_tokens * self.chunk_read[index]
+        for place, pair, tile, before, read in self.short:
+            if clipped[4 * place + 3] >= pairs:  # no query reaches beyond the clip
+                compute += pairs * pair + (prefix + tokens) * tile + prefix * before
+                memory += (prefix + tokens) * read
         return compute, memory
 
     def slower(self, factor: float) -> ClipPrices:
@@ -70,6 +79,10 @@ class ClipPrices:
             chunk_token=round(self.chunk_token * factor),
             chunk_token_read=round(self.chunk_token_read * factor),
             chunk_seq=round(self.chunk_seq * factor),
+            short=[
+                (place, *(round(price * factor) for price in prices))  # type: ignore[misc]
+                for place, *prices in self.short
+            ],
         )
 
 
@@ -91,4 +104,14 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
         chunk_token=fixed(chunk.token_s),
         chunk_token_read=fixed(chunk.token_read_s),
         chunk_seq=fixed(chunk.seq_s),
+        short=[
+            (
+                caps.index(longest),
+                fixed(more.pair_s),
+                fixed(more.pair_s * rates.tile_tokens),
+                fixed(more.prefix_s),
+                fixed(more.read_s),
+            )
+            for longest, more in chunk.short.items()
+        ],
     )

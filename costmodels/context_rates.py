@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layers.parts import ContextTerm
+from costmodels.layers.parts import AttentionWork, ContextTerm, ShortChunks
 from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
 from costmodels.work import Operator
@@ -58,6 +58,19 @@ class ChunkRates:
     """Memory: a token of the prefix clipped to each cap, or of the chunk itself."""
     seq_s: float
     """Memory: a chunk, for its recurrent states."""
+    short: Mapping[int, ShortRates]
+    """By the longest context at which another way is taken (`ShortChunks`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortRates:
+    """How much more than `ChunkRates` say chunks take where all contexts are short. Mostly less."""
+
+    pair_s: float
+    """Compute: a query-key pair; the next: a cached token before a chunk."""
+    prefix_s: float
+    read_s: float
+    """Memory: a token of the prefix, or of the chunk itself."""
 
 
 def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
@@ -79,6 +92,7 @@ def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
     """The prefill rates of a rank's layers that prompts pass."""
     pair_s: dict[Cap, float] = {}
     read_s: dict[Cap, float] = {}
+    short: dict[int, ShortRates] = {}
     token_s = token_read_s = prefix_s = seq_s = 0.0
     for mixer, count in shard.local.prompt_mixers:
         work = mixer.attention(shard.local.precision)
@@ -92,6 +106,10 @@ def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
         token = ContextTerm(bytes=work.prefill_token_bytes)
         token_read_s += price(_unit(token, count, reads=1.0))
         prefix_s += price(_unit(ContextTerm(flops=work.prefix_flops), count, flops=1.0))
+        if work.short is not None:
+            more = _short_rates(work, work.short, count, price)
+            longest = work.short.longest_tokens
+            short[longest] = _sum_of(short[longest], more) if longest in short else more
     return ChunkRates(
         pair_s=pair_s,
         token_s=token_s,
@@ -99,6 +117,31 @@ def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
         token_read_s=token_read_s,
         read_s=read_s,
         seq_s=seq_s,
+        short=short,
+    )
+
+
+def _short_rates(work: AttentionWork, short: ShortChunks, count: int, price: Price) -> ShortRates:
+    """Every clip is beyond the contexts there are, so that a clipped pair is a pair."""
+
+    def total(terms: tuple[ContextTerm, ...], flops: float, reads: float) -> float:
+        return sum(price(_unit(term, count, flops=flops, reads=reads)) for term in terms)
+
+    def prefix_s(flops: float) -> float:
+        return price(_unit(ContextTerm(flops=flops), count, flops=1.0))
+
+    return ShortRates(
+        pair_s=total(short.prefill, 1.0, 0.0) - total(work.prefill, 1.0, 0.0),
+        prefix_s=prefix_s(short.prefix_flops) - prefix_s(work.prefix_flops),
+        read_s=total(short.prefill, 0.0, 1.0) - total(work.prefill, 0.0, 1.0),
+    )
+
+
+def _sum_of(one: ShortRates, other: ShortRates) -> ShortRates:
+    return ShortRates(
+        pair_s=one.pair_s + other.pair_s,
+        prefix_s=one.prefix_s + other.prefix_s,
+        read_s=one.read_s + other.read_s,
     )
 
 

@@ -188,7 +188,8 @@ def workspace_entries(
         *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
     )
     # Residual, norm output and layer output live beside the widest operator.
-    activations = max_num_batched_tokens * (3 * hidden + widest) * model.dtype_bytes
+    vectors = 3 + (model.residual.kept if model.residual else 0)
+    activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes
     per_logit = (
         profile.moe_sampler_bytes_per_logit
         if model.num_moe_layers

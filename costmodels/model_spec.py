@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer, Params, State
@@ -34,6 +34,21 @@ class LayerGroup:
     """Only tokens that sample pass it: the upper half of YOCO, where prompts leave early."""
 
 
+class Residual(NamedTuple):
+    """What a mixer and an FFN pass their outputs on by, where it is more than one sum.
+
+    All numbers are beyond a plain residual's: vectors of the hidden size, a token.
+    """
+
+    name: str
+    moved: float
+    """Vectors read and written for each mixer and each FFN."""
+    kept: int
+    """Vectors that live through the layers."""
+    launches: int
+    """Kernels for each mixer and each FFN."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """One checkpoint's architecture; nothing here depends on the hardware.
@@ -54,6 +69,8 @@ class ModelSpec:
     """Rows of a learned position table; 0 for rotary positions."""
     extra_params: int = 0
     """Parameters outside embeddings, layers and the last norm, kept in 16 bits."""
+    residual: Residual | None = None
+    """None: a plain one."""
     mtp: tuple[LayerGroup, ...] = ()
     """Layers of multi-token-prediction modules: known, and counted only where asked for."""
     precision: ModelPrecision = PLAIN

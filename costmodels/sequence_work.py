@@ -56,7 +56,10 @@ def prefill_attention_flops(model: ModelSpec, tokens: int, start: int = 0) -> fl
     total = 0.0
     for mixer, count in model.prompt_mixers:
         work = mixer.attention(model.precision)
-        for term in work.prefill:
+        terms, prefix_flops = work.prefill, work.prefix_flops
+        if work.short is not None and start + tokens <= work.short.longest_tokens:
+            terms, prefix_flops = work.short.prefill, work.short.prefix_flops
+        for term in terms:
             total += count * term.flops * causal_pairs_clipped(start, tokens, term.cap_tokens)
-        total += count * (work.prefill_token_flops * tokens + work.prefix_flops * start)
+        total += count * (work.prefill_token_flops * tokens + prefix_flops * start)
     return total

@@ -109,7 +109,7 @@ class RooflineStepCost:
         attention_ns += prefill_context * self.prefill_prefix_fixed_ns
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
         if self.clips is not None:
-            more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped)
+            more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped, prefill_context, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
         compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
         if memory_ns > attention_ns:

@@ -128,6 +128,16 @@ class ContextTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShortChunks:
+    """What stands in place of `AttentionWork.prefill`, and ``prefix_flops``, for short contexts."""
+
+    longest_tokens: int
+    """Of the contexts of all queries in the step; the clip of one of the terms it replaces."""
+    prefill: tuple[ContextTerm, ...]
+    prefix_flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWork:
     """What one layer's mixer does besides the work of `Mixer.token_operators`."""
 
@@ -143,10 +153,12 @@ class AttentionWork:
     prefill_token_bytes: float = 0.0
     prefix_flops: float = 0.0
     """A cached token before a chunk (latent caches are expanded again)."""
+    short: ShortChunks | None = None
+    """Another way for the chunks of a step, if none of their queries reaches far."""
 
     def clips(self) -> set[Clip]:
         """The clips of its terms."""
-        terms = (*self.decode, *self.prefill)
+        terms = (*self.decode, *self.prefill, *(self.short.prefill if self.short else ()))
         return {term.clip for term in terms if term.clip is not None}
 
 

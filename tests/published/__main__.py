@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from tests.published import flexgen, kernels, kimi_linear, qserve
+from tests.published import flexgen, kernels, kimi_k3, kimi_linear, qserve, yoco
 from tests.published.rows import print_section
 
-MODULES = {"b3": kimi_linear, "b16": kernels, "b18": qserve, "b19": flexgen, "b21": kernels}
+MODULES = {
+    "a1": yoco,
+    "b3": kimi_linear,
+    "b4": kimi_k3,
+    "b16": kernels,
+    "b18": qserve,
+    "b19": flexgen,
+    "b21": kernels,
+}
 
 
 def main(names: list[str]) -> None:
-    """Print the results named (b3, b16, b18, b19, b21), or all."""
+    """Print the results named (keys of `MODULES`), or all."""
     unknown = [name for name in names if name.lower() not in MODULES]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(MODULES)}")

@@ -1,22 +1,29 @@
-"""B3: Kimi Linear against its twin with latent attention in every layer (arXiv 2510.26692).
+"""B3: Kimi Linear against its twin with latent attention in every layer (arXiv 2510.26692, Fig. 1, 7).
 
-The report does not name its GPU, so only ratios are predicted. Decode: a step takes a constant and
-the bytes of state it reads; the constant is set by the 2.2 of 1M tokens, whatever the bandwidth.
-Prefill: FLOPs a token at one rate, and a constant set by the 2.3 of 512K.
+The report names neither its GPU nor its kernels nor the batch of Fig. 1b, so what is compared are
+ratios of priced steps. Decoding one sequence: as priced, and with one constant a step fixed at 1M
+tokens (2.2x). Prefill: as priced, and with one constant a token fixed at 1M (2.9x).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
+from costmodels.gpu_spec import load_gpu
 from costmodels.layers.mla import Mla
+from costmodels.memory import plan_memory
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
-from costmodels.sequence_work import decode_token, prefill_attention_flops
+from costmodels.sequence_work import decode_token
+from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from sim.shape import chunk_shape, decode_shape
 from tests.published.rows import Row, Section
 
 K, M = 1024, 1024 * 1024
+GPU, FILLED = "h200", "b200"
+LIMITS: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 64}
 
 
 @cache
@@ -28,88 +35,96 @@ def models() -> tuple[ModelSpec, ModelSpec]:
     return kimi, replace(kimi, name="MLA twin", layers=layers)
 
 
-def decode_bytes(model: ModelSpec, context: int) -> float:
-    """State a decoded token reads, and writes where it is recurrent."""
-    return decode_token(model, context).state_bytes
+@cache
+def costs(gpu: str) -> tuple[RooflineStepCost, RooflineStepCost]:
+    """Of both, on one device."""
+    kimi, twin = (compile_step_cost(model, load_gpu(gpu), **LIMITS) for model in models())
+    return kimi, twin
 
 
-def decode_constant_bytes() -> float:
-    """The constant part of a step, as bytes at the same bandwidth: from 2.2 at 1M tokens."""
-    kimi, twin = (decode_bytes(model, M) for model in models())
-    return (twin - 2.2 * kimi) / (2.2 - 1)
+def decode_s(cost: RooflineStepCost, context: int, seqs: int = 1) -> float:
+    """GPU seconds of a step."""
+    return cost.price(decode_shape(seqs, context)).gpu_ns / 1e9
 
 
-def decode_ratio(context: int) -> float:
+def prefill_s(cost: RooflineStepCost, tokens: int) -> float:
+    """GPU seconds of a prompt, in chunks of 8,192."""
+    chunks = (chunk_shape(start, 8192) for start in range(0, tokens, 8192))
+    return sum(cost.price(chunk).gpu_ns for chunk in chunks) / 1e9
+
+
+def decode_constant_s() -> float:
+    """What a step of both must take longer for 2.2 at 1M tokens."""
+    kimi_s, twin_s = (decode_s(cost, M) for cost in costs(GPU))
+    return (twin_s - 2.2 * kimi_s) / (2.2 - 1)
+
+
+def decode_ratio(context: int, constant_s: float = 0.0) -> float:
     """The twin's step time over Kimi Linear's at batch 1."""
-    constant = decode_constant_bytes()
-    kimi, twin = (decode_bytes(model, context) for model in models())
-    return (constant + twin) / (constant + kimi)
+    kimi_s, twin_s = (decode_s(cost, context) + constant_s for cost in costs(GPU))
+    return twin_s / kimi_s
 
 
-def filled_ratio(context: int, memory_bytes: float) -> float:
-    """Step time a sequence, twin over Kimi Linear, with as many sequences as memory holds."""
-    constant = decode_constant_bytes()
-    a_token = []
-    for model in models():
-        state = model.state_bytes(context)
-        batch = max(1, int(memory_bytes // state))
-        a_token.append(constant / batch + decode_bytes(model, context))
-    kimi, twin = a_token
-    return twin / kimi
+def prefill_constant_s() -> float:
+    """What a token of both must take longer for 2.9 at 1M tokens."""
+    kimi_s, twin_s = (prefill_s(cost, M) / M for cost in costs(GPU))
+    return (twin_s - 2.9 * kimi_s) / (2.9 - 1)
 
 
-def prefill_flops(model: ModelSpec, tokens: int) -> float:
-    """Of attention, or what stands in its place, a token."""
-    return prefill_attention_flops(model, tokens) / tokens
-
-
-def prefill_constant_flops() -> float:
-    """What a token costs besides attention, as FLOPs at attention's rate: from 2.3 at 512K."""
-    kimi, twin = (prefill_flops(model, 512 * K) for model in models())
-    return (twin - 2.3 * kimi) / (2.3 - 1)
-
-
-def prefill_ratio(tokens: int, constant: float) -> float:
+def prefill_ratio(tokens: int, constant_s: float = 0.0) -> float:
     """The twin's prefill time over Kimi Linear's."""
-    kimi, twin = (prefill_flops(model, tokens) for model in models())
-    return (constant + twin) / (constant + kimi)
+    kimi_s, twin_s = (prefill_s(cost, tokens) + constant_s * tokens for cost in costs(GPU))
+    return twin_s / kimi_s
+
+
+def filled() -> list[tuple[int, float]]:
+    """At 1M tokens, with as many sequences as fit one device: (sequences, seconds a token)."""
+    found = []
+    for model, cost in zip(models(), costs(FILLED), strict=True):
+        memory = plan_memory(model, load_gpu(FILLED), **LIMITS)
+        seqs = (memory.num_gpu_blocks - 1) // memory.layout.pages(M, memory.block_size)
+        found.append((seqs, decode_s(cost, M, seqs) / seqs))
+    return found
+
+
+def filled_ratio() -> float:
+    """The twin's time a token over Kimi Linear's, each with its own batch."""
+    (_, kimi_s), (_, twin_s) = filled()
+    return twin_s / kimi_s
 
 
 def sections() -> list[Section]:
     """Decode, prefill, and decode with memory filled."""
-    kimi, _ = models()
-    counted = 2.0 * (kimi.active_params - kimi.embedding_params)
-    constant = prefill_constant_flops()
-    # One node of eight devices of 80 GB less the weights, in 16 bits.
-    memory = 8 * 80e9 * 0.9 - kimi.weight_bytes
+    constant_s, token_s = decode_constant_s(), prefill_constant_s()
     decode = [
-        Row("decode 16K", decode_ratio(16 * K), 1.0, "x", 0.10),
-        Row("decode 512K", decode_ratio(512 * K), 1.8, "x", 0.10),
-        Row("decode 1M (sets the constant)", decode_ratio(M), 2.2, "x"),
-        Row("decode 1M, memory filled", filled_ratio(M, memory), 6.3, "x", 0.25),
+        Row(f"decode {name}", decode_ratio(context, constant_s), published, "x", 0.10)
+        for name, context, published in (
+            ("4K", 4 * K, 1.0),
+            ("16K", 16 * K, 1.0),
+            ("512K", 512 * K, 1.8),
+        )
     ]
+    decode.append(Row("decode 1M (sets the constant)", decode_ratio(M, constant_s), 2.2, "x"))
+    decode.append(Row("decode 1M without a constant", decode_ratio(M), 2.2, "x", 0.10))
     prefill = [
-        Row("prefill 1M", prefill_ratio(M, constant), 2.9, "x", 0.15),
-        Row("prefill 512K (sets the constant)", prefill_ratio(512 * K, constant), 2.3, "x"),
-        Row("prefill 512K, counted FLOPs alone", prefill_ratio(512 * K, counted), 2.3, "x", 0.15),
-        Row("prefill 1M, counted FLOPs alone", prefill_ratio(M, counted), 2.9, "x", 0.15),
+        Row("prefill 512K", prefill_ratio(512 * K, token_s), 2.3, "x", 0.15),
+        Row("prefill 1M (sets the constant)", prefill_ratio(M, token_s), 2.9, "x"),
+        Row("prefill 512K without a constant", prefill_ratio(512 * K), 2.3, "x", 0.15),
+        Row("prefill 1M without a constant", prefill_ratio(M), 2.9, "x", 0.15),
     ]
-    state = [decode_bytes(model, M) / 1e9 for model in models()]
+    (seqs, kimi_s), (others, twin_s) = filled()
+    state = [decode_token(model, M).state_bytes / 1e9 for model in models()]
     return [
         Section(
             "B3 Kimi Linear against its MLA twin",
-            "batch 1, bf16; the GPU is not stated, so ratios alone",
-            decode + prefill,
+            f"bf16, one {load_gpu(GPU).name}; memory filled: one {load_gpu(FILLED).name}; the "
+            "report's GPU is not stated, so ratios alone",
+            [*decode, *prefill, Row("decode 1M, memory filled", filled_ratio(), 6.3, "x", 0.25)],
             (
-                f"a step's constant: {decode_constant_bytes() / 1e9:.1f} GB at the same bandwidth; "
-                f"state read at 1M: {state[0]:.1f} and {state[1]:.1f} GB",
-                f"a prefill token's constant: {constant / 1e9:.0f} GFLOP at attention's rate; "
-                f"counted beside attention: {counted / 1e9:.1f} GFLOP, so the other kernels run at "
-                f"{counted / constant:.0%} of attention's rate",
-                "6.3x with memory filled is out of reach of any constant: state bytes differ by "
-                f"{state[1] / state[0]:.2f}x, so a filled batch tends to that. The published times "
-                "of 11.48 and 1.84 ms a token, of 32.8 and 8.7 GB, would be 2.9 and 4.7 TB/s: the "
-                "batches, or the twin's kernels, differ in what is not stated",
+                f"a step's constant: {constant_s * 1e3:.2f} ms; state read at 1M: {state[0]:.1f} "
+                f"and {state[1]:.1f} GB; a prefill token's constant: {token_s * 1e6:.1f} us",
+                f"memory filled: {seqs} sequences at {kimi_s * 1e3:.2f} ms a token against "
+                f"{others} at {twin_s * 1e3:.2f} ms; published 1.84 against 11.48 ms",
             ),
         )
     ]
