@@ -1,4 +1,4 @@
-"""B3: Kimi Linear against its twin with latent attention in every layer (arXiv 2510.26692, Fig. 1, 7).
+"""B3: Kimi Linear against its twin with latent attention in every layer (arXiv 2510.26692).
 
 The report names neither its GPU nor its kernels nor the batch of Fig. 1b, so what is compared are
 ratios of priced steps. Decoding one sequence: as priced, and with one constant a step fixed at 1M
