@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from costmodels.communication_buffers import communication_buffers
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layers.parts import State
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard
 from costmodels.precision import ModelPrecision, load_format
 from sim.errors import ScenarioError
 
 WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
+LINKS = "links"
 _CLASSES = (
     ("attention", "attention matrices"),
     ("ffn", "dense FFNs and shared experts"),
@@ -57,7 +60,7 @@ class DevicePlan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Activations or sampler, and what the runtime holds."""
+        """Activations or sampler, what the runtime holds, buffers of exchanges between ranks."""
         return sum(entry.num_bytes for entry in self.workspace)
 
     @property
@@ -75,13 +78,21 @@ class DevicePlan:
 
         A window straddles one block more than it fills; fixed states are not paged.
         """
-        states = self.rank.local.states
+        states = self.rank.states
         context = prompt_tokens + generated_tokens
         total = sum(
             (count * _paged(state, context, generated_tokens, self) for state, count in states),
             Fraction(0),
         )
         return -int(-total // 1)
+
+    def fragmentation_bytes(self, prompt_tokens: int, output_tokens: int) -> int:
+        """What blocks of a sequence hold beyond its tokens, mean over answers of up to a block."""
+        wasted = 0
+        for generated in range(output_tokens, output_tokens + self.block_size):
+            used = self.rank.state_bytes(prompt_tokens + generated, generated)
+            wasted += self.paged_bytes(prompt_tokens, generated) - used
+        return wasted // self.block_size
 
     def entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
         """The whole device with as many such sequences as fit: adds up to ``hbm_bytes`` exactly.
@@ -107,23 +118,25 @@ class DevicePlan:
         ]
 
     def _state_entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
-        """One sequence by part; the growing part takes the rounding."""
+        """One sequence by part, and what its blocks hold beyond: fragmentation."""
         model, context = self.rank.local, prompt_tokens + output_tokens
         windows = {False: Fraction(0), True: Fraction(0)}
-        for state, count in model.states:
+        fixed = Fraction(0)
+        for state, count in self.rank.states:
             for window in state.windows:
-                part = State(windows=(window,), entry_tokens=state.entry_tokens)
-                paged = count * _paged(part, context, output_tokens, self)
-                windows[window.keeps_generated] += paged
+                part = State(windows=(window,)).at(context, output_tokens)
+                windows[window.keeps_generated] += count * part
+            fixed += count * state.fixed
         recent, kept = (int(part) for part in windows.values())
-        fixed = sum(count * state.fixed for state, count in model.states)
-        total = self.paged_bytes(prompt_tokens, output_tokens)
-        growing = total - recent - kept - fixed
+        used = self.rank.state_bytes(context, output_tokens)
+        growing = used - recent - kept - int(fixed)
+        wasted = self.paged_bytes(prompt_tokens, output_tokens) - used
         parts = (
             ("growing state (KV)", model.precision.kv, growing),
             ("kept of prompts, and generated", model.precision.kv, kept),
             ("windows of recent tokens", model.precision.kv, recent),
-            ("fixed states of sequences", model.precision.state, fixed),
+            ("fixed states of sequences", model.precision.state, int(fixed)),
+            ("fragmentation in blocks", model.precision.kv, wasted),
         )
         return [MemoryEntry(STATE, what, name, size) for what, name, size in parts if size]
 
@@ -135,6 +148,7 @@ def fill_device(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     tensor_parallel_size: int = 1,
+    layout: Layout | None = None,
     gpu_memory_utilization: float = 0.9,
     block_size: int = 16,
     profile: EngineProfile | None = None,
@@ -146,7 +160,7 @@ def fill_device(
         )
     if block_size < 1:
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
-    rank = shard(model, tensor_parallel_size)
+    rank = shard(model, layout or tensor_parallel_size)
     return DevicePlan(
         rank=rank,
         gpu=gpu,
@@ -160,22 +174,34 @@ def fill_device(
 
 
 def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
-    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`."""
+    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
+
+    Of a pipeline's rank the layers' classes in the largest stage's share, and one of both ends.
+    """
     params, precision = rank.local.params(), rank.local.precision
+    is_pipeline = rank.layout.pipeline_parallel_size > 1
     found = []
     for name, what in _CLASSES:
         count = getattr(params, name)
-        if count:
-            stored = _format_of(precision, name)
-            size = load_format(stored).num_bytes(count)
-            found.append(MemoryEntry(WEIGHTS, what, stored, size))
+        if not count:
+            continue
+        stored = _format_of(precision, name)
+        size = load_format(stored).num_bytes(count)
+        if is_pipeline and name != "embedding":
+            size = int(size * rank.stage_share)
+        elif is_pipeline and not rank.local.tie_word_embeddings:
+            size //= 2
+        found.append(MemoryEntry(WEIGHTS, what, stored, size))
+    rounding = rank.weight_bytes - sum(entry.num_bytes for entry in found)
+    if rounding:
+        found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rounding)
     return tuple(found)
 
 
 def workspace_entries(
     rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
 ) -> tuple[MemoryEntry, ...]:
-    """Peak of the engine's start-up run beyond the weights, and what the runtime holds.
+    """Peak of the engine's start-up run beyond the weights, what the runtime and exchanges hold.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
@@ -204,6 +230,10 @@ def workspace_entries(
     return (
         MemoryEntry(WORKSPACE, *peak),
         MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
+        *(
+            MemoryEntry(LINKS, what, "", num_bytes)
+            for what, num_bytes in communication_buffers(rank, max_num_batched_tokens)
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from costmodels.communication_buffers import communication_buffers
 from costmodels.device_memory import workspace_entries
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
@@ -22,6 +23,8 @@ from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
 
 _GB = 1e9
+# Lengths that a mean over a block is taken over.
+_LENGTHS = 16
 # Ranks tried when naming the smallest tensor-parallel size that fits.
 _LARGEST_NODE = 72
 
@@ -33,7 +36,9 @@ class DeviceMemory:
     device_bytes: int
     weight_bytes: int
     workspace_bytes: int
-    """Activations of the largest step, the sampler, runtime libraries and graphs."""
+    """Activations of the largest step, the sampler, runtime libraries and graphs, and
+    ``communication_bytes``: buffers of exchanges between ranks."""
+    communication_bytes: int
     kv_cache_bytes: int
     free_bytes: int
     """Not touched: outside ``gpu_memory_utilization``, or less than a block."""
@@ -50,6 +55,19 @@ class DeviceMemory:
     def kv_cache_tokens(self) -> int:
         """The longest sequence that fits; very long where all layers have windows."""
         return self.layout.most_tokens(self.num_gpu_blocks, self.block_size)
+
+    def fragmentation_bytes(self, rank: RankShard, prompt_tokens: int) -> int:
+        """Bytes of a sequence's pages that hold nothing, mean over answers of up to a block.
+
+        Last blocks filled in part, blocks that windows begin in, layers that leave part of a page.
+        """
+        lengths = range(0, self.block_size, max(1, self.block_size // _LENGTHS))
+        waste = 0
+        for generated in lengths:
+            tokens = prompt_tokens + generated
+            pages = self.layout.pages(tokens, self.block_size, prompt_tokens)
+            waste += pages * self.block_bytes - rank.state_bytes(tokens, generated)
+        return max(0, waste // len(lengths))
 
 
 def plan_memory(
@@ -125,6 +143,9 @@ def plan_memory(
         device_bytes=gpu.hbm_bytes,
         weight_bytes=weight_bytes,
         workspace_bytes=workspace_bytes,
+        communication_bytes=sum(
+            buffer.num_bytes for buffer in communication_buffers(rank, max_num_batched_tokens)
+        ),
         kv_cache_bytes=kv_cache_bytes,
         free_bytes=gpu.hbm_bytes - used_bytes,
         block_size=block_size,

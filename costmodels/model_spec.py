@@ -213,11 +213,6 @@ class ModelSpec:
         return sum((state.growing * count for state, count in self.states), Fraction(0))
 
     @property
-    def generated_state_bytes_per_token(self) -> Fraction:
-        """The same of a generated token: more where layers keep a budget of prompts alone."""
-        return sum((state.endless * count for state, count in self.states), Fraction(0))
-
-    @property
     def fixed_state_bytes_per_sequence(self) -> int:
         """Bytes of a sequence that do not grow, with every window full: all layers, rounded up."""
         fixed = sum((state.largest_fixed * count for state, count in self.states), Fraction(0))

@@ -61,17 +61,17 @@ def page_bytes(shard: RankShard, block_size: int, mode: MambaCacheMode = "none")
     page = _page_bytes(shard, block_size)
     if mode != "all":
         return page
-    return page * (1 + math.ceil(Fraction(_fixed_bytes(shard, of_recurrent=True), page)))
+    return page * (1 + math.ceil(_fixed_bytes(shard, of_recurrent=True) / page))
 
 
 def _page_bytes(shard: RankShard, block_size: int) -> int:
-    found = block_size * shard.local.growing_state_bytes_per_token
+    found = block_size * sum((state.growing * n for state, n in shard.states), Fraction(0))
     if not found:
         found = block_size * min(_bytes_by_budget(shard).values(), default=Fraction(0))
     if not found:
         found = block_size * sum(_window_bytes(shard).values(), Fraction(0))
     if not found:
-        found = Fraction(shard.local.fixed_state_bytes_per_sequence)
+        found = _fixed_bytes(shard, of_recurrent=True)
     return math.ceil(found)
 
 
@@ -92,12 +92,12 @@ def kv_layout(shard: RankShard, block_size: int, mode: MambaCacheMode = "none") 
             WindowPages(tokens, math.ceil(block_size * a_token / page))
             for tokens, a_token in sorted(_window_bytes(shard).items())
         ),
-        fixed_pages=math.ceil(Fraction(fixed, page)) if page else 0,
+        fixed_pages=math.ceil(fixed / page) if page else 0,
         prompts=tuple(
             PromptPages(tokens, math.ceil(block_size * a_token / page))
             for tokens, a_token in sorted(_bytes_by_budget(shard).items())
         ),
-        checkpoint_pages=math.ceil(Fraction(recurrent, page)) if mode == "align" else 0,
+        checkpoint_pages=math.ceil(recurrent / page) if mode == "align" else 0,
     )
 
 
@@ -121,19 +121,18 @@ def check_mamba_cache_mode(model: ModelSpec, mode: MambaCacheMode) -> None:
         )
 
 
-def _fixed_bytes(shard: RankShard, *, of_recurrent: bool) -> int:
+def _fixed_bytes(shard: RankShard, *, of_recurrent: bool) -> Fraction:
     """Bytes of states of fixed size: those of recurrent layers, or of what compressors gather."""
-    return sum(
-        state.fixed * count
-        for state, count in shard.local.states
-        if (not state.endless) == of_recurrent
+    parts = (
+        state.fixed * count for state, count in shard.states if (not state.endless) == of_recurrent
     )
+    return sum(parts, Fraction(0))
 
 
 def _window_bytes(shard: RankShard, *, of_prompts: bool = False) -> dict[int, Fraction]:
     """Bytes a token of all windows on one rank, by their length."""
     found: dict[int, Fraction] = {}
-    for state, count in shard.local.states:
+    for state, count in shard.states:
         for window in state.windows:
             if window.keeps_generated == of_prompts:
                 more = window.bytes_per_token * count

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from costmodels.expert_load import place
 from costmodels.layers.moe import Moe
-from costmodels.layers.parts import Ffn, Frame
+from costmodels.layers.parts import Ffn, Frame, State
 from costmodels.layers.split import split_width
 from costmodels.layout import Layout
 from costmodels.layout_check import check_layout
@@ -69,6 +69,17 @@ class RankShard:
         layers_bytes = local.weight_bytes - ends_bytes
         one_end = ends_bytes if local.tie_word_embeddings else ends_bytes // 2
         return math.ceil(layers_bytes * self.stage_share) + one_end
+
+    @property
+    def states(self) -> tuple[tuple[State, Fraction], ...]:
+        """The state of each kind of mixer, and its number of layers on this rank."""
+        share = self.stage_share
+        return tuple((state, count * share) for state, count in self.local.states)
+
+    def state_bytes(self, context: int, generated: int = 0) -> int:
+        """Bytes of a sequence on this rank, rounded up; see `ModelSpec.state_bytes`."""
+        states = (state.at(context, generated) * count for state, count in self.states)
+        return math.ceil(sum(states, Fraction(0)))
 
     @cached_property
     def kv_bytes_per_token(self) -> int:

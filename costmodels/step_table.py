@@ -10,11 +10,11 @@ from costmodels.engine_profile import padded_size
 from costmodels.evidence import weakest
 from costmodels.explain import OperatorRow
 from costmodels.gpu_spec import GpuSpec
+from costmodels.group_cost import GroupStepCost
 from costmodels.operators import logit_operators, token_operators
 from costmodels.precision import BF16_PEAK
 from costmodels.step_cost import RooflineStepCost
-from costmodels.step_split import split_steps
-from costmodels.work import Operator
+from costmodels.work import EXCHANGES, Operator
 from sim import accounts
 from sim.shape import (
     Clip,
@@ -26,8 +26,8 @@ from sim.shape import (
     shape_values,
 )
 
-_BOUNDS = {"link": "network", "fixed": "launch"}
-_DECODE_ACCOUNT = {
+BOUNDS = {"link": "network", "fixed": "launch"}
+DECODE_ACCOUNT = {
     "gemm": accounts.DECODE_WEIGHT_READS,
     "grouped_gemm": accounts.DECODE_WEIGHT_READS,
     "attention": accounts.DECODE_STATE_READS,
@@ -123,16 +123,16 @@ def step_rows(cost: RooflineStepCost, shape: StepShape) -> list[StepRow]:
     return rows
 
 
-def step_accounts(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
+def step_accounts(cost: RooflineStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
     """GPU seconds of the step by account."""
     names = shape_columns(cost.shard.model.clips)
     values = zip(names, shape_values(shape), strict=True)
     columns = {name: np.array([float(value)]) for name, value in values}
-    found = split_steps(cost.tables, columns)
+    found = cost.split(columns)
     return {account: float(seconds[0]) for account, seconds in found.items()}
 
 
-def host_terms(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
+def host_terms(cost: RooflineStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
     """The step's seconds on the host, by what it does."""
     price = cost.price(shape)
     seqs = shape.decode_seqs + shape.prefill_seqs
@@ -145,7 +145,9 @@ def host_terms(cost: RooflineStepCost, shape: StepShape) -> dict[str, float]:
     }
 
 
-def step_seconds(cost: RooflineStepCost, shape: StepShape, *, async_scheduling: bool) -> float:
+def step_seconds(
+    cost: RooflineStepCost | GroupStepCost, shape: StepShape, *, async_scheduling: bool
+) -> float:
     """From one step to the next when many like it follow: the slower of GPU and host.
 
     Without async scheduling the host's work stands between the steps.
@@ -191,7 +193,7 @@ def _row(
     total_s: float,
 ) -> StepRow:
     kind, peak = (operator.kind, operator.peak) if operator else ("attention", BF16_PEAK)
-    bound = _BOUNDS.get(row.bound, row.bound)
+    bound = BOUNDS.get(row.bound, row.bound)
     table = cost.kernels.label(operator) if operator else None
     posted = _posted(cost, row, operator, bound)
     named = sorted(
@@ -232,11 +234,11 @@ def _posted(
         side = accounts.PREFILL_COMPUTE if bound == "compute" else accounts.PREFILL_MEMORY
         return {side: row.seconds}
     priced = cost.kernels.price(operator)
-    if operator.kind == "all_reduce":
+    if operator.kind in EXCHANGES:
         return {accounts.COMMUNICATION: float(priced.total_s[0])}
     side = accounts.PREFILL_COMPUTE if priced.compute_bound[0] else accounts.PREFILL_MEMORY
     return {
-        _DECODE_ACCOUNT[operator.kind]: float(priced.work_s[1]),
+        DECODE_ACCOUNT[operator.kind]: float(priced.work_s[1]),
         accounts.LAUNCH_AND_HOST: float(priced.fixed_s[1]),
         side: float(priced.total_s[0] - priced.total_s[1]),
     }

@@ -182,7 +182,9 @@ def sentence(text: str) -> str:
 def humanised(name: str) -> str:
     """A machine name as words: ``decode_weight_reads`` is ``decode weight reads``."""
     text = name.replace("_", " ").strip()
-    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(text, text)
+    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(
+        text, text.replace("kv cache", "KV cache")
+    )
 
 
 def listed(items: Iterable[str]) -> str:

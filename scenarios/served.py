@@ -11,11 +11,13 @@ from costmodels.calibration import load_constants
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
 from scenarios.kv_policy import with_policy
+from scenarios.layout import layout_of, layout_text
 from scenarios.load import apply_override, validate
 from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
@@ -48,6 +50,11 @@ class Served:
         return self.scenario.engine.tensor_parallel_size
 
     @property
+    def layout(self) -> Layout:
+        """The ranks of a replica."""
+        return layout_of(self.scenario, self.gpu)
+
+    @property
     def max_model_len(self) -> int:
         """The longest sequence that may be asked for."""
         return self.scenario.engine.max_model_len or self.model.max_position_embeddings
@@ -58,6 +65,9 @@ class Served:
         return {
             "model": self.model.name,
             "gpu": self.gpu.name,
+            "gpus": self.layout.gpus,
+            "layout": layout_text(self.layout),
+            "data_parallel_size": self.layout.data_parallel_size,
             "tensor_parallel_size": self.tensor_parallel_size,
             "weights": precision.linear,
             "kv_dtype": precision.kv,

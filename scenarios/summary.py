@@ -56,7 +56,7 @@ def summarise(
         "e2e_accounts_s": _mean_accounts(books.e2e_ns, metrics),
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
-        "device_bytes": _device_bytes(build),
+        "device_bytes": _device_bytes(scenario, build, log, figures),
         "saturation": _saturation(log),
         "run": {
             "steps": sum(int(s.column("steps").sum()) for s in log.steps),
@@ -199,12 +199,30 @@ def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
     return dict(zip(TIME_ACCOUNTS, means, strict=True))
 
 
-def _device_bytes(build: Build) -> dict[str, int]:
+def _device_bytes(
+    scenario: Scenario, build: Build, log: RunLog, figures: list[dict[str, Any]]
+) -> dict[str, int]:
+    """Of one device; fragmentation is what blocks of running sequences hold beyond their tokens."""
     memory = build.memory
+    running = next(
+        (one["value"] for one in figures if (one["name"], one["statistic"]) == ("running", "mean")),
+        None,
+    )
+    wasted = 0
+    # With a state at every block, what a page holds beside its tokens is a checkpoint.
+    if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
+        rank = build.cost.shard
+        prompt = max(1, round(float(log.table.prompt_tokens.mean())))
+        a_sequence = memory.fragmentation_bytes(rank, prompt)
+        wasted = round(running / build.layout.data_parallel_size * a_sequence)
+        wasted = min(wasted, memory.kv_cache_bytes)
+    between_ranks = memory.communication_bytes
     return {
         "weights": memory.weight_bytes,
-        "workspace": memory.workspace_bytes,
-        "kv_cache": memory.kv_cache_bytes,
+        "workspace": memory.workspace_bytes - between_ranks,
+        **({"communication_buffers": between_ranks} if between_ranks else {}),
+        "kv_cache": memory.kv_cache_bytes - wasted,
+        "kv_cache_fragmentation": wasted,
         "free": memory.free_bytes,
         "total": memory.device_bytes,
     }

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.engine_profile import padded_size
+from costmodels.group_cost import GroupStepCost
+from costmodels.group_table import group_rows
+from costmodels.layout_cost import compile_layout_cost
 from costmodels.operator_sources import load_operators
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.step_cost import RooflineStepCost
 from costmodels.step_table import (
     StepRow,
     host_terms,
@@ -68,8 +71,12 @@ def explain_facts(
     _check(served, decode_seqs, context, prefill_tokens, prefill_context)
     cost = _compiled(served)
     shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
-    rows = step_rows(cost, shape)
+    if isinstance(cost, GroupStepCost):
+        rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
+    else:
+        rows, of_rank = step_rows(cost, shape), shape
     gpu_s = sum(row.seconds for row in rows)
+    replica_s = cost.price(shape).gpu_ns / 1e9
     is_async = served.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
@@ -80,8 +87,11 @@ def explain_facts(
             "context": context,
             "prefill_tokens": prefill_tokens,
             "prefill_context": prefill_context,
-            "padded_tokens": padded_size(shape.num_tokens, cost.graph_sizes),
+            "padded_tokens": padded_size(of_rank.num_tokens, _rank(cost).graph_sizes),
+            "rank_decode_seqs": of_rank.decode_seqs,
+            "rank_prefill_tokens": of_rank.prefill_tokens,
         },
+        "replica_s": replica_s,
         "operators": [row._asdict() for row in rows],
         "totals": {
             "calls": sum(row.calls for row in rows),
@@ -96,7 +106,7 @@ def explain_facts(
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
         "step_s": step_s,
-        "bound_by": "GPU" if step_s - gpu_s < 1e-8 else "host",
+        "bound_by": "GPU" if step_s - replica_s < 1e-8 else "host",
         "async_scheduling": is_async,
         "ridge_flops_per_byte": ridge_points(served.gpu),
         "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
@@ -120,19 +130,29 @@ def _check(
     seqs = decode_seqs + (1 if prefill_tokens else 0)
     if not seqs:
         raise ScenarioError("an empty step: give --decode-seqs or --prefill-tokens")
-    if seqs > served.max_num_seqs:
+    ranks, stages = served.layout.data_parallel_size, served.layout.pipeline_parallel_size
+    if seqs > ranks * served.max_num_seqs:
         raise ScenarioError(
-            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}; "
-            "--set engine.max_num_seqs=N raises it"
+            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}"
+            f"{_each(ranks, 'data-parallel ranks')}; --set engine.max_num_seqs=N raises it"
         )
-    if decode_seqs + prefill_tokens > served.max_num_batched_tokens:
+    if decode_seqs + prefill_tokens > ranks * stages * served.max_num_batched_tokens:
         raise ScenarioError(
             f"{decode_seqs + prefill_tokens:,} tokens are more than max_num_batched_tokens "
-            f"{served.max_num_batched_tokens:,}; --set engine.max_num_batched_tokens=N raises it"
+            f"{served.max_num_batched_tokens:,}{_each(ranks * stages, 'ranks and stages')}; "
+            "--set engine.max_num_batched_tokens=N raises it"
         )
 
 
-def _compiled(served: Served) -> RooflineStepCost:
+def _each(count: int, what: str) -> str:
+    return f" of each of {count} {what}" if count > 1 else ""
+
+
+def _rank(cost: RooflineStepCost | GroupStepCost) -> RooflineStepCost:
+    return cost.rank if isinstance(cost, GroupStepCost) else cost
+
+
+def _compiled(served: Served) -> RooflineStepCost | GroupStepCost:
     efficiency, tables = load_operators(
         served.scenario.engine.operators,
         served.gpu,
@@ -140,10 +160,10 @@ def _compiled(served: Served) -> RooflineStepCost:
         served.efficiency,
         served.tensor_parallel_size,
     )
-    return compile_step_cost(
+    return compile_layout_cost(
         served.model,
         served.gpu,
-        tensor_parallel_size=served.tensor_parallel_size,
+        served.layout,
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
@@ -159,7 +179,7 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _constants(cost: RooflineStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
+def _constants(cost: RooflineStepCost | GroupStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
     """Every efficiency constant that an operator's time hangs on, with the share that does."""
     shares: dict[str, float] = defaultdict(float)
     for row in rows:

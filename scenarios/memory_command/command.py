@@ -51,11 +51,11 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "block_size": kv.block_size,
         "profile": served.profile,
     }
-    plan = fill_device(
-        served.model, served.gpu, tensor_parallel_size=served.tensor_parallel_size, **limits
-    )
+    plan = fill_device(served.model, served.gpu, layout=served.layout, **limits)
     entries = plan.entries(context, output)
-    layouts = smallest_layouts(served.model, served.gpu, context, output, **limits)
+    layouts = smallest_layouts(
+        served.model, served.gpu, context, output, layout=served.layout, **limits
+    )
     return {
         **served.facts(),
         "gpu_memory_utilization": kv.gpu_memory_utilization,
@@ -69,9 +69,14 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "workspace_bytes": plan.workspace_bytes,
         "pool_bytes": plan.pool_bytes,
         "missing_bytes": plan.missing_bytes,
-        "sequence_bytes": plan.rank.local.state_bytes(context + output, output),
-        "growing_state_bytes_per_token": float(plan.rank.local.generated_state_bytes_per_token),
-        "fixed_state_bytes_per_sequence": plan.rank.local.fixed_state_bytes_per_sequence,
+        "sequence_bytes": plan.rank.state_bytes(context + output, output),
+        "fragmentation_bytes_per_sequence": plan.fragmentation_bytes(context, output),
+        "growing_state_bytes_per_token": float(
+            sum(state.endless * count for state, count in plan.rank.states)
+        ),
+        "fixed_state_bytes_per_sequence": round(
+            sum(state.largest_fixed * count for state, count in plan.rank.states)
+        ),
         "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
         "lengths": [_length(plan, length, output, longest) for length in _lengths(served, context)],
         "layouts": [layout._asdict() for layout in layouts],
@@ -96,7 +101,7 @@ def _length(plan: DevicePlan, context: int, output: int, longest: int) -> dict[s
     return {
         "context": context,
         "output": output,
-        "sequence_bytes": plan.rank.local.state_bytes(context + output, output),
+        "sequence_bytes": plan.rank.state_bytes(context + output, output),
         "sequences": {row.scheme: row.sequences for row in rows},
         "paged_mean_sequences": rows[-1].mean_sequences,
         "paged_used": rows[-1].used,
