@@ -166,7 +166,9 @@ def test_commented_defaults_are_the_defaults() -> None:
         for row in COMMENTED:
             if dotted(row) == f"{name}.{row.key}":
                 value = uncommented(opened(row))[name][row.key]
-                assert value == inner.model_fields[row.key].get_default(call_default_factory=True)
+                known = inner.model_fields[row.key]
+                if section_of(known.annotation) is None:  # else an example stands there
+                    assert value == known.get_default(call_default_factory=True)
 
 
 @pytest.mark.parametrize("row", COMMENTED, ids=dotted)
