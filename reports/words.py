@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Iterable
+from typing import TypeGuard
 
 MISSING = "\N{EN DASH}"
 """Stands where there is no number."""
@@ -182,7 +182,9 @@ def sentence(text: str) -> str:
 def humanised(name: str) -> str:
     """A machine name as words: ``decode_weight_reads`` is ``decode weight reads``."""
     text = name.replace("_", " ").strip()
-    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(text, text)
+    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(
+        text, text.replace("kv cache", "KV cache")
+    )
 
 
 def listed(items: Iterable[str]) -> str:
@@ -191,14 +193,3 @@ def listed(items: Iterable[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def gpus_text(facts: Mapping[str, Any]) -> str:
-    """The devices that share a layer: ``8 x H200-SXM (TP 4, PCP 2)``."""
-    prompts = facts.get("prefill_context_parallel_size", 1)
-    sizes = [f"TP {facts['tensor_parallel_size']}"]
-    for label, size in (("PCP", prompts), ("DCP", facts.get("decode_context_parallel_size", 1))):
-        if size > 1:
-            sizes.append(f"{label} {size}")
-    gpus = facts["tensor_parallel_size"] * prompts
-    return f"{gpus} \N{MULTIPLICATION SIGN} {facts['gpu']} ({', '.join(sizes)})"

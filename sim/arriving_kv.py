@@ -50,6 +50,7 @@ class ArrivingKV:
             self.waiting.popleft()
             kv.pin(request, hit)
             kv.extend(request, request.prompt_tokens)
+            kv.drop(request, request.prompt_tokens)  # what the other engine drops does not come
             request.status = Status.TRANSFERRING
             self._receiving += 1
             self._on_blocks(request)

@@ -173,6 +173,7 @@ class Engine:
         tokens = request.prompt_tokens + request.output_tokens
         if tokens > self.view.config.max_model_len:
             return "longer than max_model_len"
+        # Nothing dropped of it: preempted near its end, it is computed again in one piece.
         if self._hand_over is not None:
             reason = self._hand_over.refusal(request)
             if reason:
@@ -412,6 +413,7 @@ class Engine:
                     request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
+                view.kv.drop(request, request.num_computed_tokens)
                 group.join(request)
 
     def _fork(self, request: Request, batch: InFlight) -> None:
@@ -447,7 +449,7 @@ class Engine:
             tokens = request.num_computed_tokens
             if request.reserved_tokens > tokens:
                 tokens = request.reserved_tokens
-            request.num_blocks = kv.blocks_for(tokens)
+            request.num_blocks = kv.decode_blocks(request, tokens)
             if request.gang is None:
                 batch.finishing.append(request)
             else:
