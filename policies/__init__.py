@@ -26,3 +26,17 @@ ROUTERS: dict[str, str] = {
     "consistent_hash": "policies.routers.consistent_hash:ConsistentHash",
     "prefix_affinity": "policies.routers.prefix_affinity:PrefixAffinity",
 }
+
+ADMISSIONS: dict[str, str] = {
+    "concurrency_cap": "policies.admission.caps:ConcurrencyCap",
+    "queue_cap": "policies.admission.caps:QueueCap",
+    "rate_limit": "policies.admission.rate_limit:RateLimit",
+    "token_budget": "policies.admission.token_budget:TokenBudget",
+    "early_rejection": "policies.admission.early_rejection:EarlyRejection",
+}
+
+AUTOSCALERS: dict[str, str] = {
+    "queue_threshold": "policies.autoscalers.thresholds:QueueThreshold",
+    "kv_threshold": "policies.autoscalers.thresholds:KvThreshold",
+    "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
+}

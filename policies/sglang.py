@@ -70,8 +70,8 @@ class SGLang:
         for request in list(view.prefilling):
             if not batch.add(request, self._chunk_tokens - batch.num_tokens):
                 return
-        if self._full_with is not None and len(view.running) >= self._full_with:
-            return
+        if self._full_with and len(view.running) >= self._full_with:
+            return  # with nobody running, blocks come free as KV gets to where it is decoded
         self._full_with = None
         if not view.waiting:
             return
@@ -85,7 +85,7 @@ class SGLang:
             need = view.kv.blocks_for(request.num_target_tokens + left) - hit.blocks
             fits = need + reserved <= view.kv.free_blocks - hit.evictable
             if (view.running and not fits) or not batch.admit(request, room):
-                if batch.token_budget:
+                if batch.token_budget:  # blocks or places lack, not tokens
                     self._full_with = len(view.running)
                 return
             reserved += need - (request.num_blocks - hit.blocks)

@@ -25,11 +25,15 @@ from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.schema import EngineOptions, Scenario
+from scenarios.schema.service import Prices
+from scenarios.service import has_service, service_config, service_notes, start_ns
+from sim.clock import to_ns
 from sim.cluster import Fleet, PoolConfig, Role
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
 from sim.handover import TransferConfig
 from sim.kv_layout import PLAIN
+from sim.service import ServiceConfig
 
 _GIB = 1 << 30
 
@@ -52,6 +56,9 @@ class Build:
     others: tuple[Build, ...] = ()
     """Further pools."""
     transfer: TransferConfig | None = None
+    service: ServiceConfig | None = None
+    """What stands around all pools."""
+    prices: Prices | None = None
 
     @property
     def parts(self) -> tuple[Build, ...]:
@@ -61,12 +68,15 @@ class Build:
     @property
     def fleet(self) -> Fleet:
         """All pools, to be simulated."""
-        return Fleet(pools=tuple(part.pool for part in self.parts), transfer=self.transfer)
+        return self._fleet(tuple(part.pool for part in self.parts))
 
     def with_costs(self, change: Callable[[StepCosts], StepCosts]) -> Fleet:
         """The same pools with other step costs."""
         pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
-        return Fleet(pools=tuple(pools), transfer=self.transfer)
+        return self._fleet(tuple(pools))
+
+    def _fleet(self, pools: tuple[PoolConfig, ...]) -> Fleet:
+        return Fleet(pools=pools, transfer=self.transfer, service=self.service)
 
 
 def build(scenario: Scenario) -> Build:
@@ -77,7 +87,16 @@ def build(scenario: Scenario) -> Build:
     for part in parts[1:]:
         notes += [f"{part.pool.name}: {note}" for note in part.notes if note not in notes]
     notes += pool_notes(scenario, transfer)
-    whole = replace(parts[0], notes=tuple(notes), others=parts[1:], transfer=transfer)
+    pools = tuple(part.pool for part in parts)
+    notes += service_notes(scenario, pools)
+    whole = replace(
+        parts[0],
+        notes=tuple(notes),
+        others=parts[1:],
+        transfer=transfer,
+        service=service_config(scenario, pools),
+        prices=scenario.prices,
+    )
     whole.fleet.check_roles()
     return whole
 
@@ -159,6 +178,8 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
         make_router=router_factory(scenario.pool.router, ROUTERS),
         replicas=scenario.pool.replicas,
+        start_ns=start_ns(scenario, gpu, memory) if has_service(scenario) else 0,
+        provision_ns=to_ns(scenario.startup.provision_s),
         name=name,
         role=role,
     )

@@ -107,11 +107,17 @@ def _print_gpus() -> None:
 
 
 def _print_policies() -> None:
-    from policies import ROUTERS, SCHEDULERS
+    from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
     from scenarios.plugins import load_attribute
     from scenarios.policy_options import option_text
 
-    for kind, names in (("scheduler", SCHEDULERS), ("router", ROUTERS)):
+    kinds = {
+        "scheduler": SCHEDULERS,
+        "router": ROUTERS,
+        "admission": ADMISSIONS,
+        "autoscaler": AUTOSCALERS,
+    }
+    for kind, names in kinds.items():
         for name, target in names.items():
             options = option_text(load_attribute(target))
             print(f"{kind:10} {name:16} {target:46} {options}".rstrip())

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.build import Build
+from scenarios.economics import economics_figures
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics, itl_statistics
 from sim.percentiles import STATISTICS, statistics
@@ -24,7 +25,10 @@ Figure = dict[str, Any]
 def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
     """All figures of a run, in the order they are shown."""
     latencies, rates = latency_figures(log, metrics), rate_figures(log, metrics, build)
-    return latencies + rates + state_figures(log, metrics.window)
+    figures = latencies + rates + state_figures(log, metrics.window)
+    if build.prices is not None:
+        figures += economics_figures(log, metrics, build, build.prices)
+    return figures
 
 
 def latency_figures(log: RunLog, metrics: RequestMetrics) -> list[Figure]:

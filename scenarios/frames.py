@@ -18,12 +18,20 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
     requests, table = log.requests, log.table
     names = np.array([status.name.lower() for status in Status])
     reasons = [requests.reject_reasons.get(i) for i in range(len(table))]
+    failures = {}
+    if log.service is not None:
+        given_up = [requests.fail_reasons.get(i) for i in range(len(table))]
+        failures = {
+            "fail_reason": pd.array(given_up, dtype="str"),
+            "attempts": [requests.attempts.get(i, 1) for i in range(len(table))],
+        }
     frame = pd.DataFrame(
         {
             "request": np.arange(len(table)),
             "replica": np.frombuffer(requests.replica, np.int16),
             "status": names[metrics.status],
             "reject_reason": pd.array(reasons, dtype="str"),
+            **failures,
             "arrival_s": metrics.arrival_s,
             "prompt_tokens": table.prompt_tokens,
             "output_tokens": table.output_tokens,

@@ -13,7 +13,7 @@ from scenarios.policy_options import MakeOne
 from sim.batch import Plan
 from sim.engine_view import EngineView
 from sim.errors import FleetcastError, PolicyError
-from sim.protocols import Router, RoutingContext, Scheduler
+from sim.protocols import Router, RoutingContext, Scheduler, ServiceView
 from sim.request import Request
 
 _P = ParamSpec("_P")
@@ -75,10 +75,59 @@ def checked_router(target: Any, name: str, context: RoutingContext) -> Router:
     return _CheckedRouter(router, name, num_replicas)
 
 
+def checked_service_policy(
+    target: Any, name: str, view: ServiceView, methods: tuple[str, ...]
+) -> Any:
+    """An admission policy or autoscaler of a user's class; raises PolicyError where it fails."""
+    if not callable(target):
+        raise PolicyError(
+            f"{name} is of type {type(target).__name__}; it must be a class that takes a service "
+            "view (sim.protocols.ServiceView)"
+        )
+    policy = _guarded(target, f"making {name}")(view)
+    missing = [method for method in methods if not callable(getattr(policy, method, None))]
+    if missing:
+        raise PolicyError(f"{name} has no method {' and no '.join(missing)}")
+    calls = {method: _guarded(getattr(policy, method), f"{method} of {name}") for method in methods}
+    return _CheckedServicePolicy(calls, name)
+
+
+class _CheckedServicePolicy:
+    def __init__(self, calls: dict[str, Callable[..., Any]], name: str) -> None:
+        self._calls = calls
+        self._name = name
+
+    def admit(self, request: Request) -> str | None:
+        reason = self._calls["admit"](request)
+        if reason is None or isinstance(reason, str):
+            return reason
+        raise PolicyError(
+            f"admit of {self._name} returned {_shown(reason)}; it must return None to let a "
+            "request in, or why it is turned away"
+        )
+
+    def left(self, request: Request) -> None:
+        self._calls["left"](request)
+
+    def wanted(self) -> int:
+        wanted = self._calls["wanted"]()
+        try:
+            return operator.index(wanted)
+        except TypeError:
+            raise PolicyError(
+                f"wanted of {self._name} returned {_shown(wanted)}; it must return a whole number "
+                "of replicas"
+            ) from None
+
+
 class _CheckedRouter:
     def __init__(self, router: Any, name: str, num_replicas: int) -> None:
         self._choose = _guarded(router.choose, f"choose of router {name}")
         self.publish = _guarded(router.publish, f"publish of router {name}")
+        for optional in ("down", "up"):
+            if callable(getattr(router, optional, None)):
+                call = _guarded(getattr(router, optional), f"{optional} of router {name}")
+                setattr(self, optional, call)
         self._name = name
         self._num_replicas = num_replicas
 

@@ -6,6 +6,13 @@ from pathlib import Path
 from typing import Any
 
 _LENGTHS = ("input_tokens", "output_tokens")
+_POLICIES = (
+    ("engine", "scheduler"),
+    ("pool", "router"),
+    ("autoscaler", "policy"),
+    ("", "admission"),
+)
+"""Section and field of each; without a section, a field of the scenario."""
 
 
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
@@ -24,8 +31,8 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     gpu = _section(values, "hardware")
     if is_gpu_file(gpu.get("gpu")):
         gpu["gpu"] = str(folder / gpu["gpu"])
-    for section, key in (("engine", "scheduler"), ("pool", "router")):
-        policies = _section(values, section)
+    for section, key in _POLICIES:
+        policies = _section(values, section) if section else values
         holder, name = _policy(policies, key)
         if isinstance(holder.get(name), str):
             holder[name] = anchored_policy(holder[name], folder)
@@ -56,10 +63,10 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         holder[key] = moved(holder[key])
     if _is_config(values["model"], Path()):
         values["model"] = moved(values["model"])
-    for section, key in (("engine", "scheduler"), ("pool", "router")):
-        policies = _section(values, section)
+    for section, key in _POLICIES:
+        policies = _section(values, section) if section else values
         holder, name = _policy(policies, key)
-        if name in holder:
+        if isinstance(holder.get(name), str):
             file, _, attribute = anchored_policy(holder[name], Path()).rpartition(":")
             if file.endswith(".py"):
                 file = moved(file)

@@ -11,11 +11,16 @@ from types import ModuleType
 from typing import Any
 
 from scenarios.explain import nearest
-from scenarios.guard import checked_router, checked_scheduler, describe
+from scenarios.guard import (
+    checked_router,
+    checked_scheduler,
+    checked_service_policy,
+    describe,
+)
 from scenarios.policy_options import MakeOne, name_and_options, with_options
 from scenarios.schema.fields import Policy
 from sim.errors import ScenarioError
-from sim.protocols import Router, RoutingContext, Scheduler
+from sim.protocols import Router, RoutingContext, Scheduler, ServiceView
 
 
 def load_attribute(target: str) -> Any:
@@ -87,6 +92,22 @@ def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[Routin
     if name in known:
         return target  # type: ignore[no-any-return]
     return lambda context: checked_router(target, policy_label(policy), context)
+
+
+def service_policy(
+    policy: Policy, known: Mapping[str, str], kind: str, methods: tuple[str, ...]
+) -> Callable[[ServiceView], Any]:
+    """Makes an admission policy or an autoscaler; a user's own is checked to have the methods.
+
+    Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
+    target = resolve(name, known, kind)
+    target = with_options(target, options, f"{kind} {name}", takes_context=True)
+    if name in known:
+        return target  # type: ignore[no-any-return]
+    label = f"{kind} {policy_label(policy)}"
+    return lambda view: checked_service_policy(target, label, view, methods)
 
 
 def policy_label(policy: Policy) -> str:

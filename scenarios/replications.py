@@ -63,6 +63,8 @@ def combine(summary: dict[str, Any], others: Sequence[dict[str, Any]], scenario:
     for reason, count in (item for r in requests for item in r["reject_reasons"].items()):
         reasons[reason] = reasons.get(reason, 0) + count
     summary["requests"] = {name: sum(r[name] for r in requests) for name in _SUMMED}
+    if any("abandoned" in r for r in requests):
+        summary["requests"]["abandoned"] = sum(r.get("abandoned", 0) for r in requests)
     summary["requests"]["reject_reasons"] = reasons
     summary["slo"] = _mean([s["slo"] for s in every])
     for name in _AVERAGED:

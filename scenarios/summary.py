@@ -17,6 +17,7 @@ from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.pools import pool_scenarios
 from scenarios.schema import Scenario
+from scenarios.service_facts import service_facts
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
 from sim.accounts import KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
@@ -51,7 +52,7 @@ def summarise(
     label = next((name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE), None)
     figures = run_figures(log, metrics, build)
     for figure in figures:
-        figure["evidence"] = label
+        figure.setdefault("evidence", label)
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "fleetcast_version": __version__,
@@ -76,6 +77,8 @@ def summarise(
             "wall_s": wall_s,
         },
     }
+    if log.service is not None:
+        summary["service"] = service_facts(log, metrics)
     summary["warnings"] = warnings_for(log, metrics, summary)
     return summary
 
@@ -180,7 +183,7 @@ def _cost_model(operators: str | dict[str, str]) -> str:
 
 
 def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
-    counts = {
+    counts: dict[str, Any] = {
         status.name.lower(): int(((metrics.status == status) & metrics.measured).sum())
         for status in (Status.FINISHED, Status.REJECTED, Status.FAILED, Status.UNFINISHED)
     }
@@ -188,7 +191,12 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     for index, reason in log.requests.reject_reasons.items():
         if metrics.measured[index]:
             reasons[reason] = reasons.get(reason, 0) + 1
-    return {"arrived": sum(counts.values()), **counts, "reject_reasons": reasons}
+    counts = {"arrived": sum(counts.values()), **counts, "reject_reasons": reasons}
+    abandoned = int(((metrics.status == Status.ABANDONED) & metrics.measured).sum())
+    if abandoned:
+        counts["arrived"] += abandoned
+        counts["abandoned"] = abandoned
+    return counts
 
 
 def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:

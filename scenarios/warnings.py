@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.service_facts import storm_facts
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics
 
@@ -20,9 +21,11 @@ def warnings_for(
     """Warnings as {code, text}, the gravest first."""
     checks = (
         _nothing_finished(summary),
+        _retry_storm(log, metrics),
         _unstable(log, metrics),
         _near_saturation(summary),
         _rejected(summary),
+        _failed(summary),
         _recomputed(log),
         _unfinished(summary),
         _few_samples(summary),
@@ -57,6 +60,35 @@ def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
             "long the run lasts",
         )
     return None
+
+
+def _retry_storm(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
+    """Clients that retry without bound keep an overload going that something short began."""
+    storm = storm_facts(log, metrics)
+    config = log.fleet.service
+    if storm is None or config is None:
+        return None
+    advice = (
+        "with a retry budget (clients.retry_budget: 0.1) they would send little more than once"
+        if config.clients.retry_budget is None
+        else "the retry budget is too large to prevent it"
+    )
+    return _warning(
+        "retry_storm",
+        f"the faults were over at {storm['over_s']:.6g} s, yet of the requests that came after "
+        f"that {storm['good_after']:.0%} were good, of those before the faults "
+        f"{storm['good_before']:.0%}: each is sent {storm['attempts_per_request']:.1f} times, and "
+        f"these retries alone keep the engines too busy to answer any in time; {advice}",
+    )
+
+
+def _failed(summary: dict[str, Any]) -> dict[str, str] | None:
+    reasons = summary.get("service", {}).get("fail_reasons")
+    if not reasons:
+        return None
+    parts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+    count = sum(reasons.values())
+    return _warning("failed", f"{_requests(count, 'was', 'were')} given up: {parts}")
 
 
 def _near_saturation(summary: dict[str, Any]) -> dict[str, str] | None:

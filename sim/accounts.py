@@ -13,6 +13,7 @@ LAUNCH_AND_HOST = "launch_and_host"
 OTHERS_PREFILL = "others_prefill"
 PREEMPTION_RECOMPUTE = "preemption_recompute"
 PREEMPTION_SWAP = "preemption_swap"
+FAILURE_REWORK = "failure_rework"
 REMAINDER = "remainder"
 
 # What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
@@ -42,5 +43,6 @@ TIME_ACCOUNTS = (
     KV_TRANSFER,
     PREEMPTION_RECOMPUTE,
     PREEMPTION_SWAP,
+    FAILURE_REWORK,
     REMAINDER,
 )

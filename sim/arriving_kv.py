@@ -15,7 +15,7 @@ class ArrivingKV:
     def __init__(self, view: EngineView, on_blocks: Callable[[Request], None]) -> None:
         """``on_blocks`` is told of every request that was given its blocks."""
         self._view = view
-        self._on_blocks = on_blocks
+        self.on_blocks = on_blocks
         self.waiting: deque[Request] = deque()
         """Without blocks yet."""
         self._receiving = 0
@@ -33,6 +33,21 @@ class ArrivingKV:
         """All its KV is there."""
         self._receiving -= 1
         self._ready.append(request)
+
+    def drop(self, request: Request) -> bool:
+        """Let go of a request that was cancelled; False if it is not here (any more)."""
+        if request.status is Status.TRANSFERRING:
+            if request in self._ready:
+                self._ready.remove(request)
+            else:
+                self._receiving -= 1
+            self._view.kv.release(request, 0, will_return=False)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        else:
+            return False
+        request.status = Status.ABANDONED
+        return True
 
     def take_in(self) -> list[Request]:
         """At a scheduler call: give blocks to those that fit; let those that are ready decode.
@@ -53,7 +68,7 @@ class ArrivingKV:
             kv.drop(request, request.prompt_tokens)  # what the other engine drops does not come
             request.status = Status.TRANSFERRING
             self._receiving += 1
-            self._on_blocks(request)
+            self.on_blocks(request)
         joined, self._ready = self._ready, []
         for request in joined:
             self._view.joined(request)

@@ -131,6 +131,16 @@ class CacheNodes:
             node.pinned = still
         return freed
 
+    def lose_all(self) -> None:
+        """No block has content any more, and none is pinned."""
+        gone = list(self._nodes)
+        self._nodes.clear()
+        self._lru.clear()
+        if self.on_change is not None:
+            for node_id in gone:
+                if node_id >= 0:
+                    self.on_change(node_id, 0)
+
     def add_free(self, owner: Owner, start: int, stop: int, pages: int = 1) -> FreeRun:
         """Content that no request holds: the LRU's youngest now."""
         run = FreeRun(self._next_key, owner, start, stop, pages)

@@ -43,3 +43,8 @@ class Alarm(simpy.Event):
         """Wake, instead of a later alarm, whoever waits for that one."""
         self.callbacks.extend(later.callbacks)
         later.callbacks.clear()
+
+    def void(self) -> None:
+        """Wake nobody, if it has not."""
+        if self.callbacks is not None:
+            self.callbacks.clear()

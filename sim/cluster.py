@@ -13,14 +13,18 @@ import simpy
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
 from sim.errors import PolicyError, ScenarioError
+from sim.gateway import Gateway
+from sim.group import Group
 from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
 from sim.network import Network
+from sim.operations import Operations, Replica
 from sim.protocols import Router, RoutingContext, Scheduler, StepCost
 from sim.recorder import DecodeLog, RequestLog
 from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable
+from sim.service import ServiceConfig, ServiceLog
 from sim.source import Source
 from sim.step_log import StepLog
 from sim.waiting import SortedQueue
@@ -40,6 +44,10 @@ class PoolConfig:
     make_router: Callable[[RoutingContext], Router]
     """Of all engines that take arrivals, or all that decode for others: the first such pool's."""
     replicas: int = 1
+    start_ns: int = 0
+    """From the start of an engine's process until it serves: its weights are loaded."""
+    provision_ns: int = 0
+    """From the wish for one more machine until it is there."""
     name: str = ""
     role: Role = "mixed"
 
@@ -51,6 +59,8 @@ class Fleet:
     pools: tuple[PoolConfig, ...]
     transfer: TransferConfig | None = None
     """How KV moves between prefill and decode pools; None where there are none."""
+    service: ServiceConfig | None = None
+    """Admission, clients' patience, faults and scaling; None: nothing of the kind."""
 
     def check_roles(self) -> None:
         """Raises `ScenarioError` where one role lacks the other."""
@@ -83,6 +93,8 @@ class RunLog:
     """SimPy events processed."""
     link_bytes: dict[str, int] = field(default_factory=dict)
     """Bytes that crossed each link between engines."""
+    service: ServiceLog | None = None
+    """Where the fleet has a service configuration."""
 
     @property
     def pool(self) -> PoolConfig:
@@ -123,6 +135,7 @@ def run_cluster(
     log = RequestLog(len(table))
     engines: list[Engine] = []
     entry: list[Engine] = []
+    service = None if fleet.service is None else ServiceLog()
 
     def send(request: Request) -> None:
         choice = router.choose(request)
@@ -130,26 +143,43 @@ def run_cluster(
             raise PolicyError(f"the router chose replica {choice} of {len(entry)}")
         entry[choice].submit(request)
 
-    source = Source(env, table, send, progress)
+    gateway = None
+    if fleet.service is not None and service is not None:
+        gateway = Gateway(env, table, log, service, fleet.service)
+    source = Source(env, table, send if gateway is None else gateway.send, progress)
+    on_leave = source.left if gateway is None else gateway.left
     for pool in fleet.pools:
         if pool.role == "decode" and log.decode is None:
             log.decode = DecodeLog(log)
         of_engine = log.decode if pool.role == "decode" else log
         assert of_engine is not None
         for _ in range(pool.replicas):
-            engines.append(_engine(env, pool, table, of_engine, len(engines), source.left))
+            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave))
     decoding: list[Engine] = []
     for engine, pool in zip(engines, fleet.pool_of, strict=True):
         (decoding if pool.role == "decode" else entry).append(engine)
-    router = _route(entry, fleet.pool_of[entry[0].replica], env, table)
-    network = Network(env)
+    in_service = gateway is not None
+    router = _route(entry, fleet.pool_of[entry[0].replica], env, table, grouped=in_service)
+    network, handovers = Network(env), None
+    groups = [router]
     if fleet.transfer is not None and log.decode is not None:
-        decode_router = _route(decoding, fleet.pool_of[decoding[0].replica], env, table)
-        Handovers(env, fleet.transfer, network, log.decode, decode_router, decoding).connect(entry)
+        of_decode = fleet.pool_of[decoding[0].replica]
+        groups.append(_route(decoding, of_decode, env, table, grouped=in_service))
+        handovers = Handovers(env, fleet.transfer, network, log.decode, groups[-1], decoding)
+        handovers.connect(entry)
+    if gateway is not None and fleet.service is not None and service is not None:
+        replicas = _replicas(fleet, groups)
+        operations = Operations(env, fleet.service, service, replicas, network, gateway)
+        assert isinstance(router, Group)
+        gateway.connect(fleet.service, router, handovers, source.left, operations.stop)
+        operations.start()
     env.process(source.run())
     env.run(until=until_ns)
     for engine in engines:
         engine.close()
+    log.drop_forgotten()
+    if log.decode is not None:
+        log.decode.drop_forgotten()
     status = np.frombuffer(log.status, np.int8)
     status[status < Status.FINISHED] = Status.UNFINISHED
     return RunLog(
@@ -160,6 +190,7 @@ def run_cluster(
         end_ns=env.last_ns if until_ns is None else int(env.now),
         num_events=env.num_events,
         link_bytes=network.moved_bytes,
+        service=service,
     )
 
 
@@ -171,8 +202,6 @@ def _engine(
     replica: int,
     on_leave: Callable[[Request], None],
 ) -> Engine:
-    scheduler = pool.make_scheduler()
-    order = getattr(scheduler, "waiting_order", None)
     kv = KVCache(
         pool.engine.num_gpu_blocks,
         pool.engine.block_size,
@@ -181,6 +210,7 @@ def _engine(
         layout=pool.engine.kv_layout,
         num_host_blocks=pool.engine.num_cpu_blocks,
     )
+    scheduler, waiting = _scheduler(pool)
     return Engine(
         env,
         pool.engine,
@@ -188,18 +218,58 @@ def _engine(
         scheduler,
         kv,
         log,
-        waiting=None if order is None else SortedQueue(order),
+        waiting=waiting,
         replica=replica,
         on_leave=on_leave,
     )
 
 
+def _scheduler(pool: PoolConfig) -> tuple[Scheduler, SortedQueue | None]:
+    """A fresh scheduler, and the queue it asks for."""
+    scheduler = pool.make_scheduler()
+    order = getattr(scheduler, "waiting_order", None)
+    return scheduler, None if order is None else SortedQueue(order)
+
+
+def _replicas(fleet: Fleet, groups: list[Router]) -> list[Replica]:
+    """Every engine with what is needed to start it anew."""
+    found: dict[int, Replica] = {}
+    for group in groups:
+        assert isinstance(group, Group)
+        for position, engine in enumerate(group.engines):
+            pool = fleet.pool_of[engine.replica]
+            found[engine.replica] = Replica(
+                engine=engine,
+                group=group,
+                position=position,
+                cost=pool.cost,
+                restart=partial(_restart, engine, pool),
+                start_ns=pool.start_ns,
+                provision_ns=pool.provision_ns,
+            )
+    return [found[index] for index in range(len(found))]
+
+
+def _restart(engine: Engine, pool: PoolConfig) -> None:
+    engine.restart(*_scheduler(pool))
+
+
 def _route(
-    engines: list[Engine], pool: PoolConfig, env: simpy.Environment, table: RequestTable
+    engines: list[Engine],
+    pool: PoolConfig,
+    env: simpy.Environment,
+    table: RequestTable,
+    *,
+    grouped: bool = False,
 ) -> Router:
-    """A router over these engines, told of their loads where there is a choice."""
+    """A router over these engines, told of their loads where there is a choice.
+
+    ``grouped``: with what else has to know of them in front of it (a `Group`).
+    """
     router = pool.make_router(Replicas(env, engines, table, pool.engine.seed))
-    if len(engines) > 1:
+    if grouped:
+        router = Group(env, engines, router, pool.engine.seed)
+    if grouped or len(engines) > 1:
         for position, engine in enumerate(engines):
             engine.publish_to(partial(router.publish, position))
     return router

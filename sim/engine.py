@@ -22,6 +22,7 @@ from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
+from sim.leaving import answers_of, take_out
 from sim.pipeline import launch_step, run_async, run_sync
 from sim.protocols import HandOver, ReplicaLoad, Scheduler, StepCost
 from sim.recorder import DecodeLog, RequestLog
@@ -53,15 +54,9 @@ class Engine:
         on_leave: Callable[[Request], None] = lambda request: None,
     ) -> None:
         """``on_leave`` is told of every request that finishes or is rejected."""
-        self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
-        attach = getattr(scheduler, "attach", None)
-        if attach is not None:
-            attach(self.view)
-        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
         self.replica = replica
         self._env = env
         self._cost = cost
-        self._scheduler = scheduler
         self._requests = request_log
         self._on_leave = on_leave
         self._on_load: Callable[[ReplicaLoad], None] | None = None
@@ -69,23 +64,44 @@ class Engine:
         # What all running requests share may be more once one has left.
         self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
+        self.is_up = True
+        self._gpu_free_ns = 0
+        self._hand_over: HandOver | None = None
+        self._arriving: ArrivingKV | None = None
+        self.prefill_tokens = self.prefill_ns = 0
+        """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
+        self._start(config, kv, scheduler, waiting)
+        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
+
+    def _start(
+        self,
+        config: EngineConfig,
+        kv: KVCache,
+        scheduler: Scheduler,
+        waiting: WaitingQueue | None,
+    ) -> None:
+        """A new process with nothing in it."""
+        self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        attach = getattr(scheduler, "attach", None)
+        if attach is not None:
+            attach(self.view)
+        self._scheduler = scheduler
+        self._heat = Heat(self._cost.throttle)
         self._inbox: list[Request] = []
         self._queued_tokens = 0
+        self._cancelled: list[Request] = []
         self._in_flight: deque[InFlight] = deque()
-        self._gpu_free_ns = 0
-        self._heat = Heat(cost.throttle)
-        self._hand_over: HandOver | None = None
-        self._handed_over = 0
-        self._arriving: ArrivingKV | None = None
+        self._handed_over: dict[Request, None] = {}
         self._idle: Alarm | None = None
         self._plan_stands = False
         self._jumping: Jump | None = None
-        env.process(self.run())
+        self._process = self._env.process(self.run())
 
     def submit(self, request: Request) -> None:
         """Hand over an arriving request; the engine sees it at its next scheduler call."""
         now_ns = self._now_ns
-        self._requests.arrival_ns[request.index] = now_ns
+        if self._requests.arrival_ns[request.index] < 0:  # not so if it is sent again
+            self._requests.arrival_ns[request.index] = now_ns
         self._requests.replica[request.index] = self.replica
         reason = self.refusal(request)
         if reason:
@@ -127,9 +143,85 @@ class Engine:
 
     def let_go(self, request: Request) -> None:
         """The KV of a request that was handed over is at its new place: free its blocks."""
-        self._handed_over -= 1
+        del self._handed_over[request]
         self.view.kv.release(request, request.num_computed_tokens, will_return=False)
         self._wake()
+
+    def cancel(self, request: Request) -> None:
+        """Let it leave at the next plan from now on, wherever it is; `on_leave` is not told.
+
+        Nothing is noted of it any more, not even what steps in flight give.
+        """
+        self._cancelled += self.disown(request)
+        self._wake()
+
+    def disown(self, request: Request) -> list[Request]:
+        """Nobody waits for it any more, but it is served to its end: nothing is noted of it.
+
+        Returns its answers.
+        """
+        self._requests.first_token_ns[request.index] = self.first_token_ns(request)
+        answers = answers_of(request, self.view, self._in_flight)
+        for answer in answers:
+            answer.cancelled = True
+        if request.samples is not None:
+            request.samples.cancelled = True
+        return answers
+
+    def first_token_ns(self, request: Request) -> int:
+        """When its first token came; -1 if it did not come before this instant."""
+        jump = self._jumping
+        if jump is not None and jump.before is not None and request in jump.before.first_tokens:
+            first_ns = jump.times.plan_ns(1)
+            return first_ns if first_ns < self._now_ns else -1
+        return self._requests.first_token_ns[request.index]
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks free at this instant, amid a jump too."""
+        free, jump = self.view.kv.free_blocks, self._jumping
+        if jump is None:
+            return free
+        group, steps = self.view.decode_group, jump.times.first_plan_from(self._now_ns)
+        return free - (group.blocks_due(min(steps, jump.steps)) - group.blocks_due(1))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request is in it, and none is on its way to or from it."""
+        view, arriving = self.view, self._arriving
+        held = self._inbox or view.waiting or view.running or self._handed_over or arriving
+        return not held and self._is_drained
+
+    def set_cost(self, cost: StepCost) -> None:
+        """Steps cost this much, from the next plan from now on."""
+        self._cost = cost
+        self._wake()
+
+    def crash(self) -> None:
+        """The process is gone, and all it held; what it had launched ends unread."""
+        self.close()
+        if self._jumping is not None:
+            jump, now_ns = self._jumping, self._now_ns
+            self._gpu_free_ns = jump.times.gpu_end_ns(jump.times.first_plan_from(now_ns))
+            jump.alarm.void()
+            if jump.leaving is not None:
+                jump.leaving.void()
+        unread = self.steps.num_steps - self.steps.num_visible
+        self.steps.add_visible([self._now_ns] * unread)
+        self._process.target.callbacks.clear()
+        self._idle = self._jumping = None
+        self.is_up = False
+        self.view.kv.lose_all()
+        if self._on_load is not None:
+            self._on_load(ReplicaLoad(0, 0))
+
+    def restart(self, scheduler: Scheduler, waiting: WaitingQueue | None) -> None:
+        """A new process after a crash, with an empty cache."""
+        self.is_up = True
+        self._start(self.view.config, self.view.kv, scheduler, waiting)
+        if self._arriving is not None:
+            self._arriving = ArrivingKV(self.view, self._arriving.on_blocks)
+        self._publish_load()
 
     def _wake(self) -> None:
         """Something changed from outside: look at it at the next plan from now on."""
@@ -175,6 +267,8 @@ class Engine:
             return "longer than max_model_len"
         # Nothing dropped of it: preempted near its end, it is computed again in one piece.
         if self._hand_over is not None:
+            if request.samples is not None:
+                return "several answers, which one engine has to decode"
             reason = self._hand_over.refusal(request)
             if reason:
                 return reason
@@ -192,16 +286,45 @@ class Engine:
 
     def _receive(self) -> None:
         now_ns = self.view.now_ns = self._now_ns
+        if self._cancelled:
+            self._drop_cancelled()
         if self._inbox:
             for request in self._inbox:
                 request.num_target_tokens = request.prompt_tokens
-                self._requests.seen_ns[request.index] = now_ns
+                if not request.cancelled:
+                    self._requests.seen_ns[request.index] = now_ns
                 self.view.waiting.add(request)
             self._inbox.clear()
         if self._arriving:
             for request in self._arriving.take_in():
                 self._requests.admitted(request, now_ns, self.steps.num_rows)
                 self._plan_stands = False
+
+    def _drop_cancelled(self) -> None:
+        """Take out those that were cancelled since the last plan, and are still there."""
+        view, in_flight, arriving = self.view, self._in_flight, self._arriving
+        for request in self._cancelled:
+            if not request.num_sampled_tokens and arriving is None:
+                self._queued_tokens -= request.prompt_tokens
+            if request in self._inbox:
+                self._inbox.remove(request)
+            elif request in self._handed_over:
+                del self._handed_over[request]
+                view.kv.release(request, request.num_computed_tokens, will_return=False)
+            elif arriving is None or not arriving.drop(request):
+                for done in take_out(request, view, in_flight):
+                    self._leave_late(done)
+        self._cancelled.clear()
+        self._plan_stands = False
+        self._publish_load()
+
+    def _leave_late(self, request: Request) -> None:
+        """It was done, but had to wait for others, which have gone."""
+        launched = [batch for batch in self._in_flight if not batch.is_empty]
+        if launched:
+            launched[-1].finishing.append(request)
+        else:
+            self.finish(request, self.steps.num_rows - 1)
 
     def schedule(self) -> Plan:
         """One scheduler call, and a note of whom it admitted and preempted."""
@@ -298,6 +421,9 @@ class Engine:
             state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
             self.commit(plan, batch)
+            if plan.prefills:
+                self.prefill_tokens += shape.prefill_tokens
+                self.prefill_ns += gpu_ns
             if self._hand_over is not None:
                 for request, tokens in plan.prefills:
                     self._hand_over.computed(request, tokens, end_ns - gpu_ns, end_ns)
@@ -329,6 +455,7 @@ class Engine:
         schedule_ns = self._cost.schedule_ns(len(view.running))
         update_ns = self._cost.update_ns(len(group.members))
         before = self._in_flight.popleft() if self._in_flight else None
+        leaving: Alarm | None = None
         if before is None:
             times = run_sync(view.now_ns, schedule_ns, update_ns, run)
         else:
@@ -341,14 +468,14 @@ class Engine:
                 run,
             )
             if before.finishing:  # they leave on the way, at the run's second plan
-                alarm = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
-                alarm.callbacks.append(lambda _: self._end_requests(before))
+                leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
+                leaving.callbacks.append(lambda _: self._end_requests(before))
         if plan.until_ns is not None:
             steps = times.first_plan_from(plan.until_ns)
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
-        jump = self._jumping = Jump(plan.shape, run, times, before, state, alarm, steps)
+        jump = self._jumping = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
         yield alarm
         self._jumping = None
 
@@ -372,7 +499,8 @@ class Engine:
         self.steps.add_visible(times.visible_ns(num_visible))
         if jump.before is not None and num_visible:
             for request in jump.before.first_tokens:
-                self._requests.first_token_ns[request.index] = times.plan_ns(1)
+                if not request.cancelled:
+                    self._requests.first_token_ns[request.index] = times.plan_ns(1)
 
     def close(self) -> None:
         """The simulation has ended, maybe in the middle of a jump: log what was done of it."""
@@ -385,7 +513,7 @@ class Engine:
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
             group.hold_back(request)
-            if request.sample == 0:
+            if request.sample == 0 and not request.cancelled:
                 self._requests.held_back.append((request.index, batch.row))
         if plan.decodes:
             self._leave_group(group.advance(1), batch)
@@ -407,7 +535,7 @@ class Engine:
             elif self._hand_over is not None:
                 request.status = Status.FINISHING
                 del view.running[request]
-                self._handed_over += 1
+                self._handed_over[request] = None
                 batch.finishing.append(request)
                 if request.gang is not None:  # it leaves by itself, and the others without it
                     request.gang.leave(batch.finishing)
@@ -461,7 +589,7 @@ class Engine:
         if gang is None:
             batch.finishing.append(request)
             return
-        if request.sample == 0:
+        if request.sample == 0 and not request.cancelled:
             self._requests.last_token_row[request.index] = batch.row
         gang.done.append(request)
         if len(gang.done) == gang.members:
@@ -475,7 +603,8 @@ class Engine:
         if not batch.is_empty:
             self.steps.add_visible([visible_ns])
             for request in batch.first_tokens:
-                self._requests.first_token_ns[request.index] = visible_ns
+                if not request.cancelled:
+                    self._requests.first_token_ns[request.index] = visible_ns
             self._end_requests(batch)
 
     def _end_requests(self, batch: InFlight) -> None:
@@ -487,18 +616,22 @@ class Engine:
         """Its last token, planned in this row, has been read: free its blocks, let it go."""
         view = self.view
         if self._hand_over is not None and request.num_sampled_tokens < request.output_tokens:
-            request.status = Status.TRANSFERRING
-            self._hand_over.prefilled(request, self)
+            if not request.cancelled:
+                request.status = Status.TRANSFERRING
+                self._hand_over.prefilled(request, self)
             return
         if request in view.running:  # not so if it was preempted with its last token in flight
             del view.running[request]
             view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
+        if request.cancelled:
+            self._publish_load()
+            return
         if request.samples is not None:
             request.samples.num_open -= 1
             if request.sample == 0:
                 self._requests.last_token_row.setdefault(request.index, row)
-            if request.samples.num_open:
+            if request.samples.num_open or request.samples.cancelled:
                 self._publish_load()
                 return
         self._requests.finished(request, self._now_ns, row)

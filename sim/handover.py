@@ -12,7 +12,7 @@ being computed (what was computed before it had the blocks, in one go).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from sim.clock import NS_PER_S
 from sim.engine import Engine
 from sim.errors import PolicyError
 from sim.links import call_after
-from sim.network import Network
+from sim.network import Flow, Network
 from sim.protocols import Router
 from sim.recorder import DecodeLog
 from sim.request import Request
@@ -70,7 +70,11 @@ class _Handover:
     """Not sent yet."""
     sent_tokens: int = 0
     open_flows: int = 0
+    flows: dict[int, Flow] = field(default_factory=dict)
+    """Started, and not there yet."""
+    num_flows: int = 0
     fixed_sent: bool = False
+    is_under_way: bool = True
 
 
 @dataclass(slots=True)
@@ -84,6 +88,8 @@ class Handovers:
     router: Router
     """Of the decode engines."""
     targets: Sequence[Engine]
+    on_fail: Callable[[Request, str], None] | None = None
+    """Is told where there is no decode engine to ask; None: there always is one."""
     under_way: dict[int, _Handover] = field(default_factory=dict)
     moved_bytes: int = 0
 
@@ -123,8 +129,8 @@ class Handovers:
 
     def prefilled(self, request: Request, source: Engine) -> None:
         """Its first token is visible: the rest is decoded elsewhere."""
-        if self.config.mode == "pull":
-            self._ask(request, source)
+        if self.config.mode == "pull" and not self._ask(request, source):
+            return
         handover = self.under_way[request.index]
         handover.here = request
         now_ns = int(self.env.now)
@@ -139,13 +145,36 @@ class Handovers:
         self.log.reserved_ns[twin.index] = int(self.env.now)
         self._push(handover)
 
-    def _ask(self, request: Request, source: Engine) -> None:
+    def cancel(self, request: Request) -> None:
+        """Let go of a request at both ends, and of what is on the links; blocks come back."""
+        handover: _Handover = request.handover
+        if handover.is_under_way:
+            handover.is_under_way = False
+            del self.under_way[request.index]
+            for flow in handover.flows.values():
+                self.moved_bytes += self.network.cancel(flow)
+            if handover.source.is_up:
+                handover.source.cancel(request)
+        if handover.target.is_up:
+            handover.target.cancel(handover.twin)
+
+    def is_at(self, request: Request, engine: Engine) -> bool:
+        """Whether a request that is handed over would be lost with this engine."""
+        handover: _Handover = request.handover
+        return engine is handover.target or (handover.is_under_way and engine is handover.source)
+
+    def _ask(self, request: Request, source: Engine) -> bool:
+        """Choose where it is decoded; False if there is no place for it."""
         replica = self.router.choose(request)
         if not 0 <= replica < len(self.targets):
             raise PolicyError(
                 f"the router of decode engines chose {replica} of {len(self.targets)}"
             )
         target = self.targets[replica]
+        if not target.is_up:
+            assert self.on_fail is not None, "someone who knows of engines that are down"
+            self.on_fail(request, "its decode engine is down")
+            return False
         twin = Request(
             request.index,
             request.arrival_ns,
@@ -156,8 +185,10 @@ class Handovers:
         )
         twin.num_target_tokens = request.prompt_tokens
         self.log.replica[request.index] = target.replica
-        self.under_way[request.index] = _Handover(source, target, twin)
+        handover = self.under_way[request.index] = _Handover(source, target, twin)
+        request.handover = handover
         target.expect(twin)
+        return True
 
     def _push(self, handover: _Handover) -> None:
         """Send what is computed, or is being computed, and has somewhere to go."""
@@ -186,20 +217,25 @@ class Handovers:
         if self.config.core_bytes_per_s is not None:
             path.insert(1, "core")
         handover.open_flows += 1
+        handover.num_flows += 1
+        number = handover.num_flows
 
         def done() -> None:
-            self.moved_bytes += num_bytes
-            handover.open_flows -= 1
-            self._join_if_complete(handover)
+            if handover.is_under_way:
+                del handover.flows[number]
+                self.moved_bytes += num_bytes
+                handover.open_flows -= 1
+                self._join_if_complete(handover)
 
         def start() -> None:
-            self.network.start(
-                tuple(path),
-                num_bytes,
-                done,
-                latency_ns=self.config.latency_ns,
-                pace_bytes_per_s=pace,
-            )
+            if handover.is_under_way:
+                handover.flows[number] = self.network.start(
+                    tuple(path),
+                    num_bytes,
+                    done,
+                    latency_ns=self.config.latency_ns,
+                    pace_bytes_per_s=pace,
+                )
 
         call_after(self.env, delay_ns, start)
 
@@ -209,6 +245,7 @@ class Handovers:
             return
         index = here.index
         del self.under_way[index]
+        handover.is_under_way = False
         self.log.received_ns[index] = int(self.env.now)
         handover.source.let_go(here)
         handover.twin.num_computed_tokens = here.num_computed_tokens

@@ -39,6 +39,8 @@ class Jump:
     """Wakes the engine when the step after the run would be planned."""
     steps: int
     """How many steps it takes, as far as is known."""
+    leaving: Alarm | None
+    """Ends the requests of the step before, where there are any."""
 
     def cut(self, alarm: Alarm, now_ns: int) -> None:
         """Something arrived: wake the engine for its next plan from now on, with this alarm."""

@@ -66,18 +66,23 @@ class KVCache:
         self._layout = None if layout == PLAIN else layout
         self.usable_blocks = num_gpu_blocks - 1
         self.free_blocks = self.usable_blocks
-        self.free_host_blocks = num_host_blocks
+        self.free_host_blocks = self._num_host_blocks = num_host_blocks
         self._grows = layout.grows
         # Where no layer's state grows, or some of it is dropped, no prefix is ever all there.
         self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._nodes = CacheNodes()
-        self._sides: CacheSides | None = None
-        if self._prefix_caching and (layout.windows or layout.checkpoint_pages):
-            self._sides = CacheSides(self, self._nodes, layout)
+        self._sides = self._new_sides()
         if self._chains is not None:
             check_blocks(self._chains, block_size)
+
+    def _new_sides(self) -> CacheSides | None:
+        layout = self._layout
+        if layout is None or not self._prefix_caching:
+            return None
+        keeps = layout.windows or layout.checkpoint_pages
+        return CacheSides(self, self._nodes, layout) if keeps else None
 
     def watch(self, on_change: Callable[[int, int], None]) -> None:
         """Tell of (prefix id, its resident leading blocks) whenever that changes."""
@@ -277,6 +282,13 @@ class KVCache:
                 self.checkpoint(request, blocks * self.block_size)
         request.pinned.clear()
         request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
+
+    def lose_all(self) -> None:
+        """Everything held and cached is gone at once; those who watch are told."""
+        self._nodes.lose_all()
+        self._sides = self._new_sides()
+        self.free_blocks = self._empty_blocks = self.usable_blocks
+        self.free_host_blocks = self._num_host_blocks
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a decoding sequence that has so many tokens: those, or what it reserved."""

@@ -6,6 +6,7 @@ A request's time is: waiting to be planned, its share of the runs it was part of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from sim.accounts import (
     ADMISSION_QUEUE,
+    FAILURE_REWORK,
     KV_TRANSFER,
     LAUNCH_AND_HOST,
     PREEMPTION_RECOMPUTE,
@@ -62,11 +64,20 @@ def time_books(log: RunLog) -> TimeBooks:
             rows["last_row"] = np.where(
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
+        rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
         mine = _of_these(apart, chosen)
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:
         _post_second_residences(books.e2e_ns, log, decode, finished)
     return books
+
+
+def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> Int64:
+    """When each of the chosen requests was sent for the last time."""
+    if not again_ns:
+        return arrival_ns
+    last_ns = (again_ns.get(index, UNSET) for index in chosen.tolist())
+    return np.maximum(arrival_ns, np.fromiter(last_ns, np.int64, len(chosen)))
 
 
 class _Apart(NamedTuple):
@@ -178,7 +189,8 @@ def _post(
     _move(after, late, apart)
 
     _enter(ttft, steps, first)
-    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["arrival_ns"]
+    ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
+    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"]
     ttft[:, COLUMN[ADMISSION_QUEUE]] += steps.column("plan_ns")[first] - rows["seen_ns"]
     after += ttft
     _leave(ttft, steps, first_token)
@@ -206,4 +218,4 @@ def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
 
 def waits_only(account: str) -> bool:
     """Whether an account is time spent waiting for others: it has no evidence of its own."""
-    return account in (ADMISSION_QUEUE, SCHEDULING_WAIT)
+    return account in (ADMISSION_QUEUE, SCHEDULING_WAIT, FAILURE_REWORK)

@@ -81,6 +81,10 @@ class Network:
             self._flows[name] = {}
             self.moved_bytes[name] = 0
 
+    def bandwidth(self, name: str) -> float:
+        """Bytes a second that a link can carry now."""
+        return self._bytes_per_ns[name] * NS_PER_S
+
     def start(
         self,
         path: tuple[str, ...],

@@ -172,7 +172,12 @@ class RoutingContext(Protocol):
 
 
 class Router(Protocol):
-    """Chooses the replica of an arriving request. Made by ``factory(context, **options)``."""
+    """Chooses the replica of an arriving request. Made by ``factory(context, **options)``.
+
+    If it has methods ``down(replica)`` and ``up(replica)``, it is told when a replica takes no
+    requests any more (known to have failed, being drained, not started yet) and when it does
+    again; what it chooses is up. Otherwise the next replica that is up stands in.
+    """
 
     def choose(self, request: Request, /) -> int:
         """Index of the replica to send ``request`` to."""
@@ -180,4 +185,78 @@ class Router(Protocol):
 
     def publish(self, replica: int, load: ReplicaLoad, /) -> None:
         """Take note of a replica's new load. Called on every change."""
+        ...
+
+
+class ServiceView(Protocol):
+    """What admission and scaling may know of the engines behind them. Sums are over those up."""
+
+    @property
+    def now_ns(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def num_up(self) -> int:
+        """Replicas that take requests."""
+        ...
+
+    @property
+    def num_starting(self) -> int:
+        """Replicas on their way up."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no engine has begun."""
+        ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens of requests in engines that have no first token yet."""
+        ...
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Prompt tokens that one engine computes a second, measured over all steps with prefills so
+        far; None before the first."""
+        ...
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV pools of the replicas up hold."""
+        ...
+
+    @property
+    def kv_use(self) -> float:
+        """Share of the KV blocks held by requests, mean over the replicas up."""
+        ...
+
+    def ttfts_s(self, window_s: float, /) -> list[float]:
+        """TTFT of requests whose first token came within the last so many seconds, and the age of
+        those that still wait for it."""
+        ...
+
+
+class Admission(Protocol):
+    """Says who may come in. Made by ``factory(view, **options)``; one stands before the router."""
+
+    def admit(self, request: Request, /) -> str | None:
+        """None, or why it is turned away."""
+        ...
+
+    def left(self, request: Request, /) -> None:
+        """A request that was admitted has left: finished, failed or given up."""
+        ...
+
+
+class Autoscaler(Protocol):
+    """Says how many replicas there should be. Made by ``factory(view, **options)``."""
+
+    def wanted(self) -> int:
+        """Replicas, those on their way up included. Asked at a fixed interval."""
         ...

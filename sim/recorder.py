@@ -37,9 +37,32 @@ class Residence:
         or has other answers."""
         self._swapped_at: dict[int, int] = {}
         self._preempted_at: dict[int, int] = {}
+        self._void: dict[int, tuple[int, int, int]] = {}
+
+    def forget(self, index: int) -> None:
+        """What was done of a request is lost; it is sent again, or never."""
+        self._preempted_at.pop(index, None)
+        self._swapped_at.pop(index, None)
+        self.last_token_row.pop(index, None)
+        self.replica[index] = self.first_row[index] = UNSET
+        self.preemptions[index] = 0
+        self._void[index] = (len(self.recomputes), len(self.swapped), len(self.held_back))
+
+    def drop_forgotten(self) -> None:
+        """Once, at the end: leave out what was noted of requests before they were forgotten."""
+        void, never = self._void, (0, 0, 0)
+        if not void:
+            return
+        last = list(enumerate(self.recomputes)), list(enumerate(self.swapped))
+        self.recomputes = [note for i, note in last[0] if i >= void.get(note[0], never)[0]]
+        self.swapped = [note for i, note in last[1] if i >= void.get(note[0], never)[1]]
+        held_back = enumerate(self.held_back)
+        self.held_back = [note for i, note in held_back if i >= void.get(note[0], never)[2]]
 
     def admitted(self, request: Request, now_ns: int, row: int) -> bool:
         """It takes part from this row on; whether for the first time here."""
+        if request.cancelled:
+            return False
         index = request.index
         if self.first_row[index] == UNSET:
             self.first_row[index] = row
@@ -50,6 +73,8 @@ class Residence:
 
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
+        if request.cancelled:
+            return
         self.preemptions[request.index] += 1
         if request.status is not Status.WAITING or request.sample:
             return
@@ -61,7 +86,7 @@ class Residence:
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computed the last of its known tokens and samples the next."""
-        if request.num_preemptions and not request.sample:
+        if request.num_preemptions and not request.sample and not request.cancelled:
             start = self._preempted_at.pop(request.index, None)
             if start is not None:
                 self.recomputes.append((request.index, start, row))
@@ -86,6 +111,12 @@ class RequestLog(Residence):
         """In the replica it finished in."""
         self.cached_tokens = _column(n, 0)
         self.reject_reasons: dict[int, str] = {}
+        self.fail_reasons: dict[int, str] = {}
+        """Why requests failed or were abandoned."""
+        self.sent_ns: dict[int, int] = {}
+        """When a request was last sent, where it was sent more than once."""
+        self.attempts: dict[int, int] = {}
+        """How often, the first time included, where more than once."""
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
@@ -99,8 +130,9 @@ class RequestLog(Residence):
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computed the last of its known tokens and samples the next."""
-        if not request.sample and self.first_token_row[request.index] == UNSET:
-            self.first_token_row[request.index] = row
+        index = request.index
+        if self.first_token_row[index] == UNSET and not request.sample and not request.cancelled:
+            self.first_token_row[index] = row
         super().prefilled(request, row)
 
     def finished(self, request: Request, now_ns: int, row: int) -> None:
@@ -114,6 +146,24 @@ class RequestLog(Residence):
         self.status[request.index] = Status.REJECTED
         self.finished_ns[request.index] = now_ns
         self.reject_reasons[request.index] = reason
+
+    def failed(self, index: int, now_ns: int, status: Status, reason: str) -> None:
+        """It is over without an answer."""
+        self.status[index] = status
+        self.finished_ns[index] = now_ns
+        self.fail_reasons[index] = reason
+
+    def sent_again(self, index: int, now_ns: int) -> None:
+        """A new attempt: its row is of that one from now on, but for its arrival."""
+        self.forget(index)
+        self.sent_ns[index] = now_ns
+        self.attempts[index] = self.attempts.get(index, 1) + 1
+        columns = (self.seen_ns, self.admitted_ns, self.first_token_ns, self.first_token_row)
+        for column in columns:
+            column[index] = UNSET
+        self.cached_tokens[index] = 0
+        if self.decode is not None:
+            self.decode.forget(index)
 
 
 class DecodeLog(Residence):
@@ -129,3 +179,8 @@ class DecodeLog(Residence):
         """Given its blocks."""
         self.received_ns = _column(n)
         """All KV there, and its first token read."""
+
+    def forget(self, index: int) -> None:
+        """What was done of a request is lost."""
+        super().forget(index)
+        self.reserved_ns[index] = self.received_ns[index] = UNSET

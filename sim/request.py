@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from sim.together import Gang, Samples, SharedBlocks
 
 
 class Status(IntEnum):
-    """Where a request is. The last four are final; `UNFINISHED` is given when a run is cut."""
+    """Where a request is. Final from `FINISHED` on; `UNFINISHED`: the run was cut."""
 
     WAITING = 0
     PREFILLING = 1
@@ -21,7 +22,10 @@ class Status(IntEnum):
     FINISHED = 5
     REJECTED = 6
     FAILED = 7
+    """What served it went down, and nobody tried again."""
     UNFINISHED = 8
+    ABANDONED = 9
+    """Its client gave up waiting."""
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +76,10 @@ class Request:
     """Blocks of its prompt that its other answers hold too."""
     gang: Gang | None = None
     """The batch it may only leave together with."""
+    cancelled: bool = False
+    """Nobody waits for it any more: nothing is noted of it from then on."""
+    handover: Any = None
+    """On its way from the engine that prefills it (`sim.handover`), from when that is known."""
 
     @property
     def num_unforked(self) -> int:

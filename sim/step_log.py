@@ -43,6 +43,7 @@ class StepLog:
         at its plan."""
         self._row = Struct(f"{len(self.names)}q")
         self.num_rows = 0
+        self.num_steps = 0
         self.plans = 0
         """Scheduler calls, empty plans included."""
         self.swaps: list[tuple[int, int, int]] = []
@@ -71,6 +72,7 @@ class StepLog:
     ) -> None:
         """Add a run."""
         self.num_rows += 1
+        self.num_steps += steps
         state = (running, waiting, free_blocks, preempted)
         values = (steps, plan_ns, gpu_end_ns, gpu_ns, *shape_values(shape), *state)
         self._rows += self._row.pack(*values)

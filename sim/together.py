@@ -17,6 +17,8 @@ class Samples:
     """Output tokens of the answers beside the first that have not begun."""
     num_open: int
     """Answers that are not complete."""
+    cancelled: bool = False
+    """Nobody waits for any of them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,7 +37,7 @@ class Gang:
     done: list[Request] = field(default_factory=list)
 
     def leave(self, finishing: list[Request]) -> None:
-        """One is handed over to another engine; the others finish if all of them are done."""
+        """One leaves without the others; they finish if all of them are done."""
         self.members -= 1
         if self.done and len(self.done) == self.members:
             finishing.extend(self.done)

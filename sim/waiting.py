@@ -53,7 +53,8 @@ class FifoQueue(OrderedDict[Request, None]):
         del self[request]
 
 
-_Entry = tuple[Any, int, int, Request]  # key, table row, sample; the request is never compared
+# Key, table row, sample, and how many were added before; the request is never compared.
+_Entry = tuple[Any, int, int, int, Request]
 
 _LONGEST_RUN = 512
 
@@ -69,6 +70,7 @@ class SortedQueue:
         self._runs: list[list[_Entry]] = []
         self._last: list[_Entry] = []  # of each run
         self._entries: dict[Request, _Entry] = {}
+        self._added = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -82,7 +84,8 @@ class SortedQueue:
 
     def add(self, request: Request) -> None:
         """Put a request where its key belongs; ties by table order, so runs repeat."""
-        entry = (self._key(request), request.index, request.sample, request)
+        self._added += 1
+        entry = (self._key(request), request.index, request.sample, self._added, request)
         self._entries[request] = entry
         if not self._runs:
             self._runs.append([entry])

@@ -101,8 +101,12 @@ def gpu_busy(log: RunLog, window: Window) -> float:
     length_ns = window.end_ns - window.start_ns
     if not length_ns:
         return 0.0
-    busy_ns = sum(_busy_ns(steps, window) for steps in log.steps if len(steps))
-    return busy_ns / length_ns / len(log.steps)
+    return busy_gpu_ns(log.steps, window) / length_ns / len(log.steps)
+
+
+def busy_gpu_ns(logs: Sequence[StepLog], window: Window) -> float:
+    """Time in the window in which engines' GPUs ran kernels, summed over the engines."""
+    return sum(_busy_ns(steps, window) for steps in logs if len(steps))
 
 
 def _busy_ns(steps: StepLog, window: Window) -> float:

@@ -38,6 +38,12 @@ class CacheIndex:
                 return position + 1, holders
         return 0, {}
 
+    def lost(self, replica: int) -> None:
+        """Nothing that a replica caches can be hit: forget it, and events of it under way."""
+        self._under_way = deque(event for event in self._under_way if event[1] != replica)
+        for prefix_id in list(self._holders):
+            self._apply(replica, prefix_id, 0)
+
     def _note(self, replica: int, prefix_id: int, resident_blocks: int) -> None:
         if self._delay_ns:
             due_ns = self._context.now_ns + self._delay_ns

@@ -29,6 +29,7 @@ class ConsistentHash:
         )
         self._points = [place for place, _ in ring]
         self._owners = [replica for _, replica in ring]
+        self.down, self.up = self._bound.down, self._bound.up
 
     def choose(self, request: Request) -> int:
         """The first replica with room from the request's place on."""

@@ -20,17 +20,34 @@ class LoadBound:
             raise ScenarioError(f"load_bound is {bound}; at least 1, or null for no bound")
         self._bound = bound
         self.loads = [0] * num_replicas
-        self._total = 0
+        self._is_up = [True] * num_replicas
+        self._num_up = num_replicas
+        self._total = 0  # over those up
 
     def has_room(self, replica: int) -> bool:
         """Whether one more request may go there."""
+        if not self._is_up[replica]:
+            return False
         if self._bound is None:
             return True
-        most = math.ceil(self._bound * (self._total + 1) / len(self.loads))
+        most = math.ceil(self._bound * (self._total + 1) / self._num_up)
         return self.loads[replica] < most
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Note how many requests a replica has."""
         requests = load.waiting + load.running
-        self._total += requests - self.loads[replica]
+        if self._is_up[replica]:
+            self._total += requests - self.loads[replica]
         self.loads[replica] = requests
+
+    def down(self, replica: int) -> None:
+        """Nothing has room there, and the mean is over the others."""
+        self._is_up[replica] = False
+        self._num_up -= 1
+        self._total -= self.loads[replica]
+
+    def up(self, replica: int) -> None:
+        """It counts again."""
+        self._is_up[replica] = True
+        self._num_up += 1
+        self._total += self.loads[replica]

@@ -1,5 +1,7 @@
 """Two replicas by lot, the request to the less loaded of them."""
 
+from bisect import insort
+
 from sim.draws import uniform
 from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Request
@@ -9,18 +11,27 @@ class PowerOfTwo:
     """The power of two choices (Mitzenmacher, 2001): O(1), and no herd on the least loaded."""
 
     def __init__(self, context: RoutingContext) -> None:
-        self._num_replicas, self._seed = context.num_replicas, context.seed
+        self._up, self._seed = list(range(context.num_replicas)), context.seed
         self._loads = [0] * context.num_replicas
 
     def choose(self, request: Request) -> int:
         """The less loaded of two different replicas; the first drawn among equals."""
-        n = self._num_replicas
+        n = len(self._up)
+        if n < 2:
+            return self._up[0] if n else 0
         first = int(uniform(self._seed, request.index, 0) * n)
-        if n == 1:
-            return first
         second = (first + 1 + int(uniform(self._seed, request.index, 1) * (n - 1))) % n
-        return second if self._loads[second] < self._loads[first] else first
+        one, other = self._up[first], self._up[second]
+        return other if self._loads[other] < self._loads[one] else one
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Note how many requests a replica has."""
         self._loads[replica] = load.waiting + load.running
+
+    def down(self, replica: int) -> None:
+        """Leave a replica out."""
+        self._up.remove(replica)
+
+    def up(self, replica: int) -> None:
+        """It can be drawn again."""
+        insort(self._up, replica)

@@ -50,3 +50,14 @@ class PrefixAffinity:
         """Note a replica's new load."""
         self._bound.publish(replica, load)
         self._least_loaded.publish(replica, load)
+
+    def down(self, replica: int) -> None:
+        """What it caches is of no use any more."""
+        self._index.lost(replica)
+        self._bound.down(replica)
+        self._least_loaded.down(replica)
+
+    def up(self, replica: int) -> None:
+        """It takes requests again."""
+        self._bound.up(replica)
+        self._least_loaded.up(replica)

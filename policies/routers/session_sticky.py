@@ -12,6 +12,7 @@ class SessionSticky:
         self._context = context
         self._least_loaded = LeastLoaded(context)
         self._homes: dict[int, int] = {}
+        self._down: set[int] = set()
 
     def choose(self, request: Request) -> int:
         """The session's replica; requests without a session go to the least loaded."""
@@ -19,10 +20,20 @@ class SessionSticky:
         if session is None:
             return self._least_loaded.choose(request)
         home = self._homes.get(session)
-        if home is None:
+        if home is None or home in self._down:
             home = self._homes[session] = self._least_loaded.choose(request)
         return home
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Note a replica's new load."""
         self._least_loaded.publish(replica, load)
+
+    def down(self, replica: int) -> None:
+        """Its sessions find another home when they come again."""
+        self._down.add(replica)
+        self._least_loaded.down(replica)
+
+    def up(self, replica: int) -> None:
+        """It is a home again for those that come to it."""
+        self._down.discard(replica)
+        self._least_loaded.up(replica)

@@ -102,7 +102,7 @@ def requests_sentence(summary: Summary) -> str:
         return f"{arrived:,.0f} {noun} arrived and finished."
     reasons = section(summary, "requests", "reject_reasons")
     parts = []
-    for outcome in ("finished", "rejected", "failed", "unfinished"):
+    for outcome in ("finished", "rejected", "failed", "abandoned", "unfinished"):
         count = requests.get(outcome)
         if not is_number(count) or (count == 0 and outcome != "finished"):
             continue

@@ -19,6 +19,7 @@ from scenarios.schema.fields import (
 from scenarios.schema.kv_policy import KvPolicy
 from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.pools import KvTransfer, PoolRoles
+from scenarios.schema.service import Autoscaling, Clients, Faults, Prices, Startup
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -267,6 +268,20 @@ class Scenario(Section):
     )
     kv_transfer: KvTransfer = KvTransfer()
     workload: Workload
+    admission: Policy | None = Field(
+        None,
+        description="who is let in: an admission policy, or your own as module:attribute; None: "
+        "everybody",
+    )
+    clients: Clients | None = Field(
+        None, description="how long clients wait, and whether they try again; None: they wait"
+    )
+    faults: Faults | None = Field(None, description="what fails; None: nothing")
+    startup: Startup = Startup()
+    autoscaler: Autoscaling | None = Field(
+        None, description="how many replicas there are, over time; None: all, always"
+    )
+    prices: Prices | None = Field(None, description="rent and power; None: no money is counted")
     slo: SloTargets = SloTargets()
     warmup_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] = Field(
         0.0,
@@ -291,7 +306,10 @@ class Scenario(Section):
     @classmethod
     def _empty_sections(cls, values: Any) -> Any:
         """A section whose keys are all commented out is null in YAML: it has its defaults."""
-        optional = ("hardware", "engine", "kv", "offload", "pool", "pools", "kv_transfer", "slo")
+        optional = (
+            *("hardware", "engine", "kv", "offload", "pool", "pools", "kv_transfer"),
+            *("startup", "slo"),
+        )
         if not isinstance(values, dict):
             return values
         return {k: v for k, v in values.items() if v is not None or k not in optional}
