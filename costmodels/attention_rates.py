@@ -58,6 +58,7 @@ class AttentionRates:
         chunk, tokens = self.chunk, columns["prefill_tokens"]
         compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
         memory_s = chunk.seq_s * columns["prefill_seqs"] + chunk.token_read_s * tokens
+        memory_s = memory_s + chunk.pair_read_s * columns["prefill_pairs"]
         for cap in (None, *self.clip_tokens):
             pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
             if cap is not None:

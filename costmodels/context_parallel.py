@@ -1,6 +1,6 @@
 """Prefill attention with a prompt's tokens over several ranks: what they exchange, and its time.
 
-A cost function of its own: no scenario lays a replica out so.
+One layer and one chunk; `context_cost` makes a step's price of the same.
 """
 
 from __future__ import annotations

@@ -60,6 +60,8 @@ class ChunkRates:
     """Memory: a chunk, for its recurrent states."""
     short: Mapping[int, ShortRates]
     """By the longest context at which another way is taken (`ShortChunks`)."""
+    pair_read_s: float = 0.0
+    """Memory: a query-key pair, where its scores are written and read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +76,19 @@ class ShortRates:
 
 
 def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
-    """The decode rates of a rank's layers."""
+    """The decode rates of a rank's layers.
+
+    Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
+    compute it for each other's heads too, so that only reads become fewer.
+    """
+    parts, copies = shard.layout.context_ranks, shard.layout.prefill_context_parallel_size
     by_kv_heads: dict[int, dict[Cap, float]] = {}
     seq_s = 0.0
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
         token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
-            seconds = price(_unit(term, count, flops=1.0, reads=1.0))
+            seconds = price(_unit(term, count, flops=1.0 / copies, reads=1.0 / parts))
             token_s[term.clip] = token_s.get(term.clip, 0.0) + seconds
         once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)
         seq_s += price(_unit(once, count, flops=1.0, reads=1.0))

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from costmodels.communication_buffers import communication_buffers
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layers.gqa import Gqa
 from costmodels.layers.parts import State
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard, shard
 from costmodels.precision import ModelPrecision, load_format
+from costmodels.streaming import ON_DEVICE, Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
 
 WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
@@ -52,6 +54,9 @@ class DevicePlan:
     granted_bytes: int
     """The share of the device that the engine may use."""
     block_size: int
+    offload: Offload | None = None
+    away: RankOffload = ON_DEVICE
+    """What of it is not on the device."""
 
     @property
     def weight_bytes(self) -> int:
@@ -70,8 +75,13 @@ class DevicePlan:
 
     @property
     def pool_bytes(self) -> int:
-        """Left for the state of sequences."""
-        return max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        """Left for the state of sequences; no more than host memory holds the rest of."""
+        left = max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        offload = self.offload
+        if offload is None or offload.host_bytes is None or not offload.kv_host:
+            return left
+        room = max(0, offload.host_bytes - self.away.host_weight_bytes)
+        return min(left, int(room * self.away.kv_device_share / offload.kv_host))
 
     def paged_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
         """State of one sequence at this length in blocks of ``block_size`` tokens.
@@ -84,13 +94,36 @@ class DevicePlan:
             (count * _paged(state, context, generated_tokens, self) for state, count in states),
             Fraction(0),
         )
-        return -int(-total // 1)
+        return -int(-total * self.state_share // 1)
+
+    @property
+    def state_share(self) -> Fraction:
+        """Of the state's bytes, those on this device."""
+        return self.away.kv_device_share / self.rank.layout.context_ranks
+
+    def device_bytes(self, state_bytes: int) -> int:
+        """Of so many bytes of state, those that take room in the pool."""
+        return -int(-state_bytes * self.state_share // 1)
+
+    def beside_bytes(self, prompt_tokens: int, output_tokens: int) -> dict[str, int]:
+        """What is not on the device, with as many such sequences as fit; empty where all is."""
+        state = 0
+        if self.offload is not None and self.offload.kv_host:
+            whole = self.paged_bytes(prompt_tokens, output_tokens) / self.away.kv_device_share
+            sequences = self.pool_bytes // self.paged_bytes(prompt_tokens, output_tokens)
+            state = int(sequences * whole * self.offload.kv_host)
+        found = {
+            "weights in host memory": self.away.host_weight_bytes,
+            "weights on disk": self.away.disk_weight_bytes,
+            "state in host memory": state,
+        }
+        return {what: size for what, size in found.items() if size}
 
     def fragmentation_bytes(self, prompt_tokens: int, output_tokens: int) -> int:
         """What blocks of a sequence hold beyond its tokens, mean over answers of up to a block."""
         wasted = 0
         for generated in range(output_tokens, output_tokens + self.block_size):
-            used = self.rank.state_bytes(prompt_tokens + generated, generated)
+            used = self.device_bytes(self.rank.state_bytes(prompt_tokens + generated, generated))
             wasted += self.paged_bytes(prompt_tokens, generated) - used
         return wasted // self.block_size
 
@@ -109,7 +142,8 @@ class DevicePlan:
         if self.missing_bytes:
             over = self.gpu.hbm_bytes - self.weight_bytes - self.workspace_bytes
             return [*found, MemoryEntry(UNUSED, "free (negative: missing)", "", over)]
-        left = self.pool_bytes - sequences * a_sequence
+        used = self.weight_bytes + self.workspace_bytes + sequences * a_sequence
+        left = self.granted_bytes - used
         outside = self.gpu.hbm_bytes - self.granted_bytes
         return [
             *found,
@@ -125,10 +159,10 @@ class DevicePlan:
         for state, count in self.rank.states:
             for window in state.windows:
                 part = State(windows=(window,)).at(context, output_tokens)
-                windows[window.keeps_generated] += count * part
-            fixed += count * state.fixed
+                windows[window.keeps_generated] += count * part * self.state_share
+            fixed += count * state.fixed * self.state_share
         recent, kept = (int(part) for part in windows.values())
-        used = self.rank.state_bytes(context, output_tokens)
+        used = self.device_bytes(self.rank.state_bytes(context, output_tokens))
         growing = used - recent - kept - int(fixed)
         wasted = self.paged_bytes(prompt_tokens, output_tokens) - used
         parts = (
@@ -148,12 +182,17 @@ def fill_device(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     tensor_parallel_size: int = 1,
-    layout: Layout | None = None,
     gpu_memory_utilization: float = 0.9,
     block_size: int = 16,
     profile: EngineProfile | None = None,
+    layout: Layout | None = None,
+    offload: Offload | None = None,
+    writes_scores: bool = False,
 ) -> DevicePlan:
-    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide."""
+    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
+
+    ``layout``, of one pipeline stage, replaces ``tensor_parallel_size``.
+    """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
             f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}"
@@ -161,23 +200,33 @@ def fill_device(
     if block_size < 1:
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
     rank = shard(model, layout or tensor_parallel_size)
+    away = rank_offload(rank, offload)
     return DevicePlan(
         rank=rank,
         gpu=gpu,
-        weights=weight_entries(rank),
+        offload=offload,
+        away=away,
+        weights=weight_entries(rank, away),
         workspace=workspace_entries(
-            rank, profile or load_profile(), max_num_batched_tokens, max_num_seqs
+            rank,
+            profile or load_profile(),
+            max_num_batched_tokens,
+            max_num_seqs,
+            writes_scores=writes_scores,
         ),
         granted_bytes=int(gpu.hbm_bytes * gpu_memory_utilization),
         block_size=block_size,
     )
 
 
-def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
+def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[MemoryEntry, ...]:
     """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
 
-    Of a pipeline's rank the layers' classes in the largest stage's share, and one of both ends.
+    Of a pipeline's rank the layers' classes in the largest stage's share, and one of both ends. Of
+    the layers without what is ``away``, each class in its share, and with its buffer.
     """
+    gone = away.host_weight_bytes + away.disk_weight_bytes
+    resident = Fraction(rank.layer_weight_bytes - gone, rank.layer_weight_bytes)
     params, precision = rank.local.params(), rank.local.precision
     is_pipeline = rank.layout.pipeline_parallel_size > 1
     found = []
@@ -187,25 +236,33 @@ def weight_entries(rank: RankShard) -> tuple[MemoryEntry, ...]:
             continue
         stored = _format_of(precision, name)
         size = load_format(stored).num_bytes(count)
-        if is_pipeline and name != "embedding":
-            size = int(size * rank.stage_share)
+        if name != "embedding":
+            size = int(size * rank.stage_share * resident)
         elif is_pipeline and not rank.local.tie_word_embeddings:
             size //= 2
         found.append(MemoryEntry(WEIGHTS, what, stored, size))
-    rounding = rank.weight_bytes - sum(entry.num_bytes for entry in found)
-    if rounding:
+    rounding = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
+    if rounding:  # whole bytes a class: the last takes what is left
         found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rounding)
+    if away.buffer_bytes:
+        found.append(MemoryEntry(WEIGHTS, "two layers on their way", "", away.buffer_bytes))
     return tuple(found)
 
 
 def workspace_entries(
-    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+    rank: RankShard,
+    profile: EngineProfile,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    *,
+    writes_scores: bool = False,
 ) -> tuple[MemoryEntry, ...]:
     """Peak of the engine's start-up run beyond the weights, what the runtime and exchanges hold.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
-    every expert chosen.
+    every expert chosen. ``writes_scores``: attention without a fused kernel holds a prompt's scores
+    of all heads of a layer.
     """
     model = rank.local
     hidden = model.hidden_size
@@ -216,6 +273,10 @@ def workspace_entries(
     # Residual, norm output and layer output live beside the widest operator.
     vectors = 3 + (model.residual.kept if model.residual else 0)
     activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes
+    if writes_scores:
+        heads = max(mixer.heads for mixer, _ in model.mixers if isinstance(mixer, Gqa))
+        activations += heads * max_num_batched_tokens**2 * model.dtype_bytes
+    scores = " and scores" if writes_scores else ""
     per_logit = (
         profile.moe_sampler_bytes_per_logit
         if model.num_moe_layers
@@ -223,7 +284,7 @@ def workspace_entries(
     )
     sampler = max_num_seqs * rank.model.vocab_size * per_logit
     peak = (
-        (f"activations of {max_num_batched_tokens:,} tokens", model.dtype, activations)
+        (f"activations{scores} of {max_num_batched_tokens:,} tokens", model.dtype, activations)
         if activations >= sampler
         else (f"sampler of {max_num_seqs:,} rows", "", sampler)
     )

@@ -112,7 +112,7 @@ def stage_send(shard: RankShard, tokens: Array) -> Operator:
     ranks = layout.tensor_parallel_size
     # The residual goes beside the layers' output.
     num_bytes = 2 * frame.hidden * frame.precision.communication_bytes * tokens / ranks
-    exchange = Exchange(ranks=2, in_node=layout.in_node(2, ranks))
+    exchange = Exchange(ranks=2, in_node=layout.in_node(2, layout.stage_gpus))
     return operator("stage_send", "send", 1, tokens, comm_bytes=num_bytes, exchange=exchange)
 
 

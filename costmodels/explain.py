@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.datafile import read_data
 from costmodels.engine_profile import EngineProfile, padded_size
 from costmodels.evidence import Source, weakest
+from costmodels.kernel_curves import core_instructions_per_s
 from costmodels.kernel_times import KernelTimes
 from costmodels.model_spec import ModelSpec
 from costmodels.operators import (
@@ -20,6 +22,7 @@ from costmodels.operators import (
     token_operators,
 )
 from costmodels.precision import BF16_PEAK
+from costmodels.precision_paths import PrecisionPath, cache_path, format_path
 from costmodels.roofline import OperatorSeconds
 from costmodels.work import EXCHANGES, Operator
 from sim import accounts
@@ -56,7 +59,7 @@ class OperatorRow(NamedTuple):
     comm_bytes: float
     seconds: float
     bound: str
-    """compute, memory, link, or fixed where fixed time is the largest part."""
+    """compute, memory, link, host link, or fixed where fixed time is the largest part."""
 
 
 def describe_step(
@@ -84,7 +87,11 @@ def describe_step(
             },
         )
         for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
-            rows.append(work._replace(seconds=float(rates.decode_s(columns)[0])))
+            scores = kernels.score_bytes / 2 * float(sums.clipped[None][0])
+            work = work._replace(bound="compute" if kernels.cores_bind_decode else work.bound)
+            rows.append(
+                work._replace(activation_bytes=scores, seconds=float(rates.decode_s(columns)[0]))
+            )
     if shape.prefill_tokens:
         compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
         by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
@@ -98,6 +105,8 @@ def describe_step(
         )
         bound = "compute" if compute_s > memory_s else "memory"
         for work in _summed(kernels, "prefill_attention", prefill_operators(shard, chunks)):
+            scores = kernels.score_bytes * float(chunks.pairs[None][0])
+            work = work._replace(activation_bytes=scores)
             rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
     if shape.logits:
         logits = np.array([float(shape.logits)])
@@ -189,7 +198,26 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
             ("elementwise_memory", "sampling_bytes_per_logit"), "hbm_bytes_per_s"
         ),
     }
+    for account, path in _unpacked(kernels):
+        labels[account] = weakest((labels[account], path.label))
+    if kernels.backend is not None:
+        for account in kernels.backend.accounts:
+            labels[account] = weakest((labels[account], kernels.backend.label))
     return labels | _table_labels(kernels)
+
+
+def _unpacked(kernels: KernelTimes) -> list[tuple[str, PrecisionPath]]:
+    """What unpacks narrow weights and caches, where it is counted, by account."""
+    if core_instructions_per_s(kernels.gpu) is None:
+        return []
+    precision = kernels.shard.model.precision
+    found = []
+    for stored in dict.fromkeys((precision.attention, precision.ffn, precision.experts)):
+        path = format_path(stored)
+        if path is not None:
+            found += [(accounts.PREFILL_COMPUTE, path), (accounts.DECODE_WEIGHT_READS, path)]
+    path = cache_path(precision.kv)
+    return [*found, *([(accounts.DECODE_STATE_READS, path)] if path else [])]
 
 
 def _unfitted_kinds(model: ModelSpec) -> list[str]:
@@ -209,6 +237,24 @@ def _table_labels(kernels: KernelTimes) -> dict[str, str]:
             for account in _SERVED[operator.kind]:
                 found.setdefault(account, []).append(label)
     return {account: weakest(labels) for account, labels in found.items()}
+
+
+def unpacking_sources(kernels: KernelTimes) -> list[Source]:
+    """What unpacking takes, and how fast this device's cores do it."""
+    known = read_data("kernel_curves.yaml")["core_instructions_per_s"]
+    found = {}
+    for account, path in _unpacked(kernels):
+        of_cache = account == accounts.DECODE_STATE_READS
+        what = f"{path.name} instructions to unpack {'an element' if of_cache else 'a weight'}"
+        value = path.kv_instructions if of_cache else path.weight_instructions
+        found[what] = Source(what=what, value=value, label=path.label, source=path.source)
+    rate = Source(
+        what=f"{kernels.gpu.name} instructions a second beside the tensor cores",
+        value=core_instructions_per_s(kernels.gpu),
+        label=known["label"],
+        source=known["source"],
+    )
+    return [*found.values(), *([rate] if found else [])]
 
 
 def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
@@ -231,7 +277,9 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
     return [
         *([carried] if kinds else []),
         *(gpu.source_of(number) for number in numbers),
+        *unpacking_sources(kernels),
         *(kernels.tables.sources() if kernels.tables else ()),
         *kernels.efficiency.sources(),
+        *(kernels.backend.sources() if kernels.backend else ()),
         *profile.sources(),
     ]

@@ -20,7 +20,7 @@ _NUMBERS = (
     "tdp_w",
     "num_sms",
 )
-_OPTIONAL = ("network_bytes_per_s", "fabric_gpus")
+_OPTIONAL = ("int4_op_per_s", "network_bytes_per_s", "fabric_gpus")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,8 @@ class GpuSpec:
     fp8_flop_per_s: float | None = None
     int8_op_per_s: float | None = None
     fp4_flop_per_s: float | None = None
+    int4_op_per_s: float | None = None
+    """Integers of 4 bits: units of Turing to Ada alone."""
     fabric_bytes_per_s: float | None = None
     """Device-to-device, per direction; None: devices talk over the host link."""
     host_link_bytes_per_s: float | None = None

@@ -21,6 +21,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.context_cost import ContextStepCost
 from costmodels.dealing import Dealt, Limits, deal, deal_columns
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile
@@ -33,12 +34,15 @@ from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds
 from costmodels.step_cost import RooflineStepCost
 from costmodels.step_split import post_operator
+from costmodels.streamed_cost import StreamedStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape, grown
 from sim.throttle import PowerThrottle
 
+RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
+"""One rank, as a whole replica or as a part of one."""
 _OVERLAPPED = ("dispatch", "combine")
 _LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 
@@ -47,7 +51,7 @@ _LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 class GroupStepCost:
     """A `sim.protocols.StepCost` of a whole replica. `layout_cost` builds it."""
 
-    rank: RooflineStepCost
+    rank: RankStepCost
     """All layers on one rank, by its own tokens, without the experts that ranks share."""
     group: tuple[OperatorSeconds, ...]
     """Shared experts' operators, by tokens a rank on average: ``[max_num_batched_tokens + 1]``."""
@@ -157,9 +161,8 @@ class GroupStepCost:
         if stages == 1:
             return layers_ns + head_ns
         num, den = stages * self.shard.stage_layers, self.shard.model.num_layers
-        round_ns = (
-            layers_ns * num // den + dealt.sampling * head_ns + (stages - 1) * self.send_ns[tokens]
-        )
+        sends_ns = self.layout.stage_hops * self.send_ns[tokens]
+        round_ns = layers_ns * num // den + dealt.sampling * head_ns + sends_ns
         return round_ns * (stages + dealt.drain) // stages
 
     def _whole_launch_ns(self, launch_ns: int, dealt: Dealt) -> int:
@@ -197,7 +200,7 @@ class GroupStepCost:
         for account, values in heads.items():
             seconds[account] = seconds[account] + values * dealt.sampling
         if stages > 1:
-            seconds[accounts.COMMUNICATION] += (stages - 1) * self.send.total_s[tokens]
+            seconds[accounts.COMMUNICATION] += self.layout.stage_hops * self.send.total_s[tokens]
             drained = 1 + dealt.drain / stages
             seconds = {account: values * drained for account, values in seconds.items()}
         return seconds
@@ -260,15 +263,17 @@ class GroupStepCost:
 
     def _link_sources(self) -> list[Source]:
         layout = self.layout
-        used = []
+        used, found = [], list[Source]()
         if layout.data_parallel_size > 1:
             mode = layout.all2all_backend.removeprefix("deepep_")
             names = {"low_latency": "low_latency", "high_throughput": "throughput"}
             used.append(names.get(mode, "gather"))
-        if layout.pipeline_parallel_size > 1:
+        if layout.stage_link:
+            found = layout.stage_link.sources()
+        elif layout.pipeline_parallel_size > 1:
             used.append("send")
         links = load_links(self.gpu.name)
-        return links.sources(tuple(used), is_network=self._crosses_network())
+        return [*found, *links.sources(tuple(used), is_network=self._crosses_network())]
 
     def _crosses_network(self) -> bool:
         layout = self.layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodels.layers.gqa import Gqa
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from sim.errors import ScenarioError
@@ -25,6 +26,11 @@ def _problem(model: ModelSpec, layout: Layout) -> str:
         return f"pipeline_parallel_size {stages} is more than its {model.num_layers} layers"
     if stages > 1 and any(group.skips_prompt for group in model.layers):
         return "pipeline_parallel_size must be 1: its prompts leave before the last layers"
+    problem = _context_problem(model, layout)
+    if problem:
+        return problem
+    if layout.stage_link and stages == 1:
+        return "hardware.stage_link joins pipeline stages: set engine.pipeline_parallel_size"
     if not model.num_experts:
         return _without_experts(layout)
     if layout.expert_load.loads and len(layout.expert_load.loads) != model.num_experts:
@@ -44,6 +50,43 @@ def _problem(model: ModelSpec, layout: Layout) -> str:
             f"{model.num_experts} + {layout.num_redundant_experts} redundant are not; "
             f"num_redundant_experts {more} would do"
         )
+    return ""
+
+
+def _context_problem(model: ModelSpec, layout: Layout) -> str:
+    """What vLLM's `verify_with_parallel_config` asks, and what is not priced."""
+    prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
+    if min(prompts, decodes) < 1:
+        return "sizes of context parallelism must be at least 1"
+    if prompts == decodes == 1:
+        return ""
+    kinds = {mixer.kind for mixer, _ in model.mixers} - {"gqa", "mla"}
+    if kinds or any(state.windows for state, _ in model.states):
+        return (
+            "context parallelism needs attention over whole contexts in every layer; it has "
+            f"{', '.join(sorted(kinds)) or 'windows of newest tokens in another format'}"
+        )
+    ranks = layout.tensor_parallel_size
+    if ranks % decodes:
+        return (
+            f"decode_context_parallel_size {decodes} must divide tensor_parallel_size {ranks}: it "
+            "splits contexts over ranks of that group"
+        )
+    if prompts > 1 and (layout.data_parallel_size > 1 or layout.enable_expert_parallel):
+        return (
+            "prefill_context_parallel_size above 1 is not priced with data_parallel_size or "
+            "enable_expert_parallel"
+        )
+    for mixer, _ in model.mixers if decodes > 1 else ():
+        if isinstance(mixer, Gqa) and (
+            ranks // mixer.kv_heads < decodes or mixer.heads // mixer.kv_heads % decodes
+        ):
+            return (
+                f"decode_context_parallel_size {decodes} needs as many ranks with one KV head, "
+                f"and a multiple of it of query heads to each: tensor_parallel_size {ranks} has "
+                f"{ranks // mixer.kv_heads} for each of its {mixer.kv_heads} KV heads, of "
+                f"{mixer.heads // mixer.kv_heads} query heads"
+            )
     return ""
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodels.context_cost import context_shared
 from costmodels.exchanges import stage_send
 from costmodels.gpu_spec import GpuSpec
-from costmodels.group_cost import GroupStepCost
+from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.operators import group_operators
 from costmodels.roofline import OperatorSeconds
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.step_cost import compile_step_cost
 from costmodels.step_tables import padded_sizes
+from costmodels.streamed_cost import head_seconds_ns, streamed
+from costmodels.streaming import Offload, rank_offload
 from costmodels.work import Array
 from sim.clock import to_ns
 
 _OVERLAPPED = ("dispatch", "combine")
+StepCosts = RankStepCost | GroupStepCost
+"""The step cost of a replica, whatever its layout."""
 
 
 def compile_layout_cost(
@@ -26,14 +31,16 @@ def compile_layout_cost(
     *,
     max_num_batched_tokens: int,
     max_num_seqs: int,
+    offload: Offload | None = None,
     **options: object,
-) -> RooflineStepCost | GroupStepCost:
+) -> StepCosts:
     """The step cost of a replica; the limits are of one data-parallel rank and micro-batch.
 
-    ``options`` and errors are those of `compile_step_cost`, whose result this is where one group of
-    tensor-parallel ranks is all there is.
+    ``offload``: what is not on the devices. ``options`` and errors are those of
+    `compile_step_cost`, whose result this is where one group of tensor-parallel ranks is all there
+    is. Raises `ScenarioError` for what cannot be priced with such an offload.
     """
-    rank = compile_step_cost(
+    kernel_cost = compile_step_cost(
         model,
         gpu,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -41,6 +48,12 @@ def compile_layout_cost(
         layout=layout,
         **options,  # type: ignore[arg-type]
     )
+    rank: RankStepCost = kernel_cost
+    if offload is not None and not offload.is_nothing:
+        rank_offload(kernel_cost.shard, offload)
+        rank = streamed(kernel_cost, offload)
+    if layout.context_ranks > 1:
+        rank = context_shared(kernel_cost)
     if layout.data_parallel_size == layout.pipeline_parallel_size == 1:
         return rank
     kernels, ranks = rank.kernels, layout.data_parallel_size
@@ -49,24 +62,34 @@ def compile_layout_cost(
     none = np.zeros(max_num_batched_tokens + 1)
     bound = [np.where(one.compute_bound, one.work_s, 0.0) for one in group]
     overlapped = [one.total_s for one in rank.tables.by_tokens if one.operator.name in _OVERLAPPED]
-    if layout.pipeline_parallel_size > 1:
-        send = kernels.price(stage_send(rank.shard, sizes))
-    else:
-        send = OperatorSeconds(
-            operator=stage_send(rank.shard, sizes),
-            work_s=none,
-            fixed_s=none,
-            compute_bound=none > 0,
-        )
     return GroupStepCost(
         rank=rank,
         group=group,
-        send=send,
+        send=_send(rank, sizes),
         group_ns=_ns(sum((one.total_s for one in group), none)),
         group_compute_ns=_ns(sum(bound, none)),
         exchange_ns=_ns(sum(overlapped, none)),
-        send_ns=_ns(send.total_s),
-        head_ns=_ns(rank.tables.logit_seconds()),
+        send_ns=_ns(_send(rank, sizes).total_s),
+        head_ns=head_seconds_ns(rank.tables),
+    )
+
+
+def _send(rank: RankStepCost, sizes: Array) -> OperatorSeconds:
+    """Hidden states to the next stage, over the link that stages are joined by."""
+    layout, send = rank.shard.layout, stage_send(rank.shard, sizes)
+    if layout.pipeline_parallel_size > 1 and layout.stage_link is None:
+        return rank.kernels.price(send)
+    none = np.zeros_like(sizes)
+    link = layout.stage_link
+    if link is None:
+        return OperatorSeconds(operator=send, work_s=none, fixed_s=none, compute_bound=none > 0)
+    # All tensor-parallel ranks of a stage share it.
+    num_bytes = send.comm_bytes * layout.tensor_parallel_size
+    return OperatorSeconds(
+        operator=send,
+        work_s=num_bytes / link.bytes_per_s,
+        fixed_s=np.where(sizes > 0, link.latency_s, 0.0),
+        compute_bound=none > 0,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from costmodels.communication_buffers import communication_buffers
 from costmodels.device_memory import workspace_entries
@@ -19,6 +21,7 @@ from costmodels.paging import (
     page_bytes,
 )
 from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
+from costmodels.streaming import Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
 
@@ -50,6 +53,10 @@ class DeviceMemory:
     """Pages."""
     layout: KVLayout
     """How many of them a sequence holds."""
+    host_weight_bytes: int = 0
+    """Beside the device: weights in host memory, the next on disk, keys and values on the host."""
+    disk_weight_bytes: int = 0
+    host_kv_bytes: int = 0
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -62,12 +69,14 @@ class DeviceMemory:
         Last blocks filled in part, blocks that windows begin in, layers that leave part of a page.
         """
         lengths = range(0, self.block_size, max(1, self.block_size // _LENGTHS))
-        waste = 0
+        waste = Fraction(0)
         for generated in lengths:
             tokens = prompt_tokens + generated
             pages = self.layout.pages(tokens, self.block_size, prompt_tokens)
-            waste += pages * self.block_bytes - rank.state_bytes(tokens, generated)
-        return max(0, waste // len(lengths))
+            used = Fraction(rank.state_bytes(tokens, generated), rank.layout.context_ranks)
+            waste += pages * self.block_bytes - used
+        on_device = Fraction(self.kv_cache_bytes, self.num_gpu_blocks * self.block_bytes)
+        return max(0, int(waste * on_device / len(lengths)))
 
 
 def plan_memory(
@@ -83,13 +92,17 @@ def plan_memory(
     profile: EngineProfile | None = None,
     layout: Layout | None = None,
     mamba_cache_mode: MambaCacheMode = "none",
+    offload: Offload | None = None,
+    writes_scores: bool = False,
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
     utilization, but not beyond the device. ``mamba_cache_mode`` other than none: recurrent states
     are cached with prefixes. ``layout`` replaces ``tensor_parallel_size``; of a
-    pipeline the rank with most bytes is planned. Raises `ScenarioError`, with the arithmetic, if a
+    pipeline the rank with most bytes is planned. What ``offload`` keeps elsewhere is not on the
+    device but for the layers on their way. ``writes_scores``: attention keeps the scores of a whole
+    prompt in memory. Raises `ScenarioError`, with the arithmetic, if a
     number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
@@ -103,20 +116,26 @@ def plan_memory(
     profile = profile or load_profile()
     parallel = layout or Layout(tensor_parallel_size=tensor_parallel_size)
     rank = shard(model, parallel)
-    workspace_bytes = _workspace_bytes(rank, profile, max_num_batched_tokens, max_num_seqs)
-    weight_bytes = rank.weight_bytes
     check_mamba_cache_mode(model, mamba_cache_mode)
+    limits = max_num_batched_tokens, max_num_seqs, writes_scores
+    workspace_bytes = _workspace_bytes(rank, profile, *limits)
+    away = rank_offload(rank, offload)
+    weight_bytes = rank.weight_bytes - away.freed_bytes
     unit = block_unit(rank, gpu, block_size)
     block_size = attention_block_tokens(rank, unit)
     block_bytes = page_bytes(rank, block_size, mamba_cache_mode)
     pages = kv_layout(rank, block_size, mamba_cache_mode)
+    on_device = block_bytes * away.kv_device_share
+    host_block_bytes = block_bytes * offload.kv_host if offload else Fraction(0)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
     if num_gpu_blocks is None:
-        num_gpu_blocks = (granted_bytes - weight_bytes - workspace_bytes) // block_bytes
+        num_gpu_blocks = int((granted_bytes - weight_bytes - workspace_bytes) // on_device)
+        host_blocks = _host_blocks(offload, away, host_block_bytes)
+        num_gpu_blocks = min(num_gpu_blocks, host_blocks or num_gpu_blocks)
         limit_bytes, limit = granted_bytes, f"{gpu_memory_utilization:g} of its memory"
     else:
         limit_bytes, limit = gpu.hbm_bytes, "its memory"
-    kv_cache_bytes = num_gpu_blocks * block_bytes
+    kv_cache_bytes = math.ceil(num_gpu_blocks * on_device)
     used_bytes = weight_bytes + workspace_bytes + kv_cache_bytes
     # The shortest sequence's pages, beside the null block.
     least_blocks = 1 if pages == PLAIN else 1 + pages.pages(1, block_size)
@@ -127,16 +146,21 @@ def plan_memory(
             other = shard(model, replace(parallel, tensor_parallel_size=ranks))
             other_block = attention_block_tokens(other, unit)
             other_page = page_bytes(other, other_block, mamba_cache_mode)
-            other_bytes = other.weight_bytes + blocks * other_page
-            other_bytes += _workspace_bytes(other, profile, max_num_batched_tokens, max_num_seqs)
+            try:
+                gone = rank_offload(other, offload)
+            except ScenarioError:
+                return False
+            other_bytes = other.weight_bytes - gone.freed_bytes
+            other_bytes += math.ceil(blocks * other_page * gone.kv_device_share)
+            other_bytes += _workspace_bytes(other, profile, *limits)
             return other_bytes <= limit_bytes
 
         smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, parallel)), None)
+        kv_text = f"{float(blocks * on_device) / _GB:.3f} GB for {blocks} KV block"
         raise ScenarioError(
             f"{model.name} does not fit {gpu.name} with {sizes_text(parallel)}: "
-            f"{weight_bytes / _GB:.2f} GB weights + "
-            f"{workspace_bytes / _GB:.2f} GB workspace + {blocks * block_bytes / _GB:.3f} GB for "
-            f"{blocks} KV block{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
+            f"{weight_bytes / _GB:.2f} GB weights + {workspace_bytes / _GB:.2f} GB workspace + "
+            f"{kv_text}{'s' * (blocks > 1)} exceed {limit_bytes / _GB:.2f} GB ({limit}); "
             f"the smallest tensor_parallel_size that fits: {smallest or 'none'}"
         )
     return DeviceMemory(
@@ -152,11 +176,36 @@ def plan_memory(
         block_bytes=block_bytes,
         num_gpu_blocks=num_gpu_blocks,
         layout=pages,
+        host_weight_bytes=away.host_weight_bytes,
+        disk_weight_bytes=away.disk_weight_bytes,
+        host_kv_bytes=math.ceil(num_gpu_blocks * host_block_bytes),
     )
 
 
+def _host_blocks(
+    offload: Offload | None, away: RankOffload, host_block_bytes: Fraction
+) -> int | None:
+    """Blocks that host memory has room for; None: no part of them is there, or it is not known."""
+    if offload is None or offload.host_bytes is None or not host_block_bytes:
+        return None
+    room_bytes = offload.host_bytes - away.host_weight_bytes
+    blocks = int(room_bytes // host_block_bytes)
+    if blocks < 1:
+        raise ScenarioError(
+            f"host memory of {offload.host_bytes / _GB:.2f} GB (hardware.host_memory_gb) has "
+            f"{room_bytes / _GB:.2f} GB left for keys and values: less than one block"
+        )
+    return blocks
+
+
 def _workspace_bytes(
-    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int, max_num_seqs: int
+    rank: RankShard,
+    profile: EngineProfile,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    writes_scores: bool,
 ) -> int:
-    entries = workspace_entries(rank, profile, max_num_batched_tokens, max_num_seqs)
+    entries = workspace_entries(
+        rank, profile, max_num_batched_tokens, max_num_seqs, writes_scores=writes_scores
+    )
     return sum(entry.num_bytes for entry in entries)

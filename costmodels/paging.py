@@ -28,9 +28,10 @@ def attention_block_tokens(shard: RankShard, unit_tokens: int = 16) -> int:
     """The smallest block, a multiple of ``unit_tokens``, that a recurrent state's page fits.
 
     vLLM's hybrid pools have one page size: an attention layer's block is made as large as the
-    largest fixed state of another layer. Without such states it is one unit.
+    largest fixed state of another layer. Without such states it is one unit, on each of the ranks
+    that split a sequence's context.
     """
-    unit = math.lcm(unit_tokens, entry_tokens(shard))
+    unit = math.lcm(unit_tokens, entry_tokens(shard)) * shard.layout.context_ranks
     states = [state for state, _ in shard.local.states]
     largest = max((state.fixed for state in states if not state.endless), default=0)
     a_token = min((state.endless for state in states if state.endless), default=None)
@@ -66,6 +67,7 @@ def page_bytes(shard: RankShard, block_size: int, mode: MambaCacheMode = "none")
 
 def _page_bytes(shard: RankShard, block_size: int) -> int:
     found = block_size * sum((state.growing * n for state, n in shard.states), Fraction(0))
+    found /= shard.layout.context_ranks
     if not found:
         found = block_size * min(_bytes_by_budget(shard).values(), default=Fraction(0))
     if not found:

@@ -62,13 +62,21 @@ class RankShard:
         local = self.local
         if self.layout.pipeline_parallel_size == 1:
             return local.weight_bytes
-        params = local.params()
         # The last stage has the LM head, the first the token table: one of them, or the tied one.
-        end = replace(params, attention=0, ffn=0, experts=0, others=0)
-        ends_bytes = local.precision.weight_bytes(end)
-        layers_bytes = local.weight_bytes - ends_bytes
+        ends_bytes = self._ends_bytes
         one_end = ends_bytes if local.tie_word_embeddings else ends_bytes // 2
-        return math.ceil(layers_bytes * self.stage_share) + one_end
+        return self.layer_weight_bytes + one_end
+
+    @cached_property
+    def layer_weight_bytes(self) -> int:
+        """Those without the token table and the LM head."""
+        layers_bytes = self.local.weight_bytes - self._ends_bytes
+        return math.ceil(layers_bytes * self.stage_share)
+
+    @property
+    def _ends_bytes(self) -> int:
+        end = replace(self.local.params(), attention=0, ffn=0, experts=0, others=0)
+        return self.local.precision.weight_bytes(end)
 
     @property
     def states(self) -> tuple[tuple[State, Fraction], ...]:
@@ -83,9 +91,9 @@ class RankShard:
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
-        """State bytes that one more token adds, all layers of this rank."""
+        """State bytes that one more token adds, all layers of this rank, on average."""
         growing = self.local.growing_state_bytes_per_token
-        return math.ceil(growing * self.stage_share)
+        return math.ceil(growing * self.stage_share / self.layout.context_ranks)
 
 
 def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
@@ -133,7 +141,12 @@ def sizes_text(layout: Layout) -> str:
     sizes = f"tensor_parallel_size {layout.tensor_parallel_size}"
     others = [
         f"{name} {size}"
-        for name in ("pipeline_parallel_size", "data_parallel_size")
+        for name in (
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "prefill_context_parallel_size",
+            "decode_context_parallel_size",
+        )
         if (size := getattr(layout, name)) > 1
     ]
     return f"{sizes} (with {', '.join(others)})" if others else sizes

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from costmodels.gpu_spec import GpuSpec
 from costmodels.kernel_curves import core_instructions_per_s
 from costmodels.precision import BF16_PEAK, load_format
+from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
 
 _TILE_ROWS = 128
@@ -27,7 +30,7 @@ class PrecisionPath(NamedTuple):
     activations: str
     kv: str
     peak: str
-    """The unit: a peak of `GpuSpec`. Integer tensor cores of 4 bits run at twice the 8-bit ones."""
+    """The unit: a peak of `GpuSpec`."""
     weight_instructions: float
     """To unpack one weight, once a tile of rows."""
     sum_group: int
@@ -40,6 +43,11 @@ class PrecisionPath(NamedTuple):
     scale, multiply and add. Such kernels (FasterTransformer's and what came of it) work on one
     query head a block, so grouped heads unpack the same keys again."""
     source: str
+
+    @property
+    def label(self) -> str:
+        """Evidence of what it takes."""
+        return "assumed" if self.source.startswith("assumed") else "reported"
 
 
 # Decode attention, counted in the source of QServe's kernel (mit-han-lab/omniserve): 8 packed 4-bit
@@ -70,23 +78,64 @@ PATHS = {
             "QServe, groups of 128: unpack, multiply and subtract, four weights a register",
         ),
         PrecisionPath(
-            "W4A4", "w4a4", "w4a4", "kv_int4", "int4", 0.0, 128, 0.0, 4.1,
+            "W4A4", "w4a4", "w4a4", "kv_int4", "int4_op_per_s", 0.0, 128, 0.0, 4.1,
             "Atom: 4-bit products, partial sums scaled once a group of 128",
         ),
         PrecisionPath(
-            "W4A4 FlatQuant", "w4a4", "w4a4", "kv_int4", "int4", 0.0, 0, 4.0, 4.1,
+            "W4A4 FlatQuant", "w4a4", "w4a4", "kv_int4", "int4_op_per_s", 0.0, 0, 4.0, 4.1,
             "FlatQuant (2410.09426): scales a channel and a token, online Kronecker transforms",
         ),
     )
 }  # fmt: skip
+_BY_FORMAT = {
+    "int4_g128": "W4A16",
+    "w4a8_channel": "W4A8KV4",
+    "w4a8_g128": "W4A8KV4 g128",
+    "w4a4": "W4A4 FlatQuant",
+}
+# KIVI's are taken to cost as QServe's.
+_BY_CACHE = {"kv_int8": "W8A8", "kv_int4": "W4A8KV4", "kivi4": "W4A8KV4", "kivi2": "W4A8KV4"}
 
 
 def path_peak(path: PrecisionPath, gpu: GpuSpec) -> float:
     """The peak its unit has. Raises `ScenarioError` where the device has no such unit."""
-    found = gpu.int8_op_per_s if path.peak == "int4" else getattr(gpu, path.peak)
+    found = getattr(gpu, path.peak)
     if found is None:
         raise ScenarioError(f"{gpu.name} has no unit for {path.name}")
-    return float(found * 2 if path.peak == "int4" else found)
+    return float(found)
+
+
+def format_path(weights: str) -> PrecisionPath | None:
+    """What multiplying weights of a format takes beside the tensor cores; None: nothing known.
+
+    4-bit floats and integers in small groups are unpacked too, but what that takes is not known.
+    """
+    name = _BY_FORMAT.get(weights)
+    return PATHS[name] if name else None
+
+
+def cache_path(kv: str) -> PrecisionPath | None:
+    """The same of reading a cache of a format."""
+    name = _BY_CACHE.get(kv)
+    return PATHS[name] if name else None
+
+
+def unpack_seconds(operator: Operator, gpu: GpuSpec) -> tuple[Array, Array] | None:
+    """Seconds of one call in the main loop, and of transforms before it: ``[n]`` both.
+
+    None where the operator's format has no path, or the device's cores are not known.
+    """
+    path = format_path(operator.weights)
+    rate = core_instructions_per_s(gpu)
+    if path is None or rate is None or operator.kind not in ("gemm", "grouped_gemm"):
+        return None
+    elements = operator.weight_bytes / load_format(operator.weights).moved_bytes
+    instructions = path.weight_instructions * elements * np.ceil(operator.rows / _TILE_ROWS)
+    if path.sum_group:
+        instructions = instructions + _SUM_INSTRUCTIONS / 2 * operator.flops / path.sum_group
+    inner = operator.matrix[0] if operator.matrix else 0
+    transform = path.row_flops * operator.rows * inner**1.5 / gpu.bf16_flop_per_s
+    return instructions / rate, transform
 
 
 class GemmSeconds(NamedTuple):

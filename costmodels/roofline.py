@@ -73,7 +73,9 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     e = efficiency
     if operator.kind == "gemm":
         most, half_rows = e.gemm_compute, e.gemm_half_rows
-        if operator.peak != BF16_PEAK:  # fp8's shares stand for every narrow format
+        if operator.peak == BF16_PEAK:
+            half_rows *= _streamed_share(operator)
+        else:  # fp8's shares stand for every narrow format
             most, half_rows = e.fp8_compute, e.fp8_half_rows
         share = most * rows / (tiled_rows(rows, e.tile_rows) + half_rows)
         return operator.flops / (peak * share), e.gemm_memory, e.gemm_fixed_s
@@ -81,9 +83,7 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
         most, half_rows = e.grouped_compute, e.grouped_half_rows
         if operator.peak != BF16_PEAK:
             most *= e.fp8_compute / e.gemm_compute
-        # What a few rows cost an expert is streaming its matrix through the SMs: it goes with the
-        # bytes stored. (That the peak of a narrow unit is higher says the same of its half.)
-        half_rows *= load_format(operator.weights).bits / _PEAK_BITS.get(operator.peak, 16)
+        half_rows *= _streamed_share(operator)
         share = most * rows / (rows + half_rows)
         return operator.flops / (peak * share), e.grouped_memory, e.grouped_fixed_s
     compute_s = operator.flops / (peak * e.attention_compute)
@@ -94,8 +94,22 @@ def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Ar
     return compute_s, e.elementwise_memory, e.elementwise_fixed_s
 
 
-_PEAK_BITS = {"fp8_flop_per_s": 8, "int8_op_per_s": 8, "fp4_flop_per_s": 4}
+_PEAK_BITS = {
+    "fp8_flop_per_s": 8,
+    "int8_op_per_s": 8,
+    "fp4_flop_per_s": 4,
+    "int4_op_per_s": 4,
+}
 """Bits of what a unit multiplies; 16 otherwise."""
+
+
+def _streamed_share(operator: Operator) -> float:
+    """Bytes of a weight as stored over those as multiplied.
+
+    What a few rows cost is streaming the matrix through the SMs, which goes with the bytes stored.
+    (That the peak of a narrow unit is higher says the same of its half.)
+    """
+    return load_format(operator.weights).bits / _PEAK_BITS.get(operator.peak, 16)
 
 
 def _peak(operator: Operator, gpu: GpuSpec) -> float:

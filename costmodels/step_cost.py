@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.attention_backends import AttentionBackend
 from costmodels.clip_prices import ClipPrices, clip_prices
 from costmodels.efficiency import Efficiency, load_efficiency
 from costmodels.engine_profile import EngineProfile, load_profile, quantile
@@ -55,6 +56,7 @@ class RooflineStepCost:
     prefill_tile_fixed_ns: int
     prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
+    prefill_pair_read_fixed_ns: int
     clips: ClipPrices | None
     """Clipped contexts and recurrent states; None for full attention alone."""
     schedule_table_ns: list[int]
@@ -108,6 +110,7 @@ class RooflineStepCost:
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
         attention_ns += prefill_context * self.prefill_prefix_fixed_ns
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
+        memory_ns += pairs * self.prefill_pair_read_fixed_ns
         if self.clips is not None:
             more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped, prefill_context, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
@@ -174,6 +177,7 @@ class RooflineStepCost:
             prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
             prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
+            prefill_pair_read_fixed_ns=round(self.prefill_pair_read_fixed_ns * gpu),
             clips=None if self.clips is None else self.clips.slower(gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
             update_table_ns=[round(time * host) for time in self.update_table_ns],
@@ -215,6 +219,7 @@ def compile_step_cost(
     operator_tables: OperatorTables | None = None,
     equal_contexts: bool = False,
     layout: Layout | None = None,
+    backend: AttentionBackend | None = None,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
@@ -222,7 +227,8 @@ def compile_step_cost(
     the GPU; ``operator_tables``, measured kernels, go before the roofline where they cover an
     operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
-    several data-parallel ranks or stages, `group_cost` puts them together. Raises `ScenarioError`
+    several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
+    kernels other than those that ``efficiency`` was fitted to. Raises `ScenarioError`
     if the limits are not positive, fewer tokens than sequences fit a step, or the model does not
     divide over the ranks.
     """
@@ -236,8 +242,9 @@ def compile_step_cost(
     kernels = KernelTimes(
         shard=shard(model, layout or tensor_parallel_size),
         gpu=gpu,
-        efficiency=efficiency,
+        efficiency=backend.efficiency if backend else efficiency,
         tables=operator_tables,
+        backend=backend,
     )
     graph_sizes = profile.graphs_for(max_num_seqs)
     tables = build_tables(
@@ -266,6 +273,7 @@ def compile_step_cost(
         prefill_tile_fixed_ns=_fixed_ns(pair_s * attention.tile_tokens),
         prefill_prefix_fixed_ns=_fixed_ns(attention.chunk.prefix_s),
         prefill_token_fixed_ns=_fixed_ns(attention.chunk.read_s.get(None, 0.0)),
+        prefill_pair_read_fixed_ns=_fixed_ns(attention.chunk.pair_read_s),
         clips=clip_prices(attention, _fixed_ns),
         schedule_table_ns=[
             to_ns(profile.schedule_base_s + profile.schedule_per_running_s * running)

@@ -6,15 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.context_cost import MERGE, SHARE
 from costmodels.engine_profile import padded_size
 from costmodels.evidence import weakest
 from costmodels.explain import OperatorRow
 from costmodels.gpu_spec import GpuSpec
-from costmodels.group_cost import GroupStepCost
+from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.operators import logit_operators, token_operators
 from costmodels.precision import BF16_PEAK
-from costmodels.step_cost import RooflineStepCost
+from costmodels.streamed_cost import STREAM
 from costmodels.work import EXCHANGES, Operator
+from costmodels.wrapped_cost import WrappedStepCost
 from sim import accounts
 from sim.shape import (
     Clip,
@@ -52,7 +54,16 @@ _CONSTANTS = {
     ("all_reduce", "network"): ("all_reduce_bandwidth",),
     ("all_reduce", "launch"): ("all_reduce_fixed_s", "all_reduce_hop_s"),
 }
+# Rows of no kernel: transfers and exchanges beside them.
+_BESIDE = (STREAM, MERGE, SHARE)
 _NARROW = {"gemm_compute": "fp8_compute", "gemm_half_rows": "fp8_half_rows"}
+PEAKS = (
+    "bf16_flop_per_s",
+    "fp8_flop_per_s",
+    "int8_op_per_s",
+    "fp4_flop_per_s",
+    "int4_op_per_s",
+)
 # An account that holds less of an operator's time is not named.
 _SHARE = 0.05
 
@@ -73,7 +84,7 @@ class StepRow(NamedTuple):
     share: float
     """Of the step's GPU time."""
     bound: str
-    """compute, memory, network or launch."""
+    """compute, memory, network, launch, or host link."""
     peak: str
     """The compute peak it runs at, a field of `GpuSpec`."""
     accounts: tuple[str, ...]
@@ -109,21 +120,27 @@ def simple_step(
     )
 
 
-def step_rows(cost: RooflineStepCost, shape: StepShape) -> list[StepRow]:
+def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
     """The operators of one step; their seconds add up to the step's GPU time."""
     described = cost.describe(shape)
     total_s = sum(row.seconds for row in described)
-    operators = _operators(cost, shape)
+    operators = _operators(cost, cost.own(shape) if isinstance(cost, WrappedStepCost) else shape)
     labels = cost.evidence()
     rows = []
     for row in described:
         # Two groups of layers may have operators of one name: they come in this order.
         same = operators.get(row.name)
-        rows.append(_row(cost, row, same.pop(0) if same else None, labels, total_s))
+        operator = same.pop(0) if same else None
+        beside: dict[str, float] = {}
+        if row.name in _BESIDE and isinstance(cost, WrappedStepCost):
+            beside = _beside(cost, row, shape)
+        rows.append(_row(cost, row, operator, labels, total_s, beside))
     return rows
 
 
-def step_accounts(cost: RooflineStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
+def step_accounts(
+    cost: RankStepCost | WrappedStepCost | GroupStepCost, shape: StepShape
+) -> dict[str, float]:
     """GPU seconds of the step by account."""
     names = shape_columns(cost.shard.model.clips)
     values = zip(names, shape_values(shape), strict=True)
@@ -132,7 +149,15 @@ def step_accounts(cost: RooflineStepCost | GroupStepCost, shape: StepShape) -> d
     return {account: float(seconds[0]) for account, seconds in found.items()}
 
 
-def host_terms(cost: RooflineStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
+def _beside(cost: WrappedStepCost, row: OperatorRow, shape: StepShape) -> dict[str, float]:
+    """Where what is beside the kernels is posted."""
+    if row.name != STREAM:
+        return {accounts.COMMUNICATION: row.seconds}
+    whole, kernels = step_accounts(cost, shape), step_accounts(cost.kernel_cost, shape)
+    return {account: seconds - kernels[account] for account, seconds in whole.items()}
+
+
+def host_terms(cost: RankStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
     """The step's seconds on the host, by what it does."""
     price = cost.price(shape)
     seqs = shape.decode_seqs + shape.prefill_seqs
@@ -146,7 +171,7 @@ def host_terms(cost: RooflineStepCost | GroupStepCost, shape: StepShape) -> dict
 
 
 def step_seconds(
-    cost: RooflineStepCost | GroupStepCost, shape: StepShape, *, async_scheduling: bool
+    cost: RankStepCost | GroupStepCost, shape: StepShape, *, async_scheduling: bool
 ) -> float:
     """From one step to the next when many like it follow: the slower of GPU and host.
 
@@ -163,12 +188,11 @@ def step_seconds(
 
 def ridge_points(gpu: GpuSpec) -> dict[str, float]:
     """FLOPs a byte at which compute and memory take equally long, by peak the device has."""
-    peaks = ("bf16_flop_per_s", "fp8_flop_per_s", "int8_op_per_s", "fp4_flop_per_s")
-    known = {peak: getattr(gpu, peak) for peak in peaks}
+    known = {peak: getattr(gpu, peak) for peak in PEAKS}
     return {peak: value / gpu.hbm_bytes_per_s for peak, value in known.items() if value}
 
 
-def _operators(cost: RooflineStepCost, shape: StepShape) -> dict[str, list[Operator]]:
+def _operators(cost: RankStepCost, shape: StepShape) -> dict[str, list[Operator]]:
     """Each operator as the whole step and as its decodes alone need it, by name."""
     if not shape.num_tokens:
         return {}
@@ -186,23 +210,32 @@ def _operators(cost: RooflineStepCost, shape: StepShape) -> dict[str, list[Opera
 
 
 def _row(
-    cost: RooflineStepCost,
+    cost: RankStepCost,
     row: OperatorRow,
     operator: Operator | None,
     labels: dict[str, str],
     total_s: float,
+    beside: dict[str, float],
 ) -> StepRow:
     kind, peak = (operator.kind, operator.peak) if operator else ("attention", BF16_PEAK)
     bound = BOUNDS.get(row.bound, row.bound)
     table = cost.kernels.label(operator) if operator else None
-    posted = _posted(cost, row, operator, bound)
+    posted = beside or _posted(cost, row, operator, bound)
     named = sorted(
         (account for account, seconds in posted.items() if seconds >= _SHARE * row.seconds > 0),
         key=lambda account: -posted[account],
     )
     evidence = table or weakest(labels[account] for account in named)
     moved = row.weight_bytes + row.state_bytes + row.activation_bytes
-    constants = () if table else _CONSTANTS.get((kind, bound), ())
+    backend = cost.kernels.backend
+    if (
+        backend
+        and row.name == "decode_attention"
+        and accounts.DECODE_STATE_READS in backend.accounts
+    ):
+        table = table or backend.label
+    cores = row.name == "decode_attention" and cost.kernels.cores_bind_decode
+    constants = () if table or beside or cores else _CONSTANTS.get((kind, bound), ())
     if peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)
     return StepRow(
@@ -225,7 +258,7 @@ def _row(
 
 
 def _posted(
-    cost: RooflineStepCost, row: OperatorRow, operator: Operator | None, bound: str
+    cost: RankStepCost, row: OperatorRow, operator: Operator | None, bound: str
 ) -> dict[str, float]:
     """Seconds of one operator by account, as `step_split` posts them."""
     if operator is None:

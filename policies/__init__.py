@@ -8,9 +8,21 @@ SCHEDULERS: dict[str, str] = {
     "fcfs": "policies.fcfs:fcfs",
     "priority": "policies.priority:PriorityScheduler",
     "prefill_first": "policies.prefill_first:prefill_first",
+    "static": "policies.static:Static",
+    "orca": "policies.orca:Orca",
+    "sarathi": "policies.sarathi:Sarathi",
+    "sglang": "policies.sglang:SGLang",
+    "sjf": "policies.sjf:ShortestJobFirst",
+    "vtc": "policies.vtc:VirtualTokenCounter",
 }
 
 ROUTERS: dict[str, str] = {
-    "round_robin": "policies.round_robin:RoundRobin",
-    "least_loaded": "policies.least_loaded:LeastLoaded",
+    "random": "policies.routers.random:Random",
+    "round_robin": "policies.routers.round_robin:RoundRobin",
+    "least_loaded": "policies.routers.least_loaded:LeastLoaded",
+    "least_work": "policies.routers.least_work:LeastWork",
+    "power_of_two": "policies.routers.power_of_two:PowerOfTwo",
+    "session_sticky": "policies.routers.session_sticky:SessionSticky",
+    "consistent_hash": "policies.routers.consistent_hash:ConsistentHash",
+    "prefix_affinity": "policies.routers.prefix_affinity:PrefixAffinity",
 }

@@ -16,7 +16,5 @@ def fcfs(view: EngineView) -> Plan:
     batch = view.new_batch()
     batch.add_running()
     if not batch.has_preempted:
-        for request in list(view.waiting):
-            if not batch.admit(request):
-                break
+        batch.admit_waiting()
     return batch.plan(repeat=UNTIL_CHANGE)

@@ -15,9 +15,7 @@ def prefill_first(view: EngineView) -> Plan:
     batch = view.new_batch()
     for request in list(view.prefilling):
         batch.add(request)
-    for request in list(view.waiting):
-        if not batch.admit(request):
-            break
+    batch.admit_waiting()
     if not batch.num_prefills:
         batch.add_running()
     return batch.plan(repeat=UNTIL_CHANGE)

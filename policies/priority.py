@@ -24,9 +24,7 @@ class PriorityScheduler:
         batch = view.new_batch()
         batch.add_running(victim=least_important)
         if not batch.has_preempted:
-            for request in list(view.waiting):
-                if not batch.admit(request):
-                    break
+            batch.admit_waiting()
         return batch.plan(repeat=UNTIL_CHANGE)
 
 

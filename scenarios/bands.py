@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from costmodels.group_cost import GroupStepCost
-from costmodels.step_cost import RooflineStepCost
+from costmodels.layout_cost import StepCosts
 from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
 from scenarios.build import Build
 from scenarios.figures import Figure, run_figures
@@ -22,7 +21,7 @@ Values = Mapping[tuple[str, str], float | None]
 def error_bands(
     values: Values,
     pool: PoolConfig,
-    cost: RooflineStepCost | GroupStepCost,
+    cost: StepCosts,
     label: str,
     run: Callable[[PoolConfig], RunLog],
     values_of: Callable[[RunLog], Values],

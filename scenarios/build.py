@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from costmodels.calibration import load_constants
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
-from costmodels.layout_cost import compile_layout_cost
+from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec, quantised
+from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
-from costmodels.operator_sources import load_operators
 from costmodels.paging import is_recurrent
-from costmodels.step_cost import RooflineStepCost
+from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
+from scenarios.kernels import load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
+from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.schema import EngineOptions, Scenario
 from sim.cluster import PoolConfig
@@ -38,7 +39,7 @@ class Build:
     profile: EngineProfile
     memory: DeviceMemory
     layout: Layout
-    cost: RooflineStepCost | GroupStepCost
+    cost: StepCosts
     pool: PoolConfig
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
@@ -47,19 +48,22 @@ class Build:
 def build(scenario: Scenario) -> Build:
     """Look up and compile everything but the workload. Raises ScenarioError."""
     options, kv = scenario.engine, scenario.kv
-    model = load_model(scenario.model)
-    model = quantised(model, linear=options.quantization, kv_cache=kv.cache_dtype)
-    model = with_policy(model, kv.policy)
     gpu = load_gpu(scenario.hardware.gpu)
+    model, format_notes = quantise(
+        load_model(scenario.model),
+        gpu,
+        weights=options.quantization,
+        cache_dtype=kv.cache_dtype,
+    )
+    model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    efficiency, tables = load_operators(
-        options.operators, gpu, model, fitted, options.tensor_parallel_size
-    )
+    kernels = load_kernels(options, gpu, model, fitted)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = batch_limits(scenario, gpu)
+    offload = offload_of(scenario, gpu)
     memory = plan_memory(
         model,
         gpu,
@@ -71,10 +75,16 @@ def build(scenario: Scenario) -> Build:
         num_gpu_blocks=kv.num_gpu_blocks,
         profile=profile,
         mamba_cache_mode=kv.mamba_cache_mode if kv.enable_prefix_caching else "none",
+        offload=offload,
+        writes_scores=options.attention_backend == "unfused",
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
-    prefix_caching, more_notes = _pool_notes(scenario, model, memory)
+    prefix_caching, more_notes = _pool_notes(scenario, model, memory, layout)
     notes += more_notes
+    swapping = _swapping(scenario, gpu, memory, layout.data_parallel_size)
+    if swapping:
+        rate = memory.block_bytes / swapping["swap_ns_per_block"] / layout.data_parallel_size
+        notes = (*notes, f"preempted requests move to the host and back at {rate:.3g} GB/s a GPU")
     cost = compile_layout_cost(
         model,
         gpu,
@@ -82,8 +92,8 @@ def build(scenario: Scenario) -> Build:
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        offload=offload,
+        **kernels._asdict(),
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(
@@ -100,6 +110,7 @@ def build(scenario: Scenario) -> Build:
             enable_prefix_caching=prefix_caching,
             async_scheduling=options.async_scheduling,
             seed=scenario.seed,
+            **swapping,
         ),
         cost=cost,
         make_scheduler=scheduler_factory(options.scheduler, SCHEDULERS),
@@ -114,8 +125,29 @@ def build(scenario: Scenario) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
-        notes=(*notes, *policy_notes(kv.policy), *layout_notes(layout)),
+        notes=(
+            *notes,
+            *format_notes,
+            *policy_notes(kv.policy),
+            *layout_notes(layout),
+            *offload_notes(scenario, memory),
+        ),
     )
+
+
+def _swapping(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, ranks: int) -> dict[str, Any]:
+    """Engine options of swap preemption; each GPU moves its own part of a block."""
+    if scenario.engine.preemption_mode != "swap":
+        return {}
+    bandwidth = scenario.kv.swap_bytes_per_s or gpu.host_link_bytes_per_s
+    if bandwidth is None:
+        raise ScenarioError(f"the host link of {gpu.name} is not known: give kv.swap_bytes_per_s")
+    blocks = int(scenario.kv.swap_space_gib * _GIB) // memory.block_bytes
+    return {
+        "preemption_mode": "swap",
+        "num_cpu_blocks": ranks * blocks,
+        "swap_ns_per_block": memory.block_bytes / bandwidth * 1e9 / ranks,
+    }
 
 
 def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:
@@ -167,11 +199,17 @@ def _max_model_len(
 
 
 def _pool_notes(
-    scenario: Scenario, model: ModelSpec, memory: DeviceMemory
+    scenario: Scenario, model: ModelSpec, memory: DeviceMemory, layout: Layout
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether prefixes are cached, and what differs from a pool of full attention alone."""
     notes: list[str] = []
-    if memory.block_size != scenario.kv.block_size:
+    parts = layout.context_ranks
+    if parts > 1:
+        notes.append(
+            f"a KV block holds {memory.block_size:,} tokens, {memory.block_size // parts:,} on "
+            f"each of the {parts} ranks that split contexts"
+        )
+    if memory.block_size != parts * scenario.kv.block_size:
         notes.append(
             f"a KV block holds {memory.block_size:,} tokens, not {scenario.kv.block_size}: a page "
             "must fit a layer's recurrent state, or whole compressed entries"

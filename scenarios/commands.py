@@ -69,6 +69,7 @@ def print_names(what: str) -> None:
         "policies": _print_policies,
         "presets": _print_presets,
         "formats": _print_formats,
+        "quantization": _print_quantization,
         "profiles": _print_profiles,
     }
     if what not in printers:
@@ -107,10 +108,13 @@ def _print_gpus() -> None:
 
 def _print_policies() -> None:
     from policies import ROUTERS, SCHEDULERS
+    from scenarios.plugins import load_attribute
+    from scenarios.policy_options import option_text
 
     for kind, names in (("scheduler", SCHEDULERS), ("router", ROUTERS)):
         for name, target in names.items():
-            print(f"{kind:10} {name:16} {target}")
+            options = option_text(load_attribute(target))
+            print(f"{kind:10} {name:16} {target:46} {options}".rstrip())
 
 
 def _print_presets() -> None:
@@ -127,6 +131,22 @@ def _print_formats() -> None:
 
     for name, looks in FORMATS.items():
         print(f"{name:16} {looks}")
+
+
+def _print_quantization() -> None:
+    from costmodels.precision import load_format
+    from costmodels.quantization import load_method, method_names
+
+    for section, field in (("weights", "engine.quantization"), ("cache", "kv.cache_dtype")):
+        for name in method_names(section):
+            method = load_method(name, section)
+            stored = load_format(method.weights or method.kv)
+            print(f"{field:20} {name:20} {float(stored.bits_per_element):5.4g} bits  {method.what}")
+            if method.fallback:
+                print(f"{'':41} without the unit: {method.fallback_text}")
+            effects = [f"{found.effect} ({found.source})" for found in method.quality]
+            for text in effects or ["not known here"]:
+                print(f"{'':41} answers: {text}")
 
 
 def _print_profiles() -> None:

@@ -50,7 +50,9 @@ def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Fig
     served = finished_within(log, metrics)
     table, requests = log.table, log.requests
     gpus = log.pool.replicas * build.layout.gpus
-    outputs, prompts = (int(c[served].sum()) for c in (table.output_tokens, table.prompt_tokens))
+    outputs, prompts = (
+        int(c[served].sum()) for c in (table.all_output_tokens, table.prompt_tokens)
+    )
     cached = int(np.frombuffer(requests.cached_tokens, np.int64)[counted].sum())
     preemptions = int(np.frombuffer(requests.preemptions, np.int32)[metrics.measured].sum())
     hit_share = share(cached, int(table.prompt_tokens[counted].sum()))

@@ -62,8 +62,10 @@ def step_times_frame(log: RunLog) -> pd.DataFrame:
 
 
 def preemptions_frame(log: RunLog) -> pd.DataFrame:
-    """One row each time a request lost its blocks: from that plan to its tokens computed anew."""
-    requests = np.array(log.requests.recomputes, np.int64).reshape(-1, 3)
+    """One row each time a request lost its blocks: until its tokens were computed anew, or had
+    come back from the host."""
+    swapped = [(request, start, stop - 1) for request, start, stop in log.requests.swapped]
+    requests = np.array([*log.requests.recomputes, *swapped], np.int64).reshape(-1, 3)
     replica = np.frombuffer(log.requests.replica, np.int16)[requests[:, 0]]
     start_s, end_s = np.empty(len(requests)), np.empty(len(requests))
     for index, steps in enumerate(log.steps):

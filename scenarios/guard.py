@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from scenarios.policy_options import MakeOne
 from sim.batch import Plan
 from sim.engine_view import EngineView
 from sim.errors import FleetcastError, PolicyError
-from sim.protocols import Router, Scheduler
+from sim.protocols import Router, RoutingContext, Scheduler
 from sim.request import Request
 
 _P = ParamSpec("_P")
@@ -27,7 +28,9 @@ _NOT_THE_USERS = (
 def checked_scheduler(target: Any, name: str) -> Scheduler:
     """A scheduler of a user's class or function that raises PolicyError where it goes wrong."""
     scheduler = (
-        _guarded(target, f"making scheduler {name}")() if isinstance(target, type) else target
+        _guarded(target, f"making scheduler {name}")()
+        if isinstance(target, type | MakeOne)
+        else target
     )
     if not callable(scheduler):
         raise PolicyError(
@@ -48,17 +51,21 @@ def checked_scheduler(target: Any, name: str) -> Scheduler:
     order = getattr(scheduler, "waiting_order", None)
     if order is not None:
         checked.waiting_order = _guarded(order, f"waiting_order of {name}")  # type: ignore[attr-defined]
+    attach = getattr(scheduler, "attach", None)
+    if attach is not None:
+        checked.attach = _guarded(attach, f"attach of {name}")  # type: ignore[attr-defined]
     return checked
 
 
-def checked_router(target: Any, name: str, num_replicas: int) -> Router:
+def checked_router(target: Any, name: str, context: RoutingContext) -> Router:
     """A router of a user's class that raises PolicyError where it goes wrong."""
     if not callable(target):
         raise PolicyError(
-            f"router {name} is of type {type(target).__name__}; it must be a class that takes the "
-            "number of replicas"
+            f"router {name} is of type {type(target).__name__}; it must be a class that takes a "
+            "routing context (sim.protocols.RoutingContext)"
         )
-    router = _guarded(target, f"making router {name} for {num_replicas} replicas")(num_replicas)
+    num_replicas = context.num_replicas
+    router = _guarded(target, f"making router {name} for {num_replicas} replicas")(context)
     missing = [m for m in ("choose", "publish") if not callable(getattr(router, m, None))]
     if missing:
         raise PolicyError(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from costmodels.gpu_spec import GpuSpec
+from costmodels.host_links import stage_link
 from costmodels.layout import ExpertLoad, Layout
 from scenarios.schema import Scenario
 
 
 def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
     """The ranks of one replica."""
-    options = scenario.engine
+    options, hardware = scenario.engine, scenario.hardware
     return Layout(
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
         data_parallel_size=options.data_parallel_size,
+        prefill_context_parallel_size=options.prefill_context_parallel_size,
+        prefill_context_parallel_mode=options.prefill_context_parallel_mode,
+        decode_context_parallel_size=options.decode_context_parallel_size,
         enable_expert_parallel=options.enable_expert_parallel,
         enable_eplb=options.enable_eplb,
         num_redundant_experts=options.num_redundant_experts,
@@ -23,21 +27,27 @@ def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
         dbo_prefill_token_threshold=options.dbo_prefill_token_threshold,
         enable_sp=options.enable_sp,
         expert_load=ExpertLoad(skew=options.expert_skew, loads=options.expert_loads or ()),
-        gpus_per_node=scenario.hardware.gpus_per_node or gpu.fabric_gpus,
+        gpus_per_node=hardware.gpus_per_node or gpu.fabric_gpus,
+        stage_link=stage_link(
+            hardware.stage_link,
+            latency_s=hardware.stage_link_latency_s,
+            bytes_per_s=hardware.stage_link_bytes_per_s,
+        ),
     )
 
 
 def replica_gpus(scenario: Scenario) -> int:
     """GPUs of one replica."""
     options = scenario.engine
-    return (
-        options.tensor_parallel_size * options.pipeline_parallel_size * options.data_parallel_size
-    )
+    group = options.tensor_parallel_size * options.prefill_context_parallel_size
+    return group * options.pipeline_parallel_size * options.data_parallel_size
 
 
 def layout_text(layout: Layout) -> str:
     """Its sizes in short: ``TP 4, PP 2, DP 8 with experts whole on ranks``."""
     others = {
+        "PCP": layout.prefill_context_parallel_size,
+        "DCP": layout.decode_context_parallel_size,
         "PP": layout.pipeline_parallel_size,
         "DP": layout.data_parallel_size,
     }
@@ -60,6 +70,28 @@ def layout_notes(layout: Layout) -> tuple[str, ...]:
             f"{layout.pipeline_parallel_size} pipeline stages work on as many micro-batches: a "
             "step is a round of all of them, as often the slowest stage as there are stages; "
             "layers of all kinds are taken as spread evenly over stages"
+        )
+    if layout.prefill_context_parallel_size > 1:
+        how = "by an all-gather before attention"
+        if layout.prefill_context_parallel_mode == "ring":
+            how = "passed round a ring while attention computes"
+        notes.append(
+            f"the tokens of a prompt's chunk are split over {layout.prefill_context_parallel_size} "
+            f"ranks, keys and values brought to all {how}; all of them compute every decode, and "
+            "hold all weights, experts too"
+        )
+    if layout.decode_context_parallel_size > 1:
+        notes.append(
+            f"{layout.decode_context_parallel_size} ranks of a tensor-parallel group split each "
+            "sequence's keys and values; queries are gathered and outputs merged in every layer"
+        )
+    link = layout.stage_link
+    if link is not None:
+        away = f", and {link.client_hops} to and from the client" if link.client_hops else ""
+        notes.append(
+            f"stages are joined by {link.name}: {link.latency_s * 1e3:g} ms one way and "
+            f"{link.bytes_per_s / 1e6:,.4g} MB/s, {layout.pipeline_parallel_size - 1} hops between "
+            f"them{away} in a step; it does not fail, and carries nothing else"
         )
     load = layout.expert_load
     if layout.enable_expert_parallel and not load.loads and not load.skew:

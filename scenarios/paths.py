@@ -21,8 +21,9 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
         values["model"] = str(folder / model)
     for section, key in (("engine", "scheduler"), ("pool", "router")):
         policies = _section(values, section)
-        if isinstance(policies.get(key), str):
-            policies[key] = anchored_policy(policies[key], folder)
+        holder, name = _policy(policies, key)
+        if isinstance(holder.get(name), str):
+            holder[name] = anchored_policy(holder[name], folder)
 
 
 def anchored_policy(name: str, folder: Path) -> str:
@@ -52,13 +53,20 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         values["model"] = moved(values["model"])
     for section, key in (("engine", "scheduler"), ("pool", "router")):
         policies = _section(values, section)
-        if key in policies:
-            file, _, attribute = anchored_policy(policies[key], Path()).rpartition(":")
+        holder, name = _policy(policies, key)
+        if name in holder:
+            file, _, attribute = anchored_policy(holder[name], Path()).rpartition(":")
             if file.endswith(".py"):
                 file = moved(file)
                 beside = Path(file).parent == Path()  # is found there by its module name
-                policies[key] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
+                holder[name] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
     return values
+
+
+def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Where the name of a policy stands: (its holder, key); with options it has a section."""
+    with_options = isinstance(policies.get(key), dict)
+    return (policies[key], "name") if with_options else (policies, key)
 
 
 def _is_config(model: str, folder: Path) -> bool:

@@ -12,8 +12,10 @@ from typing import Any
 
 from scenarios.explain import nearest
 from scenarios.guard import checked_router, checked_scheduler, describe
+from scenarios.policy_options import MakeOne, name_and_options, with_options
+from scenarios.schema.fields import Policy
 from sim.errors import ScenarioError
-from sim.protocols import Router, Scheduler
+from sim.protocols import Router, RoutingContext, Scheduler
 
 
 def load_attribute(target: str) -> Any:
@@ -58,27 +60,41 @@ def resolve(name: str, known: Mapping[str, str], kind: str) -> Any:
     )
 
 
-def scheduler_factory(name: str, known: Mapping[str, str]) -> Callable[[], Scheduler]:
+def scheduler_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Scheduler]:
     """Makes a fresh scheduler for each engine: a class is instantiated, a function shared.
 
-    A user's own is checked on every call (see `scenarios.guard`).
+    Options are keyword arguments, of the class or beside the function's view. A user's own is
+    checked on every call (see `scenarios.guard`). Raises ScenarioError for options it has not.
     """
-    target = resolve(name, known, "scheduler")
+    name, options = name_and_options(policy)
+    target = with_options(resolve(name, known, "scheduler"), options, f"scheduler {name}")
     if name in known:
-        return target if isinstance(target, type) else lambda: target
-    return lambda: checked_scheduler(target, policy_label(name))
+        if not isinstance(target, type | MakeOne):
+            return lambda: target
+        target()  # options that cannot be are refused here, not in the middle of a run
+        return target
+    return lambda: checked_scheduler(target, policy_label(policy))
 
 
-def router_factory(name: str, known: Mapping[str, str]) -> Callable[[int], Router]:
-    """Makes a fresh router for a pool of so many replicas; a user's own is checked."""
+def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[RoutingContext], Router]:
+    """Makes a fresh router for the replicas of a context; a user's own is checked.
+
+    Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
     target = resolve(name, known, "router")
+    target = with_options(target, options, f"router {name}", takes_context=True)
     if name in known:
         return target  # type: ignore[no-any-return]
-    return lambda num_replicas: checked_router(target, policy_label(name), num_replicas)
+    return lambda context: checked_router(target, policy_label(policy), context)
 
 
-def policy_label(name: str) -> str:
-    """A policy's name for people: without the folders of its file."""
+def policy_label(policy: Policy) -> str:
+    """A policy's name for people, and its options: without the folders of its file."""
+    name, options = name_and_options(policy)
+    if options:
+        told = ", ".join(f"{option} {value}" for option, value in options.items())
+        return f"{policy_label(name)} ({told})"
     module, colon, attribute = name.rpartition(":")
     return f"{Path(module).name}{colon}{attribute}" if module.endswith(".py") else name
 

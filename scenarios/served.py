@@ -14,11 +14,15 @@ from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model
+from costmodels.precision import format_names
+from costmodels.quantization import AUTO, method_names, quantise
+from costmodels.streaming import Offload
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
-from scenarios.kv_policy import with_policy
+from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_of, layout_text
 from scenarios.load import apply_override, validate
+from scenarios.offload import offload_of
 from scenarios.scenario_file import read_scenario_file
 from scenarios.schema import Scenario
 from scenarios.yaml_text import Places
@@ -43,6 +47,11 @@ class Served:
     efficiency: Efficiency
     max_num_batched_tokens: int
     max_num_seqs: int
+    offload: Offload | None = None
+    methods: tuple[str | None, str | None] = (None, None)
+    """Of quantisation: of the matrices, and of the KV cache."""
+    notes: tuple[str, ...] = ()
+    """What was decided for the user, in plain words."""
 
     @property
     def tensor_parallel_size(self) -> int:
@@ -61,19 +70,23 @@ class Served:
 
     def facts(self) -> dict[str, Any]:
         """The set-up in words for the head of an answer."""
-        precision = self.model.precision
+        precision, options = self.model.precision, self.scenario.engine
         return {
             "model": self.model.name,
             "gpu": self.gpu.name,
             "gpus": self.layout.gpus,
             "layout": layout_text(self.layout),
-            "data_parallel_size": self.layout.data_parallel_size,
             "tensor_parallel_size": self.tensor_parallel_size,
+            "pipeline_parallel_size": options.pipeline_parallel_size,
+            "data_parallel_size": options.data_parallel_size,
+            "prefill_context_parallel_size": options.prefill_context_parallel_size,
+            "decode_context_parallel_size": options.decode_context_parallel_size,
             "weights": precision.linear,
             "kv_dtype": precision.kv,
             "engine": self.profile.name,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_num_seqs": self.max_num_seqs,
+            "notes": list(self.notes),
         }
 
 
@@ -87,7 +100,8 @@ def read_served(
 ) -> Served:
     """A scenario file, or options without one (None: not given), then ``--set`` overrides.
 
-    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``. Raises ScenarioError.
+    ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``, or methods that a
+    scenario may name. Raises ScenarioError.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     values: dict[str, Any] = {"workload": dict(_ANY_WORKLOAD)}
@@ -107,13 +121,17 @@ def served(
 ) -> Served:
     """Look up what a scenario names. Raises ScenarioError."""
     options = scenario.engine
+    gpu = load_gpu(scenario.hardware.gpu)
+    method, cache = _methods(scenario, quantization, kv_dtype)
+    model, notes = quantise(
+        load_model(scenario.model), gpu, weights=method, cache_dtype=cache or AUTO
+    )
     model = quantised(
-        load_model(scenario.model),
-        linear=quantization or options.quantization,
-        kv_cache=kv_dtype or scenario.kv.cache_dtype,
+        model,
+        linear=None if method else quantization,
+        kv_cache=(None if cache else kv_dtype) or AUTO,
     )
     model = with_policy(model, scenario.kv.policy)
-    gpu = load_gpu(scenario.hardware.gpu)
     profile, efficiency = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
@@ -127,4 +145,23 @@ def served(
         efficiency=efficiency,
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
+        offload=offload_of(scenario, gpu),
+        methods=(method, cache),
+        notes=(*notes, *policy_notes(scenario.kv.policy)),
     )
+
+
+def _methods(
+    scenario: Scenario, quantization: str | None, kv_dtype: str | None
+) -> tuple[str | None, str | None]:
+    """The methods of matrices and cache; None where an option names a bare format instead."""
+    weights: str | None = scenario.engine.quantization
+    cache: str | None = None if scenario.kv.cache_dtype == AUTO else scenario.kv.cache_dtype
+    formats = set(format_names())
+    if quantization is not None:
+        is_method = quantization in method_names() and quantization not in formats
+        weights = quantization if is_method else None
+    if kv_dtype is not None:
+        is_method = kv_dtype in method_names("cache") and kv_dtype not in formats
+        cache = kv_dtype if is_method else None
+    return weights, cache

@@ -13,20 +13,26 @@ from scenarios.build import Build
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
 from scenarios.plugins import policy_label
+from scenarios.policy_options import name_and_options
 from scenarios.schema import Scenario
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
 from sim.accounts import PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
-from sim.ledger import TimeBooks, gpu_time_ns, waits_only
+from sim.ledger import TimeBooks, waits_only
 from sim.metrics import RequestMetrics
 from sim.request import Status
+from sim.run_accounts import gpu_time_ns
 from sim.saturation import saturation
 
 SCHEMA = "fleetcast.result/1"
 # A figure's label is the weakest that carries at least this share of its time.
 _LABEL_SHARE = 0.05
+
+
+_OTHER_BATCHES = ("static", "orca", "sarathi")
+"""Schedulers whose batches are bounded by more than the engine: the estimate is not theirs."""
 
 
 def summarise(
@@ -57,7 +63,7 @@ def summarise(
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
         "device_bytes": _device_bytes(scenario, build, log, figures),
-        "saturation": _saturation(log),
+        "saturation": _saturation(scenario, log),
         "run": {
             "steps": sum(int(s.column("steps").sum()) for s in log.steps),
             "runs": sum(len(s) for s in log.steps),
@@ -101,9 +107,12 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
 def _parallel_conditions(layout: Layout) -> dict[str, Any]:
     """What a replica has beside tensor parallelism; None where it has nothing of the kind."""
     stages, ranks = layout.pipeline_parallel_size, layout.data_parallel_size
+    prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
     return {
         "pipeline_parallel_size": stages if stages > 1 else None,
         "data_parallel_size": ranks if ranks > 1 else None,
+        "prefill_context_parallel_size": prompts if prompts > 1 else None,
+        "decode_context_parallel_size": decodes if decodes > 1 else None,
         "expert_parallel_size": layout.expert_ranks if layout.enable_expert_parallel else None,
     }
 
@@ -118,6 +127,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         "block_size": engine.block_size,
         "num_gpu_blocks": engine.num_gpu_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
+        **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
     }
 
 
@@ -142,7 +152,10 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     return {"arrived": sum(counts.values()), **counts, "reject_reasons": reasons}
 
 
-def _saturation(log: RunLog) -> dict[str, float | None] | None:
+def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:
+    name, _ = name_and_options(scenario.engine.scheduler)
+    if name in _OTHER_BATCHES:
+        return None
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room to estimate one

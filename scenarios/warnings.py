@@ -23,6 +23,7 @@ def warnings_for(
         _unstable(log, metrics),
         _near_saturation(summary),
         _rejected(summary),
+        _recomputed(log),
         _unfinished(summary),
         _few_samples(summary),
     )
@@ -86,6 +87,20 @@ def _rejected(summary: dict[str, Any]) -> dict[str, str] | None:
     return _warning(
         "rejected", f"{_requests(count, 'was', 'were')} rejected: {parts}; none of them is good"
     )
+
+
+def _recomputed(log: RunLog) -> dict[str, str] | None:
+    """Preempted by swapping, but for those that had to be computed again."""
+    if log.pool.engine.preemption_mode != "swap" or not log.requests.recomputes:
+        return None
+    count = len(log.requests.recomputes)
+    if log.table.samples is not None:
+        count = sum(log.requests.preemptions)
+        text = "answers that share a prompt are not swapped"
+    else:
+        text = "the swap space was full; a larger kv.swap_space_gib has room for them"
+    times = "once" if count == 1 else f"{count:,} times"
+    return _warning("recomputed", f"preempted requests were computed again {times}: {text}")
 
 
 def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:

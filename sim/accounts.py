@@ -3,6 +3,7 @@
 ADMISSION_QUEUE = "admission_queue"
 SCHEDULING_WAIT = "scheduling_wait"
 CACHE_LOAD = "cache_load"
+KV_TRANSFER = "kv_transfer"
 PREFILL_COMPUTE = "prefill_compute"
 PREFILL_MEMORY = "prefill_memory"
 DECODE_WEIGHT_READS = "decode_weight_reads"
@@ -11,6 +12,7 @@ COMMUNICATION = "communication"
 LAUNCH_AND_HOST = "launch_and_host"
 OTHERS_PREFILL = "others_prefill"
 PREEMPTION_RECOMPUTE = "preemption_recompute"
+PREEMPTION_SWAP = "preemption_swap"
 REMAINDER = "remainder"
 
 # What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
@@ -37,6 +39,8 @@ TIME_ACCOUNTS = (
     COMMUNICATION,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
+    KV_TRANSFER,
     PREEMPTION_RECOMPUTE,
+    PREEMPTION_SWAP,
     REMAINDER,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sim.request import Request, Status
 from sim.shape import StepShape, causal_pairs, chunk_sums, clip_layers, clipped
+from sim.together import Gang
 
 if TYPE_CHECKING:
     from sim.engine_view import EngineView
@@ -54,6 +55,11 @@ class BatchBuilder:
         return self._token_budget
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens in the step so far."""
+        return self._view.config.max_num_batched_tokens - self._token_budget
+
+    @property
     def has_preempted(self) -> bool:
         """Whether anything was preempted for this step (vLLM then admits nothing new)."""
         return self._preempted > 0
@@ -65,22 +71,14 @@ class BatchBuilder:
 
     def add_running(self, victim: Callable[[EngineView], Request] = newest) -> None:
         """Add every running request, in order, preempting `victim` while KV blocks are short."""
-        view = self._view
-        group = view.decode_group
-        queue: Iterable[Request] = view.running
-        if self._decoding is None and len(group.members) <= self._token_budget:
-            due = group.blocks_due(1)
-            if due <= view.kv.free_blocks:
-                view.kv.take(due)
-                self._all_decodes = True
-                self._token_budget -= len(group.members)
-                queue = view.prefilling
-        for request in list(queue):
-            while self._can_add(request) and not self._add(request, None):
-                chosen = victim(view)
-                self.preempt(chosen)
-                if chosen is request:
-                    return  # vLLM ends the step's running part here
+        rest = self._view.prefilling if self._add_decode_group() else self._view.running
+        if rest:
+            self._add_each(rest, victim)
+
+    def add_decodes(self, victim: Callable[[EngineView], Request] = newest) -> None:
+        """Add every decoding request, preempting `victim` while KV blocks are short."""
+        if not self._add_decode_group():
+            self._add_each(self._view.decode_group.members, victim)
 
     def add(self, request: Request, max_tokens: int | None = None) -> bool:
         """Add one running request (a prefill: at most ``max_tokens`` of it).
@@ -90,28 +88,61 @@ class BatchBuilder:
         """
         return self._can_add(request) and self._add(request, max_tokens)
 
-    def admit(self, request: Request, max_tokens: int | None = None) -> bool:
+    def admit(
+        self,
+        request: Request,
+        max_tokens: int | None = None,
+        *,
+        reserve_tokens: int = 0,
+        gang: Gang | None = None,
+    ) -> bool:
         """Take a request from the waiting queue and add the first chunk of its prompt.
 
         False, and nothing changed, if the token budget or ``max_num_seqs`` is used up, or if the
         whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
-        gate; only the chunk's blocks are taken).
+        gate; only the chunk's blocks are taken). One that was swapped out is swapped in, and goes
+        on where it was.
+
+        ``max_tokens=0`` gives it a place, and tokens in a later step. ``reserve_tokens``: prompt
+        and answer tokens whose blocks it holds from now on, at most what the pool has; it grows
+        block by block if it gets longer. ``gang``: it leaves together with all of these.
         """
         view = self._view
-        if self._token_budget <= 0 or len(view.running) >= view.config.max_num_seqs:
+        if self._token_budget <= 0 and max_tokens != 0:
             return False
-        hit = view.kv.lookup(request)
-        if not view.kv.fits(request, hit):
+        seqs = len(view.running) + view.num_unforked
+        if request.samples is not None:
+            seqs += request.num_unforked
+        if seqs >= view.config.max_num_seqs:
             return False
-        if self._aligns:
-            if not self._chunk(request, hit.blocks * view.config.block_size):
+        if request.swapped_blocks:
+            return self._swap_in(request, max_tokens)
+        kv, block_size = view.kv, view.config.block_size
+        hit = kv.lookup(request)
+        if reserve_tokens:
+            reserve_tokens = kv.reservable(request, reserve_tokens)
+        if not kv.fits(request, hit, reserve_tokens):
+            return False
+        if self._aligns and max_tokens != 0:
+            if not self._chunk(request, hit.blocks * block_size):
                 return False
             if hit.common > hit.blocks:  # a state is kept where others with this prefix part
-                junction = (hit.common - hit.blocks) * view.config.block_size
+                junction = (hit.common - hit.blocks) * block_size
                 max_tokens = junction if max_tokens is None else min(junction, max_tokens)
-        view.kv.pin(request, hit)
+        kv.pin(request, hit)
+        if reserve_tokens or request.samples is not None:
+            kv.hold(request, reserve_tokens)
+        if gang is not None and request.gang is None:
+            request.gang = gang
+            gang.members += 1
         view.admitted(request)
-        return self.add(request, max_tokens)
+        return max_tokens == 0 or self.add(request, max_tokens)
+
+    def admit_waiting(self) -> None:
+        """Admit from the head of the waiting queue until one does not fit: nobody skips ahead."""
+        waiting = self._view.waiting
+        while waiting and self.admit(waiting.first()):
+            pass
 
     def preempt(self, request: Request) -> None:
         """Free a running request's blocks and put it back to wait; it will be recomputed.
@@ -178,6 +209,50 @@ class BatchBuilder:
             found += (tokens, growing, prefix, pairs)
         return tuple(found)
 
+    def _add_decode_group(self) -> bool:
+        """Add all decodes at once; False, and nothing changed, if the budget or blocks are short"""
+        view = self._view
+        group, seqs = view.decode_group, len(view.decode_group.members)
+        if self._all_decodes:
+            return True
+        if self._decoding is not None or seqs > self._token_budget:
+            return False
+        due = group.blocks_due(1)
+        if due > view.kv.free_blocks:
+            return False
+        view.kv.take(due)
+        self._all_decodes = True
+        self._token_budget -= seqs
+        return True
+
+    def _add_each(
+        self, requests: Iterable[Request], victim: Callable[[EngineView], Request]
+    ) -> None:
+        for request in list(requests):
+            while self._can_add(request) and not self._add(request, None):
+                chosen = victim(self._view)
+                self.preempt(chosen)
+                if chosen is request:
+                    return  # vLLM ends the step's running part here
+
+    def _swap_in(self, request: Request, max_tokens: int | None) -> bool:
+        """Admit one whose blocks are on the host: they and its next token's have to fit."""
+        view = self._view
+        tokens = max(request.num_target_tokens, request.num_computed_tokens + 1)
+        if view.kv.blocks_for(tokens) > view.kv.free_blocks or self._token_budget <= 0:
+            return False
+        view.admitted(request)
+        if request.status is not Status.DECODING:
+            return max_tokens == 0 or self.add(request, max_tokens)
+        if self._decoding is None and not self._all_decodes and len(view.decode_group.members) > 1:
+            self._decoding = {}  # of the others none was chosen so far
+        elif self._decoding is None:
+            view.kv.take(view.decode_group.blocks_needed(request))
+            self._all_decodes = True
+            self._token_budget -= 1
+            return True
+        return self._add(request, None)
+
     def _can_add(self, request: Request) -> bool:
         if self._token_budget <= 0:
             return False
@@ -199,6 +274,8 @@ class BatchBuilder:
             self._chosen_decodes()[request] = needed
             self._token_budget -= 1
             return True
+        if max_tokens == 0:
+            return False
         tokens = self._chunk(request, request.num_computed_tokens)
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)

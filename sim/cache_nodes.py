@@ -9,6 +9,7 @@ number a node says which are resident.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -62,6 +63,8 @@ class CacheNodes:
     """
 
     def __init__(self) -> None:
+        self.on_change: Callable[[int, int], None] | None = None
+        """Told of (node, resident blocks) whenever that changes; not of requests' private nodes."""
         self._nodes: dict[int, Node] = {}
         self._lru: OrderedDict[int, FreeRun] = OrderedDict()
         self._next_key = 0
@@ -104,6 +107,8 @@ class CacheNodes:
         elif node.resident > had:
             return False
         node.resident = depth
+        if self.on_change is not None and node_id >= 0:
+            self.on_change(node_id, depth)
         if had:
             _drop(node.depths, had)
         self.pin(node_id, depth)
@@ -149,6 +154,9 @@ class CacheNodes:
             if run.start == run.stop:
                 del self._lru[run.key]
             run.owner.evicted(run)
+            owner = run.owner
+            if self.on_change is not None and isinstance(owner, Node) and owner.node_id >= 0:
+                self.on_change(owner.node_id, run.stop)
         return evicted
 
 

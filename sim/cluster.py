@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import simpy
 
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
-from sim.errors import PolicyError
+from sim.errors import PolicyError, ScenarioError
+from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
-from sim.protocols import ReplicaLoad, Router, Scheduler, StepCost
-from sim.recorder import RequestLog
+from sim.network import Network
+from sim.protocols import Router, RoutingContext, Scheduler, StepCost
+from sim.recorder import DecodeLog, RequestLog
+from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable
+from sim.source import Source
 from sim.step_log import StepLog
 from sim.waiting import SortedQueue
 
-_PROGRESS_EVERY = 256
-_ROWS_A_BATCH = 8192
-_TURNAROUND_NS = 1  # a client that waited for an answer sends after that instant, not in it
-
-_Row = tuple[int, int, int, int]  # arrival_ns, prompt_tokens, output_tokens, priority
+Role = Literal["mixed", "prefill", "decode"]
+"""What a pool's engines do with a request: all of it, its prompt, or what comes after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """Equal engines behind one router."""
+    """Equal engines."""
 
     engine: EngineConfig
     cost: StepCost
     make_scheduler: Callable[[], Scheduler]
     """A fresh scheduler for each engine."""
-    make_router: Callable[[int], Router]
+    make_router: Callable[[RoutingContext], Router]
+    """Of all engines that take arrivals, or all that decode for others: the first such pool's."""
     replicas: int = 1
+    name: str = ""
+    role: Role = "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Pools of engines. Replicas are numbered through, pool by pool."""
+
+    pools: tuple[PoolConfig, ...]
+    transfer: TransferConfig | None = None
+    """How KV moves between prefill and decode pools; None where there are none."""
+
+    def __post_init__(self) -> None:
+        roles = {pool.role for pool in self.pools}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise ScenarioError("prefill pools need a decode pool, decode pools a prefill pool")
+        if "prefill" in roles and ("mixed" in roles or self.transfer is None):
+            raise ScenarioError(
+                "a fleet is of mixed pools, or of prefill and decode pools with a KV transfer"
+            )
+
+    @property
+    def pool_of(self) -> list[PoolConfig]:
+        """Each replica's pool."""
+        return [pool for pool in self.pools for _ in range(pool.replicas)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +75,18 @@ class RunLog:
     requests: RequestLog
     steps: list[StepLog]
     """One a replica."""
-    pool: PoolConfig
+    fleet: Fleet
     end_ns: int
     """When the simulation stopped: the last event, or the horizon."""
     num_events: int
     """SimPy events processed."""
+    link_bytes: dict[str, int] = field(default_factory=dict)
+    """Bytes that crossed each link between engines."""
+
+    @property
+    def pool(self) -> PoolConfig:
+        """The first pool: the only one, or the one that takes the arrivals."""
+        return self.fleet.pools[0]
 
 
 class _CountingEnvironment(simpy.Environment):
@@ -68,139 +103,47 @@ class _CountingEnvironment(simpy.Environment):
         super().step()
 
 
-class _Source:
-    """Sends the table's requests at their times, at most ``max_concurrency`` at once.
-
-    A later turn of a session is an event in the environment's queue from when the turn before it
-    leaves; events of one instant are handled in the order they were made.
-    """
-
-    def __init__(
-        self,
-        env: simpy.Environment,
-        table: RequestTable,
-        send: Callable[[Request], None],
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self._env = env
-        self._table = table
-        self._send = send
-        self._progress = progress
-        self._in_flight = 0
-        self._slot_free = env.event()
-        self._next_turns = _next_turns(table)
-
-    def run(self) -> Generator[simpy.Event, None, None]:
-        """The process: one event an arrival instant."""
-        table, env = self._table, self._env
-        limit = table.max_concurrency
-        for index, (arrival_ns, prompt_tokens, output_tokens, priority) in _rows(table):
-            now_ns = int(env.now)
-            if arrival_ns > now_ns:
-                yield env.timeout(arrival_ns - now_ns)
-            if limit is not None:
-                while self._in_flight >= limit:
-                    self._slot_free = env.event()
-                    yield self._slot_free
-                    yield env.timeout(_TURNAROUND_NS)
-            self._submit(index, prompt_tokens, output_tokens, priority)
-
-    def left(self, request: Request) -> None:
-        """A request finished or was rejected: a slot is free, and its next turns can be sent."""
-        self._in_flight -= 1
-        if not self._slot_free.triggered:
-            self._slot_free.succeed()
-        if self._next_turns:
-            for index, earliest_ns, think_ns in self._next_turns.pop(request.index, ()):
-                now_ns = int(self._env.now)
-                wait_ns = max(think_ns, earliest_ns - now_ns, _TURNAROUND_NS)
-                turn = self._env.timeout(wait_ns)
-                turn.callbacks.append(partial(self._send_turn, index))
-
-    def _send_turn(self, index: int, _: simpy.Event) -> None:
-        table = self._table
-        columns = (table.prompt_tokens, table.output_tokens, table.priority)
-        self._submit(index, *(int(column[index]) for column in columns))
-
-    def _submit(self, index: int, prompt_tokens: int, output_tokens: int, priority: int) -> None:
-        self._in_flight += 1
-        now_ns = int(self._env.now)
-        self._send(Request(index, now_ns, prompt_tokens, max(1, output_tokens), priority))
-        if self._progress is not None and index % _PROGRESS_EVERY == 0:
-            self._progress(index)
-
-
-def _rows(table: RequestTable) -> Iterator[tuple[int, _Row]]:
-    """The table row by row as plain integers, a batch of rows at a time; no later turns."""
-    columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)
-    for start in range(0, len(table), _ROWS_A_BATCH):
-        batch = (column[start : start + _ROWS_A_BATCH].tolist() for column in columns)
-        rows = enumerate(zip(*batch, strict=True), start)
-        yield from rows if table.after is None else (r for r in rows if table.after[r[0]] < 0)
-
-
-def _next_turns(table: RequestTable) -> dict[int, list[tuple[int, int, int]]]:
-    """The rows sent after each row: (row, its earliest time, its think time)."""
-    turns: dict[int, list[tuple[int, int, int]]] = {}
-    if table.after is not None and table.think_ns is not None:
-        columns = (table.after, table.arrival_ns, table.think_ns)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for index, (after, earliest_ns, think_ns) in enumerate(rows):
-            if after >= 0:
-                turns.setdefault(after, []).append((index, earliest_ns, think_ns))
-    return turns
-
-
 def run_cluster(
     table: RequestTable,
-    pool: PoolConfig,
+    fleet: Fleet | PoolConfig,
     *,
     until_ns: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RunLog:
-    """Simulate the table on the pool until everything has left, or until the horizon.
+    """Simulate the table on a fleet (or one pool) until all have left, or until the horizon.
 
     ``progress`` is called now and then with the number of requests sent. Raises PolicyError
-    where a policy breaks its contract and ScenarioError where the pool cannot be built.
+    where a policy breaks its contract and ScenarioError where a pool cannot be built.
     """
+    if isinstance(fleet, PoolConfig):
+        fleet = Fleet(pools=(fleet,))
     env = _CountingEnvironment(initial_time=0)
     log = RequestLog(len(table))
-    router = pool.make_router(pool.replicas)
     engines: list[Engine] = []
+    entry: list[Engine] = []
 
     def send(request: Request) -> None:
-        replica = router.choose(request)
-        if not 0 <= replica < len(engines):
-            raise PolicyError(f"the router chose replica {replica} of {len(engines)}")
-        engines[replica].submit(request)
+        choice = router.choose(request)
+        if not 0 <= choice < len(entry):
+            raise PolicyError(f"the router chose replica {choice} of {len(entry)}")
+        entry[choice].submit(request)
 
-    def publish(replica: int, waiting: int, running: int) -> None:
-        router.publish(replica, ReplicaLoad(waiting, running))
-
-    source = _Source(env, table, send, progress)
-    for replica in range(pool.replicas):
-        scheduler = pool.make_scheduler()
-        order = getattr(scheduler, "waiting_order", None)
-        kv = KVCache(
-            pool.engine.num_gpu_blocks,
-            pool.engine.block_size,
-            prefix_caching=pool.engine.enable_prefix_caching,
-            chains=table.chains,
-            layout=pool.engine.kv_layout,
-        )
-        engine = Engine(
-            env,
-            pool.engine,
-            pool.cost,
-            scheduler,
-            kv,
-            log,
-            waiting=None if order is None else SortedQueue(order),
-            replica=replica,
-            on_leave=source.left,
-            on_load=publish if pool.replicas > 1 else None,
-        )
-        engines.append(engine)
+    source = Source(env, table, send, progress)
+    for pool in fleet.pools:
+        if pool.role == "decode" and log.decode is None:
+            log.decode = DecodeLog(log)
+        of_engine = log.decode if pool.role == "decode" else log
+        assert of_engine is not None
+        for _ in range(pool.replicas):
+            engines.append(_engine(env, pool, table, of_engine, len(engines), source.left))
+    decoding: list[Engine] = []
+    for engine, pool in zip(engines, fleet.pool_of, strict=True):
+        (decoding if pool.role == "decode" else entry).append(engine)
+    router = _route(entry, fleet.pool_of[entry[0].replica], env, table)
+    network = Network(env)
+    if fleet.transfer is not None and log.decode is not None:
+        decode_router = _route(decoding, fleet.pool_of[decoding[0].replica], env, table)
+        Handovers(env, fleet.transfer, network, log.decode, decode_router, decoding).connect(entry)
     env.process(source.run())
     env.run(until=until_ns)
     for engine in engines:
@@ -211,7 +154,50 @@ def run_cluster(
         table=table,
         requests=log,
         steps=[engine.steps for engine in engines],
-        pool=pool,
+        fleet=fleet,
         end_ns=env.last_ns if until_ns is None else int(env.now),
         num_events=env.num_events,
+        link_bytes=network.moved_bytes,
     )
+
+
+def _engine(
+    env: simpy.Environment,
+    pool: PoolConfig,
+    table: RequestTable,
+    log: RequestLog | DecodeLog,
+    replica: int,
+    on_leave: Callable[[Request], None],
+) -> Engine:
+    scheduler = pool.make_scheduler()
+    order = getattr(scheduler, "waiting_order", None)
+    kv = KVCache(
+        pool.engine.num_gpu_blocks,
+        pool.engine.block_size,
+        prefix_caching=pool.engine.enable_prefix_caching,
+        chains=table.chains,
+        layout=pool.engine.kv_layout,
+        num_host_blocks=pool.engine.num_cpu_blocks,
+    )
+    return Engine(
+        env,
+        pool.engine,
+        pool.cost,
+        scheduler,
+        kv,
+        log,
+        waiting=None if order is None else SortedQueue(order),
+        replica=replica,
+        on_leave=on_leave,
+    )
+
+
+def _route(
+    engines: list[Engine], pool: PoolConfig, env: simpy.Environment, table: RequestTable
+) -> Router:
+    """A router over these engines, told of their loads where there is a choice."""
+    router = pool.make_router(Replicas(env, engines, table, pool.engine.seed))
+    if len(engines) > 1:
+        for position, engine in enumerate(engines):
+            engine.publish_to(partial(router.publish, position))
+    return router

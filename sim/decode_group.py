@@ -12,6 +12,7 @@ of a prompt is as good as never there: its pages open in another phase.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Protocol
 
 from sim.crossings import Crossings
 from sim.kv_layout import PLAIN, KVLayout, window_blocks
@@ -19,6 +20,18 @@ from sim.request import Request
 from sim.shape import Clip, dropped
 
 _NEVER = 1 << 60
+
+
+class Observer(Protocol):
+    """Is told who decodes from which step on; what a policy counts a step, it can derive."""
+
+    def joined(self, request: Request, /) -> None:
+        """A request decodes from the group's next step on; ``request.joined_at`` counts from it."""
+        ...
+
+    def left(self, request: Request, /) -> None:
+        """It does so no longer; ``joined_at`` is still the same."""
+        ...
 
 
 class DecodeGroup:
@@ -35,6 +48,7 @@ class DecodeGroup:
         self.context_tokens = 0
         """Computed tokens in the KV cache, summed over the members."""
         self.members: dict[Request, None] = {}
+        self.observer: Observer | None = None
         self._block_size = block_size
         self._growing_pages = 1 if layout.grows else 0
         # Pages that members' next tokens open when steps % block_size equals the index.
@@ -42,6 +56,9 @@ class DecodeGroup:
         self._due_a_cycle = 0
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
+        # When members outgrow what they reserved; those whose reservation lasts are not here.
+        self._outgrowing: dict[int, list[Request]] = {}
+        self._outgrow_steps: list[int] = []
         self._clips = [Crossings(clip) for clip in clip_tokens if isinstance(clip, int)]
         self._clipped_tokens = [0] * len(self._clips)
         # Members keep all but a part of their prompts: what is dropped never changes.
@@ -72,10 +89,15 @@ class DecodeGroup:
             self._clipped_tokens[index] += min(request.num_computed_tokens, clip.cap_tokens)
         for index, budgets in enumerate(self._budgets):
             self._dropped_tokens[index] += dropped(budgets, request.prompt_tokens)
-        for crossing in self._crossings:
+        crossings = self._tracking(request) if request.reserved_tokens else self._crossings
+        for crossing in crossings:
             crossing.track(request, self.steps)
+        if request.reserved_tokens:
+            self._track_reservation(request)
         self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
+        if self.observer is not None:
+            self.observer.joined(request)
 
     def remove(self, request: Request) -> None:
         """Take a member out (preempted), its own counts brought up to date."""
@@ -96,6 +118,11 @@ class DecodeGroup:
             step = crossing.next_step()
             if step is not None and step < nearest:
                 nearest = step
+        if self._outgrowing:
+            heap = self._outgrow_steps
+            while heap[0] not in self._outgrowing:
+                heappop(heap)
+            nearest = min(nearest, heap[0])
         return nearest - self.steps
 
     def clipped_sums(self) -> list[tuple[int, int]]:
@@ -110,7 +137,7 @@ class DecodeGroup:
     def blocks_due(self, steps: int) -> int:
         """New KV pages the next ``steps`` decode steps of the whole group need.
 
-        Not beyond `steps_to_cross`: from there on windows need fewer.
+        Not beyond `steps_to_cross`: from there on windows need fewer, or reservations are used up.
         """
         if steps == 1:
             return self._due_by_phase[self.steps % self._block_size]
@@ -124,9 +151,8 @@ class DecodeGroup:
         """New KV pages of this member's next token."""
         computed_tokens = self.computed_tokens(request)
         pages = 0 if computed_tokens % self._block_size else self._pages_a_block(request)
-        for budget_tokens, groups in self._prompts:
-            kept = computed_tokens - max(0, request.prompt_tokens - budget_tokens)
-            pages += 0 if kept % self._block_size else groups
+        for gone, groups in self._kept_pages(request):
+            pages += 0 if (computed_tokens - gone) % self._block_size else groups
         return pages
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
@@ -153,6 +179,11 @@ class DecodeGroup:
         self.context_tokens += steps * len(self.members)
         if self._crossings:
             self._cross(steps)
+        if self._outgrowing:
+            for request in self._outgrowing.pop(self.steps, ()):
+                for window, _ in self._windows:
+                    window.track(request, self.steps)
+                self._count_pages(request, 1)
         leaving = self._leaving.pop(self.steps, None)
         if leaving is None:
             return []
@@ -162,18 +193,54 @@ class DecodeGroup:
 
     def hold_back(self, request: Request) -> None:
         """Leave a member out of the next step; call it before `advance`."""
+        if self.observer is not None:
+            self.observer.left(request)
         self._forget_leave(request)
         self._count_pages(request, -1)
+        if request.reserved_tokens:
+            self._forget_reservation(request)
         self.context_tokens -= 1
-        for crossing in self._crossings:
+        for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.forget(request, self.steps)
         request.joined_at += 1  # as if its context were a token shorter: the step adds it again
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= clip.is_below(request, self.steps)
-        for crossing in self._crossings:
+        for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.track(request, self.steps)
+        if request.reserved_tokens:
+            self._track_reservation(request)
         self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
+        if self.observer is not None:
+            self.observer.joined(request)
+
+    def _track_reservation(self, request: Request) -> None:
+        step = self._outgrown_at(request)
+        if self.steps < step < self._last_step(request):
+            if step not in self._outgrowing:
+                self._outgrowing[step] = []
+                heappush(self._outgrow_steps, step)
+            self._outgrowing[step].append(request)
+
+    def _forget_reservation(self, request: Request) -> None:
+        step = self._outgrown_at(request)
+        bucket = self._outgrowing.get(step)
+        if bucket is not None and request in bucket:
+            bucket.remove(request)
+            if not bucket:
+                del self._outgrowing[step]
+
+    def _tracking(self, request: Request) -> list[Crossings]:
+        """The lengths on whose way a member counts: windows take no pages of a reservation."""
+        return self._clips if self._has_reserved(request) else self._crossings
+
+    def _has_reserved(self, request: Request) -> bool:
+        """Whether a member's next token, if it has one, has a block it reserved."""
+        step = self._outgrown_at(request)
+        return step > self.steps or step >= self._last_step(request)
+
+    def _outgrown_at(self, request: Request) -> int:
+        return request.joined_at + request.reserved_tokens - request.num_computed_tokens
 
     def _cross(self, steps: int) -> None:
         for index, clip in enumerate(self._clips):
@@ -202,6 +269,8 @@ class DecodeGroup:
             del self._leaving[step]
 
     def _pages_a_block(self, request: Request) -> int:
+        if request.reserved_tokens and self._has_reserved(request):
+            return 0
         pages = self._growing_pages
         for window, groups in self._windows:
             if window.is_below(request, self.steps):
@@ -214,21 +283,37 @@ class DecodeGroup:
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
         self._due_a_cycle += pages
-        for budget_tokens, groups in self._prompts:
-            gone = max(0, request.prompt_tokens - budget_tokens)
+        for gone, groups in self._kept_pages(request):
             self._due_by_phase[(phase + gone) % self._block_size] += sign * groups
             self._due_a_cycle += sign * groups
 
+    def _kept_pages(self, request: Request) -> list[tuple[int, int]]:
+        """(tokens dropped of its prompt, pages that a block of the rest takes), by budget.
+
+        Nothing is dropped where blocks are reserved.
+        """
+        if request.reserved_tokens:
+            if self._has_reserved(request):
+                return []
+            return [(0, groups) for _, groups in self._prompts]
+        prompt_tokens = request.prompt_tokens
+        return [(max(0, prompt_tokens - budget), groups) for budget, groups in self._prompts]
+
     def _settle(self, request: Request) -> None:
         del self.members[request]
+        if self.observer is not None:
+            self.observer.left(request)
         self._count_pages(request, -1)
+        if request.reserved_tokens:
+            self._forget_reservation(request)
         computed_tokens = self.computed_tokens(request)
         self.context_tokens -= computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= min(computed_tokens, clip.cap_tokens)
         for index, budgets in enumerate(self._budgets):
             self._dropped_tokens[index] -= dropped(budgets, request.prompt_tokens)
-        for crossing in self._crossings:
+        crossings = self._tracking(request) if request.reserved_tokens else self._crossings
+        for crossing in crossings:
             crossing.forget(request, self.steps)
         request.num_sampled_tokens = self.sampled_tokens(request)
         request.num_computed_tokens = computed_tokens

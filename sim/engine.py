@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import replace
 
 import simpy
 
+from sim.arriving_kv import ArrivingKV
 from sim.batch import UNTIL_CHANGE, Plan
 from sim.clock import Alarm, to_s
 from sim.draws import uniform
@@ -21,8 +23,8 @@ from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import Scheduler, StepCost
-from sim.recorder import RequestLog
+from sim.protocols import HandOver, ReplicaLoad, Scheduler, StepCost
+from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 from sim.shape import StepShape
 from sim.step_log import StepLog
@@ -44,16 +46,17 @@ class Engine:
         cost: StepCost,
         scheduler: Scheduler,
         kv: KVCache,
-        request_log: RequestLog,
+        request_log: RequestLog | DecodeLog,
         *,
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
-        on_load: Callable[[int, int, int], None] | None = None,
     ) -> None:
-        """``on_leave`` is told of every request that finishes or is rejected; ``on_load`` of
-        (replica, waiting, running) whenever one of them has changed."""
+        """``on_leave`` is told of every request that finishes or is rejected."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        attach = getattr(scheduler, "attach", None)
+        if attach is not None:
+            attach(self.view)
         self.steps = StepLog(config.clip_tokens)
         self.replica = replica
         self._env = env
@@ -61,13 +64,17 @@ class Engine:
         self._scheduler = scheduler
         self._requests = request_log
         self._on_leave = on_leave
-        self._on_load = on_load
+        self._on_load: Callable[[ReplicaLoad], None] | None = None
         self._shares_output = kv.shares_output
         self._depth = 2 if config.async_scheduling else 1
         self._inbox: list[Request] = []
+        self._queued_tokens = 0
         self._in_flight: deque[InFlight] = deque()
         self._gpu_free_ns = 0
         self._heat = Heat(cost.throttle)
+        self._hand_over: HandOver | None = None
+        self._handed_over = 0
+        self._arriving: ArrivingKV | None = None
         self._idle: Alarm | None = None
         self._plan_stands = False
         self._jumping: Jump | None = None
@@ -78,19 +85,57 @@ class Engine:
         now_ns = self._now_ns
         self._requests.arrival_ns[request.index] = now_ns
         self._requests.replica[request.index] = self.replica
-        reason = self._refusal(request)
+        reason = self.refusal(request)
         if reason:
             request.status = Status.REJECTED
             self._requests.rejected(request, now_ns, reason)
             self._on_leave(request)
             return
         self._inbox.append(request)
+        self._queued_tokens += request.prompt_tokens
+        if self._hand_over is not None:
+            self._hand_over.arrived(request, self)
         self._publish_load()
+        self._wake()
+
+    def publish_to(self, on_load: Callable[[ReplicaLoad], None]) -> None:
+        """Tell of the load whenever it has changed."""
+        self._on_load = on_load
+
+    def decode_elsewhere(self, hand_over: HandOver) -> None:
+        """Prefill only: what has its first token is handed over with its KV."""
+        self._hand_over = hand_over
+
+    def take_kv(self, hand_over: HandOver) -> None:
+        """Decode requests that were prefilled elsewhere (see `expect`)."""
+        self._arriving = ArrivingKV(self.view, hand_over.has_blocks)
+
+    def expect(self, request: Request) -> None:
+        """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
+        assert self._arriving is not None, "an engine that takes KV"
+        self._arriving.waiting.append(request)
+        self._publish_load()
+        self._wake()
+
+    def join(self, request: Request) -> None:
+        """All KV of an expected request is there."""
+        assert self._arriving is not None, "an engine that takes KV"
+        self._arriving.ready(request)
+        self._wake()
+
+    def let_go(self, request: Request) -> None:
+        """The KV of a request that was handed over is at its new place: free its blocks."""
+        self._handed_over -= 1
+        self.view.kv.release(request, request.num_computed_tokens, will_return=False)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Something changed from outside: look at it at the next plan from now on."""
         if self._idle is not None:
             self._idle.ring()
             self._idle = None
         elif self._jumping is not None:
-            self._jumping.cut(Alarm(self._env, self.replica), now_ns)
+            self._jumping.cut(Alarm(self._env, self.replica), self._now_ns)
 
     def run(self) -> Process:
         """The process: one round a scheduler call."""
@@ -111,13 +156,36 @@ class Engine:
     def _now_ns(self) -> int:
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
-    def _refusal(self, request: Request) -> str | None:
+    @property
+    def _is_drained(self) -> bool:
+        """Nothing launched has an output to be read."""
+        return all(batch.is_empty for batch in self._in_flight)
+
+    @property
+    def _any_waiting(self) -> bool:
+        arriving = self._arriving
+        return bool(self.view.waiting) or (arriving is not None and bool(arriving.waiting))
+
+    def refusal(self, request: Request) -> str | None:
+        """Why it can never be served here; None if it can."""
         tokens = request.prompt_tokens + request.output_tokens
         if tokens > self.view.config.max_model_len:
             return "longer than max_model_len"
+        if self._hand_over is not None:
+            reason = self._hand_over.refusal(request)
+            if reason:
+                return reason
+            tokens = request.prompt_tokens + 1
         # Nothing dropped of it: preempted near its end, it is computed again in one piece.
         if self.view.kv.blocks_for(tokens) > self.view.kv.usable_blocks:
             return "longer than the KV pool"
+        if request.samples is not None:
+            if request.num_unforked >= self.view.config.max_num_seqs:
+                return "more answers than max_num_seqs"
+            kv = self.view.kv
+            together = kv.blocks_for(tokens) + kv.unforked_blocks(request, tokens)
+            if together > kv.usable_blocks:
+                return "its answers are longer than the KV pool"
         return None
 
     def _receive(self) -> None:
@@ -128,6 +196,10 @@ class Engine:
                 self._requests.seen_ns[request.index] = now_ns
                 self.view.waiting.add(request)
             self._inbox.clear()
+        if self._arriving:
+            for request in self._arriving.take_in():
+                self._requests.admitted(request, now_ns, self.steps.num_rows)
+                self._plan_stands = False
 
     def schedule(self) -> Plan:
         """One scheduler call, and a note of whom it admitted and preempted."""
@@ -175,10 +247,11 @@ class Engine:
             or plan.prefills
             or plan.held_back
             or not plan.decodes
+            or self.view.blocks_swapped
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
-            or (self._in_flight and self._in_flight[0].finishing and self.view.waiting)
+            or (self._in_flight and self._in_flight[0].finishing and self._any_waiting)
             or (self._shares_output and self.view.waiting)
         ):
             return 1
@@ -193,6 +266,11 @@ class Engine:
         schedule_ns = self._cost.schedule_ns(len(view.running))
         shape = plan.shape
         if not shape.num_tokens:
+            if (self._handed_over or self._arriving) and not plan.preempted and self._is_drained:
+                self._in_flight.clear()  # KV on its way holds the blocks that are lacking
+                self._idle = Alarm(self._env, self.replica)
+                yield self._idle
+                return
             if not self._in_flight and not plan.preempted:
                 raise PolicyError(
                     f"at {to_s(now_ns):.6f} s the scheduler planned nothing although "
@@ -203,8 +281,9 @@ class Engine:
             batch = InFlight(launched_ns, self._cost.update_ns(0), -1, is_empty=True)
         else:
             price = self._cost.price(shape, self._draw(plan))
+            swap_ns = self._swap_ns() if view.blocks_swapped else 0
             launched_ns, end_ns, gpu_ns = launch_step(
-                now_ns, self._gpu_free_ns, schedule_ns, price, self._heat
+                now_ns, self._gpu_free_ns, schedule_ns, price, self._heat, swap_ns
             )
             update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
             batch = InFlight(end_ns, update_ns, self.steps.num_rows)
@@ -212,11 +291,22 @@ class Engine:
             state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
             self.commit(plan, batch)
+            if self._hand_over is not None:
+                for request, tokens in plan.prefills:
+                    self._hand_over.computed(request, tokens, end_ns - gpu_ns, end_ns)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
         else:
             yield from self._read_oldest(launched_ns)
+
+    def _swap_ns(self) -> int:
+        """Time to move the blocks that are to move, before the step that is logged next."""
+        view = self.view
+        swap_ns = round(view.blocks_swapped * view.config.swap_ns_per_block)
+        self.steps.swaps.append((self.steps.num_rows, view.blocks_swapped, swap_ns))
+        view.blocks_swapped = 0
+        return swap_ns
 
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""
@@ -288,7 +378,8 @@ class Engine:
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
             group.hold_back(request)
-            self._requests.held_back.append((request.index, batch.row))
+            if request.sample == 0:
+                self._requests.held_back.append((request.index, batch.row))
         if plan.decodes:
             self._leave_group(group.advance(1), batch)
         for request, tokens in plan.prefills:
@@ -300,19 +391,72 @@ class Engine:
             self._requests.prefilled(request, batch.row)
             if request.num_sampled_tokens == 1:
                 batch.first_tokens.append(request)
+                self._queued_tokens -= request.prompt_tokens
+            if request.samples is not None and request.samples.unforked:
+                self._fork(request, batch)
             if request.num_sampled_tokens == request.output_tokens:
                 request.status = Status.FINISHING
+                self._add_finishing(request, batch)
+            elif self._hand_over is not None:
+                request.status = Status.FINISHING
+                del view.running[request]
+                self._handed_over += 1
                 batch.finishing.append(request)
+                if request.gang is not None:  # it leaves by itself, and the others without it
+                    request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
                 view.kv.drop(request)
                 group.join(request)
 
+    def _fork(self, request: Request, batch: InFlight) -> None:
+        """Its prompt is computed: the other answers begin, each a running sequence from now on."""
+        view, samples = self.view, request.samples
+        assert samples is not None
+        lengths, samples.unforked = samples.unforked, ()
+        view.num_unforked -= len(lengths)
+        for sample, output_tokens in enumerate(lengths, 1):
+            answer = replace(
+                request,
+                output_tokens=output_tokens,
+                sample=sample,
+                nodes=None,
+                pinned=[],
+                shared=None,
+            )
+            view.kv.fork(request, answer)
+            view.running[answer] = None
+            if answer.gang is not None:
+                answer.gang.members += 1
+            if output_tokens == 1:
+                answer.status = Status.FINISHING
+                self._add_finishing(answer, batch)
+            else:
+                answer.status = Status.DECODING
+                view.kv.drop(answer)
+                view.decode_group.join(answer)
+
     def _leave_group(self, leaving: list[Request], batch: InFlight) -> None:
+        kv = self.view.kv
         for request in leaving:
             request.status = Status.FINISHING
-            request.num_blocks = self.view.kv.decode_blocks(request, request.num_computed_tokens)
-        batch.finishing.extend(leaving)
+            request.num_blocks = kv.blocks_held(request, request.num_computed_tokens)
+            if request.gang is None:
+                batch.finishing.append(request)
+            else:
+                self._add_finishing(request, batch)
+
+    def _add_finishing(self, request: Request, batch: InFlight) -> None:
+        """This step plans its last token; it leaves when that is read, or its gang's is."""
+        gang = request.gang
+        if gang is None:
+            batch.finishing.append(request)
+            return
+        if request.sample == 0:
+            self._requests.last_token_row[request.index] = batch.row
+        gang.done.append(request)
+        if len(gang.done) == gang.members:
+            batch.finishing.extend(gang.done)
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""
@@ -333,10 +477,21 @@ class Engine:
     def finish(self, request: Request, row: int) -> None:
         """Its last token, planned in this row, has been read: free its blocks, let it go."""
         view = self.view
+        if self._hand_over is not None and request.num_sampled_tokens < request.output_tokens:
+            request.status = Status.TRANSFERRING
+            self._hand_over.prefilled(request, self)
+            return
         if request in view.running:  # not so if it was preempted with its last token in flight
             del view.running[request]
             view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
+        if request.samples is not None:
+            request.samples.num_open -= 1
+            if request.sample == 0:
+                self._requests.last_token_row.setdefault(request.index, row)
+            if request.samples.num_open:
+                self._publish_load()
+                return
         self._requests.finished(request, self._now_ns, row)
         self._publish_load()
         self._on_leave(request)
@@ -344,4 +499,8 @@ class Engine:
     def _publish_load(self) -> None:
         if self._on_load is not None:
             view = self.view
-            self._on_load(self.replica, len(view.waiting) + len(self._inbox), len(view.running))
+            waiting, running = len(view.waiting) + len(self._inbox), len(view.running)
+            if self._arriving is not None:
+                waiting += len(self._arriving.waiting)
+                running += self._arriving.in_place
+            self._on_load(ReplicaLoad(waiting, running, self._queued_tokens))

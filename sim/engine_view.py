@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sim.batch import BatchBuilder
 from sim.clock import to_s
@@ -33,6 +34,12 @@ class EngineConfig:
     """KV blocks in the pool, the null block included."""
     kv_layout: KVLayout = PLAIN
     """How many blocks, of one size in bytes, a sequence holds."""
+    preemption_mode: Literal["recompute", "swap"] = "recompute"
+    """What becomes of a preempted request's blocks: computed again, or moved to the host."""
+    num_cpu_blocks: int = 0
+    """Blocks that the host has room for (swap). A victim beyond them is recomputed."""
+    swap_ns_per_block: float = 0.0
+    """Time on the host link of one block, either way."""
     clip_tokens: tuple[Clip, ...] = ()
     """What the cost model clips contexts to, in the order of `sim.shape.ordered`."""
     enable_prefix_caching: bool = True
@@ -82,8 +89,13 @@ class EngineView:
         self.prefilling: dict[Request, None] = {}
         self.decode_group = DecodeGroup(config.block_size, config.clip_tokens, config.kv_layout)
         self.now_ns = 0
+        self.num_unforked = 0
+        """Answers of running requests that begin when their prompt is computed: they have places
+        among ``max_num_seqs``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
+        self.blocks_swapped = 0
+        """Blocks to move over the host link before the next step, in and out."""
 
     @property
     def now_s(self) -> float:
@@ -99,28 +111,64 @@ class EngineView:
         """Bookkeeping of `BatchBuilder.admit`."""
         self.waiting.remove(request)
         self.running[request] = None
+        self.newly_admitted.append(request)
+        if request.swapped_blocks:
+            self.blocks_swapped += self.kv.swap_in(request)
+            if not request.num_uncomputed_tokens:
+                request.status = Status.DECODING
+                self.decode_group.join(request)
+                return
+        if request.samples is not None:
+            self.num_unforked += request.num_unforked
         self.prefilling[request] = None
         request.status = Status.PREFILLING
-        self.newly_admitted.append(request)
+
+    def joined(self, request: Request) -> None:
+        """A request whose prompt was computed elsewhere decodes from the next step on."""
+        self.running[request] = None
+        request.status = Status.DECODING
+        self.kv.drop(request)
+        self.decode_group.join(request)
 
     def preempted(self, request: Request, *, extra_blocks: int) -> None:
         """Bookkeeping of `BatchBuilder.preempt`; ``extra_blocks`` were taken for this step."""
         finishing = request.status is Status.FINISHING
         if request.status is Status.DECODING:
             self.decode_group.remove(request)
-            held = self.kv.decode_blocks(request, request.num_computed_tokens)
+            held = self.kv.blocks_held(request, request.num_computed_tokens)
             request.num_blocks = held + extra_blocks
-        self.prefilling.pop(request, None)
+        if self.prefilling.pop(request, self) is None and request.samples is not None:
+            self.num_unforked -= request.num_unforked
         del self.running[request]
-        self.kv.release(request, self.hashed_tokens(request), will_return=not finishing)
+        swapped = not finishing and self._swap_out(request)
+        hashed_tokens = self.hashed_tokens(request)
+        self.kv.release(request, hashed_tokens, will_return=not finishing and not swapped)
         request.num_preemptions += 1
         self.newly_preempted.append(request)
         if finishing:
             return  # its last token is on its way: it ends when that is read
+        if swapped:
+            if request.status is Status.DECODING:
+                request.num_target_tokens = request.num_computed_tokens
+            request.status = Status.WAITING
+            self.waiting.put_back(request)
+            return
         request.status = Status.WAITING
         request.num_target_tokens = request.prompt_tokens + request.num_sampled_tokens
         request.num_computed_tokens = 0
         self.waiting.put_back(request)
+
+    def _swap_out(self, request: Request) -> bool:
+        """Move a victim's blocks to the host, if that is how to preempt, and there is room.
+
+        A prompt whose answers share it is not moved: they would have to come back together.
+        """
+        if self.config.preemption_mode != "swap" or request.samples is not None:
+            return False
+        if not self.kv.swap_out(request, request.num_computed_tokens):
+            return False
+        self.blocks_swapped += request.swapped_blocks
+        return True
 
     def hashed_tokens(self, request: Request) -> int:
         """Computed tokens of a running request whose content is known, so has a hash.

@@ -10,6 +10,7 @@ or those of one request that no other request can share.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sim.cache_nodes import CacheNodes
@@ -19,6 +20,7 @@ from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request
 from sim.request_table import PrefixChains
+from sim.together import SharedBlocks
 
 _UNBOUNDED = 1 << 60
 
@@ -48,12 +50,14 @@ class KVCache:
         prefix_caching: bool = True,
         chains: PrefixChains | None = None,
         layout: KVLayout = PLAIN,
+        num_host_blocks: int = 0,
     ) -> None:
         """``chains`` are the prefix ids of the request table, if it has any.
 
         With a ``layout`` that is not plain, a block is a page of it. Prefix hits are of the pages
         of layers whose state grows, as far as windows and recurrent states are cached too
         (`sim.cache_sides`); a request that hits takes pages of its own for those.
+        ``num_host_blocks`` are for sequences that are swapped out.
         Raises ScenarioError where ids and blocks cannot be lined up.
         """
         if num_gpu_blocks < 2:
@@ -62,6 +66,8 @@ class KVCache:
         self._layout = None if layout == PLAIN else layout
         self.usable_blocks = num_gpu_blocks - 1
         self.free_blocks = self.usable_blocks
+        self.free_host_blocks = num_host_blocks
+        self._grows = layout.grows
         # Where no layer's state grows, or some of it is dropped, no prefix is ever all there.
         self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
@@ -72,6 +78,10 @@ class KVCache:
             self._sides = CacheSides(self, self._nodes, layout)
         if self._chains is not None:
             check_blocks(self._chains, block_size)
+
+    def watch(self, on_change: Callable[[int, int], None]) -> None:
+        """Tell of (prefix id, its resident leading blocks) whenever that changes."""
+        self._nodes.on_change = on_change
 
     @property
     def shares_output(self) -> bool:
@@ -113,12 +123,75 @@ class KVCache:
             return Hit(sum(depth for _, depth in nodes), evictable, nodes, blocks, is_fresh)
         return Hit(blocks, evictable, hits)
 
-    def fits(self, request: Request, hit: Hit) -> bool:
-        """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks."""
+    def reservable(self, request: Request, reserve_tokens: int) -> int:
+        """So many tokens, or what the request needs where the pool could never hold so many."""
+        blocks = self.blocks_for(reserve_tokens) + self.unforked_blocks(request, reserve_tokens)
+        if blocks <= self.usable_blocks:
+            return reserve_tokens
+        return request.prompt_tokens + request.output_tokens
+
+    def fits(self, request: Request, hit: Hit, reserve_tokens: int = 0) -> bool:
+        """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks.
+
+        With a reservation, that many tokens have to fit; of several answers, each one's own blocks.
+        """
         if hit.is_fresh:
             return False
-        need = self.blocks_for(request.num_target_tokens) - hit.blocks
+        need = self.blocks_for(max(request.num_target_tokens, reserve_tokens)) - hit.blocks
+        if request.samples is not None:
+            need += self.unforked_blocks(request, reserve_tokens)
         return need <= self.free_blocks - hit.evictable
+
+    def unforked_blocks(self, request: Request, reserve_tokens: int = 0) -> int:
+        """Blocks of its own that each further answer begins with, summed: a copy of the prompt's
+        last block if that is partial, pages of windows, and what is reserved."""
+        own = self.blocks_for(max(request.prompt_tokens, reserve_tokens))
+        return request.num_unforked * (own - self._full_blocks(request.prompt_tokens))
+
+    def hold(self, request: Request, reserve_tokens: int) -> None:
+        """Hold, from its admission on, blocks of that many tokens and of its further answers."""
+        if reserve_tokens:
+            size = self.block_size
+            request.reserved_tokens = -(-reserve_tokens // size) * size
+            self.extend(request, request.reserved_tokens)
+        if request.samples is not None:
+            self.take(self.unforked_blocks(request, reserve_tokens))
+
+    def fork(self, request: Request, answer: Request) -> None:
+        """Let one more answer begin: it reads the prompt's full blocks and copies the rest.
+
+        The blocks of its own were held by the request.
+        """
+        if request.shared is None:
+            rest = self._full_blocks(request.prompt_tokens) - request.pinned_blocks
+            request.shared = SharedBlocks(max(rest, 0), 1)
+        request.shared.holders += 1
+        answer.shared = request.shared
+        for node_id, depth in request.pinned:
+            self._nodes.pin(node_id, depth)
+            answer.pinned.append((node_id, depth))
+        answer.pinned_blocks = request.pinned_blocks
+        answer.reserved_tokens = request.reserved_tokens
+        answer.num_blocks = self.blocks_for(max(request.prompt_tokens, request.reserved_tokens))
+
+    def swap_out(self, request: Request, computed_tokens: int) -> bool:
+        """Give a sequence blocks on the host; False, and nothing changed, if too few are free."""
+        blocks = self.blocks_for(computed_tokens)
+        if self._layout is not None and request.num_uncomputed_tokens <= 0:
+            blocks = self._layout.pages(computed_tokens, self.block_size, request.prompt_tokens)
+        if not 0 < blocks <= self.free_host_blocks:
+            return False
+        self.free_host_blocks -= blocks
+        request.swapped_blocks = blocks
+        return True
+
+    def swap_in(self, request: Request) -> int:
+        """Bring it back to the device, where its blocks fit; returns how many were moved."""
+        blocks = request.swapped_blocks
+        self.free_host_blocks += blocks
+        self.take(blocks)
+        request.num_blocks, request.swapped_blocks = blocks, 0
+        return blocks
 
     def pin(self, request: Request, hit: Hit) -> None:
         """Let an admitted request hold the blocks it hit."""
@@ -134,6 +207,8 @@ class KVCache:
     def extend(self, request: Request, num_computed_tokens: int) -> bool:
         """Hold the blocks of that many tokens; False, and nothing changed, if too few are free."""
         need = self.blocks_for(num_computed_tokens) - request.num_blocks
+        if need <= 0:
+            return True  # some of its blocks were reserved
         if need > self.free_blocks:
             return False
         self.take(need)
@@ -149,7 +224,7 @@ class KVCache:
 
     def register(self, request: Request, num_hashed_tokens: int) -> None:
         """Make the request's full blocks of its first ``num_hashed_tokens`` hittable."""
-        if self._chains is None:
+        if self._chains is None or request.shared is not None:
             return
         full = num_hashed_tokens // self.block_size
         self._register(request, full, shared_only=True)
@@ -174,12 +249,18 @@ class KVCache:
         # Content that nobody can hit again need not be kept, except for its place in the LRU
         # behind content that can.
         can_be_hit = will_return or self._chains is not None
-        is_kept = self._prefix_caching and bool(can_be_hit or self._nodes)
+        is_kept = self._prefix_caching and request.shared is None
+        is_kept = is_kept and bool(can_be_hit or self._nodes)
         if is_kept:
             full = min(num_hashed_tokens // self.block_size, held)
             self._register(request, full, shared_only=False)
         # Blocks without a hash, and copies of what another request registered first, are empty.
+        if request.samples is not None:
+            held += self.unforked_blocks(request, request.reserved_tokens)
         freed = held - request.pinned_blocks
+        if request.shared is not None:
+            freed -= self._let_go(request.shared)
+            request.shared = None
         self._empty_blocks += freed
         for node_id, depth in reversed(request.pinned):
             freed += self._nodes.unpin(node_id, depth)
@@ -190,7 +271,14 @@ class KVCache:
             for blocks in decoded:  # a step ended at each of these boundaries
                 self.checkpoint(request, blocks * self.block_size)
         request.pinned.clear()
-        request.num_blocks = request.pinned_blocks = 0
+        request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
+
+    def blocks_held(self, request: Request, computed_tokens: int) -> int:
+        """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
+        all and what it reserved."""
+        if self._layout is not None and not request.reserved_tokens:
+            return self._layout.pages(computed_tokens, self.block_size, request.prompt_tokens)
+        return self.blocks_for(max(computed_tokens, request.reserved_tokens))
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold a sequence of ``tokens`` tokens, none of them dropped."""
@@ -198,29 +286,34 @@ class KVCache:
             return self._layout.pages(tokens, self.block_size)
         return -(-tokens // self.block_size)
 
-    def decode_blocks(self, request: Request, tokens: int) -> int:
-        """Blocks that a request holds with so many tokens, its prompt computed."""
-        if self._layout is not None:
-            return self._layout.pages(tokens, self.block_size, request.prompt_tokens)
-        return -(-tokens // self.block_size)
-
     def drop(self, request: Request) -> None:
         """Its prompt is computed: give back what is beyond the budgets of prompts.
 
-        Kernels run in order, so a step planned from now on finds what is kept in its place.
+        Kernels run in order, so a step planned from now on finds what is kept in its place. What
+        was reserved for it stays its own.
         """
-        if self._layout is None or not self._layout.prompts:
+        if self._layout is None or not self._layout.prompts or request.reserved_tokens:
             return
-        kept = self.decode_blocks(request, request.num_computed_tokens)
+        kept = self.blocks_held(request, request.num_computed_tokens)
         self.free_blocks += request.num_blocks - kept
         self._empty_blocks += request.num_blocks - kept
         request.num_blocks = kept
+
+    def _full_blocks(self, tokens: int) -> int:
+        """Blocks of a prompt that several sequences can read."""
+        return tokens // self.block_size if self._grows else 0
+
+    @staticmethod
+    def _let_go(shared: SharedBlocks) -> int:
+        """One holder less: how many of the blocks are still held by others."""
+        shared.holders -= 1
+        return shared.blocks if shared.holders else 0
 
     def _node_sizes(self, request: Request) -> list[tuple[int, int]]:
         """(node id, blocks of that node in this request): its chain, then its private rest."""
         if request.nodes is None:
             request.nodes = chain_nodes(self._chains, request.index, self.block_size)
-            request.nodes.append((-1 - request.index, _UNBOUNDED))
+            request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
         return request.nodes
 
     def _register(self, request: Request, full: int, *, shared_only: bool) -> None:

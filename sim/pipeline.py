@@ -77,12 +77,20 @@ class RunTimes:
 
 
 def launch_step(
-    now_ns: int, gpu_free_ns: int, schedule_ns: int, price: StepPrice, heat: Heat
+    now_ns: int,
+    gpu_free_ns: int,
+    schedule_ns: int,
+    price: StepPrice,
+    heat: Heat,
+    swap_ns: int = 0,
 ) -> tuple[int, int, int]:
-    """One step planned now: (host free again, step ends on the GPU, its GPU time)."""
+    """One step planned now: (host free again, step ends on the GPU, its GPU time).
+
+    Blocks that are swapped move for ``swap_ns`` before its kernels, which wait for them.
+    """
     scheduled_ns = now_ns + schedule_ns
     launched_ns = scheduled_ns + price.launch_ns
-    gpu_start_ns = max(gpu_free_ns, scheduled_ns + price.launch_delay_ns)
+    gpu_start_ns = max(gpu_free_ns, scheduled_ns + price.launch_delay_ns) + swap_ns
     gpu_ns = price.gpu_ns + heat.stretch_ns(gpu_start_ns, price.gpu_ns, price.compute_ns)
     return launched_ns, max(gpu_start_ns + gpu_ns, launched_ns + price.tail_ns), gpu_ns
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from sim.batch import Plan
+    from sim.engine import Engine
     from sim.engine_view import EngineView
     from sim.request import Request
     from sim.shape import StepShape
@@ -89,11 +90,42 @@ class StepCost(Protocol):
         ...
 
 
+class HandOver(Protocol):
+    """What an engine that only prefills tells of its requests (see `sim.handover`)."""
+
+    def refusal(self, request: Request, /) -> str | None:
+        """Why no decode engine can ever take it; None if one can."""
+        ...
+
+    def arrived(self, request: Request, source: Engine, /) -> None:
+        """The source has accepted it."""
+        ...
+
+    def computed(self, request: Request, tokens: int, start_ns: int, end_ns: int, /) -> None:
+        """The last ``tokens`` of those computed are on the source's GPU between these times."""
+        ...
+
+    def prefilled(self, request: Request, source: Engine, /) -> None:
+        """Its first token is visible, and the source holds its KV until told to let go."""
+        ...
+
+    def has_blocks(self, request: Request, /) -> None:
+        """Its residence in a decode engine has the blocks that its KV goes to."""
+        ...
+
+
 class Scheduler(Protocol):
     """Chooses what the next step computes. A function will do; see `policies`.
 
     If it has a method ``waiting_order(request)``, its engine keeps the waiting queue in the order
-    of that key; otherwise it is first come, first served.
+    of that key; otherwise it is first come, first served. If it has a method ``attach(view)``, it
+    is called once, before anything arrives: there it may read the configuration, put a queue of
+    its own in ``view.waiting`` (`sim.waiting.WaitingQueue`), or follow who decodes
+    (``view.decode_group.observer``).
+
+    What it computes at a call must not grow with the number waiting: ``view.waiting.first()`` and
+    ``BatchBuilder.admit_waiting`` do not. A plan that stands until something changes says so; one
+    that looks at the clock or at tokens served says until when (`BatchBuilder.plan`).
     """
 
     def __call__(self, view: EngineView, /) -> Plan:
@@ -106,10 +138,41 @@ class ReplicaLoad(NamedTuple):
 
     waiting: int
     running: int
+    queued_tokens: int = 0
+    """Prompt tokens of requests that were sent there and have no first token yet."""
+
+
+CacheWatcher = Callable[[int, int, int], None]
+"""Told of (replica, prefix id, resident leading blocks of it) on every change."""
+
+
+class RoutingContext(Protocol):
+    """What a router may know of the replicas it chooses among. Made once, before the run."""
+
+    @property
+    def num_replicas(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def now_ns(self) -> int: ...
+
+    def session(self, request: Request, /) -> int | None:
+        """The conversation a request belongs to; None where the workload has none."""
+        ...
+
+    def prefix_ids(self, request: Request, /) -> Sequence[int]:
+        """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
+        ...
+
+    def watch_caches(self, watcher: CacheWatcher, /) -> None:
+        """Be told of what replicas' prefix caches hold."""
+        ...
 
 
 class Router(Protocol):
-    """Chooses the replica of an arriving request."""
+    """Chooses the replica of an arriving request. Made by ``factory(context, **options)``."""
 
     def choose(self, request: Request, /) -> int:
         """Index of the replica to send ``request`` to."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from sim.together import Gang, Samples, SharedBlocks
+
 
 class Status(IntEnum):
     """Where a request is. The last four are final; `UNFINISHED` is given when a run is cut."""
@@ -14,10 +16,12 @@ class Status(IntEnum):
     DECODING = 2
     FINISHING = 3
     """Its last token is planned but not yet read: it holds its blocks and computes nothing."""
-    FINISHED = 4
-    REJECTED = 5
-    FAILED = 6
-    UNFINISHED = 7
+    TRANSFERRING = 4
+    """Its KV is on the way from the engine that prefilled it to the one that will decode it."""
+    FINISHED = 5
+    REJECTED = 6
+    FAILED = 7
+    UNFINISHED = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +39,8 @@ class Request:
     output_tokens: int
     """Tokens it will sample; at least 1 here (a prefill-only request samples one, unseen)."""
     priority: int = 0
+    tenant: int = 0
+    """Whose request it is: its class in the request table."""
     status: Status = Status.WAITING
     num_target_tokens: int = 0
     """Tokens whose KV must be computed before the next one is sampled: prompt plus sampled."""
@@ -54,6 +60,23 @@ class Request:
     """Cache nodes it pins, and how many of each node's leading blocks (`sim.kv_cache`)."""
     pinned_blocks: int = 0
     """How many blocks that is in all."""
+    reserved_tokens: int = 0
+    """Tokens whose blocks it has held since it was admitted, whole blocks; 0: none beforehand."""
+    swapped_blocks: int = 0
+    """Blocks it has on the host, while it waits to be swapped in."""
+    sample: int = 0
+    """Which answer of its request this is; 0: the first, or the only one."""
+    samples: Samples | None = None
+    """Of a request with several answers: what they have in common."""
+    shared: SharedBlocks | None = None
+    """Blocks of its prompt that its other answers hold too."""
+    gang: Gang | None = None
+    """The batch it may only leave together with."""
+
+    @property
+    def num_unforked(self) -> int:
+        """Further answers that begin when its prompt is computed."""
+        return 0 if self.samples is None else len(self.samples.unforked)
 
     @property
     def num_uncomputed_tokens(self) -> int:

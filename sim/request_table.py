@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from sim.sample_lengths import SampleLengths
 
 Int64 = NDArray[np.int64]
 
@@ -71,6 +72,8 @@ class RequestTable:
     class_index: Int64 | None = None
     """Position of each request's class in ``class_names``; None: all are of one class."""
     class_names: tuple[str, ...] = ()
+    samples: SampleLengths | None = None
+    """Further answers of each request; ``output_tokens`` is the first one's. None: one each."""
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
@@ -92,11 +95,20 @@ class RequestTable:
             raise TraceError(f"{self.source}: output_tokens must not be negative")
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise TraceError(f"{self.source}: max_concurrency must be at least 1")
+        if self.samples is not None and len(self.samples.offsets) != n + 1:
+            raise TraceError(f"{self.source}: samples are not of as many requests")
         self._check_sessions()
         self._check_classes()
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    @property
+    def all_output_tokens(self) -> Int64:
+        """Output tokens of all answers of each request, ``[n]``."""
+        if self.samples is None:
+            return self.output_tokens
+        return self.output_tokens + self.samples.totals()
 
     @property
     def is_open_loop(self) -> bool:

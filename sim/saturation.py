@@ -51,8 +51,12 @@ def saturation(log: RunLog) -> Saturation | None:
     cached = np.frombuffer(log.requests.cached_tokens, np.int64)[admitted]
     computed = (prompt - cached).astype(float)
     pairs = float((computed * cached + computed * (computed + 1) / 2).mean())
-    decodes = float(np.maximum(log.table.output_tokens[admitted] - 1, 0).mean())
-    context = float(prompt.mean()) + decodes / 2
+    # Of all answers: the first token of each comes of the prompt.
+    firsts = 1 if log.table.samples is None else 1 + np.diff(log.table.samples.offsets)[admitted]
+    decodes = float(np.maximum(log.table.all_output_tokens[admitted] - firsts, 0).mean())
+    context = float(prompt.mean()) + float(
+        np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
+    )
 
     fitting = _sequences_that_fit(config, context, float(prompt.mean()))
     prefills = config.max_num_batched_tokens / (float(computed.mean()) + decodes)

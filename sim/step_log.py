@@ -40,6 +40,8 @@ class StepLog:
         self.num_rows = 0
         self.plans = 0
         """Scheduler calls, empty plans included."""
+        self.swaps: list[tuple[int, int, int]] = []
+        """(row, blocks moved to or from the host before it, time that took in ns)."""
         self._rows = bytearray()
         self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
         self._visible_ns = array("q")

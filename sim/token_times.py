@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster import RunLog
+from sim.recorder import UNSET, Residence
 from sim.request import Status
 from sim.step_log import StepLog
 
@@ -21,7 +22,7 @@ def token_times_ns(log: RunLog, request: int) -> Int64:
     requests = log.requests
     if requests.status[request] != Status.FINISHED or not log.table.output_tokens[request]:
         return np.empty(0, np.int64)
-    return _TokenTimes(log, requests.replica[request]).of(request)
+    return _TokenTimes(log).of(request)
 
 
 def gap_chunks(
@@ -38,12 +39,12 @@ def gap_chunks(
     is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
     finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
     replica = np.frombuffer(log.requests.replica, np.int16)[finished]
+    times = _TokenTimes(log)
     for index, steps in enumerate(log.steps):
         mine = finished[replica == index]
         if _is_unbroken(log, steps, mine):
             yield from _step_gaps(steps)
         elif len(mine):
-            times = _TokenTimes(log, index)
             for batch in np.array_split(mine, -(-len(mine) // _REQUESTS_A_CHUNK)):
                 gaps_ns = np.concatenate([np.diff(times.of(r)) for r in batch.tolist()])
                 yield gaps_ns, np.ones(len(gaps_ns), np.int64)
@@ -69,7 +70,9 @@ def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
 def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     """Whether all decodes in the log are those of the finished requests, one in every step."""
     requests = log.requests
-    if requests.held_back or requests.recomputes:
+    if any((requests.held_back, requests.recomputes, requests.swapped, requests.last_token_row)):
+        return False
+    if requests.decode is not None:
         return False
     run_steps = steps.column("steps")
     before = np.concatenate([[0], run_steps.cumsum()])
@@ -81,36 +84,77 @@ def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
 
 
 class _TokenTimes:
-    """Token times of one replica's requests: which steps sampled for them, and when those ended."""
+    """Token times: which steps sampled for a request, and when those ended."""
 
-    def __init__(self, log: RunLog, replica: int) -> None:
-        steps = log.steps[replica]
-        self._requests = log.requests
+    def __init__(self, log: RunLog) -> None:
+        self._log = log
+        self._replicas: dict[int, _Steps] = {}
+        self._first = _Notes(log.requests)
+        self._second = None if log.requests.decode is None else _Notes(log.requests.decode)
+
+    def of(self, request: int) -> Int64:
+        """Token times of a finished request with output, in order."""
+        requests, decode = self._log.requests, self._log.requests.decode
+        first_row, last_row = requests.first_token_row[request], requests.last_row[request]
+        here = self._steps(requests.replica[request])
+        if decode is None or self._second is None or decode.first_row[request] == UNSET:
+            return here.times(request, first_row + 1, last_row, [first_row], self._first)
+        there = self._steps(decode.replica[request])
+        later = there.times(request, decode.first_row[request], last_row, [], self._second)
+        return np.append(here.times(request, 0, -1, [first_row], self._first), later)
+
+    def _steps(self, replica: int) -> _Steps:
+        if replica not in self._replicas:
+            self._replicas[replica] = _Steps(self._log.steps[replica])
+        return self._replicas[replica]
+
+
+class _Notes:
+    """Which rows left a request out, by request."""
+
+    def __init__(self, log: Residence) -> None:
+        self.last_token_row = log.last_token_row
+        self.recomputes = _by_request(log.recomputes)
+        self.swapped = _by_request(log.swapped)
+        self.held_back: dict[int, list[int]] = {}
+        for request, row in log.held_back:
+            self.held_back.setdefault(request, []).append(row)
+
+
+def _by_request(intervals: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for request, start, stop in intervals:
+        found.setdefault(request, []).append((start, stop))
+    return found
+
+
+class _Steps:
+    """One replica's steps."""
+
+    def __init__(self, steps: StepLog) -> None:
         self._steps = steps.column("steps")
         self._first_step = self._steps.cumsum() - self._steps
         self._decode_seqs = steps.column("decode_seqs")
         self._visible_ns = steps.step_visible_ns()
-        self._recomputes: dict[int, list[tuple[int, int]]] = {}
-        for request, start, stop in log.requests.recomputes:
-            self._recomputes.setdefault(request, []).append((start, stop))
-        self._held_back: dict[int, list[int]] = {}
-        for request, row in log.requests.held_back:
-            self._held_back.setdefault(request, []).append(row)
 
-    def of(self, request: int) -> Int64:
-        """Token times of a finished request with output, in order."""
-        first_row = self._requests.first_token_row[request]
-        rows = np.arange(first_row + 1, self._requests.last_row[request] + 1)
+    def times(
+        self, request: int, start: int, last: int, sampled: list[int], notes: _Notes
+    ) -> Int64:
+        """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``."""
+        rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
         decoded = self._decode_seqs[rows] > 0
-        sampled = [first_row]
-        for start, stop in self._recomputes.get(request, ()):
-            decoded &= (rows < start) | (rows > stop)
-            if stop > first_row:
-                sampled.append(stop)
-        decoded[np.isin(rows, self._held_back.get(request, []))] = False
+        sampled = list(sampled)
+        for begin, end in notes.recomputes.get(request, ()):
+            decoded &= (rows < begin) | (rows > end)
+            if start <= end <= last:
+                sampled.append(end)
+        for begin, end in notes.swapped.get(request, ()):
+            decoded &= (rows < begin) | (rows >= end)
+        decoded[np.isin(rows, notes.held_back.get(request, []))] = False
         rows = rows[decoded]
         counts = self._steps[rows]
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         steps = np.repeat(self._first_step[rows], counts) + within
-        times: Int64 = self._visible_ns[np.sort(np.append(self._first_step[sampled], steps))]
+        chosen = np.sort(np.append(self._first_step[sampled], steps)).astype(np.int64)
+        times: Int64 = self._visible_ns[chosen]
         return times

@@ -15,6 +15,10 @@ class WaitingQueue(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...
+    def first(self) -> Request:
+        """The one to consider first; there is one. Costs the same however many wait."""
+        ...
+
     def add(self, request: Request, /) -> None:
         """Append a new arrival."""
         ...
@@ -31,6 +35,10 @@ class WaitingQueue(Protocol):
 class FifoQueue(OrderedDict[Request, None]):
     """Order of arrival; preempted requests go to the head. All operations O(1)."""
 
+    def first(self) -> Request:
+        """The request at the head."""
+        return next(iter(self))
+
     def add(self, request: Request) -> None:
         """Append a new arrival."""
         self[request] = None
@@ -45,28 +53,61 @@ class FifoQueue(OrderedDict[Request, None]):
         del self[request]
 
 
+_Entry = tuple[Any, int, int, Request]  # key, table row, sample; the request is never compared
+
+_LONGEST_RUN = 512
+
+
 class SortedQueue:
-    """Kept in the order of a key that does not change while a request waits."""
+    """Kept in the order of a key that does not change while a request waits.
+
+    Sorted runs of a few hundred, so that taking one out moves no more than that many.
+    """
 
     def __init__(self, key: Callable[[Request], Any]) -> None:
         self._key = key
-        self._requests: list[Request] = []
+        self._runs: list[list[_Entry]] = []
+        self._last: list[_Entry] = []  # of each run
+        self._entries: dict[Request, _Entry] = {}
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return (entry[-1] for run in self._runs for entry in run)
+
+    def first(self) -> Request:
+        """The request with the lowest key."""
+        return self._runs[0][0][-1]
 
     def add(self, request: Request) -> None:
-        """Put a request where its key belongs."""
-        insort(self._requests, request, key=self._order)
+        """Put a request where its key belongs; ties by table order, so runs repeat."""
+        entry = (self._key(request), request.index, request.sample, request)
+        self._entries[request] = entry
+        if not self._runs:
+            self._runs.append([entry])
+            self._last.append(entry)
+            return
+        place = min(bisect_left(self._last, entry), len(self._runs) - 1)
+        run = self._runs[place]
+        insort(run, entry)
+        if len(run) > _LONGEST_RUN:
+            half = len(run) // 2
+            self._runs[place : place + 1] = [run[:half], run[half:]]
+            self._last.insert(place, run[half - 1])
+            run = self._runs[place + 1]
+            place += 1
+        self._last[place] = run[-1]
 
     put_back = add
 
     def remove(self, request: Request) -> None:
         """Take a request out."""
-        del self._requests[bisect_left(self._requests, self._order(request), key=self._order)]
-
-    def _order(self, request: Request) -> tuple[Any, int]:
-        return self._key(request), request.index  # ties by table order, so runs repeat
+        entry = self._entries.pop(request)
+        place = bisect_left(self._last, entry)
+        run = self._runs[place]
+        del run[bisect_left(run, entry)]
+        if run:
+            self._last[place] = run[-1]
+        else:
+            del self._runs[place], self._last[place]

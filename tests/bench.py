@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from tests import waiting_bench
 from tests.helpers import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
@@ -31,6 +32,8 @@ def main() -> None:
         speed = statistics.median(run["requests_per_core_s"] for run in runs)
         work = [f"{runs[0][name]:.2f}" for name in ("events", "plans", "steps")]
         _row(f"{rate_per_s:g}", f"{speed:,.0f}", *work)
+
+    waiting_bench.print_all()
 
     print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
     _row("requests", "core-s", "us a request", "peak MiB", "bytes a request more")

@@ -15,7 +15,7 @@ from scenarios.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
 from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
-from sim.protocols import DecodeRun, Router, Scheduler, StepCost, StepPrice
+from sim.protocols import DecodeRun, Router, RoutingContext, Scheduler, StepCost, StepPrice
 from sim.request_table import PrefixChains, RequestTable, request_table
 from sim.shape import StepShape
 from sim.throttle import PowerThrottle
@@ -100,7 +100,7 @@ def small_run(
     until_ns: int | None = None,
 ) -> RunLog:
     """Run a table on a small pool."""
-    make_router: Callable[[int], Router] = load_attribute(ROUTERS[router])
+    make_router: Callable[[RoutingContext], Router] = load_attribute(ROUTERS[router])
     make_scheduler = scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
     pool = PoolConfig(
         engine=engine,

@@ -107,7 +107,9 @@ def test_weight_only_formats_read_less_and_compute_as_before() -> None:
         prefill_seqs=1, prefill_tokens=8000, prefill_pairs=causal_pairs(0, 8000), logits=1
     )
     assert w4.price(some).gpu_ns < 0.6 * plain.price(some).gpu_ns
-    assert w4.price(prompt).gpu_ns == pytest.approx(plain.price(prompt).gpu_ns, rel=0.01)
-    # Compute-bound from M* = P w / (2 BW) rows on: weight-only gains fade between the two.
-    assert w4.evidence()[accounts.DECODE_WEIGHT_READS] == "extrapolated"
+    # Multiplied as before, and unpacked in the main loop.
+    assert 1.02 < w4.price(prompt).gpu_ns / plain.price(prompt).gpu_ns < 1.15
+    # Compute-bound from M* = P w / (2 BW) rows on: weight-only gains fade between the two. What
+    # unpacking takes is assumed.
+    assert w4.evidence()[accounts.DECODE_WEIGHT_READS] == "assumed"
     assert plain.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"

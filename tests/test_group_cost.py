@@ -14,7 +14,7 @@ from costmodels.dealing import Limits, deal, deal_columns
 from costmodels.gpu_spec import load_gpu
 from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
-from costmodels.layout_cost import compile_layout_cost
+from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import plan_memory
 from costmodels.models import load_model
 from costmodels.operators import group_operators, token_operators
@@ -41,7 +41,7 @@ LAYOUTS = {
 }
 
 
-def compiled(model: str, gpu: str, layout: Layout) -> RooflineStepCost | GroupStepCost:
+def compiled(model: str, gpu: str, layout: Layout) -> StepCosts:
     return compile_layout_cost(
         load_model(model), load_gpu(gpu), layout, max_num_batched_tokens=2048, max_num_seqs=256
     )

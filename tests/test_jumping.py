@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 
-from policies import SCHEDULERS
+from policies import ROUTERS, SCHEDULERS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.kv_layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.request_table import RequestTable, request_table
+from sim.sample_lengths import draw_lengths
 from sim.throttle import PowerThrottle
 from tests.helpers import AffineCost, chains_of, small_run
 
@@ -40,7 +41,7 @@ def tables(draw: st.DrawFn) -> RequestTable:
             for f, c in zip(family, covered, strict=True)
         ]
         chains = chains_of(ids, covered, block_tokens, covers_output=kind == "output")
-    return request_table(
+    table = request_table(
         np.cumsum(gaps_ms) * 1e-3,
         np.array(prompts),
         np.array(outputs),
@@ -48,6 +49,15 @@ def tables(draw: st.DrawFn) -> RequestTable:
         chains=chains,
         max_concurrency=draw(st.sampled_from([None, None, 3])),
     )
+    tenants = draw(st.none() | st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    if tenants is not None:
+        names = ("a", "b", "c")
+        table = replace(table, class_index=np.array(tenants), class_names=names)
+    answers = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    if answers > 1:
+        lengths = draw_lengths(table.output_tokens, answers, draw(st.sampled_from([0.2, 1.0])), 0)
+        table = replace(table, samples=lengths)
+    return table
 
 
 COSTS = st.builds(
@@ -85,6 +95,9 @@ ENGINES = st.builds(
     ),
     enable_prefix_caching=st.booleans(),
     async_scheduling=st.booleans(),
+    preemption_mode=st.sampled_from(["recompute", "swap"]),
+    num_cpu_blocks=st.sampled_from([0, 10, 100]),
+    swap_ns_per_block=st.sampled_from([0.0, 40_000.0]),
 )
 
 
@@ -119,7 +132,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
     cost=COSTS,
     replicas=st.integers(1, 3),
     until_ns=st.sampled_from([None, None, 300_000_000]),
-    router=st.sampled_from(["round_robin", "least_loaded"]),
+    router=st.sampled_from(list(ROUTERS)),
 )
 def test_jumped_equals_stepped(
     scheduler: str,

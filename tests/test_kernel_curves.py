@@ -127,4 +127,4 @@ def test_more_rows_take_no_less(rows: int, more: int, name: str) -> None:
 
 def test_a_path_that_a_device_cannot_take_is_refused() -> None:
     with pytest.raises(ScenarioError, match="cores beside"):
-        gemm_seconds(PATHS["W4A16"], load_gpu("b200"), 1, 64, 64)
+        gemm_seconds(PATHS["W4A16"], load_gpu("tpu-v6e"), 1, 64, 64)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 
-from policies import SCHEDULERS
+from policies import ROUTERS, SCHEDULERS
 from sim.engine_view import EngineConfig
 from sim.errors import TraceError
 from sim.recorder import UNSET
@@ -113,7 +113,7 @@ def test_a_later_turn_hits_the_answer_before_it() -> None:
     engine=ENGINES,
     cost=COSTS,
     replicas=st.integers(1, 3),
-    router=st.sampled_from(["round_robin", "least_loaded"]),
+    router=st.sampled_from(list(ROUTERS)),
 )
 def test_jumped_equals_stepped_and_nothing_is_lost(
     scheduler: str,

@@ -10,9 +10,10 @@ from scenarios.load import load_scenario
 from scenarios.simulate import simulate
 from sim.accounts import GPU_ACCOUNTS, TIME_ACCOUNTS
 from sim.engine_view import EngineConfig
-from sim.ledger import gpu_time_ns, time_books
+from sim.ledger import time_books
 from sim.protocols import StepCost
 from sim.request_table import RequestTable
+from sim.run_accounts import gpu_time_ns
 from tests.helpers import AffineCost, small_run, table_of
 from tests.test_jumping import COSTS, ENGINES, tables
 

@@ -31,7 +31,7 @@ COST = AffineCost(
 
 
 def pool_of(engine: EngineConfig, cost: AffineCost = COST) -> PoolConfig:
-    router = load_attribute("policies.round_robin:RoundRobin")
+    router = load_attribute("policies.routers.round_robin:RoundRobin")
     return PoolConfig(engine=engine, cost=cost, make_scheduler=lambda: fcfs, make_router=router)
 
 

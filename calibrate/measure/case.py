@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Shape = Mapping[str, int | str]
+Variant = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Family, kernel, and pairs of role and number format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Case:
         return json.dumps(identity, sort_keys=True, separators=(",", ":"))
 
     @property
-    def variant(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    def variant(self) -> Variant:
         """Family, kernel and formats: what must have been checked before a shape is timed."""
         return self.family, self.kernel, tuple(sorted(self.formats.items()))
 
@@ -49,6 +51,8 @@ class Prepared:
     """The fewest that the call must read and write."""
     graphable: bool = True
     """Whether a CUDA graph can capture it (nothing in it waits for the host)."""
+    host_clock: bool = False
+    """Whether the host's time to make the call counts, and not the device's to carry it out."""
 
 
 def relative_error(out: Any, reference: Any) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.screen import Screen
-from reports.words import byte_size, percent
+from reports.words import byte_size, gpus_text, percent
 
 _GROUPS = ("weights", "state", "workspace", "links", "unused")
 
@@ -16,16 +16,18 @@ def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None
     screen = screen or Screen()
     screen.say(_answer(facts), "bold")
     _device(screen, facts)
+    _beside(screen, facts)
     if not facts["missing_bytes"]:
         _schemes(screen, facts)
         _lengths(screen, facts)
     if facts["missing_bytes"] or not facts["schemes"][-1]["sequences"]:
         _layouts(screen, facts)
     screen.say("")
+    for note in facts["notes"]:
+        screen.say(f"{note}.", "dim")
     source = facts["evidence"]
     screen.say(
-        f"{facts['model']} on {facts['gpus']} \N{MULTIPLICATION SIGN} "
-        f"{facts['gpu']} ({facts['layout']}) · weights "
+        f"{facts['model']} on {gpus_text(facts)} · weights "
         f"{facts['weights']} · KV {facts['kv_dtype']} · "
         f"{facts['engine']}, gpu_memory_utilization {facts['gpu_memory_utilization']:g}, blocks of "
         f"{facts['block_size']} · device memory: {source['label']}, {source['source']}",
@@ -81,6 +83,14 @@ def _device(screen: Screen, facts: Mapping[str, Any]) -> None:
         "over lengths.",
         "dim",
     )
+
+
+def _beside(screen: Screen, facts: Mapping[str, Any]) -> None:
+    if not facts["beside_bytes"]:
+        return
+    screen.heading("Beside the device, streamed every step")
+    rows = [[what, byte_size(size)] for what, size in facts["beside_bytes"].items()]
+    screen.table(["", "bytes"], rows)
 
 
 def _schemes(screen: Screen, facts: Mapping[str, Any]) -> None:

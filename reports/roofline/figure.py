@@ -30,6 +30,7 @@ _LINES = {
     "fp8_flop_per_s": "--",
     "int8_op_per_s": ":",
     "fp4_flop_per_s": "-.",
+    "int4_op_per_s": "-.",
 }
 # Operators with less of the step's time are points without a name.
 _NAMED = 0.03

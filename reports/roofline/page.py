@@ -15,6 +15,8 @@ from reports.roofline.words import (
     answer_text,
     by_evidence,
     intensity,
+    precision_cells,
+    quality_lines,
     step_text,
     system_text,
 )
@@ -80,6 +82,15 @@ def render_roofline(facts: Mapping[str, Any]) -> str:
             for name, s in facts["accounts_s"].items()
             if s
         ],
+        precision_columns=(
+            Column("Number format"),
+            Column("Bits", "n"),
+            Column("Multiplied in"),
+            Column("Unpacking", "n"),
+            Column("16 bits faster from", "n"),
+        ),
+        precision=precision_cells(facts),
+        remarks=[*quality_lines(facts), *(f"{note}." for note in facts["notes"])],
         host=[(name, duration(seconds)) for name, seconds in facts["host_s"].items()],
         pace=f"From step to step {duration(facts['step_s'])}, bound by the {facts['bound_by']}; "
         f"async scheduling {'on' if facts['async_scheduling'] else 'off'}.",

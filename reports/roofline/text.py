@@ -12,6 +12,8 @@ from reports.roofline.words import (
     answer_text,
     by_evidence,
     intensity,
+    precision_cells,
+    quality_lines,
     step_text,
     system_text,
 )
@@ -39,10 +41,13 @@ def print_step(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
         f"take equally long at so many FLOPs a byte: {ridge}.",
         "dim",
     )
+    _precision(screen, facts)
     _accounts(screen, facts)
     _host(screen, facts)
     _constants(screen, facts)
     screen.say("")
+    for note in facts["notes"]:
+        screen.say(f"{note}.", "dim")
     screen.say(system_text(facts), "dim")
 
 
@@ -80,6 +85,16 @@ def _amounts(row: Mapping[str, Any]) -> list[str]:
 def _intensity(totals: Mapping[str, Any]) -> float | None:
     moved = totals["weight_bytes"] + totals["state_bytes"] + totals["activation_bytes"]
     return totals["flops"] / moved if moved else None
+
+
+def _precision(screen: Screen, facts: Mapping[str, Any]) -> None:
+    if not facts["precision"]:
+        return
+    screen.heading("Number formats below 16 bits")
+    heads = ["", "bits", "multiplied in", "unpacking", "16 bits faster from"]
+    screen.table(heads, precision_cells(facts), left=("multiplied in",))
+    for text in quality_lines(facts):
+        screen.say(text, "dim")
 
 
 def _accounts(screen: Screen, facts: Mapping[str, Any]) -> None:

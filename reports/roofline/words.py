@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.words import MISSING, significant
+from reports.words import MISSING, gpus_text, significant
 
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 PEAK_NAMES = {
@@ -13,6 +13,7 @@ PEAK_NAMES = {
     "fp8_flop_per_s": "fp8",
     "int8_op_per_s": "int8",
     "fp4_flop_per_s": "fp4",
+    "int4_op_per_s": "int4",
 }
 
 
@@ -57,8 +58,7 @@ def step_text(facts: Mapping[str, Any]) -> str:
 def system_text(facts: Mapping[str, Any]) -> str:
     """The set-up in one line."""
     return (
-        f"{facts['model']} on {facts['gpus']} \N{MULTIPLICATION SIGN} "
-        f"{facts['gpu']} ({facts['layout']}) · weights {facts['weights']} · "
+        f"{facts['model']} on {gpus_text(facts)} · weights {facts['weights']} · "
         f"KV {facts['kv_dtype']} · {facts['engine']}"
     )
 
@@ -90,3 +90,29 @@ def by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     for row in facts["operators"]:
         found.setdefault(row["evidence"], []).append(row["name"])
     return {label: ", ".join(names) for label, names in found.items()}
+
+
+def precision_cells(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Formats below 16 bits: stored, bits, unit, unpacking, and from where 16 bits are faster."""
+    from reports.words import duration
+
+    return [
+        [
+            f"{row['part']}: {row['stored']}",
+            f"{row['bits']:.4g}",
+            PEAK_NAMES.get(row["unit"], MISSING),
+            MISSING if row["unpack_s"] is None else duration(row["unpack_s"]),
+            MISSING if row["crossover_rows"] is None else f"{row['crossover_rows']:,} tokens",
+        ]
+        for row in facts["precision"]
+    ]
+
+
+def quality_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What quantisation does to answers, as others report it; a gap is said to be one."""
+    lines = []
+    for method in facts["quality"]:
+        reported = [f"{found['effect']} ({found['source']})" for found in method["reported"]]
+        told = "; ".join(reported) or "not known here"
+        lines.append(f"What {method['method']} does to answers: {told}.")
+    return lines

@@ -5,30 +5,25 @@ from __future__ import annotations
 from reports import svg
 from reports.facts import AccountRow
 from reports.words import duration, percent, whole_percent
-from sim.accounts import TIME_ACCOUNTS
 
+_BLUE, _VIOLET, _TEAL, _BROWN = _DARK = "#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c"
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
-_DEEP_BLUE, _DEEP_VIOLET, _DEEP_VERMILION = "#0a6ead", "#6b53a4", "#d35f0a"
-ACCOUNT_COLOURS = dict(
-    zip(
-        TIME_ACCOUNTS,
-        (
-            svg.ORANGE,
-            svg.SAND,
-            _DEEP_VIOLET,
-            _DEEP_BLUE,
-            svg.SKY,
-            svg.GREEN,
-            svg.MINT,
-            svg.YELLOW,
-            svg.GREY,
-            svg.PINK,
-            _DEEP_VERMILION,
-            svg.SILVER,
-        ),
-        strict=True,
-    )
-)
+ACCOUNT_COLOURS = {
+    "admission_queue": svg.ORANGE,
+    "scheduling_wait": svg.SAND,
+    "cache_load": _VIOLET,
+    "prefill_compute": _BLUE,
+    "prefill_memory": svg.SKY,
+    "decode_weight_reads": svg.GREEN,
+    "decode_state_reads": svg.MINT,
+    "communication": svg.YELLOW,
+    "launch_and_host": svg.GREY,
+    "others_prefill": svg.PINK,
+    "kv_transfer": _TEAL,
+    "preemption_recompute": "#d35f0a",
+    "preemption_swap": _BROWN,
+    "remainder": svg.SILVER,
+}
 
 
 def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
@@ -92,4 +87,4 @@ def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
 
 
 def _text_on(colour: str) -> str:
-    return "#ffffff" if colour in (_DEEP_BLUE, _DEEP_VIOLET) else "#111111"
+    return "#ffffff" if colour in _DARK else "#111111"

@@ -47,6 +47,8 @@ _CONDITIONS = {
     "tensor_parallel_size": "Tensor parallel size",
     "pipeline_parallel_size": "Pipeline parallel size",
     "data_parallel_size": "Data parallel size",
+    "prefill_context_parallel_size": "Prefill context parallel size",
+    "decode_context_parallel_size": "Decode context parallel size",
     "expert_parallel_size": "Expert parallel size",
     "engine": "Engine",
     "scheduler": "Scheduler",

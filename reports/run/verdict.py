@@ -128,6 +128,8 @@ _LAYOUT = (
     ("tensor_parallel_size", "TP"),
     ("pipeline_parallel_size", "PP"),
     ("data_parallel_size", "DP"),
+    ("prefill_context_parallel_size", "PCP"),
+    ("decode_context_parallel_size", "DCP"),
     ("expert_parallel_size", "EP"),
 )
 

@@ -26,7 +26,11 @@ _BY_ACCOUNT = {
     "communication": "A smaller tensor_parallel_size with more replicas exchanges less",
     "launch_and_host": "The host holds the GPU back: a faster host, or async_scheduling where it "
     "is off, would help before a faster GPU does",
+    "kv_transfer": "KV is waited for on its way to the decode engines: faster links, pushing it "
+    "while it is computed, or prefill and decode in one pool take that away",
     "preemption_recompute": "The KV cache overflows: more of it (gpu_memory_utilization, "
+    "kv.cache_dtype fp8, tensor parallelism) or a lower max_num_seqs ends the preemptions",
+    "preemption_swap": "The KV cache overflows to the host: more of it (gpu_memory_utilization, "
     "kv.cache_dtype fp8, tensor parallelism) or a lower max_num_seqs ends the preemptions",
     "remainder": "Larger batches run larger kernels: more replicas share them",
 }

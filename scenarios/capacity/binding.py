@@ -28,7 +28,9 @@ _PHRASES = {
     "communication": "GPUs exchange what they computed",
     "launch_and_host": "the GPU waits for the host",
     "others_prefill": "decodes wait for others' prefill",
+    "kv_transfer": "KV moves from the prefill to the decode engines",
     "preemption_recompute": "preempted requests are computed again",
+    "preemption_swap": "preempted requests' KV cache moves to the host and back",
     "remainder": "small operators run",
 }
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.group_cost import GroupStepCost
-from costmodels.step_cost import RooflineStepCost
+from costmodels.layout_cost import StepCosts
 from costmodels.uncertainty import host_time_error, step_time_error
 from scenarios.capacity.plan import BLOCKS, Counting, RunPlan
 from scenarios.capacity.samples import Tally
@@ -234,7 +233,7 @@ def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
     gpu, host = _errors(result)
 
-    def tally(slow: RooflineStepCost | GroupStepCost) -> Tally:
+    def tally(slow: StepCosts) -> Tally:
         log = run_cluster(
             result.log.table, replace(result.build.pool, cost=slow), until_ns=until_ns
         )

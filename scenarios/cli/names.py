@@ -12,7 +12,7 @@ from scenarios.cli.app import check_format
 def list_names(
     what: Annotated[
         str,
-        typer.Argument(help="models, gpus, policies, presets, formats (of traces) or profiles."),
+        typer.Argument(help="models, gpus, policies, presets, quantization, formats, profiles."),
     ],
     output_format: Annotated[
         str, typer.Option("--format", help="text, or for models json.")

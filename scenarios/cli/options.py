@@ -38,10 +38,10 @@ SloE2e = Annotated[float | None, typer.Option(help="E2E target, s.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Override = Annotated[list[str] | None, typer.Option("--set", help="Any field: section.key=value.")]
 Quantization = Annotated[
-    str | None, typer.Option(help="Format of the layers' matrices: fp8, int4_g128, nvfp4 ...")
+    str | None, typer.Option(help="Format or method of the layers' matrices: fp8, awq, nvfp4 ...")
 ]
 KvDtype = Annotated[
-    str | None, typer.Option("--kv-dtype", help="Format of the KV cache: fp8, kv_int4 ...")
+    str | None, typer.Option("--kv-dtype", help="Format or method of the KV cache: fp8, int4 ...")
 ]
 Users = Annotated[
     int | None, typer.Option(help="Closed loop: users, each with one request at a time.")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.engine_profile import padded_size
-from costmodels.group_cost import GroupStepCost
+from costmodels.explain import unpacking_sources
+from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.group_table import group_rows
 from costmodels.layout_cost import compile_layout_cost
-from costmodels.operator_sources import load_operators
-from costmodels.step_cost import RooflineStepCost
+from costmodels.precision_report import PrecisionRow, precision_rows
+from costmodels.quantization import load_method
 from costmodels.step_table import (
     StepRow,
     host_terms,
@@ -22,7 +23,9 @@ from costmodels.step_table import (
     step_rows,
     step_seconds,
 )
+from costmodels.streamed_cost import STREAM, StreamedStepCost
 from scenarios import __version__
+from scenarios.kernels import load_kernels
 from scenarios.served import Served
 from sim.errors import ScenarioError
 
@@ -77,6 +80,8 @@ def explain_facts(
         rows, of_rank = step_rows(cost, shape), shape
     gpu_s = sum(row.seconds for row in rows)
     replica_s = cost.price(shape).gpu_ns / 1e9
+    rank = _rank(cost)
+    formats = precision_rows(rank.kernels, rank.graph_sizes, of_rank.num_tokens)
     is_async = served.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
@@ -87,7 +92,7 @@ def explain_facts(
             "context": context,
             "prefill_tokens": prefill_tokens,
             "prefill_context": prefill_context,
-            "padded_tokens": padded_size(of_rank.num_tokens, _rank(cost).graph_sizes),
+            "padded_tokens": padded_size(of_rank.num_tokens, rank.graph_sizes),
             "rank_decode_seqs": of_rank.decode_seqs,
             "rank_prefill_tokens": of_rank.prefill_tokens,
         },
@@ -102,6 +107,8 @@ def explain_facts(
             "comm_bytes": sum(row.comm_bytes for row in rows),
             "seconds": gpu_s,
         },
+        "precision": [row._asdict() for row in formats],
+        "quality": _quality(served),
         "accounts_s": step_accounts(cost, shape),
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
@@ -111,7 +118,7 @@ def explain_facts(
         "ridge_flops_per_byte": ridge_points(served.gpu),
         "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
         "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
-        "constants": _constants(cost, rows),
+        "constants": _constants(rank, rows, formats),
     }
 
 
@@ -148,18 +155,13 @@ def _each(count: int, what: str) -> str:
     return f" of each of {count} {what}" if count > 1 else ""
 
 
-def _rank(cost: RooflineStepCost | GroupStepCost) -> RooflineStepCost:
+def _rank(cost: RankStepCost | GroupStepCost) -> RankStepCost:
     return cost.rank if isinstance(cost, GroupStepCost) else cost
 
 
-def _compiled(served: Served) -> RooflineStepCost | GroupStepCost:
-    efficiency, tables = load_operators(
-        served.scenario.engine.operators,
-        served.gpu,
-        served.model,
-        served.efficiency,
-        served.tensor_parallel_size,
-    )
+def _compiled(served: Served) -> RankStepCost | GroupStepCost:
+    options = served.scenario.engine
+    kernels = load_kernels(options, served.gpu, served.model, served.efficiency)
     return compile_layout_cost(
         served.model,
         served.gpu,
@@ -167,9 +169,19 @@ def _compiled(served: Served) -> RooflineStepCost | GroupStepCost:
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        offload=served.offload,
+        **kernels._asdict(),
     )
+
+
+def _quality(served: Served) -> list[dict[str, Any]]:
+    """What the methods of quantisation do to answers, as reported."""
+    sections = zip(("weights", "cache"), served.methods, strict=True)
+    methods = [load_method(name, section) for section, name in sections if name]
+    return [
+        {"method": method.name, "reported": [found._asdict() for found in method.quality]}
+        for method in methods
+    ]
 
 
 def _by_bound(rows: list[StepRow]) -> dict[str, float]:
@@ -179,14 +191,16 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _constants(cost: RooflineStepCost | GroupStepCost, rows: list[StepRow]) -> list[dict[str, Any]]:
+def _constants(
+    cost: RankStepCost, rows: list[StepRow], formats: list[PrecisionRow]
+) -> list[dict[str, Any]]:
     """Every efficiency constant that an operator's time hangs on, with the share that does."""
     shares: dict[str, float] = defaultdict(float)
     for row in rows:
         for constant in row.constants:
             shares[constant] += row.share
     known = {str(source["what"]).rpartition(" ")[2]: source for source in cost.efficiency.sources()}
-    return [
+    found = [
         {
             "constant": constant,
             "value": getattr(cost.efficiency, constant),
@@ -194,5 +208,24 @@ def _constants(cost: RooflineStepCost | GroupStepCost, rows: list[StepRow]) -> l
             "label": cost.efficiency.label_of(constant),
             "source": known[constant]["source"] if constant in known else "",
         }
-        for constant, share in sorted(shares.items(), key=lambda item: -item[1])
+        for constant, share in shares.items()
     ]
+    if isinstance(cost, StreamedStepCost):
+        share = sum(row.share for row in rows if row.name == STREAM)
+        found += [
+            {"constant": source["what"], "share": share, **source}
+            for source in cost.offload.sources
+        ]
+    unpacked_s = sum(row.unpack_s or 0.0 for row in formats)
+    for source in unpacking_sources(cost.kernels):
+        share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
+        if "an element" in str(source["what"]):
+            share = sum(row.share for row in rows if row.name == "decode_attention")
+        found.append({"constant": source["what"], "share": share, **source})
+    backend = cost.kernels.backend
+    if backend is not None:
+        share = sum(row.share for row in rows if row.name.endswith("_attention"))
+        found += [
+            {"constant": source["what"], "share": share, **source} for source in backend.sources()
+        ]
+    return sorted(found, key=lambda row: -row["share"])

@@ -51,7 +51,14 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "block_size": kv.block_size,
         "profile": served.profile,
     }
-    plan = fill_device(served.model, served.gpu, layout=served.layout, **limits)
+    plan = fill_device(
+        served.model,
+        served.gpu,
+        layout=served.layout,
+        offload=served.offload,
+        writes_scores=served.scenario.engine.attention_backend == "unfused",
+        **limits,
+    )
     entries = plan.entries(context, output)
     layouts = smallest_layouts(
         served.model, served.gpu, context, output, layout=served.layout, **limits
@@ -68,11 +75,12 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "weight_bytes": plan.weight_bytes,
         "workspace_bytes": plan.workspace_bytes,
         "pool_bytes": plan.pool_bytes,
+        "beside_bytes": plan.beside_bytes(context, output),
         "missing_bytes": plan.missing_bytes,
-        "sequence_bytes": plan.rank.state_bytes(context + output, output),
+        "sequence_bytes": plan.device_bytes(plan.rank.state_bytes(context + output, output)),
         "fragmentation_bytes_per_sequence": plan.fragmentation_bytes(context, output),
         "growing_state_bytes_per_token": float(
-            sum(state.endless * count for state, count in plan.rank.states)
+            sum(state.endless * count for state, count in plan.rank.states) * plan.state_share
         ),
         "fixed_state_bytes_per_sequence": round(
             sum(state.largest_fixed * count for state, count in plan.rank.states)
@@ -101,7 +109,7 @@ def _length(plan: DevicePlan, context: int, output: int, longest: int) -> dict[s
     return {
         "context": context,
         "output": output,
-        "sequence_bytes": plan.rank.state_bytes(context + output, output),
+        "sequence_bytes": plan.device_bytes(plan.rank.state_bytes(context + output, output)),
         "sequences": {row.scheme: row.sequences for row in rows},
         "paged_mean_sequences": rows[-1].mean_sequences,
         "paged_used": rows[-1].used,

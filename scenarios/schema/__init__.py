@@ -6,8 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scenarios.schema.fields import LONGEST_S, Number, Seconds, Section, Tokens, Whole
+from scenarios.schema.fields import (
+    LONGEST_S,
+    Number,
+    Policy,
+    Positive,
+    Seconds,
+    Section,
+    Tokens,
+    Whole,
+)
 from scenarios.schema.kv_policy import KvPolicy
+from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -19,6 +29,26 @@ class Hardware(Section):
         None,
         description="GPUs that NVLink (or what stands for it) joins, beyond which ranks talk over "
         "the network; None: the GPU's, 8 in most nodes and 72 in a GB200 rack",
+    )
+    host_memory_gb: Annotated[Number, Field(ge=0, le=1e6)] | None = Field(
+        None, description="GiB of host memory for each GPU; None: not known, taken as enough"
+    )
+    host_link_bytes_per_s: Positive | None = Field(
+        None, description="between a GPU and its host, achievable; None: the GPU's (links.yaml)"
+    )
+    disk_read_bytes_per_s: Positive | None = Field(
+        None, description="of the disk behind each GPU; None: an NVMe drive's (links.yaml)"
+    )
+    stage_link: str | None = Field(
+        None,
+        description="what joins pipeline stages, a name of links.yaml: wan-100mbit-100ms, ...; "
+        "None: the GPUs' own fabric and network",
+    )
+    stage_link_latency_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] | None = Field(
+        None, description="one way, in place of the named link's"
+    )
+    stage_link_bytes_per_s: Positive | None = Field(
+        None, description="in place of the named link's; with a latency it needs no name"
     )
 
 
@@ -42,6 +72,21 @@ class EngineOptions(Section):
     data_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1,
         description="ranks of a replica with requests of their own that share its experts",
+    )
+    prefill_context_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="ranks that share the tokens of a prompt, GPUs of their own; decodes are "
+        "computed by all of them, each on its part of the KV cache",
+    )
+    prefill_context_parallel_mode: Literal["all_gather", "ring"] = Field(
+        "all_gather",
+        description="how keys and values come to those ranks: before attention (vLLM), or passed "
+        "round while it computes",
+    )
+    decode_context_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="ranks of a tensor-parallel group that split each sequence's KV cache; it "
+        "divides tensor_parallel_size",
     )
     enable_expert_parallel: bool = Field(
         False, description="experts whole on ranks, instead of a slice of each on every rank"
@@ -78,8 +123,34 @@ class EngineOptions(Section):
         description="sequence parallelism: a reduce-scatter and an all-gather in place of each "
         "all-reduce, norms on a rank's part of the tokens",
     )
-    quantization: Literal["fp8"] | None = Field(
-        None, description="of the layers' matrices, made at start-up; None: the checkpoint's"
+    quantization: (
+        Literal[
+            "fp8",
+            "fp8_per_block",
+            "w8a8_int8",
+            "awq",
+            "gptq",
+            "mxfp4",
+            "modelopt_fp4",
+            "w4a8kv4",
+            "w4a8kv4_per_channel",
+            "w4a4",
+        ]
+        | None
+    ) = Field(
+        None,
+        description="of the layers' matrices (`fleetcast list quantization`); None: the "
+        "checkpoint's",
+    )
+    attention_backend: Literal["auto", "unfused", "fa1", "fa2", "fa3", "flashmla"] = Field(
+        "auto",
+        description="attention kernels, by their published curves; auto: those the engine chooses, "
+        "at the constants fitted to it",
+    )
+    cpu_offload_gb: Annotated[Number, Field(ge=0, le=1e6)] = Field(
+        0.0,
+        description="GiB of weights a GPU kept in host memory: whole layers, which kernels read "
+        "over the host's link in place (see offload for layers fetched ahead)",
     )
     max_num_batched_tokens: Tokens | None = Field(
         None,
@@ -97,7 +168,15 @@ class EngineOptions(Section):
     long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
         0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
-    scheduler: str = Field("fcfs", description="a scheduler, or your own as module:attribute")
+    scheduler: Policy = Field(
+        "fcfs",
+        description="a scheduler, or your own as module:attribute; with options, a section of its "
+        "name and them",
+    )
+    preemption_mode: Literal["recompute", "swap"] = Field(
+        "recompute",
+        description="recompute a preempted request's KV cache, or move it to the host and back",
+    )
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="multiplies all host times"
@@ -107,8 +186,9 @@ class EngineOptions(Section):
 class KvOptions(Section):
     """The paged KV cache of each engine."""
 
-    cache_dtype: Literal["auto", "fp8"] = Field(
-        "auto", description="type of keys and values; auto: the model's"
+    cache_dtype: Literal["auto", "fp8", "fp8_ds_mla", "int8", "int4", "kivi4", "kivi2"] = Field(
+        "auto",
+        description="type of keys and values (`fleetcast list quantization`); auto: the model's",
     )
     block_size: Tokens = Field(16, description="tokens a block")
     gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
@@ -116,6 +196,12 @@ class KvOptions(Section):
     )
     num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
         None, description="override the number of blocks the memory plan gives"
+    )
+    swap_space_gib: Annotated[Number, Field(ge=0, le=1e6)] = Field(
+        4.0, description="host memory for swapped requests, a GPU, in GiB (preemption_mode swap)"
+    )
+    swap_bytes_per_s: Positive | None = Field(
+        None, description="of the host link, each way; None: the GPU's, as its datasheet has it"
     )
     enable_prefix_caching: bool = Field(
         True, description="reuse the blocks of earlier requests with the same first tokens"
@@ -136,7 +222,11 @@ class Pool(Section):
     replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
         1, description="engines, of all their ranks' GPUs each"
     )
-    router: str = Field("round_robin", description="a router, or your own as module:attribute")
+    router: Policy = Field(
+        "round_robin",
+        description="a router, or your own as module:attribute; with options, a section of its "
+        "name and them",
+    )
 
 
 class Scenario(Section):
@@ -148,6 +238,7 @@ class Scenario(Section):
     hardware: Hardware = Hardware()
     engine: EngineOptions = EngineOptions()
     kv: KvOptions = KvOptions()
+    offload: OffloadOptions = OffloadOptions()
     pool: Pool = Pool()
     workload: Workload
     slo: SloTargets = SloTargets()
@@ -174,7 +265,7 @@ class Scenario(Section):
     @classmethod
     def _empty_sections(cls, values: Any) -> Any:
         """A section whose keys are all commented out is null in YAML: it has its defaults."""
-        optional = ("hardware", "engine", "kv", "pool", "slo")
+        optional = ("hardware", "engine", "kv", "offload", "pool", "slo")
         if not isinstance(values, dict):
             return values
         return {k: v for k, v in values.items() if v is not None or k not in optional}

@@ -25,6 +25,18 @@ Count = Annotated[Whole, Field(ge=1)]
 Tokens = Annotated[Whole, Field(ge=1, le=MOST_TOKENS)]
 
 
+def _is_policy(value: Any) -> Any:
+    if isinstance(value, dict) and not isinstance(value.get("name"), str):
+        raise ValueError("needs a name beside its options, e.g. {name: sarathi, chunk_tokens: 512}")
+    if not isinstance(value, str | dict):
+        raise ValueError("must be a name, or {name: ..., option: ...}")
+    return value
+
+
+Policy = Annotated[str | dict[str, str | int | float | bool | None], BeforeValidator(_is_policy)]
+"""The name of a policy, or ``name`` and its options."""
+
+
 class Section(BaseModel):
     """Unknown keys are refused; a section does not change once it is read."""
 

@@ -185,6 +185,14 @@ class Workload(Source):
     """
 
     classes: list[RequestClass] = Field(default_factory=list)
+    n: Annotated[Whole, Field(ge=1, le=1000)] = Field(
+        1, description="answers to each request, which share its prompt's KV cache"
+    )
+    n_shortest: Annotated[Positive, Field(le=1)] = Field(
+        1.0,
+        description="output tokens of further answers, as a share of the first's, are uniform from "
+        "this to 1",
+    )
 
     @model_validator(mode="after")
     def _fits_classes(self) -> Self:

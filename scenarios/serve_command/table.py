@@ -125,7 +125,8 @@ def load_table(engine: str) -> Table:
 
 def _mapped(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Flag]:
     for names, row in rows.items():
-        yield Flag(names=tuple(names.split("/")), fate="mapped", **row)
+        harmless = frozenset(map(_text, row.get("harmless", ())))
+        yield Flag(names=tuple(names.split("/")), fate="mapped", **{**row, "harmless": harmless})
 
 
 def _grouped(data: Mapping[str, Any]) -> Iterator[Flag]:

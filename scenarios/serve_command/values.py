@@ -119,7 +119,7 @@ def gpus_of_node(text: str, settings: Settings) -> int | None:
     nodes = whole(text, settings)
     if nodes < 2:
         return None
-    sizes = ("tensor", "pipeline", "data")
+    sizes = ("tensor", "pipeline", "data", "prefill_context")
     ranks = math.prod(int(settings.get(f"engine.{name}_parallel_size", 1)) for name in sizes)
     return -(-ranks // nodes)
 
@@ -136,10 +136,11 @@ def bytes_of_blocks(text: str, settings: Settings) -> int:
     from costmodels.models import load_model
     from costmodels.paging import attention_block_tokens, page_bytes
     from costmodels.parallel import shard
+    from costmodels.quantization import load_method
 
-    spec = quantised(
-        load_model(settings["model"]), kv_cache=settings.get("kv.cache_dtype") or "auto"
-    )
+    cache = settings.get("kv.cache_dtype") or "auto"
+    stored = cache if cache == "auto" else load_method(cache, "cache").kv
+    spec = quantised(load_model(settings["model"]), kv_cache=stored)
     rank = shard(spec, int(settings.get("engine.tensor_parallel_size", 1)))
     block_size = attention_block_tokens(rank, int(settings.get("kv.block_size", _BLOCK_SIZE)))
     return size(text, settings) // page_bytes(rank, block_size)

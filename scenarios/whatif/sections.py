@@ -83,7 +83,7 @@ def _of_time(result: RunResult, sections: int) -> dict[str, Estimates]:
     finished_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     inside = metrics.finished & (finished_ns >= window.start_ns) & (finished_ns <= window.end_ns)
     good = metrics.good & metrics.measured
-    outputs, prompts = log.table.output_tokens, log.table.prompt_tokens
+    outputs, prompts = log.table.all_output_tokens, log.table.prompt_tokens
 
     def rate(chosen: NDArray[np.bool_], amounts: NDArray[np.int64] | None = None) -> Estimates:
         """What finished, a second; what finished after the window counts as its last."""

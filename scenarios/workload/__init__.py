@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scenarios.schema import Scenario
 from scenarios.schema.workload import Source
 from scenarios.workload.classes import build_classes
@@ -10,6 +12,7 @@ from scenarios.workload.trace import trace_table
 from sim.clock import to_s
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
+from sim.sample_lengths import draw_lengths
 from workloads import transform
 from workloads.generator.generate import generate
 
@@ -19,6 +22,14 @@ def build_table(scenario: Scenario) -> RequestTable:
 
     Raises TraceError for a file that cannot be read, ScenarioError for settings that do not fit.
     """
+    table = _one_answer_each(scenario)
+    n, shortest = scenario.workload.n, scenario.workload.n_shortest
+    if n == 1:
+        return table
+    return replace(table, samples=draw_lengths(table.output_tokens, n, shortest, scenario.seed))
+
+
+def _one_answer_each(scenario: Scenario) -> RequestTable:
     workload = scenario.workload
     if not workload.classes:
         return _build_source(workload, scenario.seed)
@@ -39,6 +50,8 @@ def _build_source(source: Source, seed: int) -> RequestTable:
 def describe_workload(scenario: Scenario, table: RequestTable) -> str:
     """One line for the result's conditions."""
     text = f"{len(table):,} requests, {table.source}"
+    if scenario.workload.n > 1:
+        text += f", {scenario.workload.n} answers each"
     if table.max_concurrency is not None:
         text += f", at most {table.max_concurrency} in flight"
     if scenario.workload.sessions_per_h is not None:

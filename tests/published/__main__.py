@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import sys
 
-from tests.published import flexgen, kernels, kimi_k3, kimi_linear, qserve, yoco
+from tests.published import (
+    chunk_sizes,
+    flexgen,
+    kernels,
+    kimi_k3,
+    kimi_linear,
+    orca,
+    qserve,
+    vllm_batches,
+    yoco,
+)
 from tests.published.rows import print_section
 
 MODULES = {
     "a1": yoco,
     "b3": kimi_linear,
     "b4": kimi_k3,
+    "b11": vllm_batches,
+    "b12": orca,
     "b16": kernels,
     "b18": qserve,
     "b19": flexgen,
     "b21": kernels,
+    "chunks": chunk_sizes,
 }
 
 
 def main(names: list[str]) -> None:
-    """Print the results named (keys of `MODULES`), or all."""
+    """Print the results named, or all."""
     unknown = [name for name in names if name.lower() not in MODULES]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(MODULES)}")

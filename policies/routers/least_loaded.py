@@ -2,7 +2,7 @@
 
 from heapq import heapify, heappop, heappush
 
-from sim.protocols import ReplicaLoad
+from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Request
 
 _WAITING_WEIGHT = 4  # vLLM's DPLBAsyncMPClient: score = 4 * waiting + running
@@ -14,9 +14,9 @@ class LeastLoaded:
     A lazy heap: every change pushes an entry, outdated ones are dropped when they come up.
     """
 
-    def __init__(self, num_replicas: int) -> None:
-        self._scores = [0] * num_replicas
-        self._heap = [(0, replica) for replica in range(num_replicas)]
+    def __init__(self, context: RoutingContext) -> None:
+        self._scores = [0] * context.num_replicas
+        self._heap = [(0, replica) for replica in range(context.num_replicas)]
 
     def choose(self, request: Request) -> int:
         """The replica with the lowest published score."""

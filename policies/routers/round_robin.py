@@ -1,14 +1,14 @@
 """Requests to replicas in turn."""
 
-from sim.protocols import ReplicaLoad
+from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Request
 
 
 class RoundRobin:
     """Replica 0, 1, 2, ... and again, whatever their load."""
 
-    def __init__(self, num_replicas: int) -> None:
-        self._num_replicas = num_replicas
+    def __init__(self, context: RoutingContext) -> None:
+        self._num_replicas = context.num_replicas
         self._next = 0
 
     def choose(self, request: Request) -> int:

@@ -1,0 +1,191 @@
+"""Decode attention over paged KV: one new token of each sequence, blocks of 16 tokens.
+
+Kernel ``triton`` is ours (`decode_triton`); ``torch``, on a processor, has its KV contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from calibrate.measure.case import Case, Prepared, num_copies, relative_error
+from calibrate.measure.kernels.attention_shapes import (
+    FULL,
+    GEMMA3_12B,
+    GPT_OSS,
+    LLAMA_8B,
+    WINDOWED,
+    Heads,
+    seen,
+)
+from calibrate.measure.kernels.kv_pool import MOST_NUMBERS, shared_pool
+from calibrate.measure.machine import l2_bytes
+
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "fp8": 1e-2}
+"""fp8 is what the cache holds: the reference reads the same numbers."""
+BLOCK_SIZE = 16
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+_SEQS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_FEW_SEQS = (1, 4, 8, 16, 32, 48, 128, 256, 1024)
+_FEW_CONTEXTS = (64, 256, 1024, 4096, 16384, 65536, 131072)
+_WINDOW_CONTEXTS = (64, 128, 256, 512, 1024, 4096, 131072)
+
+
+def cases(quick: bool, device: str) -> Iterator[Case]:
+    """On a GPU bfloat16 over all heads, an fp8 cache over some."""
+    if device == "cpu":
+        small = (1, 4), (64, 512)
+        yield from _grid("torch", "float32", (Heads(8, 2, 64),), *small)
+        if not quick:
+            yield from _grid("torch", "float32", (LLAMA_8B[2], WINDOWED[0]), (1, 8), (64, 1024))
+    elif quick:
+        yield from _grid("triton", "bfloat16", LLAMA_8B[:1], (1, 8, 64, 256), _FEW_CONTEXTS)
+        yield from _grid("triton", "fp8", LLAMA_8B[:1], (1, 64), (256, 4096))
+    else:
+        some = (LLAMA_8B[0], LLAMA_8B[2], GPT_OSS[0], GEMMA3_12B[0])
+        yield from _grid("triton", "bfloat16", FULL, _SEQS, _CONTEXTS)
+        yield from _grid("triton", "bfloat16", WINDOWED, _SEQS, _WINDOW_CONTEXTS)
+        yield from _grid("triton", "fp8", some, _FEW_SEQS, _CONTEXTS)
+        yield from _grid("triton", "fp8", WINDOWED, _FEW_SEQS, _WINDOW_CONTEXTS)
+
+
+def _grid(
+    kernel: str,
+    kv: str,
+    heads: tuple[Heads, ...],
+    seqs: tuple[int, ...],
+    contexts: tuple[int, ...],
+) -> Iterator[Case]:
+    """Smallest first: what a call can read is bounded, and a cache lies in it wholly."""
+    activations = "bfloat16" if kv == "fp8" else kv
+    for context in contexts:
+        for count in seqs:
+            for one in heads:
+                if count * _kv_numbers(one, context) <= MOST_NUMBERS:
+                    yield Case(
+                        family="decode_attention",
+                        kernel=kernel,
+                        formats={"activations": activations, "kv": kv},
+                        shape=one._asdict() | {"seqs": count, "context_tokens": context},
+                    )
+
+
+def _kv_numbers(heads: Heads, tokens: int) -> int:
+    return 2 * heads.kv_heads * heads.head_dim * tokens
+
+
+def work(case: Case) -> tuple[float, float]:
+    """FLOPs, and bytes of queries, visible keys and values, and results."""
+    heads, seqs, context = _sizes(case)
+    looked_at = seen(context, heads.window)
+    numbers = heads.q_heads * heads.head_dim
+    kv_bytes = _kv_numbers(heads, looked_at) * _BYTES[case.formats["kv"]]
+    query_bytes = 2 * numbers * _BYTES[case.formats["activations"]]
+    return 4.0 * seqs * numbers * looked_at, float(seqs * (kv_bytes + query_bytes))
+
+
+def _sizes(case: Case) -> tuple[Heads, int, int]:
+    heads = Heads(*(int(case.shape[name]) for name in Heads._fields))
+    return heads, int(case.shape["seqs"]), int(case.shape["context_tokens"])
+
+
+def prepare(case: Case, device: str, seed: int) -> Prepared:
+    """Block tables of their own for each copy, all in one pool."""
+    import torch
+
+    heads, seqs, context = _sizes(case)
+    flops, num_bytes = work(case)
+    kv, draw = case.formats["kv"], torch.Generator(device).manual_seed(seed)
+    block_numbers = BLOCK_SIZE * heads.kv_heads * heads.head_dim
+    pool = shared_pool(kv, 2, block_numbers, device)
+    copies = num_copies(num_bytes, l2_bytes(device))
+    blocks = -(-context // BLOCK_SIZE)
+    # Long windowed contexts: no more copies than the pool has blocks for.
+    copies = max(1, min(copies, pool.num_blocks // (seqs * blocks)))
+    tables = pool.tables(copies, seqs, blocks, draw)
+    block_shape = BLOCK_SIZE, heads.kv_heads, heads.head_dim
+    keys, values = (pool.blocks(part, *block_shape) for part in range(2))
+    dtype = getattr(torch, case.formats["activations"])
+    query = torch.randn(
+        copies, seqs, heads.q_heads, heads.head_dim, dtype=dtype, device=device, generator=draw
+    )
+    make = _on_host if case.kernel == "torch" else _paged
+    calls = make(heads, query, keys, values, tables, context)
+
+    def error() -> float:
+        out = calls[0]()
+        return relative_error(out, reference(query[0], keys, values, tables[0], context, heads))
+
+    return Prepared(calls=calls, error=error, flops=flops, num_bytes=num_bytes)
+
+
+def _paged(
+    heads: Heads, query: Any, keys: Any, values: Any, tables: Any, context: int
+) -> list[Callable[[], Any]]:
+    import torch
+
+    from calibrate.measure.kernels.decode_triton import paged_decode
+
+    copies, seqs = query.shape[:2]
+    is_fp8 = keys.dtype == torch.float8_e4m3fn
+    if is_fp8:
+        keys, values = keys.view(torch.int32), values.view(torch.int32)
+    contexts = torch.full((seqs,), context, dtype=torch.int32, device=query.device)
+    out = torch.empty_like(query[0])
+    launch = paged_decode(
+        seqs=seqs,
+        kv_heads=heads.kv_heads,
+        group=heads.group,
+        head_dim=heads.head_dim,
+        window=heads.window,
+        block_size=BLOCK_SIZE,
+        context_tokens=context,
+        is_fp8=is_fp8,
+        device=str(query.device),
+    )
+
+    def call(copy: int) -> Any:
+        launch(query[copy], keys, values, tables[copy], contexts, out)
+        return out
+
+    return [partial(call, copy) for copy in range(copies)]
+
+
+def _on_host(
+    heads: Heads, query: Any, keys: Any, values: Any, tables: Any, context: int
+) -> list[Callable[[], Any]]:
+    from torch.nn.functional import scaled_dot_product_attention as attend
+
+    first = context - seen(context, heads.window)
+    dense = [
+        part[tables[0].long()].flatten(1, 2)[:, first:context].transpose(1, 2).contiguous()
+        for part in (keys, values)
+    ]
+    one = query[0][:, :, None]
+    keys, values = dense
+    return [lambda: attend(one, keys, values, enable_gqa=True)[:, :, 0]]
+
+
+def reference(query: Any, keys: Any, values: Any, table: Any, context: int, heads: Heads) -> Any:
+    """float32 [seqs, q_heads, head_dim], a sequence at a time."""
+    import torch
+
+    first = context - seen(context, heads.window)
+    out = torch.empty(query.shape, dtype=torch.float32, device=query.device)
+    for seq, blocks in enumerate(table.long()):
+        k, v = (_gathered(part, blocks).flatten(0, 1)[first:context] for part in (keys, values))
+        q = query[seq].float().unflatten(0, (heads.kv_heads, heads.group))
+        scores = torch.einsum("kgd,tkd->kgt", q, k) * heads.head_dim**-0.5
+        out[seq] = torch.einsum("kgt,tkd->kgd", scores.softmax(-1), v).flatten(0, 1)
+    return out
+
+
+def _gathered(part: Any, blocks: Any) -> Any:
+    """float32; fp8 as the bytes that it is, which every device can index."""
+    import torch
+
+    if part.dtype.itemsize > 1:
+        return part[blocks].float()
+    return part.view(torch.uint8)[blocks].view(part.dtype).float()

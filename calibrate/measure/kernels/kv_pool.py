@@ -1,0 +1,79 @@
+"""A pool of KV blocks that cases share, as an engine's requests do: filling it takes longest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_CHUNK_NUMBERS = 2**28
+MOST_NUMBERS = 112 * _CHUNK_NUMBERS
+"""Of keys and values in one call: 60 GB in 16 bits."""
+_CPU_NUMBERS = 2**24
+_DTYPES = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}
+# By format and device.
+_held: dict[tuple[str, str], Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Random numbers in ``parts`` equal regions (keys and values, or latents alone)."""
+
+    regions: Any
+    """[parts, numbers]."""
+    block_numbers: int
+
+    @property
+    def num_blocks(self) -> int:
+        return int(self.regions.shape[1]) // self.block_numbers
+
+    def blocks(self, part: int, *shape: int) -> Any:
+        """Region ``part`` as [num_blocks, *shape]."""
+        numbers = self.num_blocks * self.block_numbers
+        return self.regions[part, :numbers].view(self.num_blocks, *shape)
+
+    def tables(self, copies: int, seqs: int, blocks: int, draw: Any) -> Any:
+        """int32 [copies, seqs, blocks]: blocks of the pool in random order, none twice.
+
+        Raises ValueError where the pool has too few.
+        """
+        import torch
+
+        wanted = copies * seqs * blocks
+        if wanted > self.num_blocks:
+            raise ValueError(f"{wanted} KV blocks, where the pool has {self.num_blocks}")
+        order = torch.randperm(self.num_blocks, generator=draw, device=self.regions.device)
+        return order[:wanted].to(torch.int32).view(copies, seqs, blocks)
+
+
+def shared_pool(number_format: str, parts: int, block_numbers: int, device: str) -> Pool:
+    """The pool in a format: `MOST_NUMBERS`, or fewer where half the free memory is less."""
+    if (number_format, device) not in _held:
+        _held[number_format, device] = _filled(number_format, device)
+    numbers = _held[number_format, device]
+    return Pool(numbers[: len(numbers) // parts * parts].view(parts, -1), block_numbers)
+
+
+def _filled(number_format: str, device: str) -> Any:
+    """Normally distributed; drawn in bfloat16 where the format cannot be drawn in."""
+    import torch
+
+    dtype = getattr(torch, _DTYPES[number_format])
+    numbers = _CPU_NUMBERS
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        most = torch.cuda.mem_get_info()[0] // 2 // dtype.itemsize
+        # Whole chunks: kernels load 16 bytes at a time, from the second region too.
+        numbers = min(MOST_NUMBERS, most) // _CHUNK_NUMBERS * _CHUNK_NUMBERS
+    draw = torch.Generator(device).manual_seed(0)
+    pool = torch.empty(numbers, dtype=dtype, device=device)
+    drawn = torch.bfloat16 if number_format == "fp8" else dtype
+    for at in range(0, numbers, _CHUNK_NUMBERS):
+        size = min(_CHUNK_NUMBERS, numbers - at)
+        chunk = torch.randn(size, dtype=drawn, device=device, generator=draw)
+        pool[at : at + size].copy_(chunk)
+    return pool

@@ -1,0 +1,131 @@
+"""What the measurements were taken on, and in what state it was: read only, nothing is set."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+# Names of nvidia-smi's --query-gpu by our field.
+_CLOCKS = {
+    "sm_mhz": "clocks.sm",
+    "memory_mhz": "clocks.mem",
+    "max_sm_mhz": "clocks.max.sm",
+    "max_memory_mhz": "clocks.max.mem",
+}
+_STATE = {
+    "sm_clock_mhz": "clocks.sm",
+    "power_w": "power.draw",
+    "temperature_c": "temperature.gpu",
+}
+
+
+def device_name(device: str) -> str:
+    """The GPU's name, or the processor's."""
+    if device == "cpu":
+        return cpu_name()
+    import torch
+
+    return str(torch.cuda.get_device_name(0))
+
+
+def l2_bytes(device: str) -> int:
+    """Bytes that the inputs of a call must not fit in; 0 for a processor."""
+    if device == "cpu":
+        return 0
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).L2_cache_size)
+
+
+def machine_line(device: str) -> dict[str, Any]:
+    """The ``machine`` line; its id is made from everything else in it."""
+    import torch
+
+    line: dict[str, Any] = {
+        "kind": "machine",
+        "device": device_name(device),
+        "torch": torch.__version__,
+        "triton": _triton_version(),
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    if device == "cuda":
+        line |= _gpu_fields()
+    else:
+        line["threads"] = torch.get_num_threads()
+    digest = hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
+    return line | {"id": digest[:12]}
+
+
+def gpu_state() -> dict[str, float | None]:
+    """SM clock, power and temperature of the first GPU now; None where the driver does not say."""
+    return _numbers(_STATE)
+
+
+def cpu_name() -> str:
+    """The processor's name as the kernel gives it."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpu_fields() -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    fields: dict[str, Any] = {
+        "cuda": torch.version.cuda,
+        "driver": _query(["driver_version"])[0],
+        "gpus": torch.cuda.device_count(),
+        "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "memory_bytes": properties.total_memory,
+        "clocks": _numbers(_CLOCKS),
+        "power_limit_w": _numbers({"limit": "power.limit"})["limit"],
+    }
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        fields["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    if fields["gpus"] > 1:
+        fields["topology"] = _nvidia_smi("topo", "-m")
+    return fields
+
+
+def _triton_version() -> str | None:
+    try:
+        import triton
+    except ImportError:
+        return None
+    return str(triton.__version__)
+
+
+def _numbers(names: dict[str, str]) -> dict[str, float | None]:
+    values: dict[str, float | None] = {}
+    for field, text in zip(names, _query(list(names.values())), strict=True):
+        try:
+            values[field] = float(text) if text is not None else None
+        except ValueError:
+            values[field] = None
+    return values
+
+
+def _query(names: list[str]) -> list[str | None]:
+    text = _nvidia_smi("--id=0", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits")
+    values = [value.strip() for value in text.split(",")] if text else []
+    return list(values) if len(values) == len(names) else [None] * len(names)
+
+
+def _nvidia_smi(*options: str) -> str | None:
+    try:
+        done = subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

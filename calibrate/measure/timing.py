@@ -1,0 +1,240 @@
+"""Seconds of one call, as an engine would see it: inside a CUDA graph, with cold inputs.
+
+A GPU works in bursts of at most about 10 ms with pauses of twice that, so that neither its power
+limit nor its temperature lowers the clock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrate.measure.case import Prepared
+
+_BURST_S = 10e-3
+_PAUSE = 2.0
+_GRAPH_S = 0.6e-3
+"""A graph runs for about as long, so that its own launch does not count."""
+_MOST_CALLS = 400
+"""In one graph."""
+_MOST_QUEUED = 16
+"""Calls that the host launches within the head start."""
+_BUSY_S = 10e-3
+_MOST_REPLAYS = 20
+_HEAD_START_CYCLES = 1_400_000
+"""About 0.7 ms."""
+_CPU_BUSY_S = 0.05
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one call: median, 10th and 90th percentile over ``repeats``."""
+
+    seconds: float
+    seconds_low: float
+    seconds_high: float
+    repeats: int
+    calls: int
+    """Calls in one repeat."""
+    graph: bool
+
+
+class Pacer:
+    """Keeps pauses between bursts; work in between shortens them."""
+
+    def __init__(self) -> None:
+        self._rested_at = 0.0
+
+    def wait(self) -> None:
+        """Until the device has rested."""
+        time.sleep(max(0.0, self._rested_at - time.perf_counter()))
+
+    def worked(self, busy_s: float) -> None:
+        """The device has just worked for ``busy_s``."""
+        self._rested_at = time.perf_counter() + _PAUSE * busy_s
+
+
+def time_calls(
+    prepared: Prepared,
+    device: str,
+    pacer: Pacer,
+    agree: Callable[[float], float] = float,
+) -> Timing:
+    """Time a case that has been prepared (and checked).
+
+    ``agree`` makes processes that call together take the same number of times: it is given this
+    process's estimate of a duration and returns the one to go by. All wait for each other in it.
+    """
+    if device == "cpu":
+        return _on_host(prepared.calls, agree, most_s=_CPU_BUSY_S, wait=_no_wait)
+    import torch
+
+    if prepared.host_clock:
+        return _on_host(prepared.calls, agree, most_s=_BUSY_S, wait=torch.cuda.synchronize)
+    if prepared.graphable:
+        return _in_graph(prepared.calls, pacer, agree)
+    return _with_events(prepared.calls, pacer, agree)
+
+
+def foreseen_s(call_s: float, copies: int, device: str) -> float:
+    """Seconds that timing a call of ``call_s`` takes, less the last pause: work may fill that."""
+    if device == "cpu":
+        return max(_CPU_BUSY_S, 5 * call_s)
+    replay_s = _num_calls(copies, call_s) * call_s
+    leads = 1 if replay_s > _BURST_S / 2 else 3
+    busy_s = (leads + _num_replays(replay_s)) * replay_s
+    warm_up_s = _MOST_QUEUED * call_s if _MOST_QUEUED * call_s < _BURST_S else 4 * call_s
+    return warm_up_s + busy_s + _PAUSE * max(0.0, busy_s - max(_BURST_S, replay_s))
+
+
+def _num_replays(replay_s: float) -> int:
+    fewest = 5 if replay_s < _BURST_S / 2 else 3
+    return max(fewest, min(_MOST_REPLAYS, round(_BUSY_S / replay_s)))
+
+
+def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], float]) -> Timing:
+    import torch
+
+    number = _num_calls(len(calls), _warm_up(calls, agree))
+    graph = _captured([calls[i % len(calls)] for i in range(number)])
+    pacer.wait()
+    lead_s = agree(_timed(graph.replay))
+    pacer.worked(lead_s)
+    # The first replay also brings the graph to the device.
+    replay_s = lead_s if lead_s > _BURST_S / 2 else agree(_timed(graph.replay))
+    seconds: list[float] = []
+    num_replays = _num_replays(replay_s)
+    a_burst = max(1, round(_BURST_S / replay_s))
+    while len(seconds) < num_replays:
+        pacer.wait()
+        agree(0.0)
+        if replay_s < _BURST_S / 5:
+            graph.replay()  # the host gets ahead, the clock up
+        pairs = [_bracketed(graph.replay) for _ in range(min(a_burst, num_replays - len(seconds)))]
+        torch.cuda.synchronize()
+        burst = [start.elapsed_time(end) / 1e3 for start, end in pairs]
+        pacer.worked(sum(burst))
+        seconds += burst
+    return _timing(seconds, number, graph=True)
+
+
+def _with_events(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], float]) -> Timing:
+    """For what no graph can capture: a few calls in a row, all queued before the first runs."""
+    call_s = _warm_up(calls, agree)
+    a_repeat = max(1, min(_MOST_QUEUED, int(_GRAPH_S / call_s)))
+    seconds: list[float] = []
+    for repeat in range(_num_replays(a_repeat * call_s)):
+        some = [calls[(repeat * a_repeat + number) % len(calls)] for number in range(a_repeat)]
+        pacer.wait()
+        agree(0.0)
+        seconds.append(_timed_row(some))
+        pacer.worked(seconds[-1])
+    return _timing(seconds, a_repeat, graph=False)
+
+
+def _on_host(
+    calls: Sequence[Call], agree: Callable[[float], float], most_s: float, wait: Call
+) -> Timing:
+    seconds: list[float] = []
+    num_repeats = 2
+    calls[0]()
+    while len(seconds) < num_repeats:
+        call = calls[len(seconds) % len(calls)]
+        wait()
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+        if len(seconds) == 2:
+            num_repeats = max(5, min(200, int(most_s / max(agree(min(seconds)), 1e-9))))
+    wait()
+    return _timing(seconds, 1, graph=False)
+
+
+def _warm_up(calls: Sequence[Call], agree: Callable[[float], float]) -> float:
+    """Seconds of one call, roughly; all kernels are compiled and loaded afterwards."""
+    import torch
+
+    calls[0]()
+    torch.cuda.synchronize()
+    first_s = agree(_timed(calls[0]))
+    number = max(1, min(_MOST_QUEUED, int(_BURST_S / first_s)))
+    return agree(_timed_row([calls[i % len(calls)] for i in range(number)]) / number)
+
+
+def _num_calls(copies: int, call_s: float) -> int:
+    """Calls of one graph: each copy equally often, unless a burst has room for fewer."""
+    if copies * call_s > _BURST_S:
+        return max(1, int(_BURST_S / call_s))
+    return copies * max(1, math.ceil(min(_MOST_CALLS, _GRAPH_S / call_s) / copies))
+
+
+def _captured(calls: Sequence[Call]) -> Any:
+    """A CUDA graph of the calls. The current stream must not be the default one.
+
+    `torch.cuda.graph` would empty the memory cache each time, which costs more than the timing.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    # Other threads (NCCL's watchdog) may call the driver meanwhile.
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        for call in calls:
+            call()
+    finally:
+        graph.capture_end()
+    return graph
+
+
+def _timed(call: Call) -> float:
+    import torch
+
+    start, end = _bracketed(call)
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def _timed_row(calls: Sequence[Call]) -> float:
+    """Seconds of several calls in a row, queued while the device is kept busy.
+
+    One more call goes before them: after it, devices that call together are in step.
+    """
+    import torch
+
+    torch.cuda._sleep(_HEAD_START_CYCLES)
+    calls[0]()
+    return _timed(lambda: [call() for call in calls])
+
+
+def _bracketed(call: Call) -> tuple[Any, Any]:
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    return start, end
+
+
+def _no_wait() -> None:
+    return None
+
+
+def _timing(seconds: Sequence[float], calls: int, graph: bool) -> Timing:
+    import numpy as np
+
+    low, median, high = np.percentile(seconds, (10, 50, 90)) / calls
+    return Timing(
+        seconds=float(median),
+        seconds_low=float(low),
+        seconds_high=float(high),
+        repeats=len(seconds),
+        calls=calls,
+        graph=graph,
+    )

@@ -1,0 +1,52 @@
+"""Requests to where the longest part of their prompt is cached, unless too many are there."""
+
+from __future__ import annotations
+
+from policies.routers.cache_index import CacheIndex
+from policies.routers.least_loaded import LeastLoaded
+from policies.routers.load_bound import LoadBound
+from sim.errors import ScenarioError
+from sim.protocols import ReplicaLoad, RoutingContext
+from sim.request import Request
+
+
+class PrefixAffinity:
+    """Of the replicas that cache the longest prefix, the least loaded that has room.
+
+    Where none has room, or less than ``min_share`` of the prompt's blocks is cached anywhere, the
+    least loaded replica of all gets the request, and with it the prefix: a prefix that is asked
+    for more than one replica can answer spreads by itself.
+    """
+
+    def __init__(
+        self,
+        context: RoutingContext,
+        *,
+        load_bound: float | None = 1.25,
+        min_share: float = 0.0,
+        cache_delay_s: float = 0.0,
+    ) -> None:
+        """``cache_delay_s``: how late the router learns of what is cached and evicted."""
+        if not 0 <= min_share <= 1:
+            raise ScenarioError(f"min_share is {min_share}; it is a share, from 0 to 1")
+        self._context = context
+        self._index = CacheIndex(context, cache_delay_s)
+        self._bound = LoadBound(context.num_replicas, load_bound)
+        self._least_loaded = LeastLoaded(context)
+        self._min_share = min_share
+
+    def choose(self, request: Request) -> int:
+        """A replica that caches much of the prompt and has room; else the least loaded."""
+        prefix_ids = self._context.prefix_ids(request)
+        depth, holders = self._index.deepest(prefix_ids)
+        if depth and depth >= self._min_share * len(prefix_ids):
+            with_room = [replica for replica in holders if self._bound.has_room(replica)]
+            if with_room:
+                loads = self._bound.loads
+                return min(with_room, key=lambda replica: (loads[replica], replica))
+        return self._least_loaded.choose(request)
+
+    def publish(self, replica: int, load: ReplicaLoad) -> None:
+        """Note a replica's new load."""
+        self._bound.publish(replica, load)
+        self._least_loaded.publish(replica, load)

@@ -1,0 +1,211 @@
+"""Several links that transfers cross on paths: max-min fair shares, as congestion control gives.
+
+A transfer gets what its most crowded link leaves it, and at most its own pace; what it leaves
+unused goes to others. When one starts or ends, only transfers that share links with it, directly
+or through others, are looked at again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+import simpy
+
+from sim.clock import NS_PER_S
+from sim.links import call_after
+
+_PATIENCE = 1e-9
+"""Relative: rates this close are one bottleneck, and this part of a byte is no byte."""
+
+
+class Flow:
+    """Bytes on a path."""
+
+    __slots__ = (
+        "_left",
+        "_rate",
+        "_updated_ns",
+        "_version",
+        "num_bytes",
+        "on_done",
+        "pace",
+        "path",
+    )
+
+    def __init__(
+        self,
+        path: tuple[str, ...],
+        num_bytes: int,
+        pace: float,
+        now_ns: int,
+        on_done: Callable[[], None] | None,
+    ) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        self.pace = pace
+        """Bytes a nanosecond that the sender has to send at most."""
+        self.on_done = on_done
+        """None once it has ended or was cancelled."""
+        self._left = float(num_bytes)
+        self._rate = 0.0
+        self._updated_ns = now_ns
+        self._version = 0
+
+    def left_bytes(self, now_ns: int) -> float:
+        """Bytes that have not arrived at this time."""
+        return max(self._left - self._rate * (now_ns - self._updated_ns), 0.0)
+
+
+class Network:
+    """Named links with a bandwidth each. Same calls, same times, to the nanosecond."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
+        self._bytes_per_ns: dict[str, float] = {}
+        self._flows: dict[str, dict[Flow, None]] = {}
+        self._ends: list[tuple[int, int, int, Flow]] = []  # (when, order, version, flow)
+        self._made = 0
+        self._alarm: tuple[int, simpy.Event] | None = None
+        self.moved_bytes: dict[str, int] = {}
+        """By link, of flows that ended or were cancelled."""
+
+    def add_link(self, name: str, bytes_per_s: float) -> None:
+        """A link; its bandwidth can be set anew at any time (0: cut)."""
+        known = name in self._bytes_per_ns
+        self._bytes_per_ns[name] = bytes_per_s / NS_PER_S
+        if known:
+            self._share_anew(self._flows[name])
+        else:
+            self._flows[name] = {}
+            self.moved_bytes[name] = 0
+
+    def start(
+        self,
+        path: tuple[str, ...],
+        num_bytes: int,
+        on_done: Callable[[], None],
+        *,
+        latency_ns: int = 0,
+        pace_bytes_per_s: float = math.inf,
+    ) -> Flow:
+        """Send bytes over all links of ``path``; ``on_done`` is called when the last has arrived.
+
+        ``latency_ns`` passes after the bytes. With an empty path, or no bytes, only it does (and
+        the time that the pace asks for).
+        """
+
+        def arrived() -> None:
+            call_after(self._env, latency_ns, on_done)
+
+        pace = pace_bytes_per_s / NS_PER_S
+        flow = Flow(path, num_bytes, pace, int(self._env.now), arrived)
+        for name in path:
+            self._flows[name][flow] = None
+        self._share_anew([flow])
+        return flow
+
+    def cancel(self, flow: Flow) -> int:
+        """Stop a flow; returns the whole bytes it has moved."""
+        now_ns = int(self._env.now)
+        moved = flow.num_bytes - math.ceil(flow.left_bytes(now_ns))
+        if flow.on_done is not None:
+            neighbours = self._take_out(flow, moved)
+            self._share_anew(neighbours)
+        return moved
+
+    def rate_bytes_per_s(self, flow: Flow) -> float:
+        """What a flow gets at this moment."""
+        return flow._rate * NS_PER_S
+
+    def _take_out(self, flow: Flow, moved_bytes: int) -> list[Flow]:
+        """Remove a flow and count its bytes; returns those it shared a link with."""
+        flow.on_done = None
+        neighbours: dict[Flow, None] = {}
+        for name in flow.path:
+            del self._flows[name][flow]
+            self.moved_bytes[name] += moved_bytes
+            neighbours |= self._flows[name]
+        return list(neighbours)
+
+    def _share_anew(self, changed: Iterable[Flow]) -> None:
+        """Set the rates of everything connected to these flows, and the next alarm."""
+        flows = self._connected(changed)
+        now_ns = int(self._env.now)
+        for flow in flows:
+            flow._left = flow.left_bytes(now_ns)
+            flow._updated_ns = now_ns
+        for flow, rate in self._fair_rates(flows).items():
+            flow._rate = rate
+            flow._version += 1
+            if rate > 0 or flow._left <= 0:
+                wait_ns = math.ceil(flow._left / rate * (1 - _PATIENCE)) if rate > 0 else 0
+                self._made += 1
+                heappush(self._ends, (now_ns + wait_ns, self._made, flow._version, flow))
+        self._set_alarm()
+
+    def _connected(self, changed: Iterable[Flow]) -> list[Flow]:
+        found: dict[Flow, None] = dict.fromkeys(f for f in changed if f.on_done is not None)
+        queue, links = list(found), set()
+        while queue:
+            for name in queue.pop().path:
+                if name in links:
+                    continue
+                links.add(name)
+                new = [flow for flow in self._flows[name] if flow not in found]
+                found |= dict.fromkeys(new)
+                queue += new
+        return list(found)
+
+    def _fair_rates(self, flows: list[Flow]) -> dict[Flow, float]:
+        """Progressive filling: raise all rates together; who meets a limit keeps its rate."""
+        rates: dict[Flow, float] = {}
+        open_flows = dict.fromkeys(flows)
+        room = {name: self._bytes_per_ns[name] for flow in flows for name in flow.path}
+        counts = dict.fromkeys(room, 0)
+        for flow in flows:
+            for name in flow.path:
+                counts[name] += 1
+        while open_flows:
+            shares = {name: max(room[name], 0.0) / counts[name] for name in room if counts[name]}
+            limits = {
+                flow: min([flow.pace, *(shares[name] for name in flow.path)]) for flow in open_flows
+            }
+            level = min(limits.values())
+            for flow in [f for f, limit in limits.items() if limit <= level * (1 + _PATIENCE)]:
+                rates[flow] = level if level < math.inf else flow._left + 1.0
+                del open_flows[flow]
+                for name in flow.path:
+                    room[name] -= level
+                    counts[name] -= 1
+        return rates
+
+    def _set_alarm(self) -> None:
+        ends = self._ends
+        while ends and (ends[0][3].on_done is None or ends[0][2] != ends[0][3]._version):
+            heappop(ends)
+        when_ns = ends[0][0] if ends else None
+        if self._alarm is not None:
+            if self._alarm[0] == when_ns:
+                return
+            self._alarm[1].callbacks.clear()
+            self._alarm = None
+        if when_ns is not None:
+            alarm = self._env.timeout(when_ns - int(self._env.now))
+            alarm.callbacks.append(self._wake)
+            self._alarm = when_ns, alarm
+
+    def _wake(self, _: simpy.Event) -> None:
+        self._alarm = None
+        now_ns = int(self._env.now)
+        calls: list[Callable[[], None]] = []
+        neighbours: dict[Flow, None] = {}
+        while self._ends and self._ends[0][0] <= now_ns:
+            version, flow = heappop(self._ends)[2:]
+            if flow.on_done is not None and version == flow._version:
+                calls.append(flow.on_done)
+                neighbours |= dict.fromkeys(self._take_out(flow, flow.num_bytes))
+        self._share_anew(neighbours)
+        for call in calls:
+            call()
