@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.context_rates import Cap, ChunkRates
+from costmodels.decode_curves import DecodeCurves
 from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.work import Array
 from sim.shape import Clip, clip_columns, clip_layers, ordered
@@ -21,8 +22,11 @@ class AttentionRates:
     decode_token_s: Mapping[Cap, Array]
     """Decodes, a token of contexts clipped to each cap: the slower of compute and reads, by number
     of decoding sequences: ``[max_num_seqs + 1]``."""
-    decode_seq_s: float
-    """A decoding sequence: its recurrent states."""
+    decode_seqs_s: Array
+    """All decoding sequences together, whatever their contexts: recurrent states, and what tables
+    say beyond a time a token: ``[max_num_seqs + 1]``."""
+    curves: DecodeCurves | None
+    """Decodes of the kinds of layers that tables say are no line in the context."""
     chunk: ChunkRates
     """Chunks of prompts: the two sides of the roofline, of which the slower counts."""
     tile_tokens: float
@@ -42,8 +46,8 @@ class AttentionRates:
     def is_plain(self) -> bool:
         """Whether sums of whole contexts are all it needs."""
         chunk = self.chunk
-        of_chunks = chunk.seq_s or chunk.token_s or chunk.token_read_s
-        return not (self.clip_tokens or self.decode_seq_s or of_chunks)
+        of_chunks = chunk.seq_s or chunk.token_s or chunk.token_read_s or chunk.chunk_s
+        return not (self.clip_tokens or self.decode_seqs_s.any() or of_chunks)
 
     def decode_s(self, columns: Mapping[str, Array]) -> Array:
         """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
@@ -52,11 +56,13 @@ class AttentionRates:
         """
         seqs = columns["decode_seqs"]
         of_seqs = seqs.astype(np.int64)
-        seconds: Array = self.decode_seq_s * seqs
+        seconds = self.decode_seqs_s[of_seqs]
         for cap, rate_s in self.decode_token_s.items():
             reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
             beyond = self.seq_tokens * (1 if cap is None else clip_layers(cap)) * seqs
             seconds = seconds + rate_s[of_seqs] * (reach + beyond)
+        if self.curves is not None:
+            seconds = seconds + self.curves.decode_s(seqs, columns["decode_context_tokens"])
         if self.shared is not None and "decode_shared_reads" in columns:
             work_s, _, tokens = self.shared.of_columns(columns)
             seconds = seconds + work_s - self.decode_token_s[None][of_seqs] * tokens
@@ -72,6 +78,7 @@ class AttentionRates:
         """Compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
         chunk, tokens = self.chunk, columns["prefill_tokens"]
         compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
+        compute_s = compute_s + chunk.chunk_s * columns["prefill_seqs"]
         memory_s = chunk.seq_s * columns["prefill_seqs"] + chunk.token_read_s * tokens
         memory_s = memory_s + chunk.pair_read_s * columns["prefill_pairs"]
         for cap in (None, *self.clip_tokens):

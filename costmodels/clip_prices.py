@@ -31,6 +31,8 @@ class ClipPrices:
     chunk_read: list[int]
     chunk_token: int
     chunk_token_read: int
+    chunk_fixed: int
+    """A chunk: on the compute side; the next: on the memory side."""
     chunk_seq: int
     short: list[tuple[int, int, int, int, int]]
     """`context_rates.ShortRates`: place of its clip; a pair, a KV token in the last query tiles, a
@@ -52,7 +54,7 @@ class ClipPrices:
         self, seqs: int, tokens: int, clipped: tuple[int, ...], prefix: int, pairs: int
     ) -> tuple[int, int]:
         """The chunks of a step, with whole prefixes and pairs too: compute and memory side."""
-        compute = tokens * self.chunk_token
+        compute = tokens * self.chunk_token + seqs * self.chunk_fixed
         memory = tokens * self.chunk_token_read + seqs * self.chunk_seq
         for index, pair in enumerate(self.chunk_pair):
             kv_tokens = clipped[4 * index + 2] + tokens
@@ -78,6 +80,7 @@ class ClipPrices:
             chunk_read=scaled(self.chunk_read),
             chunk_token=round(self.chunk_token * factor),
             chunk_token_read=round(self.chunk_token_read * factor),
+            chunk_fixed=round(self.chunk_fixed * factor),
             chunk_seq=round(self.chunk_seq * factor),
             short=[
                 (place, *(round(price * factor) for price in prices))  # type: ignore[misc]
@@ -94,7 +97,7 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
     seqs = np.arange(rates.max_num_seqs + 1)
     decode_token_s = [rates.decode_token_s.get(cap, np.zeros(len(seqs))) for cap in caps]
     layers = (seconds * clip_layers(cap) for cap, seconds in zip(caps, decode_token_s, strict=True))
-    decode_seqs_s = seqs * (rates.decode_seq_s + rates.seq_tokens * sum(layers))
+    decode_seqs_s = rates.decode_seqs_s + seqs * rates.seq_tokens * sum(layers)
     return ClipPrices(
         decode_seqs=[fixed(seconds) for seconds in decode_seqs_s.tolist()],
         decode_token=[[fixed(s) for s in by_seqs.tolist()] for by_seqs in decode_token_s],
@@ -103,6 +106,7 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
         chunk_read=[fixed(chunk.read_s.get(cap, 0.0)) for cap in caps],
         chunk_token=fixed(chunk.token_s),
         chunk_token_read=fixed(chunk.token_read_s),
+        chunk_fixed=fixed(chunk.chunk_s),
         chunk_seq=fixed(chunk.seq_s),
         short=[
             (

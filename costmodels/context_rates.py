@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layers.parts import AttentionWork, ContextTerm, ShortChunks
+from costmodels.layers.parts import AttentionWork, ContextTerm, Mixer, ShortChunks
 from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
 from costmodels.work import Operator
@@ -50,6 +50,8 @@ class ChunkRates:
     """Compute: a query-key pair clipped to each cap."""
     token_s: float
     """Compute: a new token, whatever its context."""
+    chunk_s: float = 0.0
+    """Compute: a chunk, whatever its tokens, beyond the kernel's launch (tables alone know)."""
     prefix_s: float
     """Compute: a cached token before the chunk that is expanded again."""
     token_read_s: float
@@ -74,9 +76,18 @@ class ShortRates:
     read_s: float
     """Memory: a token of the prefix, or of the chunk itself."""
 
+    def __add__(self, other: ShortRates) -> ShortRates:
+        return ShortRates(
+            pair_s=self.pair_s + other.pair_s,
+            prefix_s=self.prefix_s + other.prefix_s,
+            read_s=self.read_s + other.read_s,
+        )
 
-def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
-    """The decode rates of a rank's layers.
+
+def decode_rates(
+    shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
+) -> DecodeRates:
+    """The decode rates of a rank's layers, or of those of some kinds alone, each with its count.
 
     Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
     compute it for each other's heads too, so that only reads become fewer.
@@ -84,7 +95,7 @@ def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
     parts, copies = shard.layout.context_ranks, shard.layout.prefill_context_parallel_size
     by_kv_heads: dict[int, dict[Cap, float]] = {}
     seq_s = 0.0
-    for mixer, count in shard.local.mixers:
+    for mixer, count in shard.local.mixers if mixers is None else mixers:
         work = mixer.attention(shard.local.precision)
         token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
@@ -95,13 +106,15 @@ def decode_rates(shard: RankShard, price: Price) -> DecodeRates:
     return DecodeRates(by_kv_heads=by_kv_heads, seq_s=seq_s)
 
 
-def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
-    """The prefill rates of a rank's layers that prompts pass."""
+def chunk_rates(
+    shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
+) -> ChunkRates:
+    """The prefill rates of a rank's layers that prompts pass, or of those of some kinds alone."""
     pair_s: dict[Cap, float] = {}
     read_s: dict[Cap, float] = {}
     short: dict[int, ShortRates] = {}
     token_s = token_read_s = prefix_s = seq_s = 0.0
-    for mixer, count in shard.local.prompt_mixers:
+    for mixer, count in shard.local.prompt_mixers if mixers is None else mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
             cap = term.clip
@@ -116,7 +129,7 @@ def chunk_rates(shard: RankShard, price: Price) -> ChunkRates:
         if work.short is not None:
             more = _short_rates(work, work.short, count, price)
             longest = work.short.longest_tokens
-            short[longest] = _sum_of(short[longest], more) if longest in short else more
+            short[longest] = short[longest] + more if longest in short else more
     return ChunkRates(
         pair_s=pair_s,
         token_s=token_s,
@@ -141,14 +154,6 @@ def _short_rates(work: AttentionWork, short: ShortChunks, count: int, price: Pri
         pair_s=total(short.prefill, 1.0, 0.0) - total(work.prefill, 1.0, 0.0),
         prefix_s=prefix_s(short.prefix_flops) - prefix_s(work.prefix_flops),
         read_s=total(short.prefill, 0.0, 1.0) - total(work.prefill, 0.0, 1.0),
-    )
-
-
-def _sum_of(one: ShortRates, other: ShortRates) -> ShortRates:
-    return ShortRates(
-        pair_s=one.pair_s + other.pair_s,
-        prefix_s=one.prefix_s + other.prefix_s,
-        read_s=one.read_s + other.read_s,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ from costmodels.evidence import Source, weakest
 from costmodels.kernel_curves import core_instructions_per_s
 from costmodels.kernel_times import KernelTimes
 from costmodels.model_spec import ModelSpec
+from costmodels.operator_tables.families import family_of, prefill_family
 from costmodels.operators import (
     DecodeSums,
     PrefillSums,
     decode_operators,
+    group_operators,
     logit_operators,
     prefill_operators,
     token_operators,
@@ -36,16 +39,20 @@ _COMPUTE = ("gemm_compute", "attention_compute")
 _MEMORY = ("gemm_memory", "attention_memory", "elementwise_memory")
 _FIXED = ("gemm_fixed_s", "attention_fixed_s", "elementwise_fixed_s", "sampling_fixed_s")
 _LINKS = ("all_reduce_bandwidth", "all_reduce_hop_s", "all_reduce_fixed_s")
-# The accounts a table's operator goes to, and the step sizes its label is taken over.
-_SERVED = {
-    "gemm": (accounts.PREFILL_COMPUTE, accounts.DECODE_WEIGHT_READS),
-    "grouped_gemm": (accounts.PREFILL_COMPUTE, accounts.DECODE_WEIGHT_READS),
+# The accounts that an operator's time goes to, by its kind.
+_WORK = (accounts.PREFILL_COMPUTE, accounts.PREFILL_MEMORY)
+_POSTED = {
+    "gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
+    "grouped_gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
     "attention": (accounts.DECODE_STATE_READS,),
-    "all_reduce": (accounts.COMMUNICATION,),
+    "elementwise": (*_WORK, accounts.REMAINDER),
+    "sampling": (accounts.REMAINDER,),
+    **dict.fromkeys(EXCHANGES, (accounts.COMMUNICATION,)),
 }
 # Kernels of other formats convert weights as they read them: constants were fitted without that.
 _FITTED_FORMATS = {"bfloat16", "float16", "fp8", "fp8_block"}
 _LABELLED_TOKENS = [2.0**power for power in range(14)]
+_LABELLED_LOGITS = 1024
 
 
 class OperatorRow(NamedTuple):
@@ -219,7 +226,7 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
     if kernels.backend is not None:
         for account in kernels.backend.accounts:
             labels[account] = weakest((labels[account], kernels.backend.label))
-    return labels | _table_labels(kernels)
+    return labels | _table_labels(kernels, labels)
 
 
 def _unpacked(kernels: KernelTimes) -> list[tuple[str, PrecisionPath]]:
@@ -241,18 +248,73 @@ def _unfitted_kinds(model: ModelSpec) -> list[str]:
     return sorted({mixer.kind for mixer, _ in model.mixers} - {"gqa"})
 
 
-def _table_labels(kernels: KernelTimes) -> dict[str, str]:
-    """Labels of the accounts that measured tables serve."""
+# The account whose constants are a family's.
+_FAMILY_ACCOUNT = {
+    "gemm": accounts.DECODE_WEIGHT_READS,
+    "grouped_gemm": accounts.DECODE_WEIGHT_READS,
+    "prefill_attention": accounts.PREFILL_COMPUTE,
+    "kda_chunk": accounts.PREFILL_COMPUTE,
+    "gdn_chunk": accounts.PREFILL_COMPUTE,
+    "decode_attention": accounts.DECODE_STATE_READS,
+    "mla_decode": accounts.DECODE_STATE_READS,
+    "kda_recurrent": accounts.DECODE_STATE_READS,
+    "gdn_recurrent": accounts.DECODE_STATE_READS,
+    "elementwise": accounts.REMAINDER,
+    "embedding": accounts.REMAINDER,
+    "sampling": accounts.REMAINDER,
+}
+
+
+def constants_label(kernels: KernelTimes, family: str) -> str:
+    """The label of a family that constants serve: that of the account most of it goes to."""
+    account = _FAMILY_ACCOUNT.get(family, accounts.COMMUNICATION)
+    return account_evidence(replace(kernels, tables=None))[account]
+
+
+def _table_labels(kernels: KernelTimes, constants: dict[str, str]) -> dict[str, str]:
+    """Labels of the accounts that measured tables serve, all or in part.
+
+    ``constants``: what each account would be labelled without tables.
+    """
     if kernels.tables is None:
         return {}
-    sizes = np.array(_LABELLED_TOKENS)
-    found: dict[str, list[str]] = {}
-    for operator in token_operators(kernels.shard, sizes):
+    found: dict[str, set[str]] = {}
+    for operator in _labelled_operators(kernels):
         label = kernels.label(operator)
-        if label is not None and operator.kind in _SERVED:
-            for account in _SERVED[operator.kind]:
-                found.setdefault(account, []).append(label)
+        for account in _POSTED[operator.kind]:
+            found.setdefault(account, set()).add(label or constants[account])
+    for mixer, _ in kernels.shard.local.prompt_mixers:
+        tables = kernels.mixer_tables(mixer)
+        label = kernels.prefill_label(mixer, tables) if tables else None
+        for account in _WORK:
+            found.setdefault(account, set()).add(label or constants[account])
     return {account: weakest(labels) for account, labels in found.items()}
+
+
+def family_labels(kernels: KernelTimes) -> dict[str, str]:
+    """The label of each family of operators that measured tables serve."""
+    found: dict[str, set[str]] = {}
+    mixers = tuple(mixer for mixer, _ in kernels.shard.local.mixers)
+    for operator in _labelled_operators(kernels):
+        label = kernels.label(operator)
+        if label is not None:
+            found.setdefault(family_of(operator, mixers), set()).add(label)
+    for mixer in mixers:
+        tables = kernels.mixer_tables(mixer)
+        label = kernels.prefill_label(mixer, tables) if tables else None
+        if label is not None:
+            found.setdefault(prefill_family(mixer), set()).add(label)
+    return {family: weakest(labels) for family, labels in found.items()}
+
+
+def _labelled_operators(kernels: KernelTimes) -> list[Operator]:
+    shard, sizes = kernels.shard, np.array(_LABELLED_TOKENS)
+    per_logit = kernels.efficiency.sampling_bytes_per_logit
+    return [
+        *token_operators(shard, sizes),
+        *group_operators(shard, sizes),
+        *logit_operators(shard, sizes[sizes <= _LABELLED_LOGITS], per_logit),
+    ]
 
 
 def unpacking_sources(kernels: KernelTimes) -> list[Source]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+
+import yaml
 
 from costmodels.datafile import find_name, read_data
-from costmodels.evidence import Evidence, Source
+from costmodels.evidence import LABELS, Evidence, Source
+from sim.errors import ScenarioError
+
+GPU_FILE = "gpu.yaml"
+"""Beside tables of a device that is not built in: its description."""
 
 _NUMBERS = (
     "bf16_flop_per_s",
@@ -72,10 +80,13 @@ def gpu_names() -> list[str]:
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """A built-in device by name or alias, case ignored (``H200-SXM``, ``h200``).
+    """A built-in device by name or alias, case ignored (``H200-SXM``, ``h200``), or a file's.
 
-    Raises `ScenarioError` for an unknown name, with near matches.
+    Raises `ScenarioError` for an unknown name, with near matches, and for a file (.yaml) that does
+    not describe a device, naming the field.
     """
+    if name.endswith((".yaml", ".yml")):
+        return _load_file(Path(name))
     rows = read_data("gpus.yaml")["gpus"]
     spellings: dict[str, str] = {}
     for canonical, row in rows.items():
@@ -95,3 +106,49 @@ def load_gpu(name: str) -> GpuSpec:
         **{number: row[number] for number in _NUMBERS},
         **{number: row[number] for number in _OPTIONAL if number in row},
     )
+
+
+def gpu_of_device(device: str) -> GpuSpec:
+    """The built-in device that a driver names, e.g. ``NVIDIA A100-SXM4-80GB``.
+
+    Raises `ScenarioError` where there is none, with near matches.
+    """
+    words = [w for w in device.split() if w not in ("NVIDIA", "Tesla", "GeForce")]
+    plain = re.sub(r"SXM\d", "SXM", "-".join(words)).casefold()
+    known = {name.casefold(): name for name in gpu_names()}
+    # "H100 80GB HBM3" is the SXM module; "H100 PCIe" and "H100 NVL" are other devices.
+    guesses = [plain, f"{plain}-sxm"]
+    if not re.search(r"pcie|nvl", plain):
+        guesses.append(f"{plain.split('-')[0]}-sxm")
+        guesses += sorted((name for name in known if plain.startswith(f"{name}-")), key=len)[-1:]
+    return load_gpu(next((known[guess] for guess in guesses if guess in known), plain))
+
+
+def _load_file(path: Path) -> GpuSpec:
+    """A device described as a row of gpus.yaml, with its ``name``, ``label`` and ``source``."""
+    try:
+        row = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    if not isinstance(row, dict):
+        raise ScenarioError(f"{path}: not a GPU; expected fields as in gpus.yaml")
+    numbers = {f.name: f for f in fields(GpuSpec) if f.name in (*_NUMBERS, *_OPTIONAL)}
+    known = {"name", "label", "source", *numbers}
+    unknown = sorted(set(row) - known)
+    if unknown:
+        raise ScenarioError(f"{path}: {unknown[0]} is no field; fields are {', '.join(known)}")
+    needed = [name for name, f in numbers.items() if f.default is MISSING]
+    missing = [name for name in ("name", "label", "source", *needed) if row.get(name) is None]
+    if missing:
+        raise ScenarioError(f"{path}: {', '.join(missing)} missing")
+    if row["label"] not in LABELS:
+        raise ScenarioError(f"{path}: label {row['label']!r} is not one of {', '.join(LABELS)}")
+    for number in numbers:
+        value = row.get(number)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ScenarioError(f"{path}: {number} must be a number, not {value!r}")
+        if value is not None and value <= 0:
+            raise ScenarioError(f"{path}: {number} must be above 0, not {value}")
+    evidence = Evidence(label=row["label"], source=row["source"])
+    given = {name: row[name] for name in numbers if row.get(name) is not None}
+    return GpuSpec(name=row["name"], evidence=dict.fromkeys(given, evidence), **given)

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from costmodels.attention_backends import AttentionBackend
 from costmodels.attention_rates import AttentionRates
-from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
+from costmodels.context_rates import Cap, ChunkRates, ShortRates, chunk_rates, decode_rates
+from costmodels.decode_curves import DecodeCurves, summed_curves
 from costmodels.efficiency import Efficiency
-from costmodels.evidence import LABELS
+from costmodels.evidence import LABELS, weakest
 from costmodels.gpu_spec import GpuSpec
 from costmodels.kernel_curves import core_instructions_per_s
 from costmodels.layers.gqa import Gqa
+from costmodels.layers.parts import Mixer
 from costmodels.links import exchange_seconds
-from costmodels.operator_tables.bundle import OperatorTables, attention_heads, covers_attention
+from costmodels.operator_tables.bundle import OperatorTables
+from costmodels.operator_tables.families import decode_family, family_of, prefill_family
+from costmodels.operator_tables.kinds import TableKind
+from costmodels.operator_tables.lookup import Labels
+from costmodels.operator_tables.sequences import (
+    MixerTables,
+    chunk_fit,
+    mixer_tables,
+    prefill_labels,
+)
 from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
 from costmodels.precision import load_format
 from costmodels.precision_paths import cache_path, unpack_seconds
 from costmodels.roofline import OperatorSeconds, operator_seconds, streamed_share
-from costmodels.shared_prefix import shared_prefix_rates
+from costmodels.shared_prefix import SharedPrefixRates, shared_prefix_rates
 from costmodels.split_kv import imbalance_table
 from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
 
-# Contexts, and chunks on cached prefixes, between which a table's attention is taken as linear.
-_DECODE_CONTEXTS = (512.0, 8192.0)
-_CHUNKS = np.array([256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0])
 _LABEL_SHARE = 0.05
 _SCORE_BYTES = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelTimes:
     """Prices the operators of one rank on one device."""
 
@@ -41,6 +51,8 @@ class KernelTimes:
     gpu: GpuSpec
     efficiency: Efficiency
     tables: OperatorTables | None = None
+    constants: Mapping[TableKind, Efficiency] = field(default_factory=dict)
+    """In place of ``efficiency``, by family."""
     backend: AttentionBackend | None = None
     """Attention kernels in place of those that the constants were fitted to; ``efficiency`` is its
     own."""
@@ -50,26 +62,29 @@ class KernelTimes:
     def price(self, operator: Operator) -> OperatorSeconds:
         """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
 
-        Tables are measured in a loop, so what compute bounds ran on a throttled device; times
-        here are of a cool one.
+        Times here are of a cool device; a table that was measured in a loop is of a throttled one
+        where compute bounds.
         """
+        if operator.kind == "attention":
+            return self._price_attention(operator)
+        efficiency = self._constants(self._family(operator))
         if operator.exchange is not None:
-            return exchange_seconds(operator, self.gpu, self.efficiency)
-        by_roofline = operator_seconds(
-            _tile_by_tile(operator, self.efficiency),
-            self.gpu,
-            self.efficiency,
-            self.shard.tensor_parallel_size,
-        )
-        by_roofline = replace(by_roofline, operator=operator)
+            by_roofline = exchange_seconds(operator, self.gpu, efficiency)
+        else:
+            ranks = self.shard.tensor_parallel_size
+            tiled = _tile_by_tile(operator, efficiency)
+            by_roofline = operator_seconds(tiled, self.gpu, efficiency, ranks)
+            by_roofline = replace(by_roofline, operator=operator)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
-        if found is None or operator.kind == "attention":
-            return self._unpacked(operator, by_roofline)
-        hot = 1 + self.efficiency.throttle_slowdown
-        seconds = np.where(by_roofline.compute_bound, found[0] / hot, found[0])
+        if found is None:
+            return self._unpacked(operator, by_roofline, efficiency)
+        hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
+        seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
         return replace(by_roofline, work_s=seconds, fixed_s=np.zeros_like(seconds))
 
-    def _unpacked(self, operator: Operator, priced: OperatorSeconds) -> OperatorSeconds:
+    def _unpacked(
+        self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency
+    ) -> OperatorSeconds:
         """Tensor cores wait while the main loop unpacks weights; both overlap with reading."""
         found = unpack_seconds(operator, self.gpu)
         if found is None:
@@ -78,7 +93,7 @@ class KernelTimes:
         computed = operator_seconds(
             replace(operator, weight_bytes=none, activation_bytes=none, state_bytes=none),
             self.gpu,
-            self.efficiency,
+            efficiency,
             self.shard.tensor_parallel_size,
         )
         in_loop, before = (operator.calls * seconds for seconds in found)
@@ -92,11 +107,19 @@ class KernelTimes:
 
     def label(self, operator: Operator) -> str | None:
         """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
-        found = self.tables.seconds(operator, self.shard) if self.tables else None
-        if found is None or operator.exchange is not None:
-            return None
-        shares = {label: float((found[1] == label).mean()) for label in LABELS}
-        return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)
+        if operator.kind == "attention":
+            found = [one for m, one in self._served if decode_family(m) == self._family(operator)]
+            return weakest(self.decode_label(one) or "measured" for one in found) if found else None
+        served = self.tables.seconds(operator, self.shard) if self.tables else None
+        return _share_label(served.labels) if served else None
+
+    def decode_label(self, found: MixerTables) -> str | None:
+        """The label of a mixer's decodes, which stand for any batch; None without a table."""
+        return _fitted(found.decode_labels()) if found.decode else None
+
+    def prefill_label(self, mixer: Mixer, found: MixerTables) -> str | None:
+        """The same of prompts."""
+        return _fitted(prefill_labels(found.prefill, mixer)) if found.prefill else None
 
     def attention_rates(self, max_num_seqs: int, *, equal_contexts: bool = False) -> AttentionRates:
         """Attention of steps of up to so many decoding sequences.
@@ -104,54 +127,86 @@ class KernelTimes:
         The schedule of decode kernels and the query tiles of prefill kernels are those of
         grouped-query attention, for every kind of layer.
         """
+        token_s, seqs_s, curves = self._decodes(max_num_seqs, equal_contexts)
+        prefill, decode = self._constants("prefill_attention"), self._constants("decode_attention")
         return AttentionRates(
             max_num_seqs=max_num_seqs,
-            decode_token_s=self._decode_token_s(max_num_seqs, equal_contexts),
-            decode_seq_s=decode_rates(self.shard, self._decode_work_s).seq_s,
+            decode_token_s=token_s,
+            decode_seqs_s=seqs_s,
+            curves=curves,
             chunk=self._chunk_rates(),
-            tile_tokens=self.efficiency.attention_query_tile_tokens / 2,
-            seq_tokens=self.efficiency.decode_seq_tokens,
-            shared=shared_prefix_rates(
-                self.shared_prefix_attention,
-                self.shard,
-                self.efficiency,
-                self.gpu.num_sms,
-                self._work_s,
-            ),
+            tile_tokens=prefill.attention_query_tile_tokens / 2,
+            seq_tokens=decode.decode_seq_tokens,
+            shared=self._shared_rates(decode, curves),
         )
 
-    def _decode_token_s(self, max_num_seqs: int, equal_contexts: bool) -> dict[Cap, Array]:
-        """By cap; evenly spread, longer by what unequal contexts leave SMs idle."""
-        tables = self._attention_tables
-        table = tables.decode_attention if tables else None
-        if table is not None and self.shard.layout.context_ranks > 1:
-            raise ScenarioError(
-                "measured attention tables are not priced with context parallelism: use "
-                "engine.operators fitted"
-            )
+    def mixer_tables(self, mixer: Mixer) -> MixerTables | None:
+        """The tables that serve a kind of layer; None where none does."""
+        return next((found for one, found in self._served if one == mixer), None)
+
+    @cached_property
+    def _served(self) -> list[tuple[Mixer, MixerTables]]:
+        if self.tables is None:
+            return []
+        local = self.shard.local
+        found = [(m, mixer_tables(self.tables, m, local.precision)) for m, _ in local.mixers]
+        return [(mixer, one) for mixer, one in found if one.decode or one.prefill]
+
+    def _family(self, operator: Operator) -> TableKind:
+        return family_of(operator, tuple(mixer for mixer, _ in self.shard.local.mixers))
+
+    def _constants(self, family: TableKind) -> Efficiency:
+        return self.constants.get(family, self.efficiency)
+
+    def _price_attention(self, operator: Operator) -> OperatorSeconds:
+        """A launch, or the work of attention by the roofline; tables of decodes know the launch."""
+        family = self._family(operator)
+        ranks = self.shard.tensor_parallel_size
+        priced = operator_seconds(operator, self.gpu, self._constants(family), ranks)
+        launches = [one.launch_s for m, one in self._served if decode_family(m) == family]
+        launches = [launch_s for launch_s in launches if launch_s]
+        if not launches:
+            return priced
+        fixed_s = operator.calls * operator.launches * min(launches)
+        return replace(priced, fixed_s=np.where(operator.rows > 0, fixed_s, 0.0))
+
+    def _decodes(
+        self, max_num_seqs: int, equal_contexts: bool
+    ) -> tuple[dict[Cap, Array], Array, DecodeCurves | None]:
+        """By cap, a token of all contexts, longer by what unequal contexts leave SMs idle; what
+        sequences take beyond: ``[max_num_seqs + 1]`` each; and what is no line in the context."""
+        cap: Cap
         found: dict[Cap, Array] = {}
-        rates = decode_rates(self.shard, self._decode_work_s)
-        for kv_heads, by_cap in rates.by_kv_heads.items():
-            if table is None:
-                imbalance = self.decode_imbalance(kv_heads, max_num_seqs, equal_contexts)
-                for cap, seconds in by_cap.items():
-                    found[cap] = found.get(cap, 0.0) + seconds * imbalance
-                if self._scoring:
-                    scores_s = np.full(max_num_seqs + 1, self._moved_s(self._scores_of(kv_heads)))
-                    found[None] = found.get(None, 0.0) + scores_s
+        curves: list[DecodeCurves] = []
+        seqs_s = np.zeros(max_num_seqs + 1)
+        seqs = np.arange(max_num_seqs + 1)
+        seq_tokens = self._constants("decode_attention").decode_seq_tokens
+        for mixer, count in self.shard.local.mixers:
+            imbalance = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts)
+            tables = self.mixer_tables(mixer)
+            if tables and tables.decode:
+                # Tables have equal contexts.
+                measured = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts=True)
+                idle = imbalance / measured
+                if tables.cap_tokens is None and len(tables.contexts) > 1:
+                    curves.append(_curves(tables, max_num_seqs, count, idle))
+                    continue
+                fit = tables.decode_fit(max_num_seqs, seq_tokens)
+                if fit.token_s.any():
+                    cap, token_s = tables.cap_tokens, count * fit.token_s * idle
+                    found[cap] = found.get(cap, 0.0) + token_s
+                seqs_s = seqs_s + count * fit.seqs_s
                 continue
-            seqs = np.maximum(np.arange(max_num_seqs + 1, dtype=np.float64), 1.0)
-            heads = attention_heads(self.shard)
-            short_s, long_s = (
-                table.seconds(seqs, np.full_like(seqs, context), heads)[0]
-                for context in _DECODE_CONTEXTS
-            )
-            span = seqs * (_DECODE_CONTEXTS[1] - _DECODE_CONTEXTS[0])
-            a_token_s = self.shard.local.num_layers * np.maximum(long_s - short_s, 0.0) / span
-            imbalance = self.decode_imbalance(kv_heads, max_num_seqs, equal_contexts)
-            measured = self.decode_imbalance(kv_heads, max_num_seqs, equal_contexts=True)
-            found[None] = a_token_s * imbalance / measured
-        return found
+            price = self._decode_price(decode_family(mixer))
+            rates = decode_rates(self.shard, price, ((mixer, count),))
+            for cap, seconds in rates.token_s.items():
+                found[cap] = found.get(cap, 0.0) + seconds * imbalance
+            scores = self._scores_of(mixer, count)
+            if scores:
+                scores_s = np.full(max_num_seqs + 1, self._moved_s(scores))
+                found[None] = found.get(None, 0.0) + scores_s
+            seqs_s = seqs_s + rates.seq_s * seqs
+        return found, seqs_s, summed_curves(curves)
 
     @property
     def score_bytes(self) -> float:
@@ -159,27 +214,16 @@ class KernelTimes:
 
         Nothing is skipped for the mask, so twice those of a decode's pair.
         """
-        return 2 * sum(self._scores_of(heads) for heads in {m.kv_heads for m, _ in self._scoring})
+        return 2 * sum(self._scores_of(mixer, n) for mixer, n in self.shard.local.mixers)
 
-    @property
-    def _scoring(self) -> list[tuple[Gqa, int]]:
-        if self.backend is None or not self.backend.score_passes:
-            return []
-        mixers = self.shard.local.mixers
-        return [(mixer, count) for mixer, count in mixers if isinstance(mixer, Gqa)]
-
-    def _scores_of(self, kv_heads: int) -> float:
-        """Of one pair, in the layers with so many KV heads."""
-        passes = self.backend.score_passes if self.backend else 0
-        heads = sum(m.heads * count for m, count in self._scoring if m.kv_heads == kv_heads)
-        return float(_SCORE_BYTES * passes * heads)
+    def _scores_of(self, mixer: Mixer, layers: int) -> float:
+        """Of one pair, where a backend writes scores."""
+        if self.backend is None or not isinstance(mixer, Gqa):
+            return 0.0
+        return float(_SCORE_BYTES * self.backend.score_passes * mixer.heads * layers)
 
     def _moved_s(self, num_bytes: float) -> float:
         return num_bytes / (self.gpu.hbm_bytes_per_s * self.efficiency.attention_memory)
-
-    @property
-    def _attention_tables(self) -> OperatorTables | None:
-        return self.tables if self.tables and covers_attention(self.shard) else None
 
     def decode_imbalance(self, kv_heads: int, max_num_seqs: int, equal_contexts: bool) -> Array:
         """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
@@ -188,45 +232,75 @@ class KernelTimes:
         last_sm = imbalance_table(
             max_num_seqs, kv_heads, self.gpu.num_sms, equal_contexts=equal_contexts
         )
-        return 1 + self.efficiency.attention_imbalance * (last_sm - 1)
+        return 1 + self._constants("decode_attention").attention_imbalance * (last_sm - 1)
 
     def _chunk_rates(self) -> ChunkRates:
-        """Of prefill attention; a table, where it covers the layers, in place of the pairs."""
-        rates = chunk_rates(self.shard, self._work_s)
-        tables = self._attention_tables
-        table = tables.prefill_attention if tables else None
-        if self.backend is not None and self.backend.score_passes:
-            # Nothing is skipped for a causal mask: twice the pairs that count.
-            pair_s = {cap: 2 * seconds for cap, seconds in rates.pair_s.items()}
-            return replace(rates, pair_s=pair_s, pair_read_s=self._moved_s(self.score_bytes))
-        if table is None:
-            return rates
-        one, none = np.ones_like(_CHUNKS), np.zeros_like(_CHUNKS)
-        seconds = table.seconds(one, _CHUNKS, none, attention_heads(self.shard))[0]
-        # Long chunks count most: a rate weighs as much as the time it explains.
-        tile_tokens = self.efficiency.attention_query_tile_tokens / 2
-        tiled = _CHUNKS * (_CHUNKS + 1) / 2 + tile_tokens * _CHUNKS
-        rate_s = float((seconds * tiled).sum() / (tiled * tiled).sum())
+        """Of prefill attention; a table, where it covers a kind of layer, in place of all its
+        work."""
+        pair_s: dict[Cap, float] = {}
+        read_s: dict[Cap, float] = {}
+        cap: Cap
+        short: dict[int, ShortRates] = {}
+        token_s = token_read_s = chunk_s = prefix_s = seq_s = 0.0
         hot = 1 + self.efficiency.throttle_slowdown
-        return replace(rates, pair_s={None: self.shard.local.num_layers * rate_s / hot})
+        tile_tokens = self._constants("prefill_attention").attention_query_tile_tokens / 2
+        for mixer, count in self.shard.local.prompt_mixers:
+            tables = self.mixer_tables(mixer)
+            if tables and tables.prefill:
+                constants = self._constants(decode_family(mixer))
+                launch_s = tables.launch_s or constants.attention_fixed_s
+                fit = chunk_fit(tables.prefill, mixer, tile_tokens, launch_s)
+                weight = count if tables.prefill.table.meta.is_cool else count / hot
+                cap = tables.cap_tokens
+                pair_s[cap] = pair_s.get(cap, 0.0) + weight * fit.pair_s
+                token_s += weight * fit.token_s
+                chunk_s += weight * fit.chunk_s
+                prefix_s += weight * fit.prefix_s
+                continue
+            price = self._work_price(prefill_family(mixer))
+            rates = chunk_rates(self.shard, price, ((mixer, count),))
+            for sums, more in ((pair_s, rates.pair_s), (read_s, rates.read_s)):
+                for cap, seconds in more.items():
+                    sums[cap] = sums.get(cap, 0.0) + seconds
+            token_s, prefix_s = token_s + rates.token_s, prefix_s + rates.prefix_s
+            token_read_s, seq_s = token_read_s + rates.token_read_s, seq_s + rates.seq_s
+            for longest, shorter in rates.short.items():
+                short[longest] = short[longest] + shorter if longest in short else shorter
+        writes_scores = self.backend is not None and self.backend.score_passes > 0
+        if writes_scores:  # nothing is skipped for a causal mask: twice the pairs that count
+            pair_s = {cap: 2 * seconds for cap, seconds in pair_s.items()}
+        return ChunkRates(
+            pair_read_s=self._moved_s(self.score_bytes) if writes_scores else 0.0,
+            pair_s=pair_s,
+            token_s=token_s,
+            token_read_s=token_read_s,
+            chunk_s=chunk_s,
+            prefix_s=prefix_s,
+            read_s=read_s,
+            seq_s=seq_s,
+            short=short,
+        )
 
-    def _decode_work_s(self, operator: Operator) -> float:
-        if self.backend is None or self.backend.decode is None:
-            seconds = self._work_s(operator)
-        else:
-            ranks = self.shard.tensor_parallel_size
-            priced = operator_seconds(operator, self.gpu, self.backend.decode, ranks)
-            seconds = float(priced.work_s[0])
-        return max(seconds, self._cache_instructions_s(operator))
+    def _decode_price(self, family: TableKind) -> Callable[[Operator], float]:
+        """Seconds of a decode's work: by the roofline, or of cores that unpack a narrow cache."""
+        of_backend = self.backend.decode if self.backend else None
+        by_roofline = self._work_price(family, of_backend)
+        return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
 
     @property
     def cores_bind_decode(self) -> bool:
         """Whether decode attention waits for the cores that unpack its cache."""
-        local = self.shard.local
-        terms = [(t, n) for m, n in local.mixers for t in m.attention(local.precision).decode]
-        one = np.ones(1)
-        operators = [term_operator(term, count, one, one) for term, count in terms]
-        return any(self._cache_instructions_s(op) > self._work_s(op) for op in operators)
+        local, one = self.shard.local, np.ones(1)
+        for mixer, count in local.mixers:
+            tables = self.mixer_tables(mixer)
+            if tables and tables.decode:
+                continue
+            price = self._work_price(decode_family(mixer))
+            for term in mixer.attention(local.precision).decode:
+                operator = term_operator(term, count, one, one)
+                if self._cache_instructions_s(operator) > price(operator):
+                    return True
+        return False
 
     def _cache_instructions_s(self, operator: Operator) -> float:
         """Unpacking keys and values of a narrow cache, for each query head, beside tensor cores."""
@@ -238,10 +312,32 @@ class KernelTimes:
         elements = operator.calls * float(operator.flops[0]) / 2
         return path.kv_instructions * elements / rate
 
-    def _work_s(self, operator: Operator) -> float:
+    def _work_price(
+        self, family: TableKind, constants: Efficiency | None = None
+    ) -> Callable[[Operator], float]:
         """Seconds of an operator's work by the roofline, all calls."""
-        ranks = self.shard.tensor_parallel_size
-        return float(operator_seconds(operator, self.gpu, self.efficiency, ranks).work_s[0])
+        ranks, efficiency = self.shard.tensor_parallel_size, constants or self._constants(family)
+
+        def price(operator: Operator) -> float:
+            return float(operator_seconds(operator, self.gpu, efficiency, ranks).work_s[0])
+
+        return price
+
+    def _shared_rates(
+        self, decode: Efficiency, curves: DecodeCurves | None
+    ) -> SharedPrefixRates | None:
+        if curves is not None and self.shared_prefix_attention != "none":
+            raise ScenarioError(
+                f"engine.shared_prefix_attention {self.shared_prefix_attention} is not priced from "
+                "measured decode attention: set engine.operators' decode_attention to fitted"
+            )
+        return shared_prefix_rates(
+            self.shared_prefix_attention,
+            self.shard,
+            decode,
+            self.gpu.num_sms,
+            self._work_price("decode_attention"),
+        )
 
 
 def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
@@ -260,3 +356,25 @@ def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
     whole = refill * tiles * most / np.maximum(operator.rows, 1.0)
     again = np.where(operator.rows > most, whole, 1.0)
     return replace(operator, rows=np.minimum(operator.rows, most), flops=again * operator.flops)
+
+
+def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) -> DecodeCurves:
+    """Decodes of so many layers; what grows with the context is ``idle`` times longer."""
+    seconds = tables.decode_seconds_at(max_num_seqs)
+    least = seconds[:, :1]
+    seconds = layers * (least + (seconds - least) * idle[:, None])
+    # Shorter contexts than any measured take as long as the shortest.
+    return DecodeCurves(
+        contexts=np.append(0.0, tables.contexts),
+        seconds=np.concatenate([seconds[:, :1], seconds], axis=1),
+    )
+
+
+def _share_label(labels: Labels) -> str:
+    shares = {label: float((labels == label).mean()) for label in LABELS}
+    return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)
+
+
+def _fitted(labels: Labels) -> str:
+    """Of rates that stand for many batches: at best fitted."""
+    return weakest((_share_label(labels), "fitted"))

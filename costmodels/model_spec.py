@@ -263,6 +263,17 @@ def _counted(parts: Iterable[tuple[Part | None, int]]) -> tuple[tuple[Part, int]
     return tuple(counts.items())
 
 
+def in_dtype(model: ModelSpec, dtype: str) -> ModelSpec:
+    """The model with all that its checkpoint has in its own 16-bit type in ``dtype``; auto leaves
+    it."""
+    if dtype == "auto":
+        return model
+    old, precision = model.precision.dtype, model.precision
+    names = ("dtype", "attention", "ffn", "experts", "embedding", "kv")
+    changed = {name: dtype for name in names if getattr(precision, name) == old}
+    return replace(model, precision=replace(precision, **changed))
+
+
 def quantised(model: ModelSpec, *, linear: str | None = None, kv_cache: str = "auto") -> ModelSpec:
     """The model with its layers' matrices, and its KV cache, stored in fewer bits.
 

@@ -1,84 +1,288 @@
-"""Which source serves which operator: fitted constants, the datasheet, or measured tables."""
+"""Which source serves which operator: fitted constants, the datasheet, or measured tables.
+
+Every family of operators is served by exactly the source named for it. Where a source of tables has
+none for some operator of the model, a family that was named is refused; one that falls under the
+default keeps the fitted roofline, and says so.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from costmodels.efficiency import Efficiency, load_efficiency
+from costmodels.exchanges import stage_send
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
+from costmodels.operator_choice import AIC, DATASHEET, FITTED, OURS, Choice, parsed
 from costmodels.operator_tables.bundle import OperatorTables, operator_tables
+from costmodels.operator_tables.families import (
+    ATTENTION,
+    PRICED,
+    decode_family,
+    family_of,
+    prefill_family,
+)
+from costmodels.operator_tables.kinds import TableKind
+from costmodels.operator_tables.sequences import find_decode, find_prefill
+from costmodels.operator_tables.served import Lack
+from costmodels.operator_tables.table import OperatorTable
+from costmodels.operators import group_operators, logit_operators, token_operators
+from costmodels.parallel import RankShard, shard
 from sim.errors import ScenarioError
 
-FITTED, DATASHEET, AIC = "fitted", "datasheet", "aic"
-_IN_PACKAGE = {
-    "bfloat16": "bfloat16",
-    "float16": "bfloat16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
+_SIZES = np.array([1.0, 64.0])
+_MULTIPLY: tuple[TableKind, ...] = (
+    "gemm",
+    "grouped_gemm",
+    "prefill_attention",
+    "decode_attention",
+    "mla_decode",
+)
+# The constants of each family; what is not here are those of attention and elementwise kernels.
+_CONSTANTS: dict[TableKind, tuple[str, ...]] = {
+    "gemm": ("gemm_", "fp8_", "tile_rows"),
+    "grouped_gemm": ("grouped_",),
+    "prefill_attention": ("attention_compute", "attention_query_tile_tokens"),
+    "decode_attention": (
+        "attention_memory",
+        "attention_tile_tokens",
+        "attention_imbalance",
+        "attention_fixed_s",
+    ),
+    "elementwise": ("elementwise_",),
+    "sampling": ("sampling_",),
+    "all_reduce": ("all_reduce_",),
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilySource:
+    """What serves one family of a model's operators."""
+
+    family: TableKind
+    source: str
+    """fitted, datasheet, or where the tables are from as the scenario names it."""
+    tables: tuple[OperatorTable, ...] = ()
+    note: str = ""
+    """Why it is not the source that was asked for."""
+
+    @property
+    def content_hash(self) -> str:
+        """Of its tables together; empty without any."""
+        hashes = [table.content_hash for table in self.tables]
+        if len(hashes) < 2:
+            return "".join(hashes)
+        return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values for reports."""
+        return {
+            "family": self.family,
+            "source": self.source,
+            "hash": self.content_hash,
+            "tables": [
+                {
+                    "kernel": table.meta.kernel,
+                    "engine": f"{table.meta.engine} {table.meta.engine_version}",
+                    "hash": table.content_hash,
+                }
+                for table in self.tables
+            ],
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSources:
+    """What prices each family of a model's operators on a device."""
+
+    efficiency: Efficiency
+    constants: Mapping[TableKind, Efficiency]
+    """In place of ``efficiency``, by family."""
+    tables: OperatorTables | None
+    families: tuple[FamilySource, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Families that are not served by what was asked for, one sentence for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for one in self.families:
+            if one.note:
+                by_reason.setdefault(one.note, []).append(one.family)
+        return tuple(
+            f"{', '.join(families)} {'keep' if len(families) > 1 else 'keeps'} the fitted "
+            f"roofline: {reason}"
+            for reason, families in by_reason.items()
+        )
+
+    @property
+    def address(self) -> str:
+        """SHA-256 of which source serves which family, and of every timing in it."""
+        # Where a folder lies says nothing of what is in it.
+        facts = [
+            (one.family, one.content_hash or one.source, one.note != "") for one in self.families
+        ]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 def load_operators(
-    source: str, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, ranks: int = 1
-) -> tuple[Efficiency, OperatorTables | None]:
-    """The efficiency constants and tables of a source.
+    choice: Choice, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout | int = 1
+) -> OperatorSources:
+    """The efficiency constants and tables of a choice.
 
     ``fitted``: the GPU's fitted constants alone (generic ones where there are none).
-    ``datasheet``: generic constants alone. ``aic``: AIConfigurator's measured tables of this GPU
-    before the fitted constants. Else files of `save_table`, separated by commas, before them.
-    Raises `ScenarioError` where there is no such source, or it does not fit GPU or model.
+    ``datasheet``: generic constants alone. ``ours``: our own tables of this GPU; ``aic`` or
+    ``aic:vllm-0.24``: AIConfigurator's. Else a folder of tables that `fleetcast calibrate import`
+    wrote, or files separated by commas.
+    Raises `ScenarioError` where there is no such source, it does not fit the GPU, or it has no
+    tables of a family that was named.
     """
-    if source == FITTED:
-        return fitted, None
-    if source == DATASHEET:
-        return load_efficiency(gpu, generic_only=True), None
-    if source == AIC:
-        return fitted, _aic(gpu, model, ranks)
-    paths = [Path(part.strip()) for part in source.split(",")]
-    if any(path.suffix != ".parquet" for path in paths):
-        raise ScenarioError(
-            f"operators {source!r} is neither {FITTED}, {DATASHEET} nor {AIC}, nor table files "
-            "(.parquet, separated by commas)"
-        )
-    from costmodels.operator_tables.store import load_table  # pyarrow: only where asked for
+    default, named = parsed(choice)
+    rank = shard(model, layout)
+    datasheet = load_efficiency(gpu, generic_only=True)
+    readers: dict[str, Reader] = {}
+    served: list[FamilySource] = []
+    lookups: dict[TableKind, Any] = {}
+    needs = _needs(rank)
+    for family, needed in needs.items():
+        source = named.get(family, default)
+        if source in (FITTED, DATASHEET):
+            served.append(FamilySource(family=family, source=source))
+            continue
+        if source not in readers:
+            wanted = [other for other in needs if named.get(other, default) == source]
+            readers[source] = _reader(source, gpu, model, wanted)
+        of_family: list[OperatorTable] = []
+        try:
+            of_family = readers[source](family)
+            reason = ""
+        except Lack as lack:
+            reason = str(lack)
+        tables = operator_tables(of_family)
+        reason = reason or _lack(tables, family, rank, needed)
+        if reason and family in named:
+            raise ScenarioError(f"engine.operators.{family}: {source}: {reason}")
+        if reason:
+            is_files = source.endswith(".parquet") and not of_family
+            note = "" if is_files else f"{source}: {reason}"
+            served.append(FamilySource(family=family, source=FITTED, note=note))
+            continue
+        lookups |= tables.lookups
+        served.append(FamilySource(family=family, source=source, tables=tuple(of_family)))
+    if rank.local.precision.dtype == "float32":
+        _refuse_roofline(served)
+    by_family = {one.family: datasheet if one.source == DATASHEET else fitted for one in served}
+    return OperatorSources(
+        efficiency=_merged(fitted, datasheet, by_family, default),
+        constants=by_family,
+        tables=OperatorTables(lookups=lookups) if lookups else None,
+        families=tuple(served),
+    )
 
-    tables = [load_table(path) for path in paths]
-    for path, table in zip(paths, tables, strict=True):
+
+def _refuse_roofline(served: Sequence[FamilySource]) -> None:
+    """Devices' peaks are of 16 bits and fewer: nothing but tables knows products in 32."""
+    for one in served:
+        if one.family in _MULTIPLY and not one.tables:
+            raise ScenarioError(
+                f"engine.dtype float32: {one.family} would be priced at a 16-bit peak "
+                f"({one.note or one.source}); give engine.operators tables measured in float32"
+            )
+
+
+def _needs(rank: RankShard) -> dict[TableKind, list[Any]]:
+    """The operators and kinds of layers of a model, by the family that must serve them."""
+    mixers = tuple(mixer for mixer, _ in rank.local.mixers)
+    operators = [
+        *token_operators(rank, _SIZES),
+        *group_operators(rank, _SIZES),
+        *logit_operators(rank, _SIZES, 1.0),
+    ]
+    if rank.layout.pipeline_parallel_size > 1:
+        operators.append(stage_send(rank, _SIZES))
+    needs: dict[TableKind, list[Any]] = {}
+    for operator in operators:
+        if operator.kind != "attention":
+            needs.setdefault(family_of(operator, mixers), []).append(operator)
+    for mixer in mixers:
+        needs.setdefault(decode_family(mixer), []).append((find_decode, mixer))
+        needs.setdefault(prefill_family(mixer), []).append((find_prefill, mixer))
+    return {family: needs[family] for family in PRICED if family in needs}
+
+
+def _lack(tables: OperatorTables, family: TableKind, rank: RankShard, needed: Sequence[Any]) -> str:
+    """Why tables do not serve a whole family; empty where they do."""
+    if not tables.lookups.get(family):
+        return f"no {family} table"
+    if family in ATTENTION and rank.layout.context_ranks > 1:
+        return "attention was measured on whole contexts, not parts that ranks split"
+    for one in needed:
+        try:
+            if isinstance(one, tuple):
+                find, mixer = one
+                find(tables, mixer, rank.local.precision)
+            else:
+                tables.find(one, rank)
+        except Lack as reason:
+            return str(reason)
+    return ""
+
+
+Reader = Callable[[TableKind], list[OperatorTable]]
+"""A family to the tables a source has of it; raises `Lack`."""
+
+
+def _reader(source: str, gpu: GpuSpec, model: ModelSpec, families: Sequence[TableKind]) -> Reader:
+    """The tables of a source; reading parquet takes a second, so only what is asked for."""
+    if source == AIC or source.startswith(f"{AIC}:"):
+        from costmodels.operator_tables.aic_choice import aic_reader
+
+        return aic_reader(source, gpu, model)
+    from costmodels.operator_tables.folder import load_folder, own_folder
+    from costmodels.operator_tables.store import load_table
+
+    if source == OURS:
+        tables = load_folder(own_folder(gpu), families)
+    elif Path(source).is_dir():
+        tables = load_folder(Path(source), families)
+    else:
+        tables = [load_table(Path(part.strip())) for part in source.split(",")]
+    for table in tables:
         if table.meta.gpu != gpu.name:
             raise ScenarioError(
-                f"{path} was measured on {table.meta.gpu}, the scenario's GPU is {gpu.name}"
+                f"{source} was measured on {table.meta.gpu}, the scenario's GPU is {gpu.name}"
             )
-    return fitted, operator_tables(tables)
+    return lambda family: [table for table in tables if table.meta.kind == family]
 
 
-def _aic(gpu: GpuSpec, model: ModelSpec, ranks: int) -> OperatorTables:
-    # Reading parquet takes a second: only where it is asked for.
-    from costmodels.operator_tables.aic import AicChoice, aic_tables
-    from costmodels.operator_tables.kinds import TableKind
+def _merged(
+    fitted: Efficiency,
+    datasheet: Efficiency,
+    by_family: Mapping[TableKind, Efficiency],
+    default: str,
+) -> Efficiency:
+    """The constants of each family's own source; of families the model has none of, the default's.
 
-    kinds: list[TableKind] = ["gemm", "prefill_attention", "decode_attention"]
-    if model.num_moe_layers:
-        kinds.append("grouped_gemm")
-    if ranks > 1:
-        kinds.append("all_reduce")
-    precision = model.precision
-    linear, experts = _in_package(precision.attention), _in_package(precision.experts)
-    choice = AicChoice(kv=_in_package(precision.kv), moe_mode=experts)
-    tables = list(aic_tables(gpu.name, choice, kinds).values())
-    # Its fp8_block GEMMs were timed with their launches: on B200 0.24 ms for 1 row and for 4,096.
-    # A decode step replays a graph, so they keep the roofline.
-    if linear == "fp8":
-        in_fp8 = AicChoice(gemm_mode="fp8")
-        tables += aic_tables(gpu.name, in_fp8, ["gemm"]).values()
-    return operator_tables(tables)
-
-
-def _in_package(name: str) -> str:
-    """A number format in the package's words."""
-    if name not in _IN_PACKAGE:
-        raise ScenarioError(
-            f"operators {AIC} has no tables of {name} here; use {', '.join(_IN_PACKAGE)}, or "
-            f"operators {FITTED}"
-        )
-    return _IN_PACKAGE[name]
+    The power limit is not of a family: the datasheet alone knows none.
+    """
+    base = datasheet if default == DATASHEET else fitted
+    if all(one is base for one in by_family.values()):
+        return base
+    values: dict[str, Any] = {}
+    evidence = dict(base.evidence)
+    for family, prefixes in _CONSTANTS.items():
+        of_family = by_family.get(family, base)
+        for constant in fields(Efficiency):
+            if constant.name.startswith(prefixes):
+                values[constant.name] = getattr(of_family, constant.name)
+                if constant.name in of_family.evidence:
+                    evidence[constant.name] = of_family.evidence[constant.name]
+    return replace(base, **values, evidence=evidence)

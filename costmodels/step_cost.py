@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from costmodels.attention_backends import AttentionBackend
 from costmodels.clip_prices import ClipPrices, clip_prices
+from costmodels.decode_curves import CurvePrices, curve_prices
 from costmodels.efficiency import Efficiency, load_efficiency
 from costmodels.engine_profile import EngineProfile, load_profile, quantile
 from costmodels.evidence import Source
@@ -19,7 +20,7 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.kernel_times import KernelTimes
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.operator_tables.bundle import OperatorTables
+from costmodels.operator_sources import OperatorSources
 from costmodels.parallel import RankShard, shard
 from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.step_split import split_steps
@@ -58,6 +59,8 @@ class RooflineStepCost:
     prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
     prefill_pair_read_fixed_ns: int
+    curves: CurvePrices | None
+    """Decode attention that measured tables serve; the next: what else is no sum of contexts."""
     clips: ClipPrices | None
     """Clipped contexts and recurrent states; None for full attention alone."""
     shared: SharedPrefixRates | None
@@ -103,6 +106,8 @@ class RooflineStepCost:
         except IndexError:
             raise self._beyond(tokens, logits) from None
         fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
+        if self.curves is not None:
+            fixed_ns += self.curves.at(decodes, context)
         if self.clips is not None:
             fixed_ns += self.clips.of_decodes(decodes, clipped)
         if shared:
@@ -146,6 +151,10 @@ class RooflineStepCost:
             growth += self.clips.growth(decodes, shape.clipped)
         if shape.shared:
             start += self._shared_fixed_ns(shape)
+        if self.curves is not None:
+            curved = self.curves.run(decodes, shape.decode_context_tokens, steps)
+            gpu_ns = [(start + i * growth + c) >> _FRACTION_BITS for i, c in enumerate(curved)]
+            return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
@@ -194,6 +203,7 @@ class RooflineStepCost:
             prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
             prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
             prefill_pair_read_fixed_ns=round(self.prefill_pair_read_fixed_ns * gpu),
+            curves=None if self.curves is None else self.curves.slower(gpu),
             clips=None if self.clips is None else self.clips.slower(gpu),
             shared=None if self.shared is None else self.shared.slower(gpu),
             schedule_table_ns=[round(time * host) for time in self.schedule_table_ns],
@@ -233,7 +243,7 @@ def compile_step_cost(
     tensor_parallel_size: int = 1,
     profile: EngineProfile | None = None,
     efficiency: Efficiency | None = None,
-    operator_tables: OperatorTables | None = None,
+    operators: OperatorSources | None = None,
     equal_contexts: bool = False,
     layout: Layout | None = None,
     backend: AttentionBackend | None = None,
@@ -242,8 +252,8 @@ def compile_step_cost(
     """Tabulate a step's cost for every batch up to the two limits.
 
     ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
-    the GPU; ``operator_tables``, measured kernels, go before the roofline where they cover an
-    operator. ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
+    the GPU; ``operators`` replaces it, by family of operators, and may have measured tables.
+    ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
     kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
@@ -257,12 +267,14 @@ def compile_step_cost(
             f"{max_num_batched_tokens}: every running sequence needs a token in the step"
         )
     profile = profile or load_profile()
-    efficiency = efficiency or load_efficiency(gpu)
+    efficiency = operators.efficiency if operators else efficiency or load_efficiency(gpu)
     kernels = KernelTimes(
         shard=shard(model, layout or tensor_parallel_size),
         gpu=gpu,
         efficiency=backend.efficiency if backend else efficiency,
-        tables=operator_tables,
+        tables=operators.tables if operators else None,
+        # A backend's constants are on top of those of all families.
+        constants=operators.constants if operators and not backend else {},
         backend=backend,
         shared_prefix_attention=shared_prefix_attention,
     )
@@ -294,6 +306,7 @@ def compile_step_cost(
         prefill_prefix_fixed_ns=_fixed_ns(attention.chunk.prefix_s),
         prefill_token_fixed_ns=_fixed_ns(attention.chunk.read_s.get(None, 0.0)),
         prefill_pair_read_fixed_ns=_fixed_ns(attention.chunk.pair_read_s),
+        curves=curve_prices(attention.curves, _fixed_ns),
         clips=clip_prices(attention, _fixed_ns),
         shared=attention.shared,
         schedule_table_ns=[

@@ -65,6 +65,8 @@ class Operator:
     """Inner and outer size of a GEMM's right matrix."""
     exchange: Exchange | None = None
     """None of an all-reduce: all tensor-parallel ranks, in one fabric domain."""
+    parts: tuple[tuple[str, float], ...] = ()
+    """Of several elementwise kernels in one: each with its bytes a row."""
 
     @property
     def is_fp8(self) -> bool:
@@ -112,9 +114,14 @@ def plain_gemm(
 
 
 def elementwise(
-    name: str, calls: int, bytes_per_row: float, rows: Array, launches: int = 1
+    name: str,
+    calls: int,
+    bytes_per_row: float,
+    rows: Array,
+    launches: int = 1,
+    parts: tuple[tuple[str, float], ...] = (),
 ) -> Operator:
-    """Kernels that read and write so many bytes a row."""
+    """Kernels that read and write so many bytes a row; ``parts`` as in `Operator`."""
     return operator(
         name,
         "elementwise",
@@ -122,6 +129,7 @@ def elementwise(
         rows,
         activation_bytes=float(bytes_per_row) * rows,
         launches=launches,
+        parts=parts,
     )
 
 
@@ -165,6 +173,7 @@ def operator(
     weights: str = "bfloat16",
     matrix: tuple[int, int] | None = None,
     exchange: Exchange | None = None,
+    parts: tuple[tuple[str, float], ...] = (),
 ) -> Operator:
     """An operator whose unnamed parts are zero."""
     none = np.zeros_like(rows)
@@ -183,4 +192,5 @@ def operator(
         weights=weights,
         matrix=matrix,
         exchange=exchange,
+        parts=parts,
     )

@@ -12,8 +12,9 @@ from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
 from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec
+from costmodels.model_spec import ModelSpec, in_dtype
 from costmodels.models import load_model
+from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
@@ -44,6 +45,8 @@ class Build:
     layout: Layout
     cost: StepCosts
     pool: PoolConfig
+    operators: OperatorSources
+    """What prices each family of operators."""
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
     others: tuple[Build, ...] = ()
@@ -83,7 +86,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     options, kv = scenario.engine, scenario.kv
     gpu = load_gpu(scenario.hardware.gpu)
     model, format_notes = quantise(
-        load_model(scenario.model),
+        in_dtype(load_model(scenario.model), options.dtype),
         gpu,
         weights=options.quantization,
         cache_dtype=kv.cache_dtype,
@@ -91,7 +94,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    kernels = load_kernels(options, gpu, model, fitted)
+    kernels = load_kernels(options, gpu, model, fitted, layout)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
@@ -167,12 +170,14 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         layout=layout,
         cost=cost,
         pool=pool,
+        operators=kernels.operators,
         notes=(
             *notes,
             *format_notes,
             *policy_notes(kv.policy),
             *layout_notes(layout),
             *offload_notes(scenario, memory),
+            *kernels.operators.notes,
         ),
     )
 

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from costmodels.attention_backends import AttentionBackend, attention_backend
 from costmodels.efficiency import Efficiency
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.operator_sources import DATASHEET, FITTED, load_operators
-from costmodels.operator_tables.bundle import OperatorTables
+from costmodels.operator_choice import DATASHEET, FITTED
+from costmodels.operator_sources import OperatorSources, load_operators
+from costmodels.operator_tables.families import ATTENTION
 from scenarios.schema import EngineOptions
 from sim.errors import ScenarioError
 
@@ -17,23 +19,23 @@ from sim.errors import ScenarioError
 class Kernels(NamedTuple):
     """As `costmodels.step_cost.compile_step_cost` takes them."""
 
-    efficiency: Efficiency
-    operator_tables: OperatorTables | None
+    operators: OperatorSources
     backend: AttentionBackend | None
 
 
 def load_kernels(
-    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency
+    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
 ) -> Kernels:
     """What the engine's options name; ``fitted`` are the profile's constants.
 
     Raises ScenarioError for what is not there, or not for this GPU or model.
     """
-    backend, operators = options.attention_backend, options.operators
-    if backend != "auto" and operators not in (FITTED, DATASHEET):
-        raise ScenarioError(
-            f"engine.attention_backend must be auto with engine.operators {operators}: its tables "
-            "are of the kernels that the engine chose"
-        )
-    efficiency, tables = load_operators(operators, gpu, model, fitted, options.tensor_parallel_size)
-    return Kernels(efficiency, tables, attention_backend(backend, gpu, model, efficiency))
+    name = options.attention_backend
+    operators = load_operators(options.operators, gpu, model, fitted, layout)
+    for one in operators.families:
+        if name != "auto" and one.family in ATTENTION and one.source not in (FITTED, DATASHEET):
+            raise ScenarioError(
+                f"engine.attention_backend must be auto with {one.family} of engine.operators "
+                f"{one.source}: its tables are of the kernels that the engine chose"
+            )
+    return Kernels(operators, attention_backend(name, gpu, model, operators.efficiency))

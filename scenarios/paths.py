@@ -11,14 +11,19 @@ _LENGTHS = ("input_tokens", "output_tokens")
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the relative paths of a scenario file's values start at ``folder``, in place.
 
-    These are the trace, a model's config.json, and policies: ``my_module:attribute`` becomes
-    ``<folder>/my_module.py:attribute`` where that file exists.
+    These are the trace, a model's config.json, a GPU's file, operator tables, and policies:
+    ``my_module:attribute`` becomes ``<folder>/my_module.py:attribute`` where that file exists.
     """
     for holder, key in _files(values):
         holder[key] = str(folder / holder[key])
     model = values.get("model")
     if isinstance(model, str) and _is_config(model, folder):
         values["model"] = str(folder / model)
+    for holder, key in _own_sources(values, folder):
+        holder[key] = ",".join(str(folder / part.strip()) for part in holder[key].split(","))
+    gpu = _section(values, "hardware")
+    if is_gpu_file(gpu.get("gpu")):
+        gpu["gpu"] = str(folder / gpu["gpu"])
     for section, key in (("engine", "scheduler"), ("pool", "router")):
         policies = _section(values, section)
         holder, name = _policy(policies, key)
@@ -60,6 +65,11 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
                 file = moved(file)
                 beside = Path(file).parent == Path()  # is found there by its module name
                 holder[name] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
+    for holder, key in _own_sources(values, Path()):
+        holder[key] = ",".join(moved(part.strip()) for part in holder[key].split(","))
+    gpu = _section(values, "hardware")
+    if is_gpu_file(gpu.get("gpu")):
+        gpu["gpu"] = moved(gpu["gpu"])
     return values
 
 
@@ -71,6 +81,29 @@ def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
 
 def _is_config(model: str, folder: Path) -> bool:
     return model.endswith(".json") or (folder / model / "config.json").is_file()
+
+
+def is_gpu_file(gpu: Any) -> bool:
+    """Whether hardware.gpu is a description of a device, not a name."""
+    return isinstance(gpu, str) and gpu.endswith((".yaml", ".yml"))
+
+
+def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, Any], str]]:
+    """Where engine.operators names folders or files of tables: (section, key)."""
+    engine = _section(values, "engine")
+    named = engine.get("operators")
+    places = [(engine, "operators")]
+    if isinstance(named, dict):
+        places = [(named, family) for family in named]
+    return [
+        (holder, key)
+        for holder, key in places
+        if isinstance(holder.get(key), str) and _is_tables(holder[key], folder)
+    ]
+
+
+def _is_tables(source: str, folder: Path) -> bool:
+    return source.endswith(".parquet") or "/" in source or (folder / source).is_dir()
 
 
 def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

@@ -12,7 +12,7 @@ from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
-from costmodels.model_spec import ModelSpec, quantised
+from costmodels.model_spec import ModelSpec, in_dtype, quantised
 from costmodels.models import load_model
 from costmodels.precision import format_names
 from costmodels.quantization import AUTO, method_names, quantise
@@ -123,7 +123,10 @@ def served(
     gpu = load_gpu(scenario.hardware.gpu)
     method, cache = _methods(scenario, quantization, kv_dtype)
     model, notes = quantise(
-        load_model(scenario.model), gpu, weights=method, cache_dtype=cache or AUTO
+        in_dtype(load_model(scenario.model), options.dtype),
+        gpu,
+        weights=method,
+        cache_dtype=cache or AUTO,
     )
     model = quantised(
         model,

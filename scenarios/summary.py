@@ -10,6 +10,7 @@ from costmodels.evidence import LABELS, Source, weakest
 from costmodels.layout import Layout
 from scenarios import __version__
 from scenarios.build import Build
+from scenarios.calibration.served import calibration_address, operator_facts
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
 from scenarios.plugins import policy_label
@@ -97,6 +98,8 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, window: Window) -
         "router": policy_label(scenario.pool.router),
         **engine_conditions(log.pool.engine),
         "cost_model": _cost_model(scenario.engine.operators),
+        "operators": operator_facts(build),
+        "calibration_sha256": calibration_address(build),
         "workload": describe_workload(scenario, log.table),
         "seed": scenario.seed,
         "warmup_s": scenario.warmup_s or None,
@@ -161,12 +164,18 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
     }
 
 
-def _cost_model(operators: str) -> str:
+def _cost_model(operators: str | dict[str, str]) -> str:
     named = {
         "fitted": "roofline of each operator",
         "datasheet": "roofline of each operator, from the datasheet alone",
-        "aic": "AIConfigurator's measured operators, roofline of the others",
+        "ours": "our own measured operators",
     }
+    if isinstance(operators, dict):
+        default = operators.get("default", "fitted")
+        others = [f"{name}: {source}" for name, source in operators.items() if name != "default"]
+        return ", ".join([*others, f"other operators: {default}"])
+    if operators == "aic" or operators.startswith("aic:"):
+        return f"AIConfigurator's measured operators ({operators}), roofline of the others"
     return named.get(operators, f"measured operators ({operators}), roofline of the others")
 
 

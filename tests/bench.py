@@ -1,5 +1,8 @@
 """Speed and size of the simulator, printed: ``make bench`` or ``python -m tests.bench [--quick]``.
 
+With ``--cpu-calibration`` alone: how well a calibration of this processor predicts a transformer's
+decoding loop on it (two minutes; it needs torch). ``make bench`` ends with the same.
+
 Rates are requests per second of one core's CPU time. Machines are noisy: compare figures of one
 run, and read medians. Every measurement is a process of its own, so that memory is its own too.
 """
@@ -12,6 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests import waiting_bench
@@ -52,6 +58,22 @@ def main() -> None:
     for command in ("--help", small):
         seconds = statistics.median(_shell_s(command) for _ in range(5))
         print(f"{seconds:8.2f} s  fleetcast {command}")
+    print()
+    print_cpu_calibration()
+
+
+def print_cpu_calibration() -> None:
+    """The decoding loop beside its prediction, or why it is left out."""
+    print("A decoding loop on this processor, predicted from a calibration made in turns with it")
+    if find_spec("torch") is None:
+        print("left out: it needs torch (pip install 'fleetcast[calibrate]')")
+        return
+    from calibrate.cpu_loop.run import compare
+    from calibrate.cpu_loop.text import comparison_lines
+
+    quick = "--quick" in sys.argv
+    with TemporaryDirectory() as folder:
+        print("\n".join(comparison_lines(compare(Path(folder), quick=quick))))
 
 
 def _row(*cells: str) -> None:
@@ -114,5 +136,7 @@ if __name__ == "__main__":
     if "--measure" in sys.argv:
         count, rate, kind = sys.argv[2:]
         _child(int(count), None if rate == "None" else float(rate), kind)
+    elif "--cpu-calibration" in sys.argv:
+        print_cpu_calibration()
     else:
         main()

@@ -235,4 +235,4 @@ def test_a_scenario_takes_one_and_says_how_well_it_is_known() -> None:
     assert unfused.memory.workspace_bytes >= scores
     assert unfused.memory.num_gpu_blocks < auto.memory.num_gpu_blocks
     with pytest.raises(ScenarioError, match="must be auto with"):
-        built("H200", attention_backend="fa3", operators="aic")
+        built("H200", attention_backend="fa3", operators="ours")

@@ -182,7 +182,7 @@ def test_a_reference_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch, wind
 def test_the_check_notices_one_token_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16's tolerance, at the contexts that every kernel is checked at."""
     pytest.importorskip("torch")
-    case = next(attention_decode.cases(True, "cpu"))
+    case = next(one for one in attention_decode.cases(True, "cpu") if one.shape["seqs"] == 4)
     prepared = attention_decode.prepare(case, "cpu", 1)
     reference = attention_decode.reference
 

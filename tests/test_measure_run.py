@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from calibrate.measure import bench
+from calibrate.measure import bench, timing
 from calibrate.measure import run as running
 from calibrate.measure.errors import DeviceLostError
 from calibrate.measure.plan import Plan
+from calibrate.measure.quiet import Waiting
 from calibrate.measure.record import Record
 from calibrate.measure.run import Counts, Run
 from calibrate.measure.timing import Pacer, time_calls
@@ -25,6 +26,13 @@ MACHINE = {"kind": "machine", "id": "abc", "device": "made up"}
 @pytest.fixture(autouse=True)
 def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "machine_line", lambda device: MACHINE)
+    monkeypatch.setattr(timing, "scrubber", lambda: lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that others use too is tried for longer."""
+    monkeypatch.setattr(Waiting, "seconds", lambda self: 0.0)
 
 
 def measure(

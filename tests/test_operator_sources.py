@@ -96,7 +96,7 @@ def test_a_changed_timing_changes_the_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operators", "message"),
     [
-        ("magic", "neither fitted, datasheet nor aic"),
+        ("magic", "neither fitted, datasheet, ours nor aic"),
         ("missing.parquet", "missing.parquet"),
     ],
 )

@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 from costmodels.gpu_spec import load_gpu
 from costmodels.models import load_model
 from costmodels.operator_tables.aic import AicChoice, aic_tables
-from costmodels.operator_tables.bundle import attention_heads, operator_tables
+from costmodels.operator_tables.aic_columns import LAYOUTS
+from costmodels.operator_tables.bundle import operator_tables
 from costmodels.operator_tables.ideal import ideal_seconds
 from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
 from costmodels.operator_tables.leave_one_out import leave_one_out
+from costmodels.operator_tables.served import Lack
 from costmodels.operator_tables.shapes import (
     LOOKUPS,
     AllReduceTable,
     DecodeAttentionTable,
+    ElementwiseTable,
     ExpertShape,
     GemmTable,
     GroupedGemmTable,
@@ -131,7 +134,7 @@ def test_a_tampered_file_is_refused_with_the_field_and_what_is_right(tmp_path: P
         ({"gpu": "H300"}, None, r"t\.parquet: unknown GPU 'H300'"),
         ({"unit": "ms"}, None, r"t\.parquet: unit is 'ms', not 's'"),
         ({"kind": "conv"}, None, r"t\.parquet: kind is 'conv', not one of gemm"),
-        ({"format_version": 9}, None, r"t\.parquet: format_version is 9, not 1"),
+        ({"format_version": 9}, None, r"t\.parquet: format_version is 9, not 2"),
         ({"precision": {"activations": "int3"}}, None, r"activations is 'int3', not one of bfloat"),
     ]
     for about, row, message in cases:
@@ -246,16 +249,37 @@ def test_beyond_the_last_point_time_grows_as_the_roofline() -> None:
     assert seconds[1] == pytest.approx(10 * seconds[0], rel=1e-12)
 
 
-def test_between_points_the_logarithm_of_utilisation_is_linear() -> None:
+def affine(table: OperatorTable) -> OperatorTable:
+    """The same shapes, each with a fixed time and half the roofline's speed."""
+    ideal_s = ideal_seconds(table.meta.kind, table.columns, H200, Precision())
+    return operator_table(table.meta, {**table.columns, "seconds": 3e-6 + 2 * ideal_s})
+
+
+def test_nothing_takes_less_than_the_shortest_kernel_measured() -> None:
+    table = affine(made_table("elementwise", {"bytes_per_row": [4096.0, 16384.0], "rows": ROWS}))
+    lookup = ElementwiseTable(table)
+    seconds, labels = lookup.seconds(np.array([1.0, 4096.0]), 64.0)
+    assert labels.tolist() == ["extrapolated"] * 2
+    assert seconds[0] == table.seconds.min() > 3e-6
+    assert seconds[1] < lookup.seconds(np.array([4096.0]), 4096.0)[0][0]
+
+
+def test_between_points_time_is_linear_in_the_roofline() -> None:
     rows = np.array([300.0, 700.0, 3000.0])
     columns = {"m": rows, "n": np.full(3, 4096.0), "k": np.full(3, 4096.0)}
-    log_u = np.log(0.2) + 0.1 * sum(np.log(columns[name]) for name in "mnk") / 3
-    expected = ideal_seconds("gemm", columns, H200, Precision()) / np.exp(log_u)
-    np.testing.assert_allclose(GemmTable(GEMM).seconds(rows, 4096, 4096)[0], expected)
+    expected = 3e-6 + 2 * ideal_seconds("gemm", columns, H200, Precision())
+    found = GemmTable(affine(GEMM)).seconds(rows, 4096, 4096)[0]
+    np.testing.assert_allclose(found, expected)
+    shape = {**{k: np.full(3, v) for k, v in vars_of(HEADS).items()}}
+    shape |= {"seqs": np.array([3.0, 20, 200]), "context_tokens": np.array([300.0, 3000, 5000])}
+    expected = 3e-6 + 2 * ideal_seconds("decode_attention", shape, H200, Precision())
+    decode = DecodeAttentionTable(affine(DECODE))
+    found = decode.seconds(shape["seqs"], shape["context_tokens"], HEADS)[0]
+    np.testing.assert_allclose(found, expected)
 
 
 def test_leaving_out_finds_a_smooth_table_good_and_a_rough_one_bad() -> None:
-    smooth = made_table("gemm", {"n": SIZES, "k": SIZES, "m": ROWS[7:]})
+    smooth = affine(made_table("gemm", {"n": SIZES, "k": SIZES, "m": ROWS[7:]}))
     error = leave_one_out(smooth)
     assert error.point_p90 is not None
     assert error.point_p90 < 1e-9
@@ -334,33 +358,39 @@ def test_a_bundle_prices_the_operators_of_a_step() -> None:
     found = {name: tables.seconds(op, slice_) for name, op in operators.items()}
     down = found["down"]
     assert down is not None
-    assert tables.gemm is not None
-    assert tables.all_reduce is not None
-    np.testing.assert_allclose(down[0], 32 * tables.gemm.seconds(rows, 7168, 4096)[0])
+    np.testing.assert_allclose(down[0], 32 * GemmTable(GEMM).seconds(rows, 7168, 4096)[0])
     reduced = found["all_reduce"]
     assert reduced is not None
-    np.testing.assert_allclose(reduced[0], 64 * tables.all_reduce.seconds(2 * 4096 * rows, 2)[0])
-    attention = found["attention"]
-    assert attention is not None
-    assert not attention[0].any()
+    by_table = AllReduceTable(ALL_REDUCE).seconds(2 * 4096 * rows, 2)[0]
+    np.testing.assert_allclose(reduced[0], 64 * by_table)
     assert found["norms"] is None
-    assert attention_heads(slice_) == Heads(q_heads=16, kv_heads=4, head_dim=128)
     assert [source["label"] for source in tables.sources()] == ["measured"] * 3
-    fp8 = replace(GEMM, meta=replace(GEMM.meta, precision=Precision(activations="fp8")))
+    fp8 = replace(
+        GEMM, meta=replace(GEMM.meta, precision=Precision(activations="fp8", weights="fp8"))
+    )
     down_fp8 = replace(operators["down"], peak="fp8_flop_per_s", weights="fp8")
-    assert tables.seconds(down_fp8, slice_) is None
+    with pytest.raises(Lack, match="no gemm table with activations in fp8, weights in fp8"):
+        tables.find(down_fp8, slice_)
     priced = operator_tables([GEMM, fp8]).seconds(down_fp8, slice_)
     assert priced is not None
     # Points are the measured ones; between them the bound has fp8's peak.
     assert 0 < priced[0][2] < 1.1 * down[0][2]
-    int4 = replace(GEMM, meta=replace(GEMM.meta, precision=Precision(weights="int4")))
-    with pytest.raises(ScenarioError, match="gemm table with int4 weights"):
-        operator_tables([int4])
     with pytest.raises(ScenarioError, match="two gemm tables"):
         operator_tables([GEMM, GEMM])
     other = replace(ALL_REDUCE, meta=replace(ALL_REDUCE.meta, gpu="H100-SXM"))
     with pytest.raises(ScenarioError, match="several GPUs"):
         operator_tables([GEMM, other])
+
+
+def test_of_kernels_that_do_the_same_the_fastest_serves() -> None:
+    slow = operator_table(GEMM.meta, {**GEMM.columns, "seconds": 2 * GEMM.seconds})
+    slow = replace(slow, meta=replace(GEMM.meta, kernel="slow"))
+    slice_ = shard(load_model("meta-llama/Llama-3.1-8B"), 1)
+    down = {op.name: op for op in token_operators(slice_, np.array([64.0]))}["down"]
+    for tables in ([GEMM, slow], [slow, GEMM]):
+        found = operator_tables(tables).seconds(down, slice_)
+        assert found is not None
+        assert found.seconds == 32 * GemmTable(GEMM).seconds(np.array([64.0]), 14336, 4096)[0]
 
 
 def test_without_the_package_the_message_says_what_to_install(
@@ -382,7 +412,7 @@ def _needs_aic() -> None:
 @pytest.mark.usefixtures("needs_aic")
 def test_aiconfigurators_tables_of_h200_are_plausible() -> None:
     tables = aic_tables("H200")
-    assert set(tables) == set(KINDS) - {"elementwise"}
+    assert set(tables) == set(LAYOUTS)
     rows, work = np.array([8192.0]), 2 * 8192.0**3
     seconds, label = GemmTable(tables["gemm"]).seconds(rows, 8192, 8192)
     assert label.tolist() == ["measured"]
@@ -412,7 +442,7 @@ def test_aiconfigurators_moe_tables_differ_by_workload() -> None:
     seconds = {}
     for workload in ("balanced", "power_law_1.2"):
         table = aic_tables("H200", AicChoice(workload=workload), ["grouped_gemm"])["grouped_gemm"]
-        assert table.meta.workload == workload
+        assert table.meta.variant == workload
         seconds[workload] = GroupedGemmTable(table).seconds(np.array([16.0]), experts)[0][0]
     # Sixteen tokens reach all 128 experts where each is given the same.
     assert seconds["balanced"] > 1.5 * seconds["power_law_1.2"]

@@ -144,9 +144,11 @@ def test_every_field_of_the_schema_is_there() -> None:
     shown = {dotted(row) for row in ROWS.values()}
     missing = [path for path in schema_paths(Scenario) if path not in shown]
     # An item of a list shares fields with the section around, which are not shown twice.
-    assert all(path.startswith("workload.classes.") for path in missing), missing
-    tops = {path.removeprefix("workload.classes.").partition(".")[0] for path in missing}
-    assert tops <= {row.key for row in ROWS.values() if dotted(row) == f"workload.{row.key}"}
+    for items, around in (("workload.classes.", "workload."), ("pools.", "")):
+        tops = {path.removeprefix(items).partition(".")[0] for path in missing if items in path}
+        assert tops <= {row.key for row in ROWS.values() if dotted(row) == f"{around}{row.key}"}
+        missing = [path for path in missing if not path.startswith(items)]
+    assert not missing
 
 
 def schema_paths(section: type[BaseModel], path: str = "") -> Iterator[str]:
@@ -165,10 +167,12 @@ def test_commented_defaults_are_the_defaults() -> None:
             continue
         for row in COMMENTED:
             if dotted(row) == f"{name}.{row.key}":
-                value = uncommented(opened(row))[name][row.key]
-                known = inner.model_fields[row.key]
-                if section_of(known.annotation) is None:  # else an example stands there
-                    assert value == known.get_default(call_default_factory=True)
+                section = uncommented(opened(row))[name]
+                value = (section[0] if isinstance(section, list) else section)[row.key]
+                of_schema = inner.model_fields[row.key]
+                # Else an example stands there.
+                if not of_schema.is_required() and section_of(of_schema.annotation) is None:
+                    assert value == of_schema.get_default(call_default_factory=True)
 
 
 @pytest.mark.parametrize("row", COMMENTED, ids=dotted)

@@ -1,7 +1,7 @@
 """Seconds of one call, as an engine would see it: inside a CUDA graph, with cold inputs.
 
 A GPU works in bursts of at most about 10 ms with pauses of twice that, so that neither its power
-limit nor its temperature lowers the clock.
+limit nor its temperature lowers the clock. On a processor, single calls with cold caches.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrate.measure.case import Prepared
+from calibrate.measure.quiet import Waiting, is_quiet, quiet_repeats, scrubber
 
 _BURST_S = 10e-3
 _PAUSE = 2.0
@@ -27,6 +28,11 @@ _MOST_REPLAYS = 20
 _HEAD_START_CYCLES = 1_400_000
 """About 0.7 ms."""
 _CPU_BUSY_S = 0.05
+_SCRUB_S = 3e-3
+_FEWEST_REPEATS = 5
+_MOST_REPEATS = 60
+_PATIENCE = 10
+"""Where other processes disturb, so many times as long is tried for the fewest repeats."""
 
 Call = Callable[[], object]
 
@@ -71,11 +77,11 @@ def time_calls(
     process's estimate of a duration and returns the one to go by. All wait for each other in it.
     """
     if device == "cpu":
-        return _on_host(prepared.calls, agree, most_s=_CPU_BUSY_S, wait=_no_wait)
+        return _on_host(prepared.calls, agree, most_s=_CPU_BUSY_S, before=scrubber())
     import torch
 
     if prepared.host_clock:
-        return _on_host(prepared.calls, agree, most_s=_BUSY_S, wait=torch.cuda.synchronize)
+        return _on_host(prepared.calls, agree, most_s=_BUSY_S, before=torch.cuda.synchronize)
     if prepared.graphable:
         return _in_graph(prepared.calls, pacer, agree)
     return _with_events(prepared.calls, pacer, agree)
@@ -84,7 +90,8 @@ def time_calls(
 def foreseen_s(call_s: float, copies: int, device: str) -> float:
     """Seconds that timing a call of ``call_s`` takes, less the last pause: work may fill that."""
     if device == "cpu":
-        return max(_CPU_BUSY_S, 5 * call_s)
+        repeats = max(_FEWEST_REPEATS, min(_MOST_REPEATS, _CPU_BUSY_S / call_s))
+        return repeats * (call_s + _SCRUB_S)
     replay_s = _num_calls(copies, call_s) * call_s
     leads = 1 if replay_s > _BURST_S / 2 else 3
     busy_s = (leads + _num_replays(replay_s)) * replay_s
@@ -138,21 +145,31 @@ def _with_events(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], f
 
 
 def _on_host(
-    calls: Sequence[Call], agree: Callable[[float], float], most_s: float, wait: Call
+    calls: Sequence[Call], agree: Callable[[float], float], most_s: float, before: Call
 ) -> Timing:
+    """Single calls, each after ``before``; those that other processes disturbed do not count."""
     seconds: list[float] = []
-    num_repeats = 2
+    waited: list[float] = []
     calls[0]()
-    while len(seconds) < num_repeats:
-        call = calls[len(seconds) % len(calls)]
-        wait()
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-        if len(seconds) == 2:
-            num_repeats = max(5, min(200, int(most_s / max(agree(min(seconds)), 1e-9))))
-    wait()
-    return _timing(seconds, 1, graph=False)
+    with Waiting() as waiting:
+        while agree(float(_wants_more(seconds, waited, most_s))):
+            for _ in range(_FEWEST_REPEATS):
+                call = calls[len(seconds) % len(calls)]
+                before()
+                waited_s = waiting.seconds()
+                start = time.perf_counter()
+                call()
+                seconds.append(time.perf_counter() - start)
+                waited.append(waiting.seconds() - waited_s)
+    before()
+    return _timing(quiet_repeats(seconds, waited), 1, graph=False)
+
+
+def _wants_more(seconds: Sequence[float], waited: Sequence[float], most_s: float) -> bool:
+    spent_s = sum(seconds)
+    if sum(map(is_quiet, seconds, waited)) < _FEWEST_REPEATS:
+        return len(seconds) < _FEWEST_REPEATS or spent_s < _PATIENCE * most_s
+    return len(seconds) < _MOST_REPEATS and spent_s < most_s
 
 
 def _warm_up(calls: Sequence[Call], agree: Callable[[float], float]) -> float:
@@ -220,10 +237,6 @@ def _bracketed(call: Call) -> tuple[Any, Any]:
     call()
     end.record()
     return start, end
-
-
-def _no_wait() -> None:
-    return None
 
 
 def _timing(seconds: Sequence[float], calls: int, graph: bool) -> Timing:

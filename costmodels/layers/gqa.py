@@ -96,10 +96,13 @@ class Gqa:
         elem = precision.dtype_bytes
         q_size, kv_size = self.q_size, self.kv_size
         weights = precision.attention
+        moved = (("rotary", 2.0 * (q_size + kv_size) * elem), ("kv_write", 4.0 * kv_size * elem))
         operators = [
             linear("qkv", calls, hidden, self.qkv_size, tokens, precision, weights),
             # Rotary positions in place; then keys and values are copied into their blocks.
-            elementwise("rope_and_kv_write", calls, 2 * (q_size + 3 * kv_size) * elem, tokens),
+            elementwise(
+                "rope_and_kv_write", calls, sum(size for _, size in moved), tokens, parts=moved
+            ),
             attention_launch(calls, tokens),
             linear("o", calls, q_size, hidden, tokens, precision, weights),
             *converted(calls, q_size, tokens, precision),

@@ -127,10 +127,15 @@ class Mla:
                 gemm("kv_a", hidden, self.latent),
                 elementwise("latent_norms", calls, 2 * self.kv_lora * elem, tokens),
             ]
-        moved = 2 * (self.heads * self.rope + 2 * self.latent) * elem
+        moved = (
+            ("rotary", 2.0 * self.heads * self.rope * elem),
+            ("kv_write", 4.0 * self.latent * elem),
+        )
         operators += [
             gemm("kv_b", self.kv_lora, expanded),
-            elementwise("rope_and_kv_write", calls, moved, tokens),
+            elementwise(
+                "rope_and_kv_write", calls, sum(size for _, size in moved), tokens, parts=moved
+            ),
             attention_launch(calls, tokens),
             gemm("o", self.out_size, hidden),
             *converted(calls, self.out_size, tokens, precision),

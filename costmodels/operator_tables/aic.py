@@ -75,13 +75,20 @@ def aic_tables(
     return {kind: _aic_table(kind, gpu, choice or AicChoice()) for kind in kinds}
 
 
-@lru_cache(maxsize=16)
-def _aic_table(kind: TableKind, gpu: str, choice: AicChoice) -> OperatorTable:
+def check_package(gpu: str) -> str:
+    """The GPU's name. Raises `ScenarioError` if the package is missing or has nothing of it."""
     name = load_gpu(gpu).name
     if name not in SYSTEMS:
         raise ScenarioError(
             f"aiconfigurator-core has no operators of {name}; it has {', '.join(SYSTEMS)}"
         )
+    _package()
+    return name
+
+
+@lru_cache(maxsize=16)
+def _aic_table(kind: TableKind, gpu: str, choice: AicChoice) -> OperatorTable:
+    name = check_package(gpu)
     if choice.backend not in BACKENDS:
         raise ScenarioError(f"backend {choice.backend!r} is not one of {', '.join(BACKENDS)}")
     package = _package()
@@ -106,7 +113,7 @@ def _aic_table(kind: TableKind, gpu: str, choice: AicChoice) -> OperatorTable:
         engine_version=version,
         kernel=" + ".join(kernels),
         precision=precision,
-        workload=choice.workload if kind == "grouped_gemm" else "",
+        variant=choice.workload if kind == "grouped_gemm" else "",
         date="unknown",
         attribution=f"{about} (Apache-2.0, NVIDIA CORPORATION & AFFILIATES), {path}",
         licence="Apache-2.0",

@@ -2,149 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from costmodels.evidence import Source
-from costmodels.layers.gqa import Gqa
-from costmodels.operator_tables.lookup import LABELS, Labels, Lookup
-from costmodels.operator_tables.shapes import (
-    LOOKUPS,
-    AllReduceTable,
-    DecodeAttentionTable,
-    ExpertShape,
-    GemmTable,
-    GroupedGemmTable,
-    Heads,
-    PrefillAttentionTable,
-)
-from costmodels.operator_tables.table import Array, OperatorTable
+from costmodels.operator_tables.families import family_of
+from costmodels.operator_tables.finders import FINDERS
+from costmodels.operator_tables.kinds import TableKind
+from costmodels.operator_tables.lookup import Lookup
+from costmodels.operator_tables.served import Lack, Served
+from costmodels.operator_tables.shapes import LOOKUPS
+from costmodels.operator_tables.table import OperatorTable
 from costmodels.parallel import RankShard
 from costmodels.work import Operator
 from sim.errors import ScenarioError
 
-# The operators one call of a grouped_gemm table contains; all its time is posted to the first.
-EXPERT_OPERATORS = ("expert_gate_up", "expert_activation", "expert_down", "expert_sum")
-
-# The all-reduces of a step; what gathers logits is none.
-_SUMS = ("all_reduce", "qk_norm_sum")
-
-# Formats models are stored in here: a table of another would be taken for one of these.
-_WEIGHTS = ("bfloat16", "float16", "fp8", "fp8_block")
+# Formats of models by those of tables; other group sizes have kernels of their own.
+_STORED = {
+    "float16": "bfloat16",
+    "w8a16": "int8",
+    "int4_g128": "int4",
+    "nvfp4_w4a16": "nvfp4",
+    "kv_int8": "int8",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTables:
-    """At most one lookup of each sort, all of one GPU. None: its operators keep their roofline."""
+    """Lookups by kind, all of one GPU. Operators of other kinds keep their roofline."""
 
-    gemm: GemmTable | None = None
-    gemm_fp8: GemmTable | None = None
-    """Matrices multiplied in fp8; a model that has them keeps others (the LM head) in 16 bits."""
-    grouped_gemm: GroupedGemmTable | None = None
-    prefill_attention: PrefillAttentionTable | None = None
-    decode_attention: DecodeAttentionTable | None = None
-    all_reduce: AllReduceTable | None = None
+    lookups: Mapping[TableKind, tuple[Lookup, ...]] = field(default_factory=dict)
+    """Where several fit an operator the first serves it."""
+
+    def tables(self, kind: TableKind | None = None) -> list[OperatorTable]:
+        """All tables, or those of a kind."""
+        kinds = self.lookups if kind is None else [kind]
+        return [lookup.table for kind in kinds for lookup in self.lookups.get(kind, ())]
 
     def sources(self) -> list[Source]:
         """Every table with its owner, file and licence."""
-        lookups = (
-            self.gemm,
-            self.gemm_fp8,
-            self.grouped_gemm,
-            self.prefill_attention,
-            self.decode_attention,
-            self.all_reduce,
-        )
-        return [lookup.table.source() for lookup in lookups if lookup]
+        return [table.source() for table in self.tables()]
 
-    def seconds(self, operator: Operator, shard: RankShard) -> tuple[Array, Labels] | None:
-        """Seconds of all calls of ``operator`` in a step, launches included, and label: ``[n]``.
+    def seconds(self, operator: Operator, shard: RankShard) -> Served | None:
+        """What a table says of an operator; None where none serves it.
 
-        None where no table covers it. The attention operator of `token_operators` is a launch
-        only: the tables of attention contain it, so it is 0 here. Raises what lookups raise.
+        The attention operator of `token_operators`, a launch alone, is not asked for here but of
+        `sequences`, with the attention itself.
         """
-        rows, name = operator.rows, operator.name
-        nothing = np.zeros(len(rows)), np.full(len(rows), LABELS[0])
-        found: tuple[Array, Labels] | None = None
-        if operator.weights not in _WEIGHTS:
+        try:
+            return self.find(operator, shard)
+        except Lack:
             return None
-        gemm = self.gemm_fp8 if operator.is_fp8 else self.gemm
-        if operator.matrix and gemm:
-            found = gemm.seconds(rows, *operator.matrix)
-        elif name in EXPERT_OPERATORS and self.grouped_gemm:
-            if shard.layout.enable_expert_parallel and shard.layout.expert_ranks > 1:
-                return None  # measured with a slice of every expert on each rank
-            if _is_fp8(self.grouped_gemm.table) != _experts_in_fp8(shard):
-                return None
-            if name != EXPERT_OPERATORS[0]:
-                return nothing
-            experts = expert_shape(shard)
-            flops_per_token = 2 * experts.hidden * 2 * experts.inter * experts.top_k / experts.tp
-            found = self.grouped_gemm.seconds(operator.flops / flops_per_token, experts)
-        elif operator.kind == "attention" and self.decode_attention and covers_attention(shard):
-            return nothing
-        elif name in _SUMS and self.all_reduce:
-            ranks = shard.tensor_parallel_size
-            found = self.all_reduce.seconds(operator.comm_bytes * ranks / (2 * (ranks - 1)), ranks)
-        if found is None:
-            return None
-        return operator.calls * found[0], found[1]
+
+    def find(self, operator: Operator, shard: RankShard) -> Served:
+        """The same; raises `Lack` with the reason where no table serves it."""
+        family = family_of(operator)
+        if operator.kind == "attention":
+            raise Lack("attention is of sequences, not of tokens alone")
+        if not self.lookups.get(family):
+            raise Lack(f"no {family} table")
+        seconds, labels, lookup = FINDERS[family](self, operator, shard)
+        return Served(operator.calls * seconds, labels, lookup.table.meta.is_cool)
+
+    def choose(
+        self,
+        kind: TableKind,
+        *,
+        activations: str | None = None,
+        weights: str | None = None,
+        kv: str | None = None,
+        variants: tuple[str, ...] = (),
+        same: Mapping[str, float] | None = None,
+    ) -> Lookup:
+        """The first lookup of a kind in these formats, of the first of ``variants`` there is, with
+        a curve that shares ``same``. Raises `Lack`."""
+        wanted = {"activations": activations, "weights": weights, "kv": kv}
+        wanted = {role: _STORED.get(name, name) for role, name in wanted.items() if name}
+        found = [
+            lookup
+            for lookup in self.lookups.get(kind, ())
+            if all(
+                _STORED.get(name := getattr(lookup.table.meta.precision, role), name) == form
+                for role, form in wanted.items()
+            )
+        ]
+        if not found:
+            text = ", ".join(f"{role} in {name}" for role, name in wanted.items())
+            raise Lack(f"no {kind} table with {text}")
+        if variants:
+            known = {lookup.table.meta.variant for lookup in found}
+            variant = next((name for name in variants if name in known), None)
+            if variant is None:
+                raise Lack(f"no {kind} table of {variants[0]}, only of {', '.join(sorted(known))}")
+            found = [lookup for lookup in found if lookup.table.meta.variant == variant]
+        if same is None:
+            return found[0]
+        reason = ""
+        for lookup in found:
+            reason = lookup.lack(same)
+            if not reason:
+                return lookup
+        raise Lack(reason)
 
 
 def operator_tables(tables: Iterable[OperatorTable]) -> OperatorTables:
-    """The bundle of ``tables``.
+    """The bundle of ``tables``; of kernels that do the same the fastest stands first.
 
-    Raises `ScenarioError`: two of a sort, two GPUs, a kind or a weight format no operator has.
+    Raises `ScenarioError`: the same kernel in the same formats twice, several GPUs.
     """
-    lookups: dict[str, Lookup] = {}
+    lookups: dict[TableKind, list[Lookup]] = {}
+    seen: set[tuple[object, ...]] = set()
     for table in tables:
-        weights = table.meta.precision.weights
-        if table.meta.kind == "elementwise" or weights not in _WEIGHTS:
-            raise ScenarioError(
-                f"no operator is priced by a {table.meta.kind} table with {weights} weights; "
-                f"weights may be {', '.join(_WEIGHTS)}, and elementwise operators keep a formula"
-            )
-        is_fp8_gemm = table.meta.kind == "gemm" and _is_fp8(table)
-        name = "gemm_fp8" if is_fp8_gemm else table.meta.kind
-        if name in lookups:
-            raise ScenarioError(f"two {name} tables: give one of each")
-        lookups[name] = LOOKUPS[table.meta.kind](table)
-    gpus = sorted({lookup.table.meta.gpu for lookup in lookups.values()})
+        meta = table.meta
+        identity = (meta.kind, meta.kernel, meta.precision, meta.variant)
+        if identity in seen:
+            raise ScenarioError(f"two {meta.kind} tables of {meta.kernel}: give one of each")
+        seen.add(identity)
+        lookups.setdefault(meta.kind, []).append(LOOKUPS[meta.kind](table))
+    gpus = sorted({one.table.meta.gpu for group in lookups.values() for one in group})
     if len(gpus) > 1:
         raise ScenarioError(f"operator tables of several GPUs ({', '.join(gpus)}): give one")
-    return OperatorTables(**lookups)  # type: ignore[arg-type]
+    return OperatorTables(lookups={kind: _by_speed(group) for kind, group in lookups.items()})
 
 
-def _is_fp8(table: OperatorTable) -> bool:
-    return table.meta.precision.activations == "fp8"
-
-
-def _experts_in_fp8(shard: RankShard) -> bool:
-    precision = shard.local.precision
-    return precision.matrix(precision.experts)[1].peak == "fp8_flop_per_s"
-
-
-def expert_shape(shard: RankShard) -> ExpertShape:
-    """The experts of one MoE layer of ``shard``."""
-    experts = shard.model.experts
-    assert experts is not None, "asked of an operator of experts alone"
-    return ExpertShape(
-        hidden=experts.latent or shard.model.hidden_size,
-        inter=experts.width,
-        top_k=experts.top_k,
-        num_experts=experts.num_experts,
-        tp=shard.layout.expert_ranks,
-    )
-
-
-def covers_attention(shard: RankShard) -> bool:
-    """Whether tables of attention are of this model's: grouped-query, the same in every layer."""
-    return [mixer.kind for mixer, _ in shard.local.mixers] == [Gqa.kind]
-
-
-def attention_heads(shard: RankShard) -> Heads:
-    """The attention heads of one rank, without a window (see `covers_attention`)."""
-    local = next(mixer for mixer, _ in shard.local.mixers if isinstance(mixer, Gqa))
-    return Heads(q_heads=local.heads, kv_heads=local.kv_heads, head_dim=local.head_dim)
+def _by_speed(lookups: list[Lookup]) -> tuple[Lookup, ...]:
+    """Fastest first on the shapes that all share; without such, by the number of points."""
+    times = []
+    for lookup in lookups:
+        columns = [column.tolist() for name, column in lookup.table.columns.items()]
+        times.append({row[:-1]: row[-1] for row in zip(*columns, strict=True)})
+    shared = set(times[0]).intersection(*times[1:])
+    keyed = [
+        (sum(np.log(of_one[shape]) for shape in shared), -len(of_one), place)
+        for place, of_one in enumerate(times)
+    ]
+    return tuple(lookups[place] for *_, place in sorted(keyed))

@@ -6,8 +6,33 @@ from dataclasses import dataclass
 from typing import Literal
 
 TableKind = Literal[
-    "gemm", "grouped_gemm", "prefill_attention", "decode_attention", "all_reduce", "elementwise"
+    "gemm",
+    "grouped_gemm",
+    "prefill_attention",
+    "decode_attention",
+    "mla_decode",
+    "kda_chunk",
+    "kda_recurrent",
+    "gdn_chunk",
+    "gdn_recurrent",
+    "elementwise",
+    "embedding",
+    "sampling",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "send_recv",
+    "copy",
+    "launch",
 ]
+COLLECTIVES: tuple[TableKind, ...] = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "send_recv",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +55,9 @@ class KindColumns:
         return (*self.same, *self.near, *self.axes)
 
 
+_DELTA_RULE = KindColumns(
+    same=("head_k_dim", "head_v_dim"), near=("heads",), axes=("tokens", "seqs")
+)
 KINDS: dict[TableKind, KindColumns] = {
     # [m, k] x [k, n].
     "gemm": KindColumns(near=("n", "k"), axes=("m",)),
@@ -49,15 +77,40 @@ KINDS: dict[TableKind, KindColumns] = {
         near=("q_heads", "kv_heads"),
         axes=("seqs", "context_tokens"),
     ),
-    # bytes: one rank's input.
-    "all_reduce": KindColumns(same=("ranks",), axes=("bytes",)),
+    # Absorbed latent attention: seqs equal contexts, heads of one rank.
+    "mla_decode": KindColumns(
+        same=("kv_lora_rank", "rope_dim"), near=("heads",), axes=("seqs", "context_tokens")
+    ),
+    # Linear attention with the delta rule: seqs chunks of so many tokens each; recurrent: one token
+    # each but where drafts are verified.
+    "kda_chunk": _DELTA_RULE,
+    "kda_recurrent": _DELTA_RULE,
+    "gdn_chunk": _DELTA_RULE,
+    "gdn_recurrent": _DELTA_RULE,
+    # Which kernel it is: `TableMeta.variant`. bytes_per_row: read and written.
     "elementwise": KindColumns(near=("bytes_per_row",), axes=("rows",)),
+    "embedding": KindColumns(near=("width", "vocab"), axes=("rows",)),
+    "sampling": KindColumns(near=("vocab",), axes=("rows",)),
+    # bytes: one rank's input.
+    **dict.fromkeys(COLLECTIVES, KindColumns(same=("ranks",), axes=("bytes",))),
+    "copy": KindColumns(axes=("bytes",)),
+    "launch": KindColumns(axes=("kernels",)),
 }
+VARIANTS: dict[TableKind, str] = {
+    "grouped_gemm": "routing",
+    "elementwise": "op",
+    "sampling": "op",
+    "copy": "direction",
+    "launch": "mode",
+}
+"""What else a table of some kinds is of, in words: a shape field of a measurement, the table's
+`TableMeta.variant`."""
 
 # Bytes of a number as stored, block scales included.
 FORMAT_BYTES = {
     "bfloat16": 2.0,
     "float16": 2.0,
+    "float32": 4.0,
     "fp8": 1.0,
     "fp8_block": 1.0,
     "mxfp8": 33 / 32,
@@ -71,6 +124,7 @@ FORMAT_BYTES = {
 PEAKS = {
     "bfloat16": "bf16_flop_per_s",
     "float16": "bf16_flop_per_s",
+    "float32": "bf16_flop_per_s",
     "fp8": "fp8_flop_per_s",
     "mxfp8": "fp8_flop_per_s",
     "int8": "int8_op_per_s",
@@ -86,3 +140,4 @@ class Precision:
     """Also the format multiplied in: weights are converted to it."""
     weights: str = "bfloat16"
     kv: str = "bfloat16"
+    """Keys and values, or the recurrent state that stands in their place."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from costmodels.operator_tables.ideal import attention_work, roofline_seconds
-from costmodels.operator_tables.kinds import TableKind
+from costmodels.operator_tables.ideal import attention_work, experts_work, roofline_seconds
+from costmodels.operator_tables.kinds import COLLECTIVES, TableKind
 from costmodels.operator_tables.lookup import Labels, Lookup
 from costmodels.operator_tables.table import Array, OperatorTable
 
@@ -30,6 +30,8 @@ class GemmTable(Lookup):
         ideal_s: Array | None = None,
     ) -> tuple[Array, Labels]:
         """As `Lookup`, with rows padded up to the next measured count of the nearest curve."""
+        if self.table.meta.launches == "host":  # a processor has no tiles that wide
+            return super().shape_seconds(curve, axes, ideal_s)
         rows, nearest = axes["m"], self._curves_near(curve)[0][0]
         measured = self.table.columns["m"][self.curve_rows(int(nearest))]
         above = np.minimum(np.searchsorted(measured, rows), len(measured) - 1)
@@ -58,6 +60,20 @@ class GroupedGemmTable(Lookup):
     def seconds(self, tokens: Array, experts: ExpertShape) -> tuple[Array, Labels]:
         """Seconds of one layer and label, by number of tokens: ``[n]`` both."""
         return self.shape_seconds(asdict(experts), {"tokens": tokens})
+
+    def routed_seconds(
+        self, routed: Array, reached: Array, experts: ExpertShape
+    ) -> tuple[Array, Labels]:
+        """The same for ``routed`` rows on one rank that reach ``reached`` of its experts.
+
+        However they were spread when measured: the share of the roofline's bound is what counts.
+        """
+        precision = self.table.meta.precision
+        shape = {name: np.full(len(routed), float(size)) for name, size in asdict(experts).items()}
+        work = experts_work(shape, precision, routed, reached)
+        bound_s = roofline_seconds(*work, self.gpu, precision)
+        tokens = routed * experts.ep / experts.top_k
+        return self.shape_seconds(asdict(experts), {"tokens": tokens}, bound_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +157,47 @@ class PrefillAttentionTable(Lookup):
             np.log(axes["seqs"]),
         ]
 
+    def _axes(self, coordinates: Sequence[Array]) -> dict[str, Array]:
+        new_tokens, prefix_tokens, seqs = coordinates
+        return {
+            "new_tokens": np.exp(new_tokens),
+            "prefix_tokens": np.expm1(prefix_tokens),
+            "seqs": np.exp(seqs),
+        }
 
-class AllReduceTable(Lookup):
-    """A sum over all ranks of one node."""
+
+class MlaDecodeTable(Lookup):
+    """Absorbed latent attention: one new token a sequence, over its context."""
+
+    def seconds(
+        self, seqs: Array, context_tokens: Array, *, heads: int, kv_lora_rank: int, rope_dim: int
+    ) -> tuple[Array, Labels]:
+        """Seconds of one layer and label: ``[n]`` both, for sequences of equal context."""
+        curve = {"heads": heads, "kv_lora_rank": kv_lora_rank, "rope_dim": rope_dim}
+        return self.shape_seconds(curve, {"seqs": seqs, "context_tokens": context_tokens})
+
+
+class DeltaRuleTable(Lookup):
+    """Linear attention with the delta rule: so many tokens of each sequence."""
+
+    def seconds(
+        self, seqs: Array, tokens: Array, *, heads: int, head_k_dim: int, head_v_dim: int
+    ) -> tuple[Array, Labels]:
+        """Seconds of one layer and label: ``[n]`` both, for sequences of as many tokens."""
+        curve = {"heads": heads, "head_k_dim": head_k_dim, "head_v_dim": head_v_dim}
+        return self.shape_seconds(curve, {"seqs": seqs, "tokens": tokens})
+
+
+class ExchangeTable(Lookup):
+    """An exchange between all ranks of one node."""
 
     def seconds(self, num_bytes: Array, ranks: int) -> tuple[Array, Labels]:
         """Seconds of one call and label, by the bytes of one rank's input: ``[n]`` both."""
         return self.shape_seconds({"ranks": ranks}, {"bytes": num_bytes})
+
+
+class AllReduceTable(ExchangeTable):
+    """A sum over all ranks of one node."""
 
 
 class ElementwiseTable(Lookup):
@@ -158,11 +208,37 @@ class ElementwiseTable(Lookup):
         return self.shape_seconds({"bytes_per_row": bytes_per_row}, {"rows": rows})
 
 
+class EmbeddingTable(Lookup):
+    """Rows of the token table, gathered."""
+
+    def seconds(self, rows: Array, width: int, vocab: int) -> tuple[Array, Labels]:
+        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        return self.shape_seconds({"width": width, "vocab": vocab}, {"rows": rows})
+
+
+class SamplingTable(Lookup):
+    """Logits to tokens."""
+
+    def seconds(self, rows: Array, vocab: int) -> tuple[Array, Labels]:
+        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        return self.shape_seconds({"vocab": vocab}, {"rows": rows})
+
+
 LOOKUPS: dict[TableKind, type[Lookup]] = {
     "gemm": GemmTable,
     "grouped_gemm": GroupedGemmTable,
     "prefill_attention": PrefillAttentionTable,
     "decode_attention": DecodeAttentionTable,
-    "all_reduce": AllReduceTable,
+    "mla_decode": MlaDecodeTable,
+    "kda_chunk": DeltaRuleTable,
+    "kda_recurrent": DeltaRuleTable,
+    "gdn_chunk": DeltaRuleTable,
+    "gdn_recurrent": DeltaRuleTable,
     "elementwise": ElementwiseTable,
+    "embedding": EmbeddingTable,
+    "sampling": SamplingTable,
+    **dict.fromkeys(COLLECTIVES, ExchangeTable),
+    "all_reduce": AllReduceTable,
+    "copy": Lookup,
+    "launch": Lookup,
 }

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from costmodels.gpu_spec import load_gpu
+from costmodels.gpu_spec import GPU_FILE, GpuSpec, load_gpu
 from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
 from costmodels.operator_tables.table import (
     FORMAT_VERSION,
+    HeldOutError,
     LeaveOneOutError,
+    LinkFit,
     OperatorTable,
     TableMeta,
     operator_table,
@@ -40,8 +42,9 @@ def save_table(table: OperatorTable, path: Path) -> None:
 def load_table(path: Path) -> OperatorTable:
     """Read a table and verify it.
 
-    Raises `ScenarioError` naming the file, the field and what is right: not such a file, another
-    format version, an unknown kind, GPU or field, columns that do not fit, a changed value.
+    A ``gpu.yaml`` beside it may describe its device. Raises `ScenarioError` naming the file, the
+    field and what is right: not such a file, another format version, an unknown kind, GPU or field,
+    columns that do not fit, a changed value.
     """
     try:
         content = pq.read_table(path)
@@ -55,8 +58,9 @@ def load_table(path: Path) -> OperatorTable:
         columns = {
             name: content[name].to_numpy().astype(np.float64) for name in content.column_names
         }
-        table = operator_table(meta, columns, error)
-        load_gpu(meta.gpu)
+        table = operator_table(meta, columns, error, _gpu_beside(path, meta.gpu))
+        if table.gpu is None:
+            load_gpu(meta.gpu)
     except (TypeError, ValueError, KeyError, ScenarioError) as problem:
         raise ScenarioError(f"{path}: {problem}") from problem
     if about["num_points"] != len(table):
@@ -69,6 +73,15 @@ def load_table(path: Path) -> OperatorTable:
             f"{table.content_hash}: the file was changed after it was saved; import it again"
         )
     return table
+
+
+def _gpu_beside(path: Path, name: str) -> GpuSpec | None:
+    """The device that a file beside the table describes, if it is the table's."""
+    beside = path.with_name(GPU_FILE)
+    if not beside.is_file():
+        return None
+    gpu = load_gpu(str(beside))
+    return gpu if gpu.name == name else None
 
 
 def _about(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
@@ -97,4 +110,16 @@ def _meta(fields: dict[str, Any]) -> TableMeta:
         )
     if fields.get("unit") != "s":
         raise ScenarioError(f"unit is {fields.get('unit')!r}, not 's'")
-    return TableMeta(**{**fields, "precision": Precision(**fields["precision"])})
+    held_out = fields["held_out"]
+    return TableMeta(
+        **{
+            **fields,
+            "precision": Precision(**fields["precision"]),
+            "machines": tuple(fields["machines"]),
+            "held_out": held_out and HeldOutError(**held_out),
+            "fits": tuple(
+                LinkFit(**{**fit, "regimes": tuple(map(tuple, fit["regimes"]))})
+                for fit in fields["fits"]
+            ),
+        }
+    )

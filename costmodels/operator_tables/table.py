@@ -6,15 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.evidence import Source
+from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.operator_tables.kinds import FORMAT_BYTES, KINDS, PEAKS, Precision, TableKind
 from sim.errors import ScenarioError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Array = NDArray[np.float64]
 
@@ -36,6 +38,32 @@ class LeaveOneOutError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutError:
+    """|relative error| at a fifth of the shapes, predicted by a table of the other four fifths.
+
+    Shapes outside the range of those do not count: nothing is claimed there. None: none inside.
+    """
+
+    median: float | None
+    p90: float | None
+    num_points: int
+    num_outside: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFit:
+    """Seconds of one exchange: latency_s + bytes / bytes_per_s, by regime of the input's bytes."""
+
+    ranks: int
+    regimes: tuple[tuple[float, float, float], ...]
+    """(up to so many bytes, latency_s, bytes_per_s), ascending; the last goes on without end."""
+    median: float
+    """|relative error| at the points it was fitted to."""
+    held_out: float | None
+    """The median at a fifth of the sizes, of a fit to the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableMeta:
     """What the seconds of a table mean and who measured them."""
 
@@ -46,13 +74,27 @@ class TableMeta:
     engine_version: str
     kernel: str
     precision: Precision = field(default_factory=Precision)
-    workload: str = ""
-    """grouped_gemm: how tokens were spread over experts, in the source's words."""
+    variant: str = ""
+    """What else the table is of (`VARIANTS`): how tokens were spread over experts, which op."""
     date: str
     """When it was measured, ISO 8601, or ``unknown``."""
     attribution: str
     """Package, owner and file."""
     licence: str
+    is_cool: bool = False
+    """Timed in bursts too short for a power limit to hold the clock down."""
+    launches: str = "unknown"
+    """Whether launches of the host are in the time: ``graph`` (none), ``eager`` or ``unknown``;
+    ``host``: the device is the host itself, and calls a kernel each time."""
+    machines: tuple[Mapping[str, Any], ...] = ()
+    """What measured it, as it described itself: device, versions, clocks, date."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Files it was made from: name -> SHA-256 of the bytes."""
+    held_out: HeldOutError | None = None
+    correctness: float | None = None
+    """The kernel's worst relative error against a reference; None: not known."""
+    fits: tuple[LinkFit, ...] = ()
+    """Of an exchange between ranks: latency and bandwidth by ranks."""
     unit: str = "s"
     format_version: int = FORMAT_VERSION
 
@@ -67,6 +109,8 @@ class OperatorTable:
     meta: TableMeta
     columns: Mapping[str, Array]
     error: LeaveOneOutError | None = None
+    gpu: GpuSpec | None = None
+    """The device, where it is none of gpus.yaml."""
 
     def __len__(self) -> int:
         return len(self.columns["seconds"])
@@ -87,14 +131,19 @@ class OperatorTable:
             digest.update(self.columns[name].astype("<f8").tobytes())
         return digest.hexdigest()
 
+    @property
+    def device(self) -> GpuSpec:
+        """What it was measured on. Raises `ScenarioError` for an unknown name."""
+        return self.gpu or load_gpu(self.meta.gpu)
+
     def source(self) -> Source:
         """The table as one input of a forecast, for reports."""
         meta = self.meta
         formats = "/".join(dict.fromkeys([meta.precision.activations, meta.precision.weights]))
-        workload = f", {meta.workload}" if meta.workload else ""
+        variant = f", {meta.variant}" if meta.variant else ""
         return Source(
             what=f"{meta.gpu} {meta.kind} table ({meta.engine} {meta.engine_version}, {formats}"
-            f"{workload})",
+            f"{variant})",
             value=f"{len(self)} points, sha256 {self.content_hash[:12]}",
             label="measured",
             source=f"{meta.attribution}; licence {meta.licence}",
@@ -102,7 +151,10 @@ class OperatorTable:
 
 
 def operator_table(
-    meta: TableMeta, columns: Mapping[str, Array], error: LeaveOneOutError | None = None
+    meta: TableMeta,
+    columns: Mapping[str, Array],
+    error: LeaveOneOutError | None = None,
+    gpu: GpuSpec | None = None,
 ) -> OperatorTable:
     """A table of ``columns`` (any order of rows), checked.
 
@@ -135,7 +187,7 @@ def operator_table(
     if repeated.size:
         shape = dict(zip(wanted[:-1], shapes[:, repeated[0]].tolist(), strict=True))
         raise ScenarioError(f"{where}: the shape {shape} is there twice; give one time a shape")
-    return OperatorTable(meta=meta, columns=arrays, error=error)
+    return OperatorTable(meta=meta, columns=arrays, error=error, gpu=gpu)
 
 
 def with_error(table: OperatorTable, error: LeaveOneOutError) -> OperatorTable:

@@ -163,7 +163,7 @@ def _conditions(content: Content) -> list[tuple[str, str]]:
     rows += [
         (_LABELS.get(name, name), _condition_text(value))
         for name, value in conditions.items()
-        if name not in ("slo", "notes") and value is not None
+        if name not in ("slo", "notes", "operators") and value is not None
     ]
     return rows + [("Note", note) for note in conditions["notes"]]
 
@@ -184,5 +184,6 @@ _LABELS = {
     "workload": "Workload",
     "runs": "Runs",
     "cost_model": "Cost model",
+    "calibration_sha256": "Calibration (SHA-256)",
     "seed": "Seeds",
 }

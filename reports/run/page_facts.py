@@ -22,6 +22,7 @@ from reports.parts import Tile
 from reports.run.book_facts import account_table, byte_rows
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
+from reports.run.operator_facts import operator_rows
 from reports.run.verdict import pool_texts, requests_sentence, slo_targets, system_text, verdict
 from reports.spread import spread_note
 from reports.words import (
@@ -55,6 +56,7 @@ _CONDITIONS = {
     "router": "Router",
     "workload": "Workload",
     "cost_model": "Cost model",
+    "calibration_sha256": "Calibration (SHA-256)",
     "seed": "Seed",
 }
 # Which metrics a figure shows; its evidence is theirs.
@@ -106,7 +108,7 @@ def page_facts(summary: Summary) -> dict[str, Any]:
         "byte_rows": byte_rows(summary),
         "alerts": warning_texts(summary, grave=True),
         "warnings": warning_texts(summary, grave=False),
-        "conditions": _conditions(summary),
+        "conditions": condition_rows(summary),
         "evidence": evidence_shares(summary),
         "sources": [source for source in entries(summary, "sources") if isinstance(source, dict)],
         "run": [
@@ -181,7 +183,8 @@ def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
     return {label: listed(names) for label, names in carried.items()}
 
 
-def _conditions(summary: Summary) -> list[tuple[str, str]]:
+def condition_rows(summary: Summary) -> list[tuple[str, str]]:
+    """What a result was obtained with, as label and value."""
     conditions = section(summary, "conditions")
     pools = conditions.get("pools")
     if pools:
@@ -198,10 +201,14 @@ def _conditions(summary: Summary) -> list[tuple[str, str]]:
     names += [
         name
         for name, value in conditions.items()
-        if name not in (*_CONDITIONS, "slo", "notes") and value is not None
+        if name not in (*_CONDITIONS, "slo", "notes", "operators") and value is not None
     ]
     # Engine options keep the names the engine knows them by.
     rows = [(_CONDITIONS.get(name, name), _condition_text(conditions[name])) for name in names]
+    rows += [
+        (f"Operators: {row.family}", ", ".join(filter(None, (row.source, row.tables, row.label))))
+        for row in operator_rows(summary)
+    ]
     notes = conditions.get("notes")
     if isinstance(notes, list):
         rows += [("Note", str(note)) for note in notes]

@@ -16,6 +16,7 @@ from reports.facts import (
 )
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
+from reports.run.operator_facts import operator_rows
 from reports.run.verdict import conditions_text, requests_sentence, verdict
 from reports.screen import Screen
 from reports.spread import spread_note
@@ -47,6 +48,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     _print_classes(screen, summary)
     _print_gauges(screen, summary)
     _print_accounts(screen, summary)
+    _print_operators(screen, summary)
     screen.warnings(warning_texts(summary))
     screen.say("")
     screen.say(conditions_text(summary), "dim")
@@ -134,3 +136,12 @@ def _print_accounts(screen: Screen, summary: Summary) -> None:
             screen.text(duration(row.seconds)),
         )
     screen.show(table)
+
+
+def _print_operators(screen: Screen, summary: Summary) -> None:
+    rows = operator_rows(summary)
+    if not rows:
+        return
+    screen.heading("Where kernel times come from")
+    words = ("source", "tables (SHA-256)", "evidence")
+    screen.table(("", *words), rows, left=words, wraps=words[:2])

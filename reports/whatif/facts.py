@@ -149,13 +149,17 @@ def evidence_rows(content: Content) -> list[tuple[str, str, str]]:
     return rows
 
 
+# Said elsewhere, or too long to stand side by side.
+_NOT_COMPARED = ("notes", "operators", "calibration_sha256")
+
+
 def condition_changes(content: Content) -> list[tuple[str, list[str]]]:
     """Conditions in which some variant differs: name, then baseline's and each variant's."""
     conditions = [v["conditions"] for v in (content["baseline"], *ran(content))]
     rows = []
     for name in conditions[0]:
         texts = [_condition(one.get(name)) for one in conditions]
-        if name != "notes" and len(set(texts)) > 1:
+        if name not in _NOT_COMPARED and len(set(texts)) > 1:
             rows.append((name, texts))
     return rows
 

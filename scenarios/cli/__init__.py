@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from scenarios.cli import calibrate  # noqa: F401  (its commands add themselves)
 from scenarios.cli.app import app
 from scenarios.cli.capacity import capacity
 from scenarios.cli.explain import explain

@@ -24,7 +24,11 @@ def validate(
         typer.Option(help="Profile or calibration file. Default: by the recorded version."),
     ] = None,
     operators: Annotated[
-        str, typer.Option(help="Kernel times: fitted, datasheet, aic, or .parquet tables.")
+        str,
+        typer.Option(
+            help="Kernel times: fitted, datasheet, ours, aic, a folder or .parquet files; or by "
+            "family, as {default: fitted, gemm: ours}."
+        ),
     ] = "fitted",
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: accuracy.json and an HTML page.")
@@ -32,6 +36,7 @@ def validate(
     output_format: OutputFormat = "text",
 ) -> None:
     """Predict what was measured on a real engine, and print the errors."""
+    from scenarios.calibration.choice import parse_operators
     from scenarios.validation.command import run_validate
 
     check_format(output_format)
@@ -41,7 +46,7 @@ def validate(
         only=only or [],
         skip=skip or [],
         profile=profile,
-        operators=operators,
+        operators=parse_operators(operators),
         out=out,
         as_json=as_json,
     )

@@ -127,7 +127,9 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 def is_list(annotation: Any) -> bool:
     """Whether a field holds a list, or may."""
-    return get_origin(annotation) is list or any(is_list(part) for part in get_args(annotation))
+    return get_origin(annotation) in (list, tuple) or any(
+        is_list(part) for part in get_args(annotation)
+    )
 
 
 def comment_of(name: str, field: FieldInfo) -> str:

@@ -59,10 +59,12 @@ class EngineOptions(Section):
     profile: str = Field(
         "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
     )
-    operators: str = Field(
+    operators: str | dict[str, str] = Field(
         "fitted",
-        description="where kernel times come from: fitted, datasheet, aic (AIConfigurator's "
-        "measured tables), or table files (.parquet, separated by commas)",
+        description="where kernel times come from: fitted, datasheet, ours (fleetcast's measured "
+        "tables), aic or aic:vllm-0.24 (AIConfigurator's), a folder of tables or table files "
+        "(.parquet, separated by commas); or one of them by family, as {default: fitted, gemm: "
+        "ours}",
     )
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="GPUs that share each layer of a replica"
@@ -123,6 +125,11 @@ class EngineOptions(Section):
         False,
         description="sequence parallelism: a reduce-scatter and an all-gather in place of each "
         "all-reduce, norms on a rank's part of the tokens",
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto",
+        description="of weights, activations and KV cache that are not quantised; auto: the "
+        "checkpoint's, 16 bits for one in 32; float32 is priced from measured tables alone",
     )
     quantization: (
         Literal[

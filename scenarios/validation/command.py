@@ -12,6 +12,7 @@ from scenarios.validation.validate import PARTS, validate
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
+    from costmodels.operator_choice import Choice
     from scenarios.validation.validate import Validation
 
 
@@ -21,7 +22,7 @@ def run_validate(
     only: list[str],
     skip: list[str],
     profile: str | None,
-    operators: str,
+    operators: Choice,
     out: Path | None,
     as_json: bool,
 ) -> None:

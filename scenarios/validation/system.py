@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,10 +10,11 @@ from typing import Any
 from costmodels.calibration import load_constants
 from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile, is_known_profile
-from costmodels.gpu_spec import GpuSpec, gpu_names, load_gpu
+from costmodels.gpu_spec import GpuSpec, gpu_of_device
 from costmodels.hf_config import read_hf_config
 from costmodels.model_spec import ModelSpec, quantised
-from costmodels.operator_sources import FITTED, load_operators
+from costmodels.operator_choice import FITTED, Choice
+from costmodels.operator_sources import load_operators
 from costmodels.paging import kv_layout
 from costmodels.parallel import shard
 from costmodels.step_cost import RooflineStepCost, compile_step_cost
@@ -53,7 +53,7 @@ class System:
 
 
 def read_system(
-    recording: Recording, profile_name: str | None = None, operators: str = FITTED
+    recording: Recording, profile_name: str | None = None, operators: Choice = FITTED
 ) -> System:
     """Compile the recorded engine. Raises ScenarioError or TraceError where it cannot be.
 
@@ -74,7 +74,7 @@ def read_system(
     profile, fitted, profile_warnings = _constants(fields, gpu, profile_name)
     tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
     ranks = fields.count("tensor_parallel_size", 1)
-    efficiency, tables = load_operators(operators, gpu, model, fitted, ranks)
+    sources = load_operators(operators, gpu, model, fitted, ranks)
     engine = EngineConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
@@ -94,8 +94,7 @@ def read_system(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
-        efficiency=efficiency,
-        operator_tables=tables,
+        operators=sources,
     )
     cost = compile_cost()
     pool = PoolConfig(
@@ -116,7 +115,7 @@ def read_system(
         compile_cost=compile_cost,
         conditions={
             **_conditions(fields, model, gpu, profile, engine, ranks, cost),
-            "operators": operators,
+            "operators": operators if isinstance(operators, str) else dict(operators),
         },
         warnings=(*warnings, *profile_warnings),
     )
@@ -125,19 +124,8 @@ def read_system(
 def _gpu(fields: InfoFields) -> GpuSpec:
     """The device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB, ...``."""
     recorded = fields.text("gpu").split(",")[0].strip()
-    words = [w for w in recorded.split() if w not in ("NVIDIA", "Tesla", "GeForce")]
-    plain = re.sub(r"SXM\d", "SXM", "-".join(words)).casefold()
-    known = {name.casefold(): name for name in gpu_names()}
-    # "H100 80GB HBM3" is the SXM module; "H100 PCIe" and "H100 NVL" are other devices.
-    guesses = [plain, f"{plain}-sxm"]
-    if not re.search(r"pcie|nvl", plain):
-        guesses.append(f"{plain.split('-')[0]}-sxm")
-        guesses += sorted((name for name in known if plain.startswith(f"{name}-")), key=len)[-1:]
-    for guess in guesses:
-        if guess in known:
-            return load_gpu(known[guess])
     try:
-        return load_gpu(plain)
+        return gpu_of_device(recorded)
     except ScenarioError as error:
         raise fields.error("gpu", f"is {recorded!r}: {error}") from None
 

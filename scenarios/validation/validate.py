@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.engine_log import RequestRow, StepRows
-from costmodels.operator_sources import FITTED
+from costmodels.operator_choice import FITTED, Choice
 from scenarios import __version__
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import Recording, find_recordings
@@ -39,7 +39,7 @@ def validate(
     only: list[str] | None = None,
     skip: Iterable[str] = (),
     profile: str | None = None,
-    operators: str = FITTED,
+    operators: Choice = FITTED,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Validation:
     """Predict what was measured. ``skip`` names `PARTS`; ``progress`` is told what is scored.

@@ -6,6 +6,7 @@ import sys
 
 from tests.published import (
     chunk_sizes,
+    distserve,
     flexgen,
     hydragen,
     kernels,
@@ -23,6 +24,7 @@ MODULES = {
     "a3": hydragen,
     "b3": kimi_linear,
     "b4": kimi_k3,
+    "b9": distserve,
     "b11": vllm_batches,
     "b12": orca,
     "b16": kernels,

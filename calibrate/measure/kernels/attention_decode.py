@@ -1,6 +1,7 @@
 """Decode attention over paged KV: one new token of each sequence, blocks of 16 tokens.
 
-Kernel ``triton`` is ours (`decode_triton`); ``torch``, on a processor, has its KV contiguous.
+Kernel ``triton`` is ours (`decode_triton`); ``torch``, on a processor, has the KV of a sequence in
+one piece, token by token, as it is written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from calibrate.measure.kernels.attention_shapes import (
     seen,
 )
 from calibrate.measure.kernels.kv_pool import MOST_NUMBERS, shared_pool
-from calibrate.measure.machine import l2_bytes
+from calibrate.measure.machine import streamed_l2_bytes
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "fp8": 1e-2}
 """fp8 is what the cache holds: the reference reads the same numbers."""
@@ -100,11 +101,14 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
     kv, draw = case.formats["kv"], torch.Generator(device).manual_seed(seed)
     block_numbers = BLOCK_SIZE * heads.kv_heads * heads.head_dim
     pool = shared_pool(kv, 2, block_numbers, device)
-    copies = num_copies(num_bytes, l2_bytes(device))
     blocks = -(-context // BLOCK_SIZE)
-    # Long windowed contexts: no more copies than the pool has blocks for.
-    copies = max(1, min(copies, pool.num_blocks // (seqs * blocks)))
-    tables = pool.tables(copies, seqs, blocks, draw)
+    copies = num_copies(num_bytes, streamed_l2_bytes(device))
+    if case.kernel == "torch":  # it copies from the pool
+        tables = torch.cat([pool.tables(1, seqs, blocks, draw) for _ in range(copies)])
+    else:
+        # Long windowed contexts: no more copies than the pool has blocks for.
+        copies = max(1, min(copies, pool.num_blocks // (seqs * blocks)))
+        tables = pool.tables(copies, seqs, blocks, draw)
     block_shape = BLOCK_SIZE, heads.kv_heads, heads.head_dim
     keys, values = (pool.blocks(part, *block_shape) for part in range(2))
     dtype = getattr(torch, case.formats["activations"])
@@ -159,13 +163,17 @@ def _on_host(
     from torch.nn.functional import scaled_dot_product_attention as attend
 
     first = context - seen(context, heads.window)
-    dense = [
-        part[tables[0].long()].flatten(1, 2)[:, first:context].transpose(1, 2).contiguous()
-        for part in (keys, values)
+
+    def whole(part: Any, table: Any) -> Any:
+        return part[table.long()].flatten(1, 2)[:, first:context].transpose(1, 2)
+
+    def call(query: Any, keys: Any, values: Any) -> Any:
+        return attend(query, keys, values, enable_gqa=True)[:, :, 0]
+
+    return [
+        partial(call, one[:, :, None], whole(keys, table), whole(values, table))
+        for one, table in zip(query, tables, strict=True)
     ]
-    one = query[0][:, :, None]
-    keys, values = dense
-    return [lambda: attend(one, keys, values, enable_gqa=True)[:, :, 0]]
 
 
 def reference(query: Any, keys: Any, values: Any, table: Any, context: int, heads: Heads) -> Any:

@@ -23,7 +23,7 @@ from calibrate.measure.kernels.attention_shapes import (
     causal_pairs,
     seen,
 )
-from calibrate.measure.machine import l2_bytes
+from calibrate.measure.machine import streamed_l2_bytes
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -125,7 +125,7 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
         kv_tokens = prefix + new
         return random(new, heads.q_heads), *(random(kv_tokens, heads.kv_heads) for _ in range(2))
 
-    copies = [inputs() for _ in range(num_copies(num_bytes, l2_bytes(device)))]
+    copies = [inputs() for _ in range(num_copies(num_bytes, streamed_l2_bytes(device)))]
     attend = _KERNELS[case.kernel](heads, new, prefix, seqs, copies[0][0])
     calls: list[Call] = [partial(attend, *copy) for copy in copies]
 

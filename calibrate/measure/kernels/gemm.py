@@ -24,7 +24,7 @@ from calibrate.measure.kernels.gemm_shapes import (
     cpu_grid,
     llama_8b,
 )
-from calibrate.measure.machine import l2_bytes
+from calibrate.measure.machine import streamed_l2_bytes
 
 TOLERANCE = {
     "float32": 1e-5,
@@ -85,7 +85,8 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
     flops, num_bytes = work(case)
     make = _MAKERS[case.kernel, case.formats["weights"]]
     products = [
-        make(_sizes(case), device, draw) for _ in range(num_copies(num_bytes, l2_bytes(device)))
+        make(_sizes(case), device, draw)
+        for _ in range(num_copies(num_bytes, streamed_l2_bytes(device)))
     ]
     call, out, reference = products[0]
 

@@ -1,0 +1,95 @@
+"""A processor as a target: a GPU's numbers, from the ceilings that its own kernels reached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from calibrate.kernel_lines import KernelLines, Timing
+from costmodels.evidence import Evidence
+from costmodels.gpu_spec import GpuSpec
+from sim.errors import ScenarioError
+
+_NUMBERS = (
+    "bf16_flop_per_s",
+    "hbm_bytes",
+    "hbm_bytes_per_s",
+    "fabric_bytes_per_s",
+    "host_link_bytes_per_s",
+)
+
+
+def is_cpu(lines: KernelLines) -> bool:
+    """Whether the lines were measured on a processor: the device is the machine's own."""
+    used = [lines.machines[timing.machine] for timing in lines.timings]
+    return all(machine.get("device") == machine.get("cpu") for machine in used)
+
+
+def cpu_target(lines: KernelLines) -> GpuSpec:
+    """The processor: FLOP/s of its fastest GEMM, bytes/s of its fastest copy.
+
+    Raises `ScenarioError` where gemm or copy was not measured.
+    """
+    machine = lines.machines[lines.timings[0].machine]
+    flop_per_s = _fastest(t.flops / t.seconds for t in lines.timings if t.family == "gemm")
+    # A copy reads and writes what its shape counts once.
+    moved = [(t, t.shape["bytes"] / t.seconds) for t in lines.timings if t.family == "copy"]
+    to_host = [rate for t, rate in moved if t.variant in ("h2d", "d2h")]
+    stream = [2 * rate for t, rate in moved if t.variant not in ("h2d", "d2h")] or [
+        2 * rate for rate in to_host
+    ]
+    if not flop_per_s or not stream:
+        raise ScenarioError(
+            f"{machine.get('device')} is no GPU: its peaks are taken from its fastest gemm and "
+            "copy, and the lines have none; measure these families too, or give --gpu gpu.yaml"
+        )
+    links = [_link_rate(t) for t in lines.timings if t.family in ("send_recv", "all_reduce")]
+    numbers = {
+        "bf16_flop_per_s": flop_per_s,
+        "hbm_bytes": int(machine.get("memory_bytes") or _memory_bytes()),
+        "hbm_bytes_per_s": _fastest(stream),
+        "fabric_bytes_per_s": _fastest(links) or None,
+        "host_link_bytes_per_s": _fastest(to_host) or None,
+    }
+    known = Evidence(
+        label="measured",
+        source=f"fastest GEMM, copy and exchange between processes on {machine.get('device')}, "
+        f"{machine.get('cores')} cores, {str(machine.get('date'))[:10]}",
+    )
+    return GpuSpec(
+        name=str(machine.get("device")),
+        evidence=dict.fromkeys(numbers, known),
+        **numbers,  # type: ignore[arg-type]
+    )
+
+
+def write_target(gpu: GpuSpec, path: Path) -> None:
+    """Write a device so that `load_gpu` reads it. Raises `ScenarioError`."""
+    known = gpu.evidence["bf16_flop_per_s"]
+    row: dict[str, object] = {"name": gpu.name, "label": known.label, "source": known.source}
+    names = {field.name for field in fields(GpuSpec)} & set(_NUMBERS)
+    row |= {name: getattr(gpu, name) for name in sorted(names) if getattr(gpu, name) is not None}
+    try:
+        path.write_text(yaml.safe_dump(row, sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _fastest(rates: Iterable[float]) -> float:
+    """Three significant digits: a ceiling is not known better."""
+    return float(f"{max(rates, default=0.0):.3g}")
+
+
+def _link_rate(timing: Timing) -> float:
+    ranks = timing.shape["ranks"]
+    share = 2 * (ranks - 1) / ranks if timing.family == "all_reduce" else 1.0
+    return share * timing.shape["bytes"] / timing.seconds
+
+
+def _memory_bytes() -> int:
+    """Of this machine: lines that do not say theirs are taken to be of it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,104 @@
+"""Exchanges between ranks as latency and bandwidth: t = latency + bytes / bandwidth, by regime.
+
+Libraries change protocol and algorithm with size, so one line does not fit all sizes: more regimes
+are taken only where they make the fit clearly better.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from calibrate.kernel_holdout import is_held_out
+from costmodels.operator_tables.table import Array, LinkFit, OperatorTable
+
+_MOST_REGIMES = 3
+_LEAST_POINTS = 3
+# Another regime must take a third of what is left of the squared error, where any is worth it.
+_BETTER = 2 / 3
+_GOOD_ENOUGH = 0.01
+
+Regimes = tuple[tuple[float, float, float], ...]
+
+
+def fit_links(table: OperatorTable) -> tuple[LinkFit, ...]:
+    """A fit for each number of ranks in a table of an exchange."""
+    held_out = is_held_out(table)
+    found = []
+    for ranks in np.unique(table.columns["ranks"]):
+        here = table.columns["ranks"] == ranks
+        num_bytes, seconds = table.columns["bytes"][here], table.seconds[here]
+        regimes = fit_regimes(num_bytes, seconds)
+        out = held_out[here]
+        missed = None
+        if out.any() and (~out).sum() >= _LEAST_POINTS:
+            rest = fit_regimes(num_bytes[~out], seconds[~out])
+            missed = float(np.median(_errors(rest, num_bytes[out], seconds[out])))
+        found.append(
+            LinkFit(
+                ranks=int(ranks),
+                regimes=regimes,
+                median=float(np.median(_errors(regimes, num_bytes, seconds))),
+                held_out=missed,
+            )
+        )
+    return tuple(found)
+
+
+def fit_regimes(num_bytes: Array, seconds: Array) -> Regimes:
+    """The regimes, as `LinkFit.regimes`, of points sorted by ``num_bytes``; arrays are ``[n]``."""
+    best = _line_fits(num_bytes, seconds, ())
+    loss = _loss(best, num_bytes, seconds)
+    for extra in range(1, _MOST_REGIMES):
+        tried = [
+            _line_fits(num_bytes, seconds, cuts)
+            for cuts in combinations(range(_LEAST_POINTS, len(seconds)), extra)
+            if min(np.diff((0, *cuts, len(seconds)))) >= _LEAST_POINTS
+        ]
+        if not tried or loss < _GOOD_ENOUGH**2:
+            break
+        better = min(tried, key=lambda regimes: _loss(regimes, num_bytes, seconds))
+        if _loss(better, num_bytes, seconds) > _BETTER * loss:
+            break
+        best, loss = better, _loss(better, num_bytes, seconds)
+    return best
+
+
+def regime_seconds(regimes: Regimes, num_bytes: Array) -> Array:
+    """Seconds by a fit: ``[n]``."""
+    ends = np.array([end for end, _, _ in regimes[:-1]])
+    place = np.searchsorted(ends, num_bytes, side="left")
+    latency_s = np.array([latency for _, latency, _ in regimes])
+    bytes_per_s = np.array([rate for _, _, rate in regimes])
+    found: Array = latency_s[place] + num_bytes / bytes_per_s[place]
+    return found
+
+
+def _line_fits(num_bytes: Array, seconds: Array, cuts: tuple[int, ...]) -> Regimes:
+    bounds = (0, *cuts, len(seconds))
+    found = []
+    for first, last in pairwise(bounds):
+        latency_s, per_byte_s = _line(num_bytes[first:last], seconds[first:last])
+        end = float(np.sqrt(num_bytes[last - 1] * num_bytes[last])) if last < len(seconds) else 0.0
+        found.append((end or float(num_bytes[-1]), latency_s, 1 / max(per_byte_s, 1e-18)))
+    return tuple(found)
+
+
+def _line(num_bytes: Array, seconds: Array) -> tuple[float, float]:
+    """Latency and seconds a byte with the least squared relative error; neither is negative."""
+    from scipy.optimize import nnls
+
+    scale = float(num_bytes.mean())
+    weighted = np.stack([1 / seconds, num_bytes / scale / seconds], axis=1)
+    (latency_s, slope_s), _ = nnls(weighted, np.ones(len(seconds)))
+    return float(latency_s), float(slope_s) / scale
+
+
+def _errors(regimes: Regimes, num_bytes: Array, seconds: Array) -> Array:
+    errors: Array = np.abs(regime_seconds(regimes, num_bytes) / seconds - 1)
+    return errors
+
+
+def _loss(regimes: Regimes, num_bytes: Array, seconds: Array) -> float:
+    return float(np.mean(_errors(regimes, num_bytes, seconds) ** 2))

@@ -1,0 +1,1 @@
+"""What a calibration holds, as text and as a page."""

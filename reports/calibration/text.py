@@ -1,0 +1,157 @@
+"""What a calibration holds on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from reports.calibration.words import (
+    answer_text,
+    best_text,
+    formats_of,
+    machine_text,
+    name_of,
+    range_text,
+    shares,
+    size,
+)
+from reports.screen import Screen
+from reports.words import MISSING, duration, percent, significant, whole_percent
+
+_GOOD, _FAIR = 0.05, 0.10
+# Columns that a table with ranges needs.
+_WIDE = 150
+
+
+def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
+    """Print the facts of ``scenarios.calibration.import_command``."""
+    screen = screen or Screen(max_width=190)
+    tables = facts["tables"]
+    points = sum(table["points"] for table in tables)
+    screen.say(
+        f"{facts['timings']:,} timings on {', '.join(facts['gpus'])}: {len(tables)} tables of "
+        f"{points:,} shapes.",
+        "bold",
+    )
+    screen.say(machine_text(facts), "dim")
+    shares = facts["clock_shares"]
+    if shares:
+        screen.say(
+            f"SM clock at {whole_percent(min(shares))} to {whole_percent(max(shares))} of its "
+            "highest, before and after each family.",
+            "dim",
+        )
+    _tables(screen, tables)
+    _fits(screen, tables)
+    if facts["refused"]:
+        screen.heading("Not timed")
+        for row in facts["refused"]:
+            screen.say(f"{row['family']} {row['kernel']}, {row['cases']:,} cases: {row['reason']}")
+    screen.say("")
+    target = f"--gpu {facts['gpu_file']} " if facts["gpu_file"] else ""
+    screen.say(
+        f"written to {facts['out']}; use it with {target}--set engine.operators={facts['out']}"
+    )
+
+
+def print_calibration(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
+    """Print the facts of ``scenarios.calibration.surfaces``."""
+    screen = screen or Screen(max_width=190)
+    screen.say(answer_text(facts), "bold")
+    screen.say(machine_text(facts), "dim")
+    screen.heading("How much of the device kernels reach")
+    rows = []
+    for table in facts["tables"]:
+        reached = shares(table)
+        times = [seconds for curve in table["curves"] for seconds in curve["seconds"]]
+        kernel = f"{table['kernel']} {formats_of(table)}"
+        rows.append(
+            [
+                name_of(table),
+                *([kernel] if screen.width >= _WIDE else []),
+                best_text(facts, table),
+                "" if table["family"] == "launch" else whole_percent(median(reached)),
+                duration(min(times)),
+                duration(max(times)),
+            ]
+        )
+    wide = ["kernel"] if screen.width >= _WIDE else []
+    headers = ["", *wide, "best", "of bound", "from", "to"]
+    screen.table(headers, rows, left=("kernel",))
+    screen.say(
+        "best: the most that any shape reached, with the share of the datasheet's peak. of bound: "
+        "the roofline's bound over the time, the median of all shapes. from, to: times.",
+        "dim",
+    )
+    _tables(screen, facts["tables"])
+    _fits(screen, facts["tables"])
+
+
+def _tables(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
+    """One row a table: its points, how well it predicts, how right the kernel is, its range."""
+    screen.heading("Tables")
+    rows = []
+    for table in tables:
+        held_out = table["held_out"] or {}
+        count = held_out.get("num_points")
+        rows.append(
+            [
+                name_of(table),
+                f"{table['kernel']} {formats_of(table)}",
+                f"{table['points']:,}",
+                _error(screen, held_out.get("median")),
+                _error(screen, held_out.get("p90")),
+                f"{count:,}" if count else MISSING,
+                MISSING if table["correctness"] is None else f"{table['correctness']:.1e}",
+            ]
+        )
+    headers = ["", "kernel", "points", "held out", "p90", "of", "off by"]
+    if screen.width >= _WIDE:
+        rows = [[*row, range_text(table["range"])] for row, table in zip(rows, tables, strict=True)]
+        screen.table([*headers, "range"], rows, left=("kernel", "range"), wraps=("range",))
+    else:
+        screen.table(headers, rows, left=("kernel",))
+    screen.say(
+        "held out, p90: median and 90th percentile of the relative error at a fifth of the shapes, "
+        "predicted from the other four fifths; of: how many of these lie inside the others' range. "
+        "off by: the kernel's own worst relative error against a reference in 32 bits.",
+        "dim",
+    )
+    if screen.width < _WIDE:
+        screen.heading("Ranges")
+        ranges = {(name_of(table), range_text(table["range"])): None for table in tables}
+        grid = screen.grid("left", "left", gap=2)
+        for name, text in ranges:
+            grid.add_row(screen.text(name), screen.text(text, "dim"))
+        screen.show(grid)
+
+
+def _fits(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
+    """Latency and bandwidth of exchanges between ranks."""
+    fits = [(table, fit) for table in tables for fit in table["fits"]]
+    if not fits:
+        return
+    screen.heading("Exchanges as latency and bandwidth")
+    rows = []
+    for table, fit in fits:
+        for place, (end, latency_s, bytes_per_s) in enumerate(fit["regimes"]):
+            first = place == 0
+            rows.append(
+                [
+                    f"{table['family']}, {fit['ranks']} ranks" if first else "",
+                    size(end),
+                    duration(latency_s),
+                    f"{significant(bytes_per_s / 1e9)} GB/s",
+                    _error(screen, fit["median"]) if first else "",
+                    _error(screen, fit["held_out"]) if first else "",
+                ]
+            )
+    screen.table(["", "up to", "latency", "bandwidth", "error", "held out"], rows)
+
+
+def _error(screen: Screen, error: float | None) -> Any:
+    if error is None:
+        return MISSING
+    style = "green" if error <= _GOOD else "yellow" if error <= _FAIR else "red"
+    return screen.text(percent(error), style)

@@ -1,0 +1,1 @@
+"""Calibrations made and looked at: `fleetcast calibrate import`, `run`, `show`, `diff`."""
