@@ -69,9 +69,11 @@ def low_latency_bytes(tokens: int, hidden: int, num_experts: int) -> int:
 
 
 def _communicators(layout: Layout) -> int:
-    """Groups of ranks that exchange through NCCL: tensor, pipeline, data and expert parallel."""
+    """Groups of ranks that exchange through NCCL, one for each kind of parallelism."""
     sizes = (
         layout.tensor_parallel_size,
+        layout.prefill_context_parallel_size,
+        layout.decode_context_parallel_size,
         layout.pipeline_parallel_size,
         layout.data_parallel_size,
         layout.expert_ranks if layout.enable_expert_parallel else 1,

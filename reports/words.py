@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TypeGuard
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard
 
 MISSING = "\N{EN DASH}"
 """Stands where there is no number."""
@@ -193,3 +193,8 @@ def listed(items: Iterable[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def gpus_text(facts: Mapping[str, Any]) -> str:
+    """The devices of a replica: ``8 x H200-SXM (TP 4, PP 2)``."""
+    return f"{facts['gpus']} \N{MULTIPLICATION SIGN} {facts['gpu']} ({facts['layout']})"

@@ -46,10 +46,10 @@ def replica_gpus(scenario: Scenario) -> int:
 def layout_text(layout: Layout) -> str:
     """Its sizes in short: ``TP 4, PP 2, DP 8 with experts whole on ranks``."""
     others = {
-        "PP": layout.pipeline_parallel_size,
-        "DP": layout.data_parallel_size,
         "PCP": layout.prefill_context_parallel_size,
         "DCP": layout.decode_context_parallel_size,
+        "PP": layout.pipeline_parallel_size,
+        "DP": layout.data_parallel_size,
     }
     sizes = [f"{name} {size}" for name, size in others.items() if size > 1]
     text = ", ".join([f"TP {layout.tensor_parallel_size}", *sizes])

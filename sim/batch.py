@@ -244,7 +244,7 @@ class BatchBuilder:
         if request.num_uncomputed_tokens:
             needed = view.kv.blocks_for(tokens)
         else:
-            needed = view.kv.decode_blocks(request, tokens)
+            needed = view.kv.blocks_held(request, tokens)
         if needed > view.kv.free_blocks or self._token_budget <= 0:
             return False
         view.admitted(request)

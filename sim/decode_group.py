@@ -158,11 +158,8 @@ class DecodeGroup:
         """New KV pages of this member's next token."""
         computed_tokens = self.computed_tokens(request)
         pages = 0 if computed_tokens % self._block_size else self._pages_a_block(request)
-        if self._prompts and request.reserved_tokens and self._has_reserved(request):
-            return pages
-        for budget_tokens, groups in self._prompts:
-            kept = computed_tokens - max(0, request.prompt_tokens - budget_tokens)
-            pages += 0 if kept % self._block_size else groups
+        for gone, groups in self._kept_pages(request):
+            pages += 0 if (computed_tokens - gone) % self._block_size else groups
         return pages
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
@@ -293,12 +290,21 @@ class DecodeGroup:
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
         self._due_a_cycle += pages
-        if self._prompts and request.reserved_tokens and self._has_reserved(request):
-            return
-        for budget_tokens, groups in self._prompts:
-            gone = max(0, request.prompt_tokens - budget_tokens)
+        for gone, groups in self._kept_pages(request):
             self._due_by_phase[(phase + gone) % self._block_size] += sign * groups
             self._due_a_cycle += sign * groups
+
+    def _kept_pages(self, request: Request) -> list[tuple[int, int]]:
+        """(tokens dropped of its prompt, pages that a block of the rest takes), by budget.
+
+        Nothing is dropped where blocks are reserved.
+        """
+        if request.reserved_tokens:
+            if self._has_reserved(request):
+                return []
+            return [(0, groups) for _, groups in self._prompts]
+        prompt_tokens = request.prompt_tokens
+        return [(max(0, prompt_tokens - budget), groups) for budget, groups in self._prompts]
 
     def _settle(self, request: Request) -> None:
         del self.members[request]

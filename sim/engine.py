@@ -574,10 +574,7 @@ class Engine:
         kv = self.view.kv
         for request in leaving:
             request.status = Status.FINISHING
-            tokens = request.num_computed_tokens
-            if request.reserved_tokens > tokens:
-                tokens = request.reserved_tokens
-            request.num_blocks = kv.decode_blocks(request, tokens)
+            request.num_blocks = kv.blocks_held(request, request.num_computed_tokens)
             if request.gang is None:
                 batch.finishing.append(request)
             else:

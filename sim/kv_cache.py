@@ -154,14 +154,14 @@ class KVCache:
     def unforked_blocks(self, request: Request, reserve_tokens: int = 0) -> int:
         """Blocks of its own that each further answer begins with, summed: a copy of the prompt's
         last block if that is partial, pages of windows, and what is reserved."""
-        reserved_tokens = self._whole_blocks(reserve_tokens)
-        own = self.decode_blocks(request, max(request.prompt_tokens, reserved_tokens))
+        own = self._kept(request, request.prompt_tokens, reserve_tokens)
         return request.num_unforked * (own - self._full_blocks(request.prompt_tokens))
 
     def hold(self, request: Request, reserve_tokens: int) -> None:
         """Hold, from its admission on, blocks of that many tokens and of its further answers."""
         if reserve_tokens:
-            request.reserved_tokens = self._whole_blocks(reserve_tokens)
+            size = self.block_size
+            request.reserved_tokens = -(-reserve_tokens // size) * size
             self.extend(request, request.reserved_tokens)
         if request.samples is not None:
             self.take(self.unforked_blocks(request, reserve_tokens))
@@ -186,7 +186,7 @@ class KVCache:
     def swap_out(self, request: Request, computed_tokens: int) -> bool:
         """Give a sequence blocks on the host; False, and nothing changed, if too few are free."""
         if request.status is Status.DECODING:
-            blocks = self.decode_blocks(request, computed_tokens)
+            blocks = self._kept(request, computed_tokens, 0)  # not what it reserved
         else:
             blocks = self.blocks_for(computed_tokens)
         if not 0 < blocks <= self.free_host_blocks:
@@ -291,8 +291,9 @@ class KVCache:
         self.free_host_blocks = self._num_host_blocks
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
-        """Blocks of a decoding sequence that has so many tokens: those, or what it reserved."""
-        return self.decode_blocks(request, max(computed_tokens, request.reserved_tokens))
+        """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
+        all and what it reserved."""
+        return self._kept(request, computed_tokens, request.reserved_tokens)
 
     def common_blocks(self, request: Request, holders: int) -> int:
         """Leading blocks of a running request that as many as ``holders`` requests hold."""
@@ -313,27 +314,23 @@ class KVCache:
             return self._layout.pages(tokens, self.block_size)
         return -(-tokens // self.block_size)
 
-    def decode_blocks(self, request: Request, tokens: int) -> int:
-        """Blocks that a request holds with so many tokens, its prompt computed."""
-        if self._layout is not None:
-            return self._layout.pages(tokens, self.block_size, request.prompt_tokens)
-        return -(-tokens // self.block_size)
-
     def drop(self, request: Request, computed_tokens: int) -> None:
         """Its prompt is computed: give back what is beyond the budgets of prompts.
 
-        Kernels run in order, so a step planned from now on finds what is kept in its place.
+        Kernels run in order, so a step planned from now on finds what is kept in its place. What
+        was reserved for it stays its own.
         """
-        if self._layout is None or not self._layout.prompts:
+        if self._layout is None or not self._layout.prompts or request.reserved_tokens:
             return
         kept = self.blocks_held(request, computed_tokens)
         self.free_blocks += request.num_blocks - kept
         self._empty_blocks += request.num_blocks - kept
         request.num_blocks = kept
 
-    def _whole_blocks(self, tokens: int) -> int:
-        """Tokens rounded up to blocks: with part of a prompt gone, their pages may be more."""
-        return -(-tokens // self.block_size) * self.block_size
+    def _kept(self, request: Request, computed_tokens: int, reserved_tokens: int) -> int:
+        if self._layout is not None and not reserved_tokens:
+            return self._layout.pages(computed_tokens, self.block_size, request.prompt_tokens)
+        return self.blocks_for(max(computed_tokens, reserved_tokens))
 
     def _full_blocks(self, tokens: int) -> int:
         """Blocks of a prompt that several sequences can read."""

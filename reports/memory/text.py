@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.screen import Screen
-from reports.words import byte_size, percent
+from reports.words import byte_size, gpus_text, percent
 
 _GROUPS = ("weights", "state", "workspace", "links", "unused")
 
@@ -27,8 +27,7 @@ def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None
         screen.say(f"{note}.", "dim")
     source = facts["evidence"]
     screen.say(
-        f"{facts['model']} on {facts['gpus']} \N{MULTIPLICATION SIGN} "
-        f"{facts['gpu']} ({facts['layout']}) · weights "
+        f"{facts['model']} on {gpus_text(facts)} · weights "
         f"{facts['weights']} · KV {facts['kv_dtype']} · "
         f"{facts['engine']}, gpu_memory_utilization {facts['gpu_memory_utilization']:g}, blocks of "
         f"{facts['block_size']} · device memory: {source['label']}, {source['source']}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.words import MISSING, significant
+from reports.words import MISSING, gpus_text, significant
 
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 PEAK_NAMES = {
@@ -58,8 +58,7 @@ def step_text(facts: Mapping[str, Any]) -> str:
 def system_text(facts: Mapping[str, Any]) -> str:
     """The set-up in one line."""
     return (
-        f"{facts['model']} on {facts['gpus']} \N{MULTIPLICATION SIGN} "
-        f"{facts['gpu']} ({facts['layout']}) · weights {facts['weights']} · "
+        f"{facts['model']} on {gpus_text(facts)} · weights {facts['weights']} · "
         f"KV {facts['kv_dtype']} · {facts['engine']}"
     )
 
