@@ -15,7 +15,7 @@ from sim.clients import ClientConfig
 from sim.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
 from sim.elastic import ScalingConfig
 from sim.engine_view import EngineConfig
-from sim.faults import Fault, FaultConfig
+from sim.faults import Fault, FaultConfig, Kind
 from sim.handover import TransferConfig
 from sim.protocols import Router, RoutingContext
 from sim.request_table import RequestTable
@@ -73,8 +73,10 @@ TIMES = st.integers(0, 800).map(lambda ms: ms * MS)
 @st.composite
 def faults(draw: st.DrawFn, replicas: int, links: bool) -> Fault:
     """Any fault that a fleet of so many replicas can have."""
-    kinds = ["engine_crash", "engine_crash", "gpu_lost", "slow_node"]
-    kind = draw(st.sampled_from([*kinds, *(["link_slow", "link_cut"] if links else [])]))
+    kinds: list[Kind] = ["engine_crash", "engine_crash", "gpu_lost", "slow_node"]
+    if links:
+        kinds += ["link_slow", "link_cut"]
+    kind = draw(st.sampled_from(kinds))
     of_core = kind.startswith("link") and draw(st.booleans())
     factor = {"slow_node": [1.0, 1.3, 4.0], "link_slow": [0.1, 0.5]}.get(kind, [1.0])
     return Fault(

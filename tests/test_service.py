@@ -56,7 +56,7 @@ def test_a_cap_loses_what_a_queue_of_k_places_does(name: str) -> None:
     n, rho, places = 12_000, 0.9, 4
     gaps_s = exponential(rng.random(n)) * MEAN_SERVICE_S / rho
     prompts = np.maximum(np.rint(exponential(rng.random(n)) * MEAN_TOKENS), 1)
-    rows = zip(np.cumsum(gaps_s).tolist(), prompts.tolist(), np.ones(n).tolist(), strict=True)
+    rows = zip(np.cumsum(gaps_s).tolist(), prompts.tolist(), [1] * n, strict=True)
     options = {"max_requests": places} if name == "concurrency_cap" else {"max_waiting": places - 1}
     service = ServiceConfig(admission=policy(ADMISSIONS, name, **options))
     log = serve(table_of(*rows), ONE_AT_A_TIME, service, cost=MICROSECOND_A_TOKEN)
