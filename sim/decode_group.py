@@ -158,6 +158,8 @@ class DecodeGroup:
         """New KV pages of this member's next token."""
         computed_tokens = self.computed_tokens(request)
         pages = 0 if computed_tokens % self._block_size else self._pages_a_block(request)
+        if not self._prompts:
+            return pages
         for gone, groups in self._kept_pages(request):
             pages += 0 if (computed_tokens - gone) % self._block_size else groups
         return pages
@@ -290,6 +292,8 @@ class DecodeGroup:
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
         self._due_a_cycle += pages
+        if not self._prompts:
+            return
         for gone, groups in self._kept_pages(request):
             self._due_by_phase[(phase + gone) % self._block_size] += sign * groups
             self._due_a_cycle += sign * groups

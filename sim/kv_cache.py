@@ -293,7 +293,11 @@ class KVCache:
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
         all and what it reserved."""
-        return self._kept(request, computed_tokens, request.reserved_tokens)
+        reserved_tokens = request.reserved_tokens
+        if self._layout is not None:
+            return self._kept(request, computed_tokens, reserved_tokens)
+        tokens = computed_tokens if computed_tokens > reserved_tokens else reserved_tokens
+        return -(-tokens // self.block_size)
 
     def common_blocks(self, request: Request, holders: int) -> int:
         """Leading blocks of a running request that as many as ``holders`` requests hold."""
