@@ -55,7 +55,8 @@ def option_text(target: Any) -> str:
     """The options of a policy with their defaults, for people."""
     parameters = inspect.signature(target).parameters.values()
     own = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return ", ".join(f"{p.name}: {json.dumps(p.default)}" for p in own).replace('"', "")
+    told = (p.name if p.default is p.empty else f"{p.name}: {json.dumps(p.default)}" for p in own)
+    return ", ".join(told).replace('"', "")
 
 
 def _hints(target: Any) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class ArrivingKV:
         Returns the latter. The gate is that of admission: the whole known sequence must fit.
         """
         kv, config = self._view.kv, self._view.config
+        kv.new_step()
         while self.waiting:
             request = self.waiting[0]
             if len(self._view.running) + self.in_place >= config.max_num_seqs:

@@ -111,8 +111,6 @@ class Engine:
             return
         self._inbox.append(request)
         self._queued_tokens += request.prompt_tokens
-        if self._hand_over is not None:
-            self._hand_over.arrived(request, self)
         self._publish_load()
         self._wake()
 
@@ -342,6 +340,8 @@ class Engine:
             self._requests.admitted(request, view.now_ns, row)
         for request in view.newly_preempted:
             self._requests.preempted(request, row)
+            if self._hand_over is not None:
+                self._hand_over.preempted(request)
         if view.newly_admitted or view.newly_preempted:
             view.newly_admitted.clear()
             view.newly_preempted.clear()
@@ -425,8 +425,8 @@ class Engine:
                 self.prefill_tokens += shape.prefill_tokens
                 self.prefill_ns += gpu_ns
             if self._hand_over is not None:
-                for request, tokens in plan.prefills:
-                    self._hand_over.computed(request, tokens, end_ns - gpu_ns, end_ns)
+                for request, _ in plan.prefills:
+                    self._hand_over.computed(request, self, end_ns - gpu_ns, end_ns)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)

@@ -155,7 +155,7 @@ def _post_second_residences(
         ]
         add_shares(steps, pool.cost, lived)
         _move(posted, moved, mine)
-        _enter(posted, steps, c["first"])
+        _enter(posted, steps, c["first"], _account_of_first_row(mine, c["first"]))
         _leave(posted, steps, c["last"])
         # Blocks may be held, and KV pushed, long before the first token: only what is left shows.
         held_ns = np.maximum(c["reserved_ns"], c["first_token_ns"])
@@ -198,7 +198,17 @@ def _post(
     return ttft, after
 
 
-def _enter(posted: Int64, steps: StepLog, first: Int64) -> None:
+def _account_of_first_row(apart: _Apart, first: Int64) -> Int64:
+    """Where each request's first row was posted: a joining request may lose its blocks at once."""
+    account = np.full(len(first), COLUMN[LAUNCH_AND_HOST])
+    at_once = apart.start == first[apart.request]
+    account[apart.request[at_once]] = apart.account[at_once]
+    return account
+
+
+def _enter(
+    posted: Int64, steps: StepLog, first: Int64, account: Int64 | int = COLUMN[LAUNCH_AND_HOST]
+) -> None:
     """Leave out what the first run owns of the time before a request was planned.
 
     The run began before, unless the engine was idle: that part is not the request's time, or it
@@ -206,7 +216,7 @@ def _enter(posted: Int64, steps: StepLog, first: Int64) -> None:
     """
     gpu_end_ns, plan_ns = steps.column("gpu_end_ns"), steps.column("plan_ns")[first]
     gpu_free_ns = np.where(first > 0, gpu_end_ns[first - 1], 0)
-    posted[:, COLUMN[LAUNCH_AND_HOST]] -= np.maximum(plan_ns - gpu_free_ns, 0)
+    posted[np.arange(len(first)), account] -= np.maximum(plan_ns - gpu_free_ns, 0)
     posted[:, COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
 
 
