@@ -126,6 +126,16 @@ class Gateway:
         return [to_s(ttft_ns) for ttft_ns in found]
 
     @property
+    def num_live(self) -> int:
+        """Requests that were let in and have not left."""
+        return len(self._live)
+
+    @property
+    def progress(self) -> int:
+        """Grows with every sending and every end."""
+        return len(self._service_log.sent) + self._num_ended
+
+    @property
     def _now_ns(self) -> int:
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 

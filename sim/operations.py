@@ -9,8 +9,9 @@ from typing import Literal
 
 import simpy
 
+from sim.clock import to_s
 from sim.engine import Engine
-from sim.errors import ScenarioError
+from sim.errors import PolicyError, ScenarioError
 from sim.faults import Fault, time_to_crash_ns
 from sim.gateway import Gateway
 from sim.group import Group
@@ -19,6 +20,8 @@ from sim.protocols import StepCost
 from sim.service import ServiceConfig, ServiceLog
 from sim.slow_cost import SlowCost
 from sim.timers import Timers
+
+_MOST_IDLE_LOOKS = 10_000
 
 _State = Literal["stopped", "starting", "serving", "crashed", "draining"]
 
@@ -66,6 +69,8 @@ class Operations:
         self._thin: dict[str, list[float]] = {}
         self._full_bytes_per_s: dict[str, float] = {}
         self._bills: dict[Replica, list[int]] = {}
+        self._progress: tuple[int, int] | None = None
+        self._idle_looks = 0
 
     def start(self) -> None:
         """Before anything has arrived."""
@@ -213,6 +218,7 @@ class Operations:
     def _scale(self) -> None:
         scaling, scaled = self._config.scaling, self._scaled
         assert scaling is not None
+        self._check_progress()
         for replica in scaled:
             self._stop_if_drained(replica)
         there = [r for r in scaled if r.state in ("serving", "starting", "crashed")]
@@ -227,6 +233,18 @@ class Operations:
             replica.group.down(replica.position)
             self._note_load(replica.position)
         self._timers.after(scaling.interval_ns, self._scale)
+
+    def _check_progress(self) -> None:
+        """Looking at the load would keep a run going in which nothing can happen any more."""
+        progress = (self._gateway.progress, sum(len(r.engine.steps) for r in self._replicas))
+        self._idle_looks = self._idle_looks + 1 if progress == self._progress else 0
+        self._progress = progress
+        if self._idle_looks > _MOST_IDLE_LOOKS and self._gateway.num_live:
+            raise PolicyError(
+                f"at {to_s(self._now_ns):.6f} s {self._gateway.num_live} requests are in engines, "
+                f"and nothing has moved for {_MOST_IDLE_LOOKS:,} looks of the autoscaler; the run "
+                "would never end"
+            )
 
     def _launch(self, replica: Replica) -> None:
         replica.state = "starting"
