@@ -80,8 +80,8 @@ def engine_rows(
     ``held_out`` names runs that no fit may look at. Raises `ScenarioError` for a model whose layers
     clip contexts: recorded steps have sums of whole ones.
     """
-    if model.clip_tokens:
-        clips = ", ".join(map(str, model.clip_tokens))
+    if model.clips:
+        clips = ", ".join(map(str, model.clips))
         raise ScenarioError(
             f"{model.name}: its layers clip contexts to {clips} tokens, and recorded steps have "
             "sums of whole contexts alone: its steps cannot be priced from them"

@@ -15,8 +15,9 @@ from costmodels.operator_tables.table import Array, LinkFit, OperatorTable
 
 _MOST_REGIMES = 3
 _LEAST_POINTS = 3
-# Another regime must take a third of what is left of the squared error, where any is worth it.
-_BETTER = 2 / 3
+# Another regime must take a tenth of the mean error, where any is worth it.
+_BETTER = 0.9
+_REWEIGHTED = 12
 _GOOD_ENOUGH = 0.01
 
 Regimes = tuple[tuple[float, float, float], ...]
@@ -56,7 +57,7 @@ def fit_regimes(num_bytes: Array, seconds: Array) -> Regimes:
             for cuts in combinations(range(_LEAST_POINTS, len(seconds)), extra)
             if min(np.diff((0, *cuts, len(seconds)))) >= _LEAST_POINTS
         ]
-        if not tried or loss < _GOOD_ENOUGH**2:
+        if not tried or loss < _GOOD_ENOUGH:
             break
         better = min(tried, key=lambda regimes: _loss(regimes, num_bytes, seconds))
         if _loss(better, num_bytes, seconds) > _BETTER * loss:
@@ -86,13 +87,20 @@ def _line_fits(num_bytes: Array, seconds: Array, cuts: tuple[int, ...]) -> Regim
 
 
 def _line(num_bytes: Array, seconds: Array) -> tuple[float, float]:
-    """Latency and seconds a byte with the least squared relative error; neither is negative."""
+    """Latency and seconds a byte with the least absolute relative error; neither is negative.
+
+    Least squares, reweighted: a size that another process disturbed must not bend the line.
+    """
     from scipy.optimize import nnls
 
     scale = float(num_bytes.mean())
-    weighted = np.stack([1 / seconds, num_bytes / scale / seconds], axis=1)
-    (latency_s, slope_s), _ = nnls(weighted, np.ones(len(seconds)))
-    return float(latency_s), float(slope_s) / scale
+    relative = np.stack([1 / seconds, num_bytes / scale / seconds], axis=1)
+    weights = np.ones(len(seconds))
+    found = np.zeros(2)
+    for _ in range(_REWEIGHTED):
+        found, _ = nnls(relative * weights[:, None], weights)
+        weights = 1 / np.sqrt(np.maximum(np.abs(relative @ found - 1), 1e-3))
+    return float(found[0]), float(found[1]) / scale
 
 
 def _errors(regimes: Regimes, num_bytes: Array, seconds: Array) -> Array:
@@ -101,4 +109,4 @@ def _errors(regimes: Regimes, num_bytes: Array, seconds: Array) -> Array:
 
 
 def _loss(regimes: Regimes, num_bytes: Array, seconds: Array) -> float:
-    return float(np.mean(_errors(regimes, num_bytes, seconds) ** 2))
+    return float(np.mean(_errors(regimes, num_bytes, seconds)))

@@ -11,7 +11,7 @@ from costmodels.context_rates import Cap, ChunkRates
 from costmodels.decode_curves import DecodeCurves
 from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.work import Array
-from sim.shape import clip_columns
+from sim.shape import Clip, clip_columns, clip_layers, ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,17 @@ class AttentionRates:
     """Prefixes that sequences share and a kernel reads once; None: each reads its own."""
 
     @property
-    def clip_tokens(self) -> tuple[int, ...]:
-        """The caps but None, ascending."""
+    def clip_tokens(self) -> tuple[Clip, ...]:
+        """The caps but None, in the order of `sim.shape`."""
         caps = {*self.decode_token_s, *self.chunk.pair_s, *self.chunk.read_s}
-        return tuple(sorted(cap for cap in caps if cap is not None))
+        return ordered(cap for cap in caps if cap is not None)
 
     @property
     def is_plain(self) -> bool:
         """Whether sums of whole contexts are all it needs."""
         chunk = self.chunk
-        return not (
-            self.clip_tokens
-            or self.decode_seqs_s.any()
-            or (chunk.seq_s or chunk.token_s or chunk.chunk_s)
-        )
+        of_chunks = chunk.seq_s or chunk.token_s or chunk.chunk_s or chunk.token_read_s
+        return not (self.clip_tokens or self.decode_seqs_s.any() or of_chunks)
 
     def decode_s(self, columns: Mapping[str, Array]) -> Array:
         """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
@@ -62,7 +59,8 @@ class AttentionRates:
         seconds = self.decode_seqs_s[of_seqs]
         for cap, rate_s in self.decode_token_s.items():
             reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
-            seconds = seconds + rate_s[of_seqs] * (reach + self.seq_tokens * seqs)
+            beyond = self.seq_tokens * (1 if cap is None else clip_layers(cap)) * seqs
+            seconds = seconds + rate_s[of_seqs] * (reach + beyond)
         if self.curves is not None:
             seconds = seconds + self.curves.decode_s(seqs, columns["decode_context_tokens"])
         if self.shared is not None and "decode_shared_reads" in columns:
@@ -81,7 +79,7 @@ class AttentionRates:
         chunk, tokens = self.chunk, columns["prefill_tokens"]
         compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
         compute_s = compute_s + chunk.chunk_s * columns["prefill_seqs"]
-        memory_s = chunk.seq_s * columns["prefill_seqs"]
+        memory_s = chunk.seq_s * columns["prefill_seqs"] + chunk.token_read_s * tokens
         memory_s = memory_s + chunk.pair_read_s * columns["prefill_pairs"]
         for cap in (None, *self.clip_tokens):
             pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
@@ -90,4 +88,10 @@ class AttentionRates:
             pair_s = chunk.pair_s.get(cap, 0.0)
             compute_s = compute_s + pair_s * (pairs + self.tile_tokens * (prefix + tokens))
             memory_s = memory_s + chunk.read_s.get(cap, 0.0) * (prefix + tokens)
+        pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
+        for longest, more in chunk.short.items():
+            is_short = columns[clip_columns(longest)[3]] >= pairs  # none of them is clipped
+            tiled = pairs + self.tile_tokens * (prefix + tokens)
+            compute_s = compute_s + is_short * (more.pair_s * tiled + more.prefix_s * prefix)
+            memory_s = memory_s + is_short * more.read_s * (prefix + tokens)
         return compute_s, memory_s

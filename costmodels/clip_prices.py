@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.attention_rates import AttentionRates
+from sim.shape import clip_layers
 
 FixedPoint = Callable[[float], int]
 
@@ -31,7 +32,11 @@ class ClipPrices:
     chunk_token: int
     chunk_fixed: int
     """A chunk: on the compute side; the next: on the memory side."""
+    chunk_token_read: int
     chunk_seq: int
+    short: list[tuple[int, int, int, int, int]]
+    """`context_rates.ShortRates`: place of its clip; a pair, a KV token in the last query tiles, a
+    prefix token, a token read."""
 
     def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
         """The decodes of a step."""
@@ -45,14 +50,20 @@ class ClipPrices:
         growing = zip(clipped[1::4], self.decode_token, strict=True)
         return sum(seqs * rates[decodes] for seqs, rates in growing)
 
-    def of_chunks(self, seqs: int, tokens: int, clipped: tuple[int, ...]) -> tuple[int, int]:
-        """The chunks of a step: compute and memory side."""
-        compute, memory = tokens * self.chunk_token, seqs * self.chunk_seq
-        compute += seqs * self.chunk_fixed
+    def of_chunks(
+        self, seqs: int, tokens: int, clipped: tuple[int, ...], prefix: int, pairs: int
+    ) -> tuple[int, int]:
+        """The chunks of a step, with whole prefixes and pairs too: compute and memory side."""
+        compute = tokens * self.chunk_token + seqs * self.chunk_fixed
+        memory = tokens * self.chunk_token_read + seqs * self.chunk_seq
         for index, pair in enumerate(self.chunk_pair):
             kv_tokens = clipped[4 * index + 2] + tokens
             compute += clipped[4 * index + 3] * pair + kv_tokens * self.chunk_tile[index]
             memory += kv_tokens * self.chunk_read[index]
+        for place, pair, tile, before, read in self.short:
+            if clipped[4 * place + 3] >= pairs:  # no query reaches beyond the clip
+                compute += pairs * pair + (prefix + tokens) * tile + prefix * before
+                memory += (prefix + tokens) * read
         return compute, memory
 
     def slower(self, factor: float) -> ClipPrices:
@@ -69,7 +80,12 @@ class ClipPrices:
             chunk_read=scaled(self.chunk_read),
             chunk_token=round(self.chunk_token * factor),
             chunk_fixed=round(self.chunk_fixed * factor),
+            chunk_token_read=round(self.chunk_token_read * factor),
             chunk_seq=round(self.chunk_seq * factor),
+            short=[
+                (place, *(round(price * factor) for price in prices))  # type: ignore[misc]
+                for place, *prices in self.short
+            ],
         )
 
 
@@ -80,7 +96,8 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
     caps, chunk = rates.clip_tokens, rates.chunk
     seqs = np.arange(rates.max_num_seqs + 1)
     decode_token_s = [rates.decode_token_s.get(cap, np.zeros(len(seqs))) for cap in caps]
-    decode_seqs_s = rates.decode_seqs_s + seqs * rates.seq_tokens * sum(decode_token_s)
+    layers = (seconds * clip_layers(cap) for cap, seconds in zip(caps, decode_token_s, strict=True))
+    decode_seqs_s = rates.decode_seqs_s + seqs * rates.seq_tokens * sum(layers)
     return ClipPrices(
         decode_seqs=[fixed(seconds) for seconds in decode_seqs_s.tolist()],
         decode_token=[[fixed(s) for s in by_seqs.tolist()] for by_seqs in decode_token_s],
@@ -89,5 +106,16 @@ def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
         chunk_read=[fixed(chunk.read_s.get(cap, 0.0)) for cap in caps],
         chunk_token=fixed(chunk.token_s),
         chunk_fixed=fixed(chunk.chunk_s),
+        chunk_token_read=fixed(chunk.token_read_s),
         chunk_seq=fixed(chunk.seq_s),
+        short=[
+            (
+                caps.index(longest),
+                fixed(more.pair_s),
+                fixed(more.pair_s * rates.tile_tokens),
+                fixed(more.prefix_s),
+                fixed(more.read_s),
+            )
+            for longest, more in chunk.short.items()
+        ],
     )

@@ -1,7 +1,7 @@
 """Seconds a unit of each sum that describes a step's sequences: attention is linear in all of them.
 
-Which sums a model needs follows from its layers: whole contexts, contexts clipped to the lengths of
-`ModelSpec.clip_tokens`, sequences for recurrent states. `DecodeSums` and `PrefillSums` name them.
+Which sums a model needs follows from its layers: whole contexts, contexts clipped as
+`ModelSpec.clips` says, sequences for recurrent states. `DecodeSums` and `PrefillSums` name them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layers.parts import ContextTerm, Mixer
+from costmodels.layers.parts import AttentionWork, ContextTerm, Mixer, ShortChunks
 from costmodels.operators import term_operator
 from costmodels.parallel import RankShard
 from costmodels.work import Operator
+from sim.shape import Clip
 
-Cap = int | None
+Cap = Clip | None
 Price = Callable[[Operator], float]
 """Seconds of an operator's work, all its calls."""
 
@@ -28,8 +29,6 @@ class DecodeRates:
     by_kv_heads: Mapping[int, Mapping[Cap, float]]
     """A token of the contexts clipped to each cap: the slower of compute and reads; apart for
     layers whose kernels have more or fewer heads to spread over the device."""
-    prompt_token_s: Mapping[Cap, float]
-    """The same, of all layers, where the cap is of the prompt alone."""
     seq_s: float
     """A sequence: its recurrent states, read and written once a step."""
 
@@ -55,12 +54,34 @@ class ChunkRates:
     """Compute: a chunk, whatever its tokens, beyond the kernel's launch (tables alone know)."""
     prefix_s: float
     """Compute: a cached token before the chunk that is expanded again."""
+    token_read_s: float
+    """Memory: a new token, whatever its context."""
     read_s: Mapping[Cap, float]
     """Memory: a token of the prefix clipped to each cap, or of the chunk itself."""
     seq_s: float
     """Memory: a chunk, for its recurrent states."""
     pair_read_s: float = 0.0
     """Memory: a query-key pair, where its scores are written and read."""
+    short: Mapping[int, ShortRates]
+    """By the longest context at which another way is taken (`ShortChunks`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortRates:
+    """How much more than `ChunkRates` say chunks take where all contexts are short. Mostly less."""
+
+    pair_s: float
+    """Compute: a query-key pair; the next: a cached token before a chunk."""
+    prefix_s: float
+    read_s: float
+    """Memory: a token of the prefix, or of the chunk itself."""
+
+    def __add__(self, other: ShortRates) -> ShortRates:
+        return ShortRates(
+            pair_s=self.pair_s + other.pair_s,
+            prefix_s=self.prefix_s + other.prefix_s,
+            read_s=self.read_s + other.read_s,
+        )
 
 
 def decode_rates(
@@ -73,18 +94,16 @@ def decode_rates(
     """
     parts, copies = shard.layout.context_ranks, shard.layout.prefill_context_parallel_size
     by_kv_heads: dict[int, dict[Cap, float]] = {}
-    prompt_token_s: dict[Cap, float] = {}
     seq_s = 0.0
     for mixer, count in shard.local.mixers if mixers is None else mixers:
         work = mixer.attention(shard.local.precision)
         token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
             seconds = price(_unit(term, count, flops=1.0 / copies, reads=1.0 / parts))
-            rates = prompt_token_s if term.keeps_generated else token_s
-            rates[term.cap_tokens] = rates.get(term.cap_tokens, 0.0) + seconds
+            token_s[term.clip] = token_s.get(term.clip, 0.0) + seconds
         once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)
         seq_s += price(_unit(once, count, flops=1.0, reads=1.0))
-    return DecodeRates(by_kv_heads=by_kv_heads, prompt_token_s=prompt_token_s, seq_s=seq_s)
+    return DecodeRates(by_kv_heads=by_kv_heads, seq_s=seq_s)
 
 
 def chunk_rates(
@@ -93,18 +112,49 @@ def chunk_rates(
     """The prefill rates of a rank's layers that prompts pass, or of those of some kinds alone."""
     pair_s: dict[Cap, float] = {}
     read_s: dict[Cap, float] = {}
-    token_s = prefix_s = seq_s = 0.0
+    short: dict[int, ShortRates] = {}
+    token_s = token_read_s = prefix_s = seq_s = 0.0
     for mixer, count in shard.local.prompt_mixers if mixers is None else mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.prefill:
-            cap = term.cap_tokens
+            cap = term.clip
             pair_s[cap] = pair_s.get(cap, 0.0) + price(_unit(term, count, flops=1.0))
             read_s[cap] = read_s.get(cap, 0.0) + price(_unit(term, count, reads=1.0))
         chunk = ContextTerm(flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes)
         token_s += price(_unit(chunk, count, flops=1.0))
         seq_s += price(_unit(chunk, count, reads=1.0))
+        token = ContextTerm(bytes=work.prefill_token_bytes)
+        token_read_s += price(_unit(token, count, reads=1.0))
         prefix_s += price(_unit(ContextTerm(flops=work.prefix_flops), count, flops=1.0))
-    return ChunkRates(pair_s=pair_s, token_s=token_s, prefix_s=prefix_s, read_s=read_s, seq_s=seq_s)
+        if work.short is not None:
+            more = _short_rates(work, work.short, count, price)
+            longest = work.short.longest_tokens
+            short[longest] = short[longest] + more if longest in short else more
+    return ChunkRates(
+        pair_s=pair_s,
+        token_s=token_s,
+        prefix_s=prefix_s,
+        token_read_s=token_read_s,
+        read_s=read_s,
+        seq_s=seq_s,
+        short=short,
+    )
+
+
+def _short_rates(work: AttentionWork, short: ShortChunks, count: int, price: Price) -> ShortRates:
+    """Every clip is beyond the contexts there are, so that a clipped pair is a pair."""
+
+    def total(terms: tuple[ContextTerm, ...], flops: float, reads: float) -> float:
+        return sum(price(_unit(term, count, flops=flops, reads=reads)) for term in terms)
+
+    def prefix_s(flops: float) -> float:
+        return price(_unit(ContextTerm(flops=flops), count, flops=1.0))
+
+    return ShortRates(
+        pair_s=total(short.prefill, 1.0, 0.0) - total(work.prefill, 1.0, 0.0),
+        prefix_s=prefix_s(short.prefix_flops) - prefix_s(work.prefix_flops),
+        read_s=total(short.prefill, 0.0, 1.0) - total(work.prefill, 0.0, 1.0),
+    )
 
 
 def _unit(term: ContextTerm, count: int, *, flops: float = 0.0, reads: float = 0.0) -> Operator:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from costmodels.communication_buffers import communication_buffers
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layers.gqa import Gqa
@@ -22,6 +23,7 @@ from costmodels.streaming import ON_DEVICE, Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
 
 WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
+LINKS = "links"
 _CLASSES = (
     ("attention", "attention matrices"),
     ("ffn", "dense FFNs and shared experts"),
@@ -63,7 +65,7 @@ class DevicePlan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Activations or sampler, and what the runtime holds."""
+        """Activations or sampler, what the runtime holds, buffers of exchanges between ranks."""
         return sum(entry.num_bytes for entry in self.workspace)
 
     @property
@@ -86,7 +88,7 @@ class DevicePlan:
 
         A window straddles one block more than it fills; fixed states are not paged.
         """
-        states = self.rank.local.states
+        states = self.rank.states
         context = prompt_tokens + generated_tokens
         total = sum(
             (count * _paged(state, context, generated_tokens, self) for state, count in states),
@@ -96,12 +98,17 @@ class DevicePlan:
 
     @property
     def state_share(self) -> Fraction:
-        """Of the state's bytes, those on this device."""
-        return self.away.kv_device_share / self.rank.layout.context_ranks
+        """Of the rank's state, what is on its device."""
+        return self.away.kv_device_share
 
     def device_bytes(self, state_bytes: int) -> int:
         """Of so many bytes of state, those that take room in the pool."""
         return -int(-state_bytes * self.state_share // 1)
+
+    def used_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
+        """State of one sequence at this length on the device, token by token."""
+        whole = self.rank.state_bytes(prompt_tokens + generated_tokens, generated_tokens)
+        return self.device_bytes(whole)
 
     def beside_bytes(self, prompt_tokens: int, output_tokens: int) -> dict[str, int]:
         """What is not on the device, with as many such sequences as fit; empty where all is."""
@@ -116,6 +123,14 @@ class DevicePlan:
             "state in host memory": state,
         }
         return {what: size for what, size in found.items() if size}
+
+    def fragmentation_bytes(self, prompt_tokens: int, output_tokens: int) -> int:
+        """What blocks of a sequence hold beyond its tokens, mean over answers of up to a block."""
+        wasted = 0
+        for generated in range(output_tokens, output_tokens + self.block_size):
+            used = self.used_bytes(prompt_tokens, generated)
+            wasted += self.paged_bytes(prompt_tokens, generated) - used
+        return wasted // self.block_size
 
     def entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
         """The whole device with as many such sequences as fit: adds up to ``hbm_bytes`` exactly.
@@ -142,19 +157,27 @@ class DevicePlan:
         ]
 
     def _state_entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
-        """One sequence by part; the growing part takes the rounding."""
+        """One sequence by part, and what its blocks hold beyond: fragmentation."""
         model, context = self.rank.local, prompt_tokens + output_tokens
-        windows = Fraction(0)
-        for state, count in model.states:
-            recent = State(windows=state.windows, entry_tokens=state.entry_tokens)
-            windows += count * _paged(recent, context, output_tokens, self) * self.state_share
-        fixed = int(sum(count * state.fixed for state, count in model.states) * self.state_share)
-        total = self.paged_bytes(prompt_tokens, output_tokens)
-        growing = total - int(windows) - fixed
+        windows = {False: Fraction(0), True: Fraction(0)}
+        fixed = Fraction(0)
+        for state, count in self.rank.states:
+            for window in state.windows:
+                part = State(windows=(window,)).at(context, output_tokens)
+                windows[window.keeps_generated] += count * part
+            fixed += count * state.fixed
+        recent, kept = (int(part * self.state_share) for part in windows.values())
+        fixed *= self.state_share
+        paged = self.paged_bytes(prompt_tokens, output_tokens)
+        used = min(self.used_bytes(prompt_tokens, output_tokens), paged)
+        growing = used - recent - kept - int(fixed)
+        wasted = paged - used
         parts = (
             ("growing state (KV)", model.precision.kv, growing),
-            ("windows of recent tokens", model.precision.kv, int(windows)),
-            ("fixed states of sequences", model.precision.state, fixed),
+            ("kept of prompts, and generated", model.precision.kv, kept),
+            ("windows of recent tokens", model.precision.kv, recent),
+            ("fixed states of sequences", model.precision.state, int(fixed)),
+            ("fragmentation in blocks", model.precision.kv, wasted),
         )
         return [MemoryEntry(STATE, what, name, size) for what, name, size in parts if size]
 
@@ -175,7 +198,7 @@ def fill_device(
 ) -> DevicePlan:
     """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
 
-    ``layout``, of one pipeline stage, replaces ``tensor_parallel_size``.
+    ``layout`` replaces ``tensor_parallel_size``; of a pipeline the rank with most bytes is planned.
     """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
@@ -206,24 +229,31 @@ def fill_device(
 def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[MemoryEntry, ...]:
     """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
 
-    Of the layers without what is ``away``, each class in its share, and with its buffer.
+    Of a pipeline's rank the layers' classes in the largest stage's share, and one of both ends. Of
+    the layers without what is ``away``, each class in its share, and with its buffer.
     """
     gone = away.host_weight_bytes + away.disk_weight_bytes
     resident = Fraction(rank.layer_weight_bytes - gone, rank.layer_weight_bytes)
     params, precision = rank.local.params(), rank.local.precision
+    is_pipeline = rank.layout.pipeline_parallel_size > 1
     found = []
     for name, what in _CLASSES:
         count = getattr(params, name)
-        if count:
-            stored = _format_of(precision, name)
-            size = load_format(stored).num_bytes(count)
-            kept = size if name == "embedding" or not gone else int(size * resident)
-            found.append(MemoryEntry(WEIGHTS, what, stored, kept))
-    rest = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
-    if gone:  # whole bytes a class: the last takes what rounding leaves
-        found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rest)
-        if away.buffer_bytes:
-            found.append(MemoryEntry(WEIGHTS, "two layers on their way", "", away.buffer_bytes))
+        if not count:
+            continue
+        stored = _format_of(precision, name)
+        size = load_format(stored).num_bytes(count)
+        if name != "embedding":
+            size = int(size * rank.stage_share * resident)
+        elif is_pipeline and not rank.local.tie_word_embeddings:
+            size //= 2
+        found.append(MemoryEntry(WEIGHTS, what, stored, size))
+    # Whole bytes a class: the last takes what rounding leaves.
+    rounding = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
+    if rounding:
+        found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rounding)
+    if away.buffer_bytes:
+        found.append(MemoryEntry(WEIGHTS, "two layers on their way", "", away.buffer_bytes))
     return tuple(found)
 
 
@@ -235,7 +265,7 @@ def workspace_entries(
     *,
     writes_scores: bool = False,
 ) -> tuple[MemoryEntry, ...]:
-    """Peak of the engine's start-up run beyond the weights, and what the runtime holds.
+    """Peak of the engine's start-up run beyond the weights, what the runtime and exchanges hold.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
@@ -249,7 +279,8 @@ def workspace_entries(
         *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
     )
     # Residual, norm output and layer output live beside the widest operator.
-    activations = max_num_batched_tokens * (3 * hidden + widest) * model.dtype_bytes
+    vectors = 3 + (model.residual.kept if model.residual else 0)
+    activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes
     if writes_scores:
         heads = max(mixer.heads for mixer, _ in model.mixers if isinstance(mixer, Gqa))
         activations += heads * max_num_batched_tokens**2 * model.dtype_bytes
@@ -268,6 +299,10 @@ def workspace_entries(
     return (
         MemoryEntry(WORKSPACE, *peak),
         MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
+        *(
+            MemoryEntry(LINKS, what, "", num_bytes)
+            for what, num_bytes in communication_buffers(rank, max_num_batched_tokens)
+        ),
     )
 
 
@@ -285,8 +320,9 @@ def _paged(state: State, context: int, generated: int, plan: DevicePlan) -> Frac
     block = -(-block // state.entry_tokens) * state.entry_tokens
     found = state.growing * (-(-context // block) * block) + state.fixed
     for window in state.windows:
-        apart = generated if window.keeps_generated else 0
-        most = (-(-window.tokens // block) + 1) * block
-        kept = min(-(-(context - apart) // block) * block, most)
-        found += (kept + -(-apart // block) * block) * window.bytes_per_token
+        if window.keeps_generated:
+            kept = min(context - generated, window.tokens) + generated
+        else:  # it may begin inside a block
+            kept = min(context, (-(-window.tokens // block) + 1) * block)
+        found += -(-kept // block) * block * window.bytes_per_token
     return found

@@ -30,7 +30,7 @@ from costmodels.precision_paths import PrecisionPath, cache_path, format_path
 from costmodels.roofline import OperatorSeconds
 from costmodels.work import EXCHANGES, Operator
 from sim import accounts
-from sim.shape import StepShape, clip_columns, shape_columns, shape_values
+from sim.shape import StepShape, clip_columns, clip_layers, shape_columns, shape_values
 
 # The constants each account's seconds hang on, and the datasheet number they scale.
 _WEIGHTS = ("gemm_memory", "gemm_compute", "gemm_half_rows", "tile_rows")
@@ -89,7 +89,10 @@ def describe_step(
         sums = DecodeSums(
             seqs=seqs,
             clipped={None: columns["decode_context_tokens"] + beyond - shared}
-            | {cap: columns[clip_columns(cap)[0]] + beyond for cap in rates.clip_tokens},
+            | {
+                clip: columns[clip_columns(clip)[0]] + beyond * clip_layers(clip)
+                for clip in rates.clip_tokens
+            },
         )
         for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
             scores = kernels.score_bytes / 2 * float(sums.clipped[None][0])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from costmodels.device_memory import fill_device
 from costmodels.engine_profile import EngineProfile
 from costmodels.gpu_spec import GpuSpec
+from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.parallel import valid_sizes
 
@@ -14,7 +16,7 @@ from costmodels.parallel import valid_sizes
 _LARGEST_NODE = 72
 
 
-class Layout(NamedTuple):
+class Fit(NamedTuple):
     """The fewest ranks that hold a model with its matrices in one format."""
 
     weights: str
@@ -36,10 +38,12 @@ def smallest_layouts(
     gpu_memory_utilization: float,
     block_size: int,
     profile: EngineProfile,
-) -> list[Layout]:
+    layout: Layout,
+) -> list[Fit]:
     """For each format the smallest tensor-parallel size that holds at least one sequence.
 
-    The formats: as given, 8 bits, 4 bits; only those with fewer bytes than the model has.
+    The rest of the layout stays as it is in ``layout``. The formats: as given, 8 bits, 4 bits; only
+    those with fewer bytes than the model has.
     """
     narrow = "fp8" if gpu.fp8_flop_per_s else "int8" if gpu.int8_op_per_s else "w8a16"
     candidates = [model, quantised(model, linear=narrow), quantised(model, linear="int4_g128")]
@@ -47,11 +51,11 @@ def smallest_layouts(
     found = []
     for candidate in (model, *smaller):
         name = candidate.linear_dtype
-        for ranks in valid_sizes(candidate, _LARGEST_NODE):
+        for ranks in valid_sizes(candidate, _LARGEST_NODE, layout):
             plan = fill_device(
                 candidate,
                 gpu,
-                tensor_parallel_size=ranks,
+                layout=replace(layout, tensor_parallel_size=ranks),
                 max_num_batched_tokens=max_num_batched_tokens,
                 max_num_seqs=max_num_seqs,
                 gpu_memory_utilization=gpu_memory_utilization,
@@ -60,8 +64,8 @@ def smallest_layouts(
             )
             sequences = plan.pool_bytes // plan.paged_bytes(prompt_tokens, output_tokens)
             if sequences:
-                found.append(Layout(name, ranks, sequences))
+                found.append(Fit(name, ranks, sequences))
                 break
         else:
-            found.append(Layout(name, None, 0))
+            found.append(Fit(name, None, 0))
     return found

@@ -255,7 +255,11 @@ class GroupStepCost:
         """Work and time of each operator on the busiest rank, one micro-batch."""
         dealt = self.deal(shape)
         rows = self.rank.describe(dealt.shape._replace(logits=dealt.logits))
-        return [*rows, *(_row(one, dealt.mean_tokens) for one in self.group)]
+        return [*rows, *self.describe_group(dealt.mean_tokens)]
+
+    def describe_group(self, mean_tokens: int) -> list[OperatorRow]:
+        """The same of the experts that ranks share, at so many tokens a rank."""
+        return [_row(one, mean_tokens) for one in self.group]
 
     def _link_sources(self) -> list[Source]:
         layout = self.layout

@@ -110,6 +110,7 @@ def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=decoder.tied),
         learned_position_rows=decoder.position_rows,
         extra_params=decoder.extra_params,
+        residual=decoder.residual,
         mtp=decoder.mtp,
         precision=read_precision(fields, sum(group.count for group in decoder.layers)),
         confidence=confidence,

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.attention_backends import AttentionBackend
 from costmodels.attention_rates import AttentionRates
-from costmodels.context_rates import Cap, ChunkRates, chunk_rates, decode_rates
+from costmodels.context_rates import Cap, ChunkRates, ShortRates, chunk_rates, decode_rates
 from costmodels.decode_curves import DecodeCurves, summed_curves
 from costmodels.efficiency import Efficiency
 from costmodels.evidence import LABELS, weakest
@@ -192,8 +192,8 @@ class KernelTimes:
                     continue
                 fit = tables.decode_fit(max_num_seqs, seq_tokens)
                 if fit.token_s.any():
-                    cap, token_s = tables.cap_tokens, count * fit.token_s * idle
-                    found[cap] = found.get(cap, 0.0) + token_s
+                    of_table, token_s = tables.cap_tokens, count * fit.token_s * idle
+                    found[of_table] = found.get(of_table, 0.0) + token_s
                 seqs_s = seqs_s + count * fit.seqs_s
                 continue
             price = self._decode_price(decode_family(mixer))
@@ -238,7 +238,8 @@ class KernelTimes:
         work."""
         pair_s: dict[Cap, float] = {}
         read_s: dict[Cap, float] = {}
-        token_s = chunk_s = prefix_s = seq_s = 0.0
+        short: dict[int, ShortRates] = {}
+        token_s = token_read_s = chunk_s = prefix_s = seq_s = 0.0
         hot = 1 + self.efficiency.throttle_slowdown
         tile_tokens = self._constants("prefill_attention").attention_query_tile_tokens / 2
         for mixer, count in self.shard.local.prompt_mixers:
@@ -248,8 +249,8 @@ class KernelTimes:
                 launch_s = tables.launch_s or constants.attention_fixed_s
                 fit = chunk_fit(tables.prefill, mixer, tile_tokens, launch_s)
                 weight = count if tables.prefill.table.meta.is_cool else count / hot
-                cap = tables.cap_tokens
-                pair_s[cap] = pair_s.get(cap, 0.0) + weight * fit.pair_s
+                of_table = tables.cap_tokens
+                pair_s[of_table] = pair_s.get(of_table, 0.0) + weight * fit.pair_s
                 token_s += weight * fit.token_s
                 chunk_s += weight * fit.chunk_s
                 prefix_s += weight * fit.prefix_s
@@ -260,7 +261,9 @@ class KernelTimes:
                 for cap, seconds in more.items():
                     sums[cap] = sums.get(cap, 0.0) + seconds
             token_s, prefix_s = token_s + rates.token_s, prefix_s + rates.prefix_s
-            seq_s += rates.seq_s
+            seq_s, token_read_s = seq_s + rates.seq_s, token_read_s + rates.token_read_s
+            for longest, of_short in rates.short.items():
+                short[longest] = short[longest] + of_short if longest in short else of_short
         writes_scores = self.backend is not None and self.backend.score_passes > 0
         if writes_scores:  # nothing is skipped for a causal mask: twice the pairs that count
             pair_s = {cap: 2 * seconds for cap, seconds in pair_s.items()}
@@ -270,8 +273,10 @@ class KernelTimes:
             token_s=token_s,
             chunk_s=chunk_s,
             prefix_s=prefix_s,
+            token_read_s=token_read_s,
             read_s=read_s,
             seq_s=seq_s,
+            short=short,
         )
 
     def _decode_price(self, family: TableKind) -> Callable[[Operator], float]:

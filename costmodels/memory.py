@@ -6,19 +6,28 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from costmodels.communication_buffers import communication_buffers
 from costmodels.device_memory import workspace_entries
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
-from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
+from costmodels.paging import (
+    MambaCacheMode,
+    attention_block_tokens,
+    block_unit,
+    check_mamba_cache_mode,
+    kv_layout,
+    page_bytes,
+)
 from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
-from costmodels.priced import refuse_unpriced
 from costmodels.streaming import Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
 
 _GB = 1e9
+# Lengths that a mean over a block is taken over.
+_LENGTHS = 16
 # Ranks tried when naming the smallest tensor-parallel size that fits.
 _LARGEST_NODE = 72
 
@@ -30,7 +39,9 @@ class DeviceMemory:
     device_bytes: int
     weight_bytes: int
     workspace_bytes: int
-    """Activations of the largest step, the sampler, runtime libraries and graphs."""
+    """Activations of the largest step, the sampler, runtime libraries and graphs, and
+    ``communication_bytes``: buffers of exchanges between ranks."""
+    communication_bytes: int
     kv_cache_bytes: int
     free_bytes: int
     """Not touched: outside ``gpu_memory_utilization``, or less than a block."""
@@ -52,6 +63,21 @@ class DeviceMemory:
         """The longest sequence that fits; very long where all layers have windows."""
         return self.layout.most_tokens(self.num_gpu_blocks, self.block_size)
 
+    def fragmentation_bytes(self, rank: RankShard, prompt_tokens: int) -> int:
+        """Bytes of a sequence's pages that hold nothing, mean over answers of up to a block.
+
+        Last blocks filled in part, blocks that windows begin in, layers that leave part of a page.
+        """
+        lengths = range(0, self.block_size, max(1, self.block_size // _LENGTHS))
+        waste = 0
+        for generated in lengths:
+            tokens = prompt_tokens + generated
+            pages = self.layout.pages(tokens, self.block_size, prompt_tokens)
+            waste += pages * self.block_bytes - rank.state_bytes(tokens, generated)
+        # Of state that is offloaded in part, what is on the device.
+        whole = len(lengths) * self.num_gpu_blocks * self.block_bytes
+        return max(0, waste * self.kv_cache_bytes // whole)
+
 
 def plan_memory(
     model: ModelSpec,
@@ -67,14 +93,16 @@ def plan_memory(
     layout: Layout | None = None,
     offload: Offload | None = None,
     writes_scores: bool = False,
+    mamba_cache_mode: MambaCacheMode = "none",
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
-    utilization, but not beyond the device. ``layout`` replaces ``tensor_parallel_size``; of a
-    pipeline the rank with most bytes is planned. What ``offload`` keeps elsewhere is not on the
-    device but for the layers on their way. ``writes_scores``: attention keeps the scores of a whole
-    prompt in memory. Raises `ScenarioError`, with the arithmetic, if a
+    utilization, but not beyond the device. ``mamba_cache_mode`` other than none: recurrent states
+    are cached with prefixes. ``layout`` replaces ``tensor_parallel_size``; of a pipeline the rank
+    with most bytes is planned. What ``offload`` keeps elsewhere is not on the device but for the
+    layers on their way. ``writes_scores``: attention keeps the scores of a whole prompt in memory.
+    Raises `ScenarioError`, with the arithmetic, if a
     number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
@@ -85,7 +113,6 @@ def plan_memory(
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
     if num_gpu_blocks is not None and num_gpu_blocks < 1:
         raise ScenarioError(f"num_gpu_blocks must be at least 1, not {num_gpu_blocks}")
-    refuse_unpriced(model)
     profile = profile or load_profile()
     parallel = layout or Layout(tensor_parallel_size=tensor_parallel_size)
     rank = shard(model, parallel)
@@ -93,9 +120,11 @@ def plan_memory(
     workspace_bytes = _workspace_bytes(rank, profile, *limits)
     away = rank_offload(rank, offload)
     weight_bytes = rank.weight_bytes - away.freed_bytes
-    asked_block_size = block_size
-    block_size = attention_block_tokens(rank, asked_block_size)
-    block_bytes, pages = page_bytes(rank, block_size), kv_layout(rank, block_size)
+    check_mamba_cache_mode(model, mamba_cache_mode)
+    unit = block_unit(rank, gpu, block_size)
+    block_size = attention_block_tokens(rank, unit)
+    block_bytes = page_bytes(rank, block_size, mamba_cache_mode)
+    pages = kv_layout(rank, block_size, mamba_cache_mode)
     on_device = block_bytes * away.kv_device_share
     host_block_bytes = block_bytes * offload.kv_host if offload else Fraction(0)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
@@ -115,7 +144,7 @@ def plan_memory(
 
         def fits(ranks: int) -> bool:
             other = shard(model, replace(parallel, tensor_parallel_size=ranks))
-            other_page = page_bytes(other, attention_block_tokens(other, asked_block_size))
+            other_page = page_bytes(other, attention_block_tokens(other, unit), mamba_cache_mode)
             try:
                 gone = rank_offload(other, offload)
             except ScenarioError:
@@ -137,6 +166,9 @@ def plan_memory(
         device_bytes=gpu.hbm_bytes,
         weight_bytes=weight_bytes,
         workspace_bytes=workspace_bytes,
+        communication_bytes=sum(
+            buffer.num_bytes for buffer in communication_buffers(rank, max_num_batched_tokens)
+        ),
         kv_cache_bytes=kv_cache_bytes,
         free_bytes=gpu.hbm_bytes - used_bytes,
         block_size=block_size,

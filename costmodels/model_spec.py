@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer, Params, State
 from costmodels.precision import DTYPE_BYTES, ModelPrecision
+from sim.shape import Clip, ordered
 
 __all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantised"]
 
@@ -33,6 +34,21 @@ class LayerGroup:
     """Only tokens that sample pass it: the upper half of YOCO, where prompts leave early."""
 
 
+class Residual(NamedTuple):
+    """What a mixer and an FFN pass their outputs on by, where it is more than one sum.
+
+    All numbers are beyond a plain residual's: vectors of the hidden size, a token.
+    """
+
+    name: str
+    moved: float
+    """Vectors read and written for each mixer and each FFN."""
+    kept: int
+    """Vectors that live through the layers."""
+    launches: int
+    """Kernels for each mixer and each FFN."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """One checkpoint's architecture; nothing here depends on the hardware.
@@ -53,6 +69,8 @@ class ModelSpec:
     """Rows of a learned position table; 0 for rotary positions."""
     extra_params: int = 0
     """Parameters outside embeddings, layers and the last norm, kept in 16 bits."""
+    residual: Residual | None = None
+    """None: a plain one."""
     mtp: tuple[LayerGroup, ...] = ()
     """Layers of multi-token-prediction modules: known, and counted only where asked for."""
     precision: ModelPrecision = PLAIN
@@ -205,25 +223,24 @@ class ModelSpec:
         """`growing_state_bytes_per_token` as whole bytes, rounded up."""
         return -int(-self.growing_state_bytes_per_token // 1)
 
-    def state_bytes(self, context: int) -> int:
-        """Bytes of a sequence of ``context`` tokens, all layers, rounded up."""
-        total = sum((state.at(context) * count for state, count in self.states), Fraction(0))
-        return -int(-total // 1)
+    def state_bytes(self, context: int, generated: int = 0) -> int:
+        """Bytes of a sequence of ``context`` tokens, all layers, rounded up.
+
+        ``generated`` of them come after its prompt, which is computed.
+        """
+        states = (state.at(context, generated) * count for state, count in self.states)
+        return -int(-sum(states, Fraction(0)) // 1)
+
+    @property
+    def clips(self) -> tuple[Clip, ...]:
+        """What some layer clips contexts to, in the order of `sim.shape`: what a step must sum."""
+        works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
+        return ordered(clip for work in works for clip in work.clips())
 
     @property
     def clip_tokens(self) -> tuple[int, ...]:
-        """The lengths contexts are clipped to by some layer, ascending: what a step must sum."""
-        return self._clips(of_prompts=False)
-
-    @property
-    def prompt_clip_tokens(self) -> tuple[int, ...]:
-        """The same of prompts: what is generated is added to each clipped prompt."""
-        return self._clips(of_prompts=True)
-
-    def _clips(self, *, of_prompts: bool) -> tuple[int, ...]:
-        works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
-        clips = (work.clip_tokens(of_prompts=of_prompts) for work in works)
-        return tuple(sorted(set().union(*clips)))
+        """Those of `clips` that are lengths of the whole context."""
+        return tuple(clip for clip in self.clips if isinstance(clip, int))
 
 
 @cache

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.exchanges import across, group_exchanges, rank_exchanges, shares_experts
 from costmodels.layers.moe import Moe
@@ -20,6 +20,7 @@ from costmodels.layers.parts import AttentionWork, ContextTerm, Ffn, Mixer
 from costmodels.model_spec import LayerGroup, ModelSpec, ffns_of, mixers_of
 from costmodels.parallel import RankShard
 from costmodels.work import Array, Operator, all_reduce, elementwise, linear, operator
+from sim.shape import Clip
 
 
 def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
@@ -60,7 +61,12 @@ def _layer_operators(
     norms = sum(group.count * group.norms for group in groups) + more_norms
     # A norm adds the residual first: it reads and writes both.
     part = np.ceil(tokens / frame.ranks) if shard.layout.enable_sp else tokens
-    operators = [elementwise("norms", norms, 4 * frame.hidden * model.dtype_bytes, part)]
+    vector_bytes = frame.hidden * model.dtype_bytes
+    operators = [elementwise("norms", norms, 4 * vector_bytes, part)]
+    if model.residual is not None:
+        calls = sum(count for _, count in (*mixers, *ffns))
+        name, moved, _, launches = model.residual
+        operators.append(elementwise(name, calls, moved * vector_bytes, part, launches))
     for mixer, count in mixers:
         added = mixer.token_operators(frame, count, tokens)
         if len(mixers) > 1:
@@ -108,10 +114,8 @@ class DecodeSums(NamedTuple):
     """The decoding sequences of ``n`` batches. Arrays are ``[n]``."""
 
     seqs: Array
-    clipped: Mapping[int | None, Array]
-    """Sum over them of min(context, cap), by cap; None: of the whole contexts."""
-    prompt_clipped: Mapping[int | None, Array] = MappingProxyType({})
-    """Sum of min(prompt, cap) and what was generated, by cap (`ModelSpec.prompt_clip_tokens`)."""
+    clipped: Mapping[Clip | None, Array]
+    """Sum over them of the clipped contexts, by clip; None: of the whole ones."""
 
 
 class PrefillSums(NamedTuple):
@@ -120,9 +124,9 @@ class PrefillSums(NamedTuple):
     seqs: Array
     tokens: Array
     """New tokens."""
-    prefix: Mapping[int | None, Array]
+    prefix: Mapping[Clip | None, Array]
     """Sum of min(cached tokens, cap), by cap."""
-    pairs: Mapping[int | None, Array]
+    pairs: Mapping[Clip | None, Array]
     """Sum over new tokens of min(tokens up to it, cap), by cap."""
 
 
@@ -132,8 +136,7 @@ def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
         for term in work.decode:
-            clipped = sums.prompt_clipped if term.keeps_generated else sums.clipped
-            reach = clipped[term.cap_tokens]
+            reach = sums.clipped[term.clip]
             found.append(term_operator(term, count, reach, reach))
         if work.decode_seq_bytes:
             once = ContextTerm(
@@ -152,11 +155,37 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
     found = []
     for mixer, count in shard.local.prompt_mixers:
         work = mixer.attention(shard.local.precision)
-        for term in work.prefill:
-            reads = sums.prefix[term.cap_tokens] + sums.tokens
-            found.append(term_operator(term, count, sums.pairs[term.cap_tokens], reads))
+        if work.short is None:
+            found += _pair_operators(work.prefill, work.prefix_flops, count, sums)
+        else:
+            short = work.short
+            # A tile's idle queries are in the pairs too: of all sums or of none.
+            is_short = sums.pairs[short.longest_tokens] >= sums.pairs[None]
+            chosen = _pair_operators(short.prefill, short.prefix_flops, count, sums)
+            found += [_where(is_short, one) for one in chosen]
+            others = _pair_operators(work.prefill, work.prefix_flops, count, sums)
+            found += [_where(~is_short, one) for one in others]
         found += _chunk_operators(work, count, sums)
     return found
+
+
+def _pair_operators(
+    terms: tuple[ContextTerm, ...], prefix_flops: float, count: int, sums: PrefillSums
+) -> list[Operator]:
+    """Work of chunks in proportion to their query-key pairs and prefixes."""
+    found = []
+    for term in terms:
+        reads = sums.prefix[term.clip] + sums.tokens
+        found.append(term_operator(term, count, sums.pairs[term.clip], reads))
+    if prefix_flops:
+        term = ContextTerm(name="expand", flops=prefix_flops)
+        found.append(term_operator(term, count, sums.prefix[None], sums.prefix[None]))
+    return found
+
+
+def _where(chosen: NDArray[np.bool_], one: Operator) -> Operator:
+    """``one`` in the batches that are chosen."""
+    return replace(one, flops=one.flops * chosen, state_bytes=one.state_bytes * chosen)
 
 
 def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list[Operator]:
@@ -167,9 +196,9 @@ def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list
             name="state", flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes
         )
         found.append(term_operator(term, count, sums.tokens, sums.seqs))
-    if work.prefix_flops:
-        term = ContextTerm(name="expand", flops=work.prefix_flops)
-        found.append(term_operator(term, count, sums.prefix[None], sums.prefix[None]))
+    if work.prefill_token_bytes:
+        term = ContextTerm(name="votes", bytes=work.prefill_token_bytes)
+        found.append(term_operator(term, count, sums.tokens, sums.tokens))
     return found
 
 

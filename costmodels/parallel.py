@@ -9,7 +9,7 @@ from functools import cached_property
 
 from costmodels.expert_load import place
 from costmodels.layers.moe import Moe
-from costmodels.layers.parts import Ffn, Frame
+from costmodels.layers.parts import Ffn, Frame, State
 from costmodels.layers.split import split_width
 from costmodels.layout import Layout
 from costmodels.layout_check import check_layout
@@ -77,6 +77,20 @@ class RankShard:
     def _ends_bytes(self) -> int:
         end = replace(self.local.params(), attention=0, ffn=0, experts=0, others=0)
         return self.local.precision.weight_bytes(end)
+
+    @property
+    def states(self) -> tuple[tuple[State, Fraction], ...]:
+        """The state of each kind of mixer, and its number of layers on this rank.
+
+        Where ranks split contexts, each layer's state is spread over them: a share of a layer.
+        """
+        share = self.stage_share / self.layout.context_ranks
+        return tuple((state, count * share) for state, count in self.local.states)
+
+    def state_bytes(self, context: int, generated: int = 0) -> int:
+        """Bytes of a sequence on this rank, rounded up; see `ModelSpec.state_bytes`."""
+        states = (state.at(context, generated) * count for state, count in self.states)
+        return math.ceil(sum(states, Fraction(0)))
 
     @cached_property
     def kv_bytes_per_token(self) -> int:

@@ -60,10 +60,10 @@ def slots_of(scheme: str, prompt_tokens: int, output_tokens: int, max_model_len:
 def _reserve(
     plan: DevicePlan, scheme: str, prompt_tokens: int, output_tokens: int, max_model_len: int
 ) -> Reservation:
-    model = plan.rank.local
+    rank = plan.rank
     middle = output_tokens // 2
-    end_bytes = plan.device_bytes(model.state_bytes(prompt_tokens + output_tokens))
-    used_bytes = plan.device_bytes(model.state_bytes(prompt_tokens + middle))
+    end_bytes = plan.device_bytes(rank.state_bytes(prompt_tokens + output_tokens, output_tokens))
+    used_bytes = plan.device_bytes(rank.state_bytes(prompt_tokens + middle, middle))
     if scheme == PAGED:
         slots = -(-(prompt_tokens + output_tokens) // plan.block_size) * plan.block_size
         sequence_bytes = plan.paged_bytes(prompt_tokens, output_tokens)
@@ -71,7 +71,8 @@ def _reserve(
         later_bytes = 0
     else:
         slots = slots_of(scheme, prompt_tokens, output_tokens, max_model_len)
-        sequence_bytes = mean_bytes = plan.device_bytes(model.state_bytes(slots))
+        sequence_bytes = plan.device_bytes(rank.state_bytes(slots, slots - prompt_tokens))
+        mean_bytes = sequence_bytes
         later_bytes = end_bytes - used_bytes
     used, later = used_bytes / mean_bytes, later_bytes / mean_bytes
     return Reservation(

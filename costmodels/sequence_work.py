@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from costmodels.layers.parts import ContextTerm
 from costmodels.model_spec import ModelSpec
 from costmodels.precision import BF16_PEAK
-from sim.shape import causal_pairs_clipped
+from sim.shape import causal_pairs_clipped, clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,8 @@ class TokenWork:
 
 
 def reach(term: ContextTerm, context: int, generated: int = 0) -> int:
-    """Tokens of a context that a term works on."""
-    if term.cap_tokens is None:
-        return context
-    apart = generated if term.keeps_generated else 0
-    return min(context - apart, term.cap_tokens) + apart
+    """Tokens of a context that a term works on; of prompt budgets, summed over them."""
+    return context if term.clip is None else clipped(term.clip, context, context - generated)
 
 
 def decode_token(model: ModelSpec, context: int, generated: int = 0) -> TokenWork:
@@ -59,7 +56,10 @@ def prefill_attention_flops(model: ModelSpec, tokens: int, start: int = 0) -> fl
     total = 0.0
     for mixer, count in model.prompt_mixers:
         work = mixer.attention(model.precision)
-        for term in work.prefill:
+        terms, prefix_flops = work.prefill, work.prefix_flops
+        if work.short is not None and start + tokens <= work.short.longest_tokens:
+            terms, prefix_flops = work.short.prefill, work.short.prefix_flops
+        for term in terms:
             total += count * term.flops * causal_pairs_clipped(start, tokens, term.cap_tokens)
-        total += count * (work.prefill_token_flops * tokens + work.prefix_flops * start)
+        total += count * (work.prefill_token_flops * tokens + prefix_flops * start)
     return total

@@ -25,7 +25,7 @@ from costmodels.parallel import RankShard
 from costmodels.precision_paths import PrecisionPath, gemm_seconds
 from costmodels.roofline import operator_seconds
 from costmodels.work import Array, Operator
-from sim.shape import causal_pairs_clipped
+from sim.shape import Clip, causal_pairs_clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class StaticBatch:
             seqs=seqs,
             tokens=tokens,
             prefix=dict.fromkeys(caps, _one(0)),
-            pairs={cap: _one(batch * causal_pairs_clipped(0, prompt_tokens, cap)) for cap in caps},
+            pairs={cap: _one(batch * _pairs(prompt_tokens, cap)) for cap in caps},
         )
         return self._seconds([*self._common(tokens, seqs), *prefill_operators(self.rank, chunks)])
 
@@ -56,17 +56,10 @@ class StaticBatch:
         ``prompt_tokens``: how much of it was the prompt; None: all.
         """
         prompt = context if prompt_tokens is None else float(prompt_tokens)
-        seqs, model = _one(batch), self.rank.model
+        seqs = _one(batch)
         sums = DecodeSums(
             seqs=seqs,
-            clipped={
-                cap: _one(batch * (context if cap is None else min(context, cap)))
-                for cap in _caps(self.rank)
-            },
-            prompt_clipped={
-                cap: _one(batch * (min(prompt, cap) + context - prompt))
-                for cap in model.prompt_clip_tokens
-            },
+            clipped={cap: _one(batch * _reach(context, prompt, cap)) for cap in _caps(self.rank)},
         )
         attention_s = self._seconds(decode_operators(self.rank, sums))
         attention_s = max(attention_s, self._kv_instructions_s(batch * context))
@@ -123,8 +116,19 @@ class StaticBatch:
         return max(found, float(computed.total_s[0]) + extra_s)
 
 
-def _caps(rank: RankShard) -> tuple[int | None, ...]:
-    return (None, *rank.model.clip_tokens, *rank.model.prompt_clip_tokens)
+def _caps(rank: RankShard) -> tuple[Clip | None, ...]:
+    return (None, *rank.model.clips)
+
+
+def _pairs(tokens: int, clip: Clip | None) -> int:
+    return 0 if isinstance(clip, tuple) else causal_pairs_clipped(0, tokens, clip)
+
+
+def _reach(context: float, prompt: float, clip: Clip | None) -> float:
+    """`sim.shape.clipped` of a context that need not be whole tokens."""
+    if isinstance(clip, tuple):
+        return sum(min(prompt, budget) + context - prompt for budget in clip)
+    return context if clip is None else min(context, clip)
 
 
 def _one(value: float) -> Array:

@@ -22,7 +22,6 @@ from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.operator_sources import OperatorSources
 from costmodels.parallel import RankShard, shard
-from costmodels.priced import refuse_unpriced
 from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
@@ -125,7 +124,7 @@ class RooflineStepCost:
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
         memory_ns += pairs * self.prefill_pair_read_fixed_ns
         if self.clips is not None:
-            more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped)
+            more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped, prefix, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
         compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
         if memory_ns > attention_ns:
@@ -259,15 +258,14 @@ def compile_step_cost(
     several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
     kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
     kernel that reads shared prefixes once, if any does. Raises `ScenarioError` if the limits are
-    not positive, fewer tokens than sequences fit a step, the model does not divide over the ranks,
-    or has layers that cannot be priced.
+    not positive, fewer tokens than sequences fit a step, or the model does not divide over the
+    ranks.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise ScenarioError(
             f"max_num_seqs {max_num_seqs} must be at least 1 and at most max_num_batched_tokens "
             f"{max_num_batched_tokens}: every running sequence needs a token in the step"
         )
-    refuse_unpriced(model)
     profile = profile or load_profile()
     efficiency = operators.efficiency if operators else efficiency or load_efficiency(gpu)
     kernels = KernelTimes(

@@ -11,14 +11,15 @@ from costmodels.engine_profile import padded_size
 from costmodels.evidence import weakest
 from costmodels.explain import OperatorRow
 from costmodels.gpu_spec import GpuSpec
-from costmodels.group_cost import RankStepCost
+from costmodels.group_cost import GroupStepCost, RankStepCost
 from costmodels.operators import logit_operators, token_operators
 from costmodels.precision import BF16_PEAK
 from costmodels.streamed_cost import STREAM
-from costmodels.work import Operator
+from costmodels.work import EXCHANGES, Operator
 from costmodels.wrapped_cost import WrappedStepCost
 from sim import accounts
 from sim.shape import (
+    Clip,
     StepShape,
     causal_pairs,
     chunk_shape,
@@ -27,8 +28,8 @@ from sim.shape import (
     shape_values,
 )
 
-_BOUNDS = {"link": "network", "fixed": "launch"}
-_DECODE_ACCOUNT = {
+BOUNDS = {"link": "network", "fixed": "launch"}
+DECODE_ACCOUNT = {
     "gemm": accounts.DECODE_WEIGHT_READS,
     "grouped_gemm": accounts.DECODE_WEIGHT_READS,
     "attention": accounts.DECODE_STATE_READS,
@@ -98,7 +99,7 @@ def simple_step(
     context: int,
     prefill_tokens: int = 0,
     prefill_context: int = 0,
-    clip_tokens: tuple[int, ...] = (),
+    clip_tokens: tuple[Clip, ...] = (),
 ) -> StepShape:
     """A step of equal decodes, and one chunk of a prompt that ends in this step.
 
@@ -137,9 +138,11 @@ def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
     return rows
 
 
-def step_accounts(cost: RankStepCost | WrappedStepCost, shape: StepShape) -> dict[str, float]:
+def step_accounts(
+    cost: RankStepCost | WrappedStepCost | GroupStepCost, shape: StepShape
+) -> dict[str, float]:
     """GPU seconds of the step by account."""
-    names = shape_columns(cost.shard.model.clip_tokens)
+    names = shape_columns(cost.shard.model.clips)
     values = zip(names, shape_values(shape), strict=True)
     columns = {name: np.array([float(value)]) for name, value in values}
     found = cost.split(columns)
@@ -154,7 +157,7 @@ def _beside(cost: WrappedStepCost, row: OperatorRow, shape: StepShape) -> dict[s
     return {account: seconds - kernels[account] for account, seconds in whole.items()}
 
 
-def host_terms(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
+def host_terms(cost: RankStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
     """The step's seconds on the host, by what it does."""
     price = cost.price(shape)
     seqs = shape.decode_seqs + shape.prefill_seqs
@@ -167,7 +170,9 @@ def host_terms(cost: RankStepCost, shape: StepShape) -> dict[str, float]:
     }
 
 
-def step_seconds(cost: RankStepCost, shape: StepShape, *, async_scheduling: bool) -> float:
+def step_seconds(
+    cost: RankStepCost | GroupStepCost, shape: StepShape, *, async_scheduling: bool
+) -> float:
     """From one step to the next when many like it follow: the slower of GPU and host.
 
     Without async scheduling the host's work stands between the steps.
@@ -213,7 +218,7 @@ def _row(
     beside: dict[str, float],
 ) -> StepRow:
     kind, peak = (operator.kind, operator.peak) if operator else ("attention", BF16_PEAK)
-    bound = _BOUNDS.get(row.bound, row.bound)
+    bound = BOUNDS.get(row.bound, row.bound)
     table = cost.kernels.label(operator) if operator else None
     posted = beside or _posted(cost, row, operator, bound)
     named = sorted(
@@ -262,11 +267,11 @@ def _posted(
         side = accounts.PREFILL_COMPUTE if bound == "compute" else accounts.PREFILL_MEMORY
         return {side: row.seconds}
     priced = cost.kernels.price(operator)
-    if operator.kind == "all_reduce":
+    if operator.kind in EXCHANGES:
         return {accounts.COMMUNICATION: float(priced.total_s[0])}
     side = accounts.PREFILL_COMPUTE if priced.compute_bound[0] else accounts.PREFILL_MEMORY
     return {
-        _DECODE_ACCOUNT[operator.kind]: float(priced.work_s[1]),
+        DECODE_ACCOUNT[operator.kind]: float(priced.work_s[1]),
         accounts.LAUNCH_AND_HOST: float(priced.fixed_s[1]),
         side: float(priced.total_s[0] - priced.total_s[1]),
     }

@@ -191,7 +191,9 @@ def sentence(text: str) -> str:
 def humanised(name: str) -> str:
     """A machine name as words: ``decode_weight_reads`` is ``decode weight reads``."""
     text = name.replace("_", " ").strip()
-    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(text, text)
+    return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(
+        text, text.replace("kv cache", "KV cache")
+    )
 
 
 def listed(items: Iterable[str]) -> str:
@@ -203,11 +205,5 @@ def listed(items: Iterable[str]) -> str:
 
 
 def gpus_text(facts: Mapping[str, Any]) -> str:
-    """The devices that share a layer: ``8 x H200-SXM (TP 4, PCP 2)``."""
-    prompts = facts.get("prefill_context_parallel_size", 1)
-    sizes = [f"TP {facts['tensor_parallel_size']}"]
-    for label, size in (("PCP", prompts), ("DCP", facts.get("decode_context_parallel_size", 1))):
-        if size > 1:
-            sizes.append(f"{label} {size}")
-    gpus = facts["tensor_parallel_size"] * prompts
-    return f"{gpus} \N{MULTIPLICATION SIGN} {facts['gpu']} ({', '.join(sizes)})"
+    """The devices of a replica: ``8 x H200-SXM (TP 4, PP 2)``."""
+    return f"{facts['gpus']} \N{MULTIPLICATION SIGN} {facts['gpu']} ({facts['layout']})"

@@ -19,6 +19,7 @@ from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
 from scenarios.kernels import load_kernels
+from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
 from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
@@ -109,6 +110,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         weights=options.quantization,
         cache_dtype=kv.cache_dtype,
     )
+    model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
     kernels = load_kernels(options, gpu, model, fitted, layout)
@@ -129,6 +131,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         profile=profile,
         offload=offload,
         writes_scores=options.attention_backend == "unfused",
+        mamba_cache_mode=kv.mamba_cache_mode if kv.enable_prefix_caching else "none",
     )
     max_model_len, notes = _max_model_len(scenario, model, memory)
     prefix_caching, more_notes = _pool_notes(scenario, model, memory, layout)
@@ -163,7 +166,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
             max_model_len=max_model_len,
             block_size=memory.block_size,
             kv_layout=memory.layout,
-            clip_tokens=model.clip_tokens,
+            clip_tokens=model.clips,
             long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
             shared_prefix_attention=options.shared_prefix_attention,
             enable_prefix_caching=prefix_caching,
@@ -192,6 +195,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         notes=(
             *notes,
             *format_notes,
+            *policy_notes(kv.policy),
             *layout_notes(layout),
             *offload_notes(scenario, memory),
             *kernels.operators.notes,
@@ -280,14 +284,23 @@ def _pool_notes(
         )
     if not scenario.kv.enable_prefix_caching or memory.layout == PLAIN:
         return scenario.kv.enable_prefix_caching, tuple(notes)
-    if is_recurrent(model):
+    if is_recurrent(model) and scenario.kv.mamba_cache_mode == "none":
         notes.append(
-            "prefix caching is off: recurrent layers would need their state at the end of each "
-            "cached prefix, and no checkpoints of it are modelled"
+            "prefix caching is off: recurrent layers need their state at the end of a cached "
+            "prefix, which kv.mamba_cache_mode align keeps"
         )
+        return False, tuple(notes)
+    if len(memory.layout.prompts) > 1:
+        notes.append(
+            f"a KV block is of one budget's layers alone, {memory.block_bytes:,} bytes: each layer "
+            "gives back pages of its own"
+        )
+    if memory.layout.prompts:
+        notes.append("prefix caching is off: of a prompt only the tokens it chose itself are kept")
         return False, tuple(notes)
     if not memory.layout.grows:
         notes.append("prefix caching is off: every layer drops what leaves its window")
         return False, tuple(notes)
-    notes.append("a prefix hit is assumed to find what its window layers need in the cache too")
+    if memory.layout.fixed_pages and not is_recurrent(model):
+        notes.append("a prefix hit is assumed to find what compressors had gathered at its end")
     return True, tuple(notes)

@@ -43,6 +43,19 @@ def replica_gpus(scenario: Scenario) -> int:
     return group * options.pipeline_parallel_size * options.data_parallel_size
 
 
+def layout_text(layout: Layout) -> str:
+    """Its sizes in short: ``TP 4, PP 2, DP 8 with experts whole on ranks``."""
+    others = {
+        "PCP": layout.prefill_context_parallel_size,
+        "DCP": layout.decode_context_parallel_size,
+        "PP": layout.pipeline_parallel_size,
+        "DP": layout.data_parallel_size,
+    }
+    sizes = [f"{name} {size}" for name, size in others.items() if size > 1]
+    text = ", ".join([f"TP {layout.tensor_parallel_size}", *sizes])
+    return f"{text} with experts whole on ranks" if layout.enable_expert_parallel else text
+
+
 def layout_notes(layout: Layout) -> tuple[str, ...]:
     """What a forecast of this layout assumes, in plain words."""
     notes = []

@@ -6,7 +6,6 @@ from typing import Any
 
 from costmodels.model_spec import ModelSpec, quantised
 from costmodels.models import load_model, model_names
-from costmodels.priced import is_priced
 
 # Formats that weights are commonly served in, beside the checkpoint's own.
 _FORMATS = ("bfloat16", "fp8", "int4_g128", "mxfp4", "nvfp4")
@@ -40,7 +39,6 @@ def _row(model: ModelSpec) -> dict[str, Any]:
         if growing.denominator == 1
         else float(growing),
         "fixed_state_bytes_per_sequence": model.fixed_state_bytes_per_sequence,
-        "is_priced": is_priced(model),
         "evidence": {
             "label": _LABELS[model.confidence[0]],
             "confidence": model.confidence,
@@ -59,5 +57,5 @@ def model_lines() -> list[str]:
         line = f"{row['name']:45} {size:24} {row['growing_state_bytes_per_token']:>10,} bytes/token"
         if row["fixed_state_bytes_per_sequence"]:
             line += f" + {row['fixed_state_bytes_per_sequence'] / 1e6:,.1f} MB/sequence"
-        lines.append(line if row["is_priced"] else f"{line}  (not priced yet)")
+        lines.append(line)
     return lines

@@ -19,7 +19,8 @@ from costmodels.quantization import AUTO, method_names, quantise
 from costmodels.streaming import Offload
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
-from scenarios.layout import layout_of
+from scenarios.kv_policy import with_policy
+from scenarios.layout import layout_of, layout_text
 from scenarios.load import apply_override, validate
 from scenarios.offload import offload_of
 from scenarios.scenario_file import read_scenario_file
@@ -58,16 +59,9 @@ class Served:
         return self.scenario.engine.tensor_parallel_size
 
     @property
-    def group_layout(self) -> Layout:
-        """The ranks that share a layer: one stage of one data-parallel rank."""
-        whole = layout_of(self.scenario, self.gpu)
-        return Layout(
-            tensor_parallel_size=whole.tensor_parallel_size,
-            prefill_context_parallel_size=whole.prefill_context_parallel_size,
-            prefill_context_parallel_mode=whole.prefill_context_parallel_mode,
-            decode_context_parallel_size=whole.decode_context_parallel_size,
-            gpus_per_node=whole.gpus_per_node if whole.context_ranks > 1 else None,
-        )
+    def layout(self) -> Layout:
+        """The ranks of a replica."""
+        return layout_of(self.scenario, self.gpu)
 
     @property
     def max_model_len(self) -> int:
@@ -80,6 +74,9 @@ class Served:
         return {
             "model": self.model.name,
             "gpu": self.gpu.name,
+            "gpus": self.layout.gpus,
+            "layout": layout_text(self.layout),
+            "data_parallel_size": self.layout.data_parallel_size,
             "tensor_parallel_size": self.tensor_parallel_size,
             "prefill_context_parallel_size": options.prefill_context_parallel_size,
             "decode_context_parallel_size": options.decode_context_parallel_size,
@@ -136,6 +133,7 @@ def served(
         linear=None if method else quantization,
         kv_cache=(None if cache else kv_dtype) or AUTO,
     )
+    model = with_policy(model, scenario.kv.policy)
     profile, efficiency = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:

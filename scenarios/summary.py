@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from costmodels.evidence import LABELS, Source, weakest
@@ -27,6 +28,7 @@ from sim.metrics import RequestMetrics
 from sim.request import Status
 from sim.run_accounts import gpu_time_ns
 from sim.saturation import saturation
+from sim.window import Window, time_weighted
 
 SCHEMA = "fleetcast.result/1"
 # A figure's label is the weakest that carries at least this share of its time.
@@ -54,7 +56,7 @@ def summarise(
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "fleetcast_version": __version__,
-        "conditions": _conditions(scenario, build, log),
+        "conditions": _conditions(scenario, build, log, metrics.window),
         "figures": figures,
         "requests": _request_counts(log, metrics),
         "slo": slo_facts(metrics),
@@ -64,7 +66,7 @@ def summarise(
         "e2e_accounts_s": _mean_accounts(books.e2e_ns, metrics),
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
-        "device_bytes": _device_bytes(build),
+        "device_bytes": _device_bytes(pool_scenarios(scenario)[0][2], build, log, metrics.window),
         "saturation": _saturation(scenario, log),
         "run": {
             "steps": sum(int(s.column("steps").sum()) for s in log.steps),
@@ -81,7 +83,7 @@ def summarise(
     return summary
 
 
-def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]:
+def _conditions(scenario: Scenario, build: Build, log: RunLog, window: Window) -> dict[str, Any]:
     skipped = log.table.skipped_rows
     notes = [*build.notes, *log.table.notes]
     if skipped:
@@ -93,7 +95,7 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog) -> dict[str, Any]
         "replicas": len(log.steps),
         "tensor_parallel_size": build.layout.tensor_parallel_size,
         **_parallel_conditions(build.layout),
-        "pools": _pools(scenario, build) if scenario.pools else None,
+        "pools": _pools(scenario, build, log, window) if scenario.pools else None,
         "engine": scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),
@@ -124,7 +126,7 @@ def _parallel_conditions(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _pools(scenario: Scenario, build: Build) -> list[dict[str, Any]]:
+def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> list[dict[str, Any]]:
     """What each of several pools is."""
     return [
         {
@@ -137,7 +139,7 @@ def _pools(scenario: Scenario, build: Build) -> list[dict[str, Any]]:
             "scheduler": policy_label(of_pool.engine.scheduler),
             "router": policy_label(of_pool.pool.router),
             **engine_conditions(part.pool.engine),
-            "device_bytes": _device_bytes(part),
+            "device_bytes": _device_bytes(of_pool, part, log, window),
         }
         for part, (name, role, of_pool) in zip(build.parts, pool_scenarios(scenario), strict=True)
     ]
@@ -261,12 +263,30 @@ def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
     return dict(zip(TIME_ACCOUNTS, means, strict=True))
 
 
-def _device_bytes(build: Build) -> dict[str, int]:
+def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window) -> dict[str, int]:
+    """Of one device of a pool; fragmentation is what blocks of running sequences hold beyond their
+    tokens."""
     memory = build.memory
+    of_pools = zip(log.steps, log.fleet.pool_of, strict=True)
+    steps = [
+        of_replica for of_replica, pool in of_pools if pool.name == build.pool.name and of_replica
+    ]
+    running = time_weighted(replace(log, steps=steps), "running", window)[0] if steps else 0.0
+    wasted = 0
+    # With a state at every block, what a page holds beside its tokens is a checkpoint.
+    if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
+        rank = build.cost.shard
+        prompt = max(1, round(float(log.table.prompt_tokens.mean())))
+        a_sequence = memory.fragmentation_bytes(rank, prompt)
+        wasted = round(running / build.layout.data_parallel_size * a_sequence)
+        wasted = min(wasted, memory.kv_cache_bytes)
+    between_ranks = memory.communication_bytes
     return {
         "weights": memory.weight_bytes,
-        "workspace": memory.workspace_bytes,
-        "kv_cache": memory.kv_cache_bytes,
+        "workspace": memory.workspace_bytes - between_ranks,
+        **({"communication_buffers": between_ranks} if between_ranks else {}),
+        "kv_cache": memory.kv_cache_bytes - wasted,
+        "kv_cache_fragmentation": wasted,
         "free": memory.free_bytes,
         "total": memory.device_bytes,
     }

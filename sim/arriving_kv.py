@@ -55,6 +55,7 @@ class ArrivingKV:
         Returns the latter. The gate is that of admission: the whole known sequence must fit.
         """
         kv, config = self._view.kv, self._view.config
+        kv.new_step()
         while self.waiting:
             request = self.waiting[0]
             if len(self._view.running) + self.in_place >= config.max_num_seqs:
@@ -65,6 +66,7 @@ class ArrivingKV:
             self.waiting.popleft()
             kv.pin(request, hit)
             kv.extend(request, request.prompt_tokens)
+            kv.drop(request, request.prompt_tokens)  # what the other engine drops does not come
             request.status = Status.TRANSFERRING
             self._receiving += 1
             self.on_blocks(request)

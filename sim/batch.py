@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.request import Request, Status
-from sim.shape import StepShape, causal_pairs, causal_pairs_clipped
+from sim.shape import StepShape, causal_pairs, chunk_sums, clip_layers, clipped
 from sim.together import Gang
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class BatchBuilder:
         self._decoding: dict[Request, int] | None = None  # chosen -> new blocks it was given
         self._all_decodes = False
         self._preempted = 0
+        self._aligns = view.config.aligns_chunks
 
     @property
     def token_budget(self) -> int:
@@ -122,6 +123,12 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
+        if self._aligns and max_tokens != 0:
+            if not self._chunk(request, hit.blocks * view.config.block_size):
+                return False
+            if hit.common > hit.blocks:  # a state is kept where others with this prefix part
+                junction = (hit.common - hit.blocks) * view.config.block_size
+                max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         kv.pin(request, hit)
         if reserve_tokens or request.samples is not None:
             kv.hold(request, reserve_tokens)
@@ -174,9 +181,9 @@ class BatchBuilder:
             pairs += causal_pairs(request.num_computed_tokens, chunk)
             prefill_context += request.num_computed_tokens
             logits += chunk == request.num_uncomputed_tokens
-        clipped = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
+        sums = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
         shape = StepShape(
-            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, clipped
+            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, sums
         )
         if self._view.follows_prefixes:
             shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
@@ -186,21 +193,22 @@ class BatchBuilder:
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
         """`StepShape.clipped` of the step."""
         group = self._view.decode_group
-        contexts = [group.computed_tokens(request) for request in held_back]
+        contexts = [
+            (group.computed_tokens(request), request.prompt_tokens) for request in held_back
+        ]
         found: list[int] = []
-        caps = self._view.config.clip_tokens
-        for cap, (tokens, growing) in zip(caps, group.clipped_sums(), strict=True):
-            if decodes:
-                tokens -= sum(min(context, cap) for context in contexts)
-                growing -= sum(context < cap for context in contexts)
-            else:
+        clips = self._view.config.clip_tokens
+        for clip, (tokens, growing) in zip(clips, group.clipped_sums(), strict=True):
+            if not decodes:
                 tokens = growing = 0
-            context = pairs = 0
+            for context, prompt in contexts:
+                tokens -= clipped(clip, context, prompt)
+                growing -= clip_layers(clip) if isinstance(clip, tuple) else context < clip
+            prefix = pairs = 0
             for request, chunk in self._prefills.items():
-                start = request.num_computed_tokens
-                context += min(start, cap)
-                pairs += causal_pairs_clipped(start, chunk, cap)
-            found += (tokens, growing, context, pairs)
+                more = chunk_sums(clip, request.num_computed_tokens, chunk)
+                prefix, pairs = prefix + more[0], pairs + more[1]
+            found += (tokens, growing, prefix, pairs)
         return tuple(found)
 
     def _add_decode_group(self) -> bool:
@@ -233,7 +241,11 @@ class BatchBuilder:
         """Admit one whose blocks are on the host: they and its next token's have to fit."""
         view = self._view
         tokens = max(request.num_target_tokens, request.num_computed_tokens + 1)
-        if view.kv.blocks_for(tokens) > view.kv.free_blocks or self._token_budget <= 0:
+        if request.num_uncomputed_tokens:
+            needed = view.kv.blocks_for(tokens)
+        else:
+            needed = view.kv.blocks_held(request, tokens)
+        if needed > view.kv.free_blocks or self._token_budget <= 0:
             return False
         view.admitted(request)
         if request.status is not Status.DECODING:
@@ -252,7 +264,9 @@ class BatchBuilder:
             return False
         if request.status is Status.DECODING:
             return not self._has_decode(request)
-        return request.status is Status.PREFILLING and request not in self._prefills
+        if request.status is not Status.PREFILLING or request in self._prefills:
+            return False
+        return not self._aligns or self._chunk(request, request.num_computed_tokens) > 0
 
     def _add(self, request: Request, max_tokens: int | None) -> bool:
         """Take the KV blocks and the budget; False, and nothing changed, if blocks are short."""
@@ -266,20 +280,37 @@ class BatchBuilder:
             self._chosen_decodes()[request] = needed
             self._token_budget -= 1
             return True
-        tokens = min(request.num_uncomputed_tokens, self._token_budget)
         if max_tokens == 0:
             return False
-        longest = self._view.config.long_prefill_token_threshold
-        if longest:
-            tokens = min(tokens, longest)
+        tokens = self._chunk(request, request.num_computed_tokens)
         if max_tokens is not None:
             tokens = min(tokens, max_tokens)
         if not kv.extend(request, request.num_computed_tokens + tokens):
             return False
         kv.register(request, request.num_computed_tokens + tokens)
+        if self._aligns:
+            kv.checkpoint(request, request.num_computed_tokens + tokens)
         self._prefills[request] = tokens
         self._token_budget -= tokens
         return True
+
+    def _chunk(self, request: Request, computed: int) -> int:
+        """Tokens of a prompt, of which so many are computed, that the step has room for.
+
+        Where recurrent states are kept, a chunk ends at a block's edge, the last edge included, or
+        with the prompt; 0 if the budget reaches no edge (vLLM's ``_mamba_block_aligned_split``).
+        """
+        tokens = min(request.num_target_tokens - computed, self._token_budget)
+        longest = self._view.config.long_prefill_token_threshold
+        if longest:
+            tokens = min(tokens, longest)
+        if not self._aligns:
+            return tokens
+        block_size, stop = self._view.config.block_size, computed + tokens
+        last_edge = request.num_target_tokens // block_size * block_size
+        if stop < last_edge:
+            return max(0, stop // block_size * block_size - computed)
+        return last_edge - computed if computed < last_edge < stop else tokens
 
     def _has_decode(self, request: Request) -> bool:
         return self._all_decodes or (self._decoding is not None and request in self._decoding)

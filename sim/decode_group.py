@@ -5,7 +5,8 @@ its members. A member's own progress is the counter less its value when the memb
 changes does so at known counts: a member leaves when its last token is planned (a bucket a
 count), needs new KV pages each time its context crosses a block edge (a phase a member), and
 stops adding to a clipped sum, or taking pages for a window, when its context reaches a length
-(`sim.crossings`). Between these counts every sum grows by the same amount a step.
+(`sim.crossings`). Between these counts every sum grows by the same amount a step. What is dropped
+of a prompt is as good as never there: its pages open in another phase.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 from sim.crossings import Crossings
 from sim.kv_layout import PLAIN, KVLayout, window_blocks
 from sim.request import Request
+from sim.shape import Clip, dropped
 from sim.shared_prefix import PrefixTree
 
 _NEVER = 1 << 60
@@ -39,7 +41,7 @@ class DecodeGroup:
     def __init__(
         self,
         block_size: int,
-        clip_tokens: tuple[int, ...] = (),
+        clip_tokens: tuple[Clip, ...] = (),
         layout: KVLayout = PLAIN,
         *,
         follow_prefixes: bool = False,
@@ -62,8 +64,12 @@ class DecodeGroup:
         # When members outgrow what they reserved; those whose reservation lasts are not here.
         self._outgrowing: dict[int, list[Request]] = {}
         self._outgrow_steps: list[int] = []
-        self._clips = [Crossings(cap) for cap in clip_tokens]
-        self._clipped_tokens = [0] * len(clip_tokens)
+        self._clips = [Crossings(clip) for clip in clip_tokens if isinstance(clip, int)]
+        self._clipped_tokens = [0] * len(self._clips)
+        # Members keep all but a part of their prompts: what is dropped never changes.
+        self._budgets = [clip for clip in clip_tokens if isinstance(clip, tuple)]
+        self._dropped_tokens = [0] * len(self._budgets)
+        self._prompts = layout.prompts
         # A window takes pages until the context is as long as all blocks it ever holds.
         self._windows = [
             (Crossings(window_blocks(window_tokens, block_size) * block_size), groups)
@@ -86,6 +92,8 @@ class DecodeGroup:
         self.context_tokens += request.num_computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] += min(request.num_computed_tokens, clip.cap_tokens)
+        for index, budgets in enumerate(self._budgets):
+            self._dropped_tokens[index] += dropped(budgets, request.prompt_tokens)
         crossings = self._tracking(request) if request.reserved_tokens else self._crossings
         for crossing in crossings:
             crossing.track(request, self.steps)
@@ -125,9 +133,13 @@ class DecodeGroup:
         return nearest - self.steps
 
     def clipped_sums(self) -> list[tuple[int, int]]:
-        """(sum of contexts clipped to it, members below it) of each clip length."""
+        """(sum of contexts clipped to it, what it grows by a step) of each clip."""
         below = (clip.below for clip in self._clips)
-        return list(zip(self._clipped_tokens, below, strict=True))
+        sums = list(zip(self._clipped_tokens, below, strict=True))
+        for budgets, tokens in zip(self._budgets, self._dropped_tokens, strict=True):
+            layers = len(budgets)
+            sums.append((layers * self.context_tokens - tokens, layers * len(self.members)))
+        return sums
 
     def blocks_due(self, steps: int) -> int:
         """New KV pages the next ``steps`` decode steps of the whole group need.
@@ -144,9 +156,13 @@ class DecodeGroup:
 
     def blocks_needed(self, request: Request) -> int:
         """New KV pages of this member's next token."""
-        return (
-            0 if self.computed_tokens(request) % self._block_size else self._pages_a_block(request)
-        )
+        computed_tokens = self.computed_tokens(request)
+        pages = 0 if computed_tokens % self._block_size else self._pages_a_block(request)
+        if not self._prompts:
+            return pages
+        for gone, groups in self._kept_pages(request):
+            pages += 0 if (computed_tokens - gone) % self._block_size else groups
+        return pages
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
         """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
@@ -276,6 +292,23 @@ class DecodeGroup:
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
         self._due_a_cycle += pages
+        if not self._prompts:
+            return
+        for gone, groups in self._kept_pages(request):
+            self._due_by_phase[(phase + gone) % self._block_size] += sign * groups
+            self._due_a_cycle += sign * groups
+
+    def _kept_pages(self, request: Request) -> list[tuple[int, int]]:
+        """(tokens dropped of its prompt, pages that a block of the rest takes), by budget.
+
+        Nothing is dropped where blocks are reserved.
+        """
+        if request.reserved_tokens:
+            if self._has_reserved(request):
+                return []
+            return [(0, groups) for _, groups in self._prompts]
+        prompt_tokens = request.prompt_tokens
+        return [(max(0, prompt_tokens - budget), groups) for budget, groups in self._prompts]
 
     def _settle(self, request: Request) -> None:
         del self.members[request]
@@ -290,6 +323,8 @@ class DecodeGroup:
         self.context_tokens -= computed_tokens
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= min(computed_tokens, clip.cap_tokens)
+        for index, budgets in enumerate(self._budgets):
+            self._dropped_tokens[index] -= dropped(budgets, request.prompt_tokens)
         crossings = self._tracking(request) if request.reserved_tokens else self._crossings
         for crossing in crossings:
             crossing.forget(request, self.steps)

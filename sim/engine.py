@@ -111,8 +111,6 @@ class Engine:
             return
         self._inbox.append(request)
         self._queued_tokens += request.prompt_tokens
-        if self._hand_over is not None:
-            self._hand_over.arrived(request, self)
         self._publish_load()
         self._wake()
 
@@ -265,6 +263,7 @@ class Engine:
         tokens = request.prompt_tokens + request.output_tokens
         if tokens > self.view.config.max_model_len:
             return "longer than max_model_len"
+        # Nothing dropped of it: preempted near its end, it is computed again in one piece.
         if self._hand_over is not None:
             if request.samples is not None:
                 return "several answers, which one engine has to decode"
@@ -341,6 +340,8 @@ class Engine:
             self._requests.admitted(request, view.now_ns, row)
         for request in view.newly_preempted:
             self._requests.preempted(request, row)
+            if self._hand_over is not None:
+                self._hand_over.preempted(request)
         if view.newly_admitted or view.newly_preempted:
             view.newly_admitted.clear()
             view.newly_preempted.clear()
@@ -424,8 +425,8 @@ class Engine:
                 self.prefill_tokens += shape.prefill_tokens
                 self.prefill_ns += gpu_ns
             if self._hand_over is not None:
-                for request, tokens in plan.prefills:
-                    self._hand_over.computed(request, tokens, end_ns - gpu_ns, end_ns)
+                for request, _ in plan.prefills:
+                    self._hand_over.computed(request, self, end_ns - gpu_ns, end_ns)
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
@@ -540,6 +541,7 @@ class Engine:
                     request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
+                view.kv.drop(request, request.num_computed_tokens)
                 group.join(request)
 
     def _fork(self, request: Request, batch: InFlight) -> None:
@@ -572,10 +574,7 @@ class Engine:
         kv = self.view.kv
         for request in leaving:
             request.status = Status.FINISHING
-            tokens = request.num_computed_tokens
-            if request.reserved_tokens > tokens:
-                tokens = request.reserved_tokens
-            request.num_blocks = kv.blocks_for(tokens)
+            request.num_blocks = kv.blocks_held(request, request.num_computed_tokens)
             if request.gang is None:
                 batch.finishing.append(request)
             else:

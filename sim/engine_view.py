@@ -13,7 +13,7 @@ from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout
 from sim.request import Request, Status
-from sim.shape import SharedSums
+from sim.shape import Clip, SharedSums
 from sim.shared_prefix import KINDS, common_prefix
 from sim.waiting import WaitingQueue
 
@@ -42,8 +42,8 @@ class EngineConfig:
     """Blocks that the host has room for (swap). A victim beyond them is recomputed."""
     swap_ns_per_block: float = 0.0
     """Time on the host link of one block, either way."""
-    clip_tokens: tuple[int, ...] = ()
-    """Lengths that the cost model clips contexts to, ascending (see `sim.shape`)."""
+    clip_tokens: tuple[Clip, ...] = ()
+    """What the cost model clips contexts to, in the order of `sim.shape.ordered`."""
     shared_prefix_attention: str = "none"
     """Whether the attention kernel reads prefixes that sequences share once: ``cascade``, the one
     that all running requests have, or ``tree``, each (see `sim.shared_prefix`)."""
@@ -69,6 +69,19 @@ class EngineConfig:
                 f"shared_prefix_attention is {self.shared_prefix_attention!r}; it is one of "
                 + ", ".join(KINDS)
             )
+        longest = self.long_prefill_token_threshold or self.max_num_batched_tokens
+        if self.aligns_chunks and min(longest, self.max_num_batched_tokens) < self.block_size:
+            raise ScenarioError(
+                "with mamba_cache_mode align prompts are computed in whole blocks of "
+                f"{self.block_size:,} tokens: max_num_batched_tokens "
+                f"({self.max_num_batched_tokens:,}) and long_prefill_token_threshold "
+                f"({self.long_prefill_token_threshold:,}; 0: none) must allow for one"
+            )
+
+    @property
+    def aligns_chunks(self) -> bool:
+        """Whether prompts are cut at blocks, so that recurrent states can be kept there."""
+        return self.kv_layout.checkpoint_pages > 0 and self.enable_prefix_caching
 
 
 class EngineView:
@@ -108,6 +121,7 @@ class EngineView:
 
     def new_batch(self) -> BatchBuilder:
         """Start the next step."""
+        self.kv.new_step()
         return BatchBuilder(self)
 
     def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:

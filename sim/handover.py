@@ -5,7 +5,7 @@ until the last byte has arrived; the target's holds the blocks it will be writte
 the first is sent. So KV in flight has a place at both ends, and an owner at each.
 
 ``pull``: the decode engine is asked once the prefill is done, and fetches all of it. ``push``: it
-is asked when the request arrives, and gets each chunk of the prompt layer by layer while it is
+is asked when the prefill begins, and gets each chunk of the prompt layer by layer while it is
 being computed (what was computed before it had the blocks, in one go).
 """
 
@@ -115,13 +115,12 @@ class Handovers:
         reasons = [target.refusal(request) for target in kinds]
         return None if None in reasons else f"on decode engines: {reasons[0]}"
 
-    def arrived(self, request: Request, source: Engine) -> None:
-        """A request was accepted by its prefill engine."""
-        if self.config.mode == "push" and request.output_tokens > 1:
-            self._ask(request, source)
-
-    def computed(self, request: Request, tokens: int, start_ns: int, end_ns: int) -> None:
+    def computed(self, request: Request, source: Engine, start_ns: int, end_ns: int) -> None:
         """The source runs a chunk of the prompt on the GPU, between these times (push)."""
+        if self.config.mode == "pull" or request.output_tokens == 1:
+            return
+        if request.index not in self.under_way:
+            self._ask(request, source)
         handover = self.under_way.get(request.index)
         if handover is not None:
             handover.chunks.append(_Chunk(request.num_computed_tokens, start_ns, end_ns))
@@ -136,6 +135,16 @@ class Handovers:
         now_ns = int(self.env.now)
         handover.chunks.append(_Chunk(request.num_computed_tokens, now_ns, now_ns))
         self._push(handover)
+
+    def preempted(self, request: Request) -> None:
+        """It lost its blocks in the source: what was held for it elsewhere would block others."""
+        handover = self.under_way.pop(request.index, None)
+        if handover is not None:
+            handover.is_under_way = False
+            for flow in handover.flows.values():
+                self.moved_bytes += self.network.cancel(flow)
+            handover.target.cancel(handover.twin)
+            request.handover = None
 
     def has_blocks(self, twin: Request) -> None:
         """The target holds the blocks that the KV goes to; ``twin.cached_tokens`` it had."""

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sim.cache_nodes import CacheNodes
+from sim.cache_sides import CacheSides, first_blocks
+from sim.chain_nodes import chain_nodes, check_blocks
 from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
-from sim.request import Request
+from sim.request import Request, Status
 from sim.request_table import PrefixChains
 from sim.together import SharedBlocks
 
@@ -31,6 +33,10 @@ class Hit(NamedTuple):
     """How many of them no running request holds: using them takes from the free blocks."""
     nodes: list[tuple[int, int]]
     """(node, leading blocks hit in it), in order."""
+    common: int = 0
+    """Leading blocks that are cached, though some layers' states do not allow beginning there."""
+    is_fresh: bool = False
+    """Its state is only computed in the step being planned: it can be used from the next on."""
 
 
 class KVCache:
@@ -49,7 +55,8 @@ class KVCache:
         """``chains`` are the prefix ids of the request table, if it has any.
 
         With a ``layout`` that is not plain, a block is a page of it. Prefix hits are of the pages
-        of layers whose state grows; those of windows are taken anew, and are no content to hit.
+        of layers whose state grows, as far as windows and recurrent states are cached too
+        (`sim.cache_sides`); a request that hits takes pages of its own for those.
         ``num_host_blocks`` are for sequences that are swapped out.
         Raises ScenarioError where ids and blocks cannot be lined up.
         """
@@ -61,20 +68,21 @@ class KVCache:
         self.free_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks = num_host_blocks
         self._grows = layout.grows
-        # Where no layer's state grows, no prefix of a context is ever all there.
-        self._prefix_caching = prefix_caching and layout.grows
+        # Where no layer's state grows, or some of it is dropped, no prefix is ever all there.
+        self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._nodes = CacheNodes()
-        self._ids_a_node = 1
+        self._sides = self._new_sides()
         if self._chains is not None:
-            small, large = sorted((self._chains.block_tokens, block_size))
-            if large % small:
-                raise ScenarioError(
-                    f"block_size {block_size} does not divide, nor is divided by, the trace's "
-                    f"prefix blocks of {self._chains.block_tokens} tokens; choose one that does"
-                )
-            self._ids_a_node = max(1, block_size // self._chains.block_tokens)
+            check_blocks(self._chains, block_size)
+
+    def _new_sides(self) -> CacheSides | None:
+        layout = self._layout
+        if layout is None or not self._prefix_caching:
+            return None
+        keeps = layout.windows or layout.checkpoint_pages
+        return CacheSides(self, self._nodes, layout) if keeps else None
 
     def watch(self, on_change: Callable[[int, int], None]) -> None:
         """Tell of (prefix id, its resident leading blocks) whenever that changes."""
@@ -84,6 +92,16 @@ class KVCache:
     def shares_output(self) -> bool:
         """Whether blocks filled while decoding can be hit by others."""
         return self._chains is not None and self._chains.covers_output
+
+    @property
+    def empty_blocks(self) -> int:
+        """Free blocks without content."""
+        return self._empty_blocks
+
+    @property
+    def cached_free_blocks(self) -> int:
+        """Free blocks with cached content."""
+        return self._nodes.free_pages
 
     def lookup(self, request: Request) -> Hit:
         """Find the request's resident leading blocks; changes nothing.
@@ -105,6 +123,9 @@ class KVCache:
             evictable += max(0, depth - node.pinned)
             if depth < size:
                 break
+        if self._sides is not None and blocks:
+            nodes, evictable, is_fresh = self._sides.usable(hits)
+            return Hit(sum(depth for _, depth in nodes), evictable, nodes, blocks, is_fresh)
         return Hit(blocks, evictable, hits)
 
     def reservable(self, request: Request, reserve_tokens: int) -> int:
@@ -123,6 +144,8 @@ class KVCache:
 
         With a reservation, that many tokens have to fit; of several answers, each one's own blocks.
         """
+        if hit.is_fresh:
+            return False
         need = self.blocks_for(max(request.num_target_tokens, reserve_tokens)) - hit.blocks
         if request.samples is not None:
             need += self.unforked_blocks(request, reserve_tokens)
@@ -131,7 +154,7 @@ class KVCache:
     def unforked_blocks(self, request: Request, reserve_tokens: int = 0) -> int:
         """Blocks of its own that each further answer begins with, summed: a copy of the prompt's
         last block if that is partial, pages of windows, and what is reserved."""
-        own = self.blocks_for(max(request.prompt_tokens, reserve_tokens))
+        own = self._kept(request, request.prompt_tokens, reserve_tokens)
         return request.num_unforked * (own - self._full_blocks(request.prompt_tokens))
 
     def hold(self, request: Request, reserve_tokens: int) -> None:
@@ -158,11 +181,14 @@ class KVCache:
             answer.pinned.append((node_id, depth))
         answer.pinned_blocks = request.pinned_blocks
         answer.reserved_tokens = request.reserved_tokens
-        answer.num_blocks = self.blocks_for(max(request.prompt_tokens, request.reserved_tokens))
+        answer.num_blocks = self.blocks_held(answer, request.prompt_tokens)
 
     def swap_out(self, request: Request, computed_tokens: int) -> bool:
         """Give a sequence blocks on the host; False, and nothing changed, if too few are free."""
-        blocks = self.blocks_for(computed_tokens)
+        if request.status is Status.DECODING:
+            blocks = self._kept(request, computed_tokens, 0)  # not what it reserved
+        else:
+            blocks = self.blocks_for(computed_tokens)
         if not 0 < blocks <= self.free_host_blocks:
             return False
         self.free_host_blocks -= blocks
@@ -183,6 +209,8 @@ class KVCache:
             self._nodes.pin(node_id, depth)
             request.pinned.append((node_id, depth))
         self.free_blocks -= hit.evictable
+        if self._sides is not None:
+            self._sides.touch(hit.nodes)
         request.num_blocks = request.pinned_blocks = hit.blocks
         request.cached_tokens = request.num_computed_tokens = hit.blocks * self.block_size
 
@@ -200,11 +228,9 @@ class KVCache:
     def take(self, blocks: int) -> None:
         """Hold ``blocks`` free blocks, evicting cached ones where no empty one is left."""
         self.free_blocks -= blocks
-        if blocks <= self._empty_blocks:
-            self._empty_blocks -= blocks
-            return
-        self._nodes.evict(blocks - self._empty_blocks)
-        self._empty_blocks = 0
+        if blocks > self._empty_blocks:
+            self.make_empty(blocks)
+        self._empty_blocks -= blocks
 
     def register(self, request: Request, num_hashed_tokens: int) -> None:
         """Make the request's full blocks of its first ``num_hashed_tokens`` hittable."""
@@ -212,6 +238,17 @@ class KVCache:
             return
         full = num_hashed_tokens // self.block_size
         self._register(request, full, shared_only=True)
+
+    def new_step(self) -> None:
+        """A step is planned: states that the one before computes can be used."""
+        if self._sides is not None:
+            self._sides.new_step()
+
+    def checkpoint(self, request: Request, tokens: int) -> None:
+        """Keep the recurrent state after so many of its tokens, if they end a block."""
+        if self._sides is not None and not tokens % self.block_size:
+            blocks = tokens // self.block_size
+            self._sides.checkpoint(first_blocks(self._node_sizes(request), blocks))
 
     def release(self, request: Request, num_hashed_tokens: int, *, will_return: bool) -> None:
         """Free all blocks of a request; hashed content stays cached until it is evicted.
@@ -222,7 +259,9 @@ class KVCache:
         # Content that nobody can hit again need not be kept, except for its place in the LRU
         # behind content that can.
         can_be_hit = will_return or self._chains is not None
-        if self._prefix_caching and request.shared is None and (can_be_hit or self._nodes):
+        is_kept = self._prefix_caching and request.shared is None
+        is_kept = is_kept and bool(can_be_hit or self._nodes)
+        if is_kept:
             full = min(num_hashed_tokens // self.block_size, held)
             self._register(request, full, shared_only=False)
         # Blocks without a hash, and copies of what another request registered first, are empty.
@@ -236,18 +275,29 @@ class KVCache:
         for node_id, depth in reversed(request.pinned):
             freed += self._nodes.unpin(node_id, depth)
         self.free_blocks += freed
+        if self._sides is not None and is_kept:
+            self._sides.touch(request.pinned)
+            decoded = range(request.num_target_tokens // self.block_size + 1, full + 1)
+            for blocks in decoded:  # a step ended at each of these boundaries
+                self.checkpoint(request, blocks * self.block_size)
         request.pinned.clear()
         request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
 
     def lose_all(self) -> None:
         """Everything held and cached is gone at once; those who watch are told."""
         self._nodes.lose_all()
+        self._sides = self._new_sides()
         self.free_blocks = self._empty_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
-        """Blocks of a running sequence that has so many tokens: those, or what it reserved."""
-        return self.blocks_for(max(computed_tokens, request.reserved_tokens))
+        """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
+        all and what it reserved."""
+        reserved_tokens = request.reserved_tokens
+        if self._layout is not None:
+            return self._kept(request, computed_tokens, reserved_tokens)
+        tokens = computed_tokens if computed_tokens > reserved_tokens else reserved_tokens
+        return -(-tokens // self.block_size)
 
     def common_blocks(self, request: Request, holders: int) -> int:
         """Leading blocks of a running request that as many as ``holders`` requests hold."""
@@ -263,10 +313,28 @@ class KVCache:
         return common
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold a sequence of ``tokens`` tokens."""
+        """Blocks that hold a sequence of ``tokens`` tokens, none of them dropped."""
         if self._layout is not None:
             return self._layout.pages(tokens, self.block_size)
         return -(-tokens // self.block_size)
+
+    def drop(self, request: Request, computed_tokens: int) -> None:
+        """Its prompt is computed: give back what is beyond the budgets of prompts.
+
+        Kernels run in order, so a step planned from now on finds what is kept in its place. What
+        was reserved for it stays its own.
+        """
+        if self._layout is None or not self._layout.prompts or request.reserved_tokens:
+            return
+        kept = self.blocks_held(request, computed_tokens)
+        self.free_blocks += request.num_blocks - kept
+        self._empty_blocks += request.num_blocks - kept
+        request.num_blocks = kept
+
+    def _kept(self, request: Request, computed_tokens: int, reserved_tokens: int) -> int:
+        if self._layout is not None and not reserved_tokens:
+            return self._layout.pages(computed_tokens, self.block_size, request.prompt_tokens)
+        return self.blocks_for(max(computed_tokens, reserved_tokens))
 
     def _full_blocks(self, tokens: int) -> int:
         """Blocks of a prompt that several sequences can read."""
@@ -281,27 +349,9 @@ class KVCache:
     def _node_sizes(self, request: Request) -> list[tuple[int, int]]:
         """(node id, blocks of that node in this request): its chain, then its private rest."""
         if request.nodes is None:
-            request.nodes = self._chain_nodes(request.index)
+            request.nodes = chain_nodes(self._chains, request.index, self.block_size)
             request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
         return request.nodes
-
-    def _chain_nodes(self, index: int) -> list[tuple[int, int]]:
-        chains = self._chains
-        if chains is None:
-            return []
-        start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])
-        tokens = int(chains.tokens[index])
-        node_tokens = max(chains.block_tokens, self.block_size)
-        ids = chains.ids[start + self._ids_a_node - 1 : stop : self._ids_a_node].tolist()
-        node_blocks = node_tokens // self.block_size
-        nodes = [(node_id, node_blocks) for node_id in ids]
-        if nodes:
-            last_blocks = (tokens - (len(nodes) - 1) * node_tokens) // self.block_size
-            if last_blocks < node_blocks:
-                nodes[-1] = (nodes[-1][0], last_blocks)
-                if last_blocks <= 0:
-                    nodes.pop()
-        return nodes
 
     def _register(self, request: Request, full: int, *, shared_only: bool) -> None:
         pinned = request.pinned
@@ -317,8 +367,19 @@ class KVCache:
             had = pinned[position][1] if position < len(pinned) else 0
             if not self._nodes.grow(node_id, had, depth):
                 break  # someone else computed these blocks too; ours stay private
+            if self._sides is not None:
+                self._sides.cache_windows(node_id, had, depth)
             pinned[position : position + 1] = [(node_id, depth)]
             before += depth
             request.pinned_blocks = before
             if depth < size:
                 break
+
+    def make_empty(self, pages: int) -> None:
+        """Evict until so many free pages are empty; there are as many free ones."""
+        if pages > self._empty_blocks:
+            self._empty_blocks += self._nodes.evict(pages - self._empty_blocks)
+
+    def fill(self, pages: int) -> None:
+        """So many empty pages hold cached content from now on; negative: no longer."""
+        self._empty_blocks -= pages

@@ -3,6 +3,7 @@
 Layers are in groups whose blocks have one size in bytes, a page, as in vLLM's hybrid KV cache
 manager: the layers whose state grows are one group, the others as many groups as their bytes fill.
 A block of the growing group, of a window's group and of a recurrent state's group each is a page.
+Layers that keep a budget of each prompt hold all of it until it is computed, then give pages back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ class WindowPages(NamedTuple):
     groups: int
 
 
+class PromptPages(NamedTuple):
+    """Layers that keep ``budget_tokens`` of a prompt and all that is generated, in ``groups``."""
+
+    budget_tokens: int
+    groups: int
+
+
 @dataclass(frozen=True, slots=True)
 class KVLayout:
     """Pages of a sequence; the default is full attention alone: a page a block.
@@ -33,15 +41,27 @@ class KVLayout:
     windows: tuple[WindowPages, ...] = ()
     fixed_pages: int = 0
     """Pages of a sequence from its first token on: recurrent states."""
+    prompts: tuple[PromptPages, ...] = ()
+    """Budgets of prompts."""
+    checkpoint_pages: int = 0
+    """Pages of a checkpoint of all recurrent states: a prefix hit needs one. 0: none are kept."""
 
-    def pages(self, tokens: int, block_size: int) -> int:
-        """Pages of a sequence of so many tokens."""
+    def pages(self, tokens: int, block_size: int, prompt_tokens: int | None = None) -> int:
+        """Pages of a sequence of so many tokens.
+
+        ``prompt_tokens``: it has computed its prompt, of so many; None: all is kept yet.
+        """
         if tokens <= 0:
             return 0
         blocks = -(-tokens // block_size)
         pages = self.fixed_pages + (blocks if self.grows else 0)
         for window_tokens, groups in self.windows:
             pages += groups * min(blocks, window_blocks(window_tokens, block_size))
+        for budget_tokens, groups in self.prompts:
+            kept = tokens
+            if prompt_tokens is not None:
+                kept -= max(0, prompt_tokens - budget_tokens)
+            pages += groups * -(-kept // block_size)
         return pages
 
     def most_tokens(self, pages: int, block_size: int) -> int:

@@ -154,13 +154,8 @@ def _post_second_residences(
             Share(moved, "decoding", mine.start, mine.stop + 1),
         ]
         add_shares(steps, pool.cost, lived)
-        # Preempted by the plan it joined at: the GPU's idle time before is not in that either.
-        at_once = mine.start == c["first"][mine.request]
-        moved[at_once, COLUMN[LAUNCH_AND_HOST]] -= np.maximum(
-            _idle_before(steps, mine.start[at_once]), 0
-        )
         _move(posted, moved, mine)
-        _enter(posted, steps, c["first"])
+        _enter(posted, steps, c["first"], _account_of_first_row(mine, c["first"]))
         _leave(posted, steps, c["last"])
         # Blocks may be held, and KV pushed, long before the first token: only what is left shows.
         held_ns = np.maximum(c["reserved_ns"], c["first_token_ns"])
@@ -203,23 +198,26 @@ def _post(
     return ttft, after
 
 
-def _enter(posted: Int64, steps: StepLog, first: Int64) -> None:
+def _account_of_first_row(apart: _Apart, first: Int64) -> Int64:
+    """Where each request's first row was posted: a joining request may lose its blocks at once."""
+    account = np.full(len(first), COLUMN[LAUNCH_AND_HOST])
+    at_once = apart.start == first[apart.request]
+    account[apart.request[at_once]] = apart.account[at_once]
+    return account
+
+
+def _enter(
+    posted: Int64, steps: StepLog, first: Int64, account: Int64 | int = COLUMN[LAUNCH_AND_HOST]
+) -> None:
     """Leave out what the first run owns of the time before a request was planned.
 
     The run began before, unless the engine was idle: that part is not the request's time, or it
     is the wait for the step in flight.
     """
-    idle_ns = _idle_before(steps, first)
-    posted[:, COLUMN[LAUNCH_AND_HOST]] -= np.maximum(idle_ns, 0)
-    posted[:, COLUMN[SCHEDULING_WAIT]] += np.maximum(-idle_ns, 0)
-
-
-def _idle_before(steps: StepLog, row: Int64) -> Int64:
-    """How long the GPU had been free when runs were planned; negative: how long it was not yet."""
-    gpu_end_ns = steps.column("gpu_end_ns")
-    gpu_free_ns = np.where(row > 0, gpu_end_ns[row - 1], 0)
-    idle_ns: Int64 = steps.column("plan_ns")[row] - gpu_free_ns
-    return idle_ns
+    gpu_end_ns, plan_ns = steps.column("gpu_end_ns"), steps.column("plan_ns")[first]
+    gpu_free_ns = np.where(first > 0, gpu_end_ns[first - 1], 0)
+    posted[np.arange(len(first)), account] -= np.maximum(plan_ns - gpu_free_ns, 0)
+    posted[:, COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
 
 
 def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:

@@ -97,12 +97,12 @@ class HandOver(Protocol):
         """Why no decode engine can ever take it; None if one can."""
         ...
 
-    def arrived(self, request: Request, source: Engine, /) -> None:
-        """The source has accepted it."""
+    def computed(self, request: Request, source: Engine, start_ns: int, end_ns: int, /) -> None:
+        """A chunk of it is on the source's GPU between these times; it counts as computed."""
         ...
 
-    def computed(self, request: Request, tokens: int, start_ns: int, end_ns: int, /) -> None:
-        """The last ``tokens`` of those computed are on the source's GPU between these times."""
+    def preempted(self, request: Request, /) -> None:
+        """It lost its blocks in the source, and will be computed anew."""
         ...
 
     def prefilled(self, request: Request, source: Engine, /) -> None:

@@ -58,7 +58,7 @@ def saturation(log: RunLog) -> Saturation | None:
         np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
     )
 
-    fitting = _sequences_that_fit(config, context)
+    fitting = _sequences_that_fit(config, context, float(prompt.mean()))
     prefills = config.max_num_batched_tokens / (float(computed.mean()) + decodes)
     if decodes:
         prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
@@ -70,11 +70,16 @@ def saturation(log: RunLog) -> Saturation | None:
     new = min(new, config.max_num_batched_tokens - round(seqs))
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
-    for cap in config.clip_tokens:
+    for clip in config.clip_tokens:
         # Of a decode's mean context; of a chunk, as of its sums above.
-        a_decode = _clipped_pairs(prompt, decoded, cap).sum() / max(int(decoded.sum()), 1)
-        start = np.minimum(cached, cap).mean()
-        cap_pairs = _clipped_pairs(cached, prompt - cached, cap).mean()
+        start = cap_pairs = 0.0
+        if isinstance(clip, tuple):
+            a_decode = _kept_of_prompts(prompt, decoded, clip).sum()
+        else:
+            a_decode = _clipped_pairs(prompt, decoded, clip).sum()
+            start = np.minimum(cached, clip).mean()
+            cap_pairs = _clipped_pairs(cached, prompt - cached, clip).mean()
+        a_decode /= max(int(decoded.sum()), 1)
         clipped += (round(seqs * a_decode), 0, 0, 0)
         more_clipped += (
             round(seqs * a_decode),
@@ -128,12 +133,14 @@ def _shared(log: RunLog, decoding: StepShape) -> tuple[int, int, int]:
     return round(shared), round(reads_a_step), round(decoding.decode_seqs * parts / seqs)
 
 
-def _sequences_that_fit(config: EngineConfig, context: float) -> float:
-    """Sequences of a mean context that the KV pool holds."""
+def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> float:
+    """Decoding sequences of a mean context, and prompt, that the KV pool holds."""
     usable = config.num_gpu_blocks - 1
     if config.kv_layout == PLAIN:
         return usable * config.block_size / context
-    return usable / config.kv_layout.pages(math.ceil(context), config.block_size)
+    return usable / config.kv_layout.pages(
+        math.ceil(context), config.block_size, min(math.ceil(prompt), math.ceil(context))
+    )
 
 
 def _clipped_pairs(start: Int64, tokens: Int64, cap_tokens: int) -> Int64:
@@ -145,6 +152,13 @@ def _clipped_pairs(start: Int64, tokens: Int64, cap_tokens: int) -> Int64:
         return found
 
     return up_to(start + tokens) - up_to(start)
+
+
+def _kept_of_prompts(prompt: Int64, decoded: Int64, budgets: tuple[int, ...]) -> Int64:
+    """The same of what is kept of prompts, and all that is generated."""
+    kept = sum((np.minimum(prompt, budget) for budget in budgets), np.zeros_like(prompt))
+    found: Int64 = decoded * kept + len(budgets) * (decoded * (decoded + 1) // 2)
+    return found
 
 
 def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:

@@ -1,8 +1,9 @@
 """What a cost model may see of a step: the batch as sums, never the requests.
 
 Layers that look at a part of the context (sliding windows, the best k tokens) need sums of contexts
-clipped to a length. Which lengths is known beforehand: ``EngineConfig.clip_tokens``, in ascending
-order. For each of them a shape carries the four numbers of `ClippedSums`.
+clipped to a length; layers that keep a part of the prompt need sums of prompts so clipped, with all
+that is generated. Which is known beforehand: ``EngineConfig.clip_tokens``, a `Clip` each. For each
+of them a shape carries the four numbers of `ClippedSums`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+Clip = int | tuple[int, ...]
+"""A length W: min(context, W). Several numbers are budgets of the prompt, each of an equal share of
+some layers: the sum over them of min(prompt, budget), and all that is generated once for each."""
+
 
 class ClippedSums(NamedTuple):
-    """Sums of contexts clipped to a length W; the names are those of step log columns, with _W."""
+    """Sums of clipped contexts; the names are those of step log columns, with the clip.
+
+    Budgets of prompts act when a prompt is done: its chunks add nothing to them.
+    """
 
     decode_clipped_tokens: int = 0
-    """Sum of min(context, W) over the decoding sequences."""
+    """Sum of the clipped contexts over the decoding sequences."""
     decode_growing_seqs: int = 0
-    """Decoding sequences with a context below W: what the sum grows by a step."""
+    """Decoding sequences with a context below W (budgets: all, once for each budget): what the sum
+    grows by a step."""
     prefill_clipped_tokens: int = 0
     """Sum of min(context, W) over the prefilling sequences, before their chunks."""
     prefill_clipped_pairs: int = 0
@@ -69,23 +78,45 @@ SUMS = StepShape._fields[:-2]
 """The fields of a shape that are one number."""
 
 
-def clip_columns(cap_tokens: int) -> tuple[str, str, str, str]:
-    """The column names of one clip length: the fields of `ClippedSums`, with the length."""
+def clip_columns(clip: Clip) -> tuple[str, str, str, str]:
+    """The column names of one clip: the fields of `ClippedSums`, with the length or budgets."""
+    name = str(clip)
+    if isinstance(clip, tuple):
+        name = "_".join(("prompt", *map(str, dict.fromkeys((clip[0], clip[-1])))))
     growing, seqs, context, pairs = ClippedSums._fields
-    return (
-        f"{growing}_{cap_tokens}",
-        f"{seqs}_{cap_tokens}",
-        f"{context}_{cap_tokens}",
-        f"{pairs}_{cap_tokens}",
-    )
+    return (f"{growing}_{name}", f"{seqs}_{name}", f"{context}_{name}", f"{pairs}_{name}")
 
 
 def shape_columns(
-    clip_tokens: tuple[int, ...] = (), *, shares_prefixes: bool = False
+    clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False
 ) -> tuple[str, ...]:
     """The columns of a shape, flat."""
-    clipped = (name for cap in clip_tokens for name in clip_columns(cap))
+    clipped = (name for clip in clip_tokens for name in clip_columns(clip))
     return (*SUMS, *clipped, *(SharedSums._fields if shares_prefixes else ()))
+
+
+def ordered(clips: Iterable[Clip]) -> tuple[Clip, ...]:
+    """The order of ``clip_tokens``: lengths, ascending, then budgets of prompts."""
+    found = set(clips)
+    budgets = sorted(clip for clip in found if isinstance(clip, tuple))
+    return (*sorted(clip for clip in found if isinstance(clip, int)), *budgets)
+
+
+def clip_layers(clip: Clip) -> int:
+    """How often a generated token counts in a clip's sum."""
+    return len(clip) if isinstance(clip, tuple) else 1
+
+
+def clipped(clip: Clip, context: int, prompt: int) -> int:
+    """What a decoding sequence adds to a clip's sum: its context, of which ``prompt`` at first."""
+    if isinstance(clip, int):
+        return min(context, clip)
+    return len(clip) * context - dropped(clip, prompt)
+
+
+def dropped(budgets: tuple[int, ...], prompt: int) -> int:
+    """Tokens of a prompt beyond its budgets, summed over them."""
+    return sum(max(0, prompt - budget) for budget in budgets)
 
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
@@ -108,31 +139,42 @@ def causal_pairs_clipped(start: int, tokens: int, cap_tokens: int | None) -> int
     return inside + (tokens - growing) * cap_tokens
 
 
-def decode_shape(seqs: int, context: int, clip_tokens: tuple[int, ...] = ()) -> StepShape:
-    """``seqs`` decoding sequences of equal contexts."""
-    clipped: list[int] = []
-    for cap in clip_tokens:
-        clipped += (seqs * min(context, cap), seqs * (context < cap), 0, 0)
-    return StepShape(seqs, seqs * context, logits=seqs, clipped=tuple(clipped))
+def decode_shape(
+    seqs: int, context: int, clip_tokens: tuple[Clip, ...] = (), prompt: int | None = None
+) -> StepShape:
+    """``seqs`` decoding sequences of equal contexts; ``prompt`` tokens of each, None: all."""
+    sums: list[int] = []
+    for clip in clip_tokens:
+        growing = clip_layers(clip) if isinstance(clip, tuple) else context < clip
+        reach = clipped(clip, context, context if prompt is None else prompt)
+        sums += (seqs * reach, seqs * growing, 0, 0)
+    return StepShape(seqs, seqs * context, logits=seqs, clipped=tuple(sums))
 
 
 def grown(shape: StepShape, steps: int) -> StepShape:
     """A decode-only step as it is ``steps`` equal steps later, before any context reaches a cap."""
-    clipped = list(shape.clipped)
-    for tokens in range(0, len(clipped), len(ClippedSums._fields)):
-        clipped[tokens] += steps * clipped[tokens + 1]
+    sums = list(shape.clipped)
+    for tokens in range(0, len(sums), len(ClippedSums._fields)):
+        sums[tokens] += steps * sums[tokens + 1]
     context = shape.decode_context_tokens + steps * shape.decode_seqs
-    return shape._replace(decode_context_tokens=context, clipped=tuple(clipped))
+    return shape._replace(decode_context_tokens=context, clipped=tuple(sums))
 
 
 def chunk_shape(
-    start: int, tokens: int, clip_tokens: tuple[int, ...] = (), *, samples: bool = True
+    start: int, tokens: int, clip_tokens: tuple[Clip, ...] = (), *, samples: bool = True
 ) -> StepShape:
     """One chunk of a prompt; ``samples``: its last one."""
-    pairs, clipped = causal_pairs(start, tokens), list[int]()
-    for cap in clip_tokens:
-        clipped += (0, 0, min(start, cap), causal_pairs_clipped(start, tokens, cap))
-    return StepShape(0, 0, 1, tokens, start, pairs, int(samples), tuple(clipped))
+    pairs, sums = causal_pairs(start, tokens), list[int]()
+    for clip in clip_tokens:
+        sums += (0, 0, *chunk_sums(clip, start, tokens))
+    return StepShape(0, 0, 1, tokens, start, pairs, int(samples), tuple(sums))
+
+
+def chunk_sums(clip: Clip, start: int, tokens: int) -> tuple[int, int]:
+    """What a chunk adds to the prefill sums of a clip."""
+    if isinstance(clip, tuple):
+        return 0, 0
+    return min(start, clip), causal_pairs_clipped(start, tokens, clip)
 
 
 def joined(shapes: Iterable[StepShape]) -> StepShape:

@@ -13,7 +13,7 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.shape import StepShape, shape_columns, shape_values
+from sim.shape import Clip, StepShape, shape_columns, shape_values
 
 Int64 = NDArray[np.int64]
 
@@ -25,7 +25,9 @@ _LONG_GAP = np.iinfo(np.uint32).max  # 4.3 s: marks a gap that is kept apart
 class StepLog:
     """The steps of one engine, in order."""
 
-    def __init__(self, clip_tokens: tuple[int, ...] = (), *, shares_prefixes: bool = False) -> None:
+    def __init__(
+        self, clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False
+    ) -> None:
         """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`); with
         ``shares_prefixes``, those of `SharedSums` follow."""
         self.clip_tokens = clip_tokens

@@ -15,7 +15,7 @@ from sim.clients import ClientConfig
 from sim.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
 from sim.elastic import ScalingConfig
 from sim.engine_view import EngineConfig
-from sim.faults import Fault, FaultConfig
+from sim.faults import Fault, FaultConfig, Kind
 from sim.handover import TransferConfig
 from sim.protocols import Router, RoutingContext
 from sim.request_table import RequestTable
@@ -73,13 +73,15 @@ TIMES = st.integers(0, 800).map(lambda ms: ms * MS)
 @st.composite
 def faults(draw: st.DrawFn, replicas: int, links: bool) -> Fault:
     """Any fault that a fleet of so many replicas can have."""
-    kinds = ["engine_crash", "engine_crash", "gpu_lost", "slow_node"]
-    kind = draw(st.sampled_from([*kinds, *(["link_slow", "link_cut"] if links else [])]))
+    kinds: list[Kind] = ["engine_crash", "engine_crash", "gpu_lost", "slow_node"]
+    if links:
+        kinds += ["link_slow", "link_cut"]
+    kind = draw(st.sampled_from(kinds))
     of_core = kind.startswith("link") and draw(st.booleans())
     factor = {"slow_node": [1.0, 1.3, 4.0], "link_slow": [0.1, 0.5]}.get(kind, [1.0])
     return Fault(
         at_ns=draw(TIMES),
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         replica=None if of_core else draw(st.integers(0, replicas - 1)),
         link="core" if of_core else None,
         factor=draw(st.sampled_from(factor)),
@@ -173,13 +175,6 @@ def fleets(draw: st.DrawFn, engines: st.SearchStrategy[EngineConfig]) -> Fleet:
         for role, size in zip(roles, sizes, strict=True)
     )
     transfer = None if len(roles) == 1 else draw(TRANSFERS)
-    if transfer is not None and transfer.mode == "push":
-        # A push takes blocks before there is KV for them; where these are few, prefill and decode
-        # engines can come to wait for each other for good, with or without a service.
-        roomy = replace(
-            pools[1].engine, num_gpu_blocks=4000, max_num_seqs=64, max_num_batched_tokens=512
-        )
-        pools = (pools[0], replace(pools[1], engine=roomy))
     service = draw(services(sum(sizes), transfer is not None))
     return Fleet(pools=pools, transfer=transfer, service=service)
 

@@ -32,7 +32,7 @@ from sim.protocols import Scheduler
 from sim.recorder import UNSET
 from sim.request import Request, Status
 from sim.request_table import RequestTable
-from sim.shape import SharedSums
+from sim.shape import SharedSums, clipped
 from sim.together import SharedBlocks
 from sim.token_times import decode_gaps, token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
@@ -147,6 +147,7 @@ def audit_blocks(view: EngineView) -> None:
             shared[node] = max(shared.get(node, 0), depth)
     assert kv.free_blocks >= 0
     held_once = sum(shared.values()) + sum(prompt.blocks for prompt in prompts)
+    assert kv.empty_blocks + kv.cached_free_blocks == kv.free_blocks
     assert private + held_once + kv.free_blocks == kv.usable_blocks
     assert all(prompt.holders == holders for prompt, holders in prompts.items())
     swapped = sum(request.swapped_blocks for request in view.waiting)
@@ -161,10 +162,12 @@ def audit_sums(view: EngineView) -> None:
     group, kv = view.decode_group, view.kv
     contexts = [group.computed_tokens(request) for request in group.members]
     assert group.context_tokens == sum(contexts)
-    assert group.clipped_sums() == [
-        (sum(min(context, cap) for context in contexts), sum(context < cap for context in contexts))
-        for cap in view.config.clip_tokens
+    members = [
+        (context, r.prompt_tokens) for context, r in zip(contexts, group.members, strict=True)
     ]
+    for clip, (tokens, growth) in zip(view.config.clip_tokens, group.clipped_sums(), strict=True):
+        assert tokens == sum(clipped(clip, *member) for member in members)
+        assert tokens + growth == sum(clipped(clip, n + 1, prompt) for n, prompt in members)
     held = [partial(kv.blocks_held, request) for request in group.members]
     pairs = list(zip(held, contexts, strict=True))
     needed = [blocks(context + 1) - blocks(context) for blocks, context in pairs]

@@ -203,14 +203,18 @@ def test_the_cache_of_a_rank_holds_as_many_more_tokens() -> None:
     whole = planned("deepseek-v3", tensor_parallel_size=8)
     for ranks in (2, 4, 8):
         split = planned("deepseek-v3", tensor_parallel_size=8, decode_context_parallel_size=ranks)
-        assert tokens(split) == ranks * tokens(whole)
+        # Less the buffers of one more group that exchanges.
+        more = split.communication_bytes - whole.communication_bytes
+        lost = more // whole.block_bytes
+        blocks = split.num_gpu_blocks
+        assert whole.num_gpu_blocks - lost - 1 <= blocks <= whole.num_gpu_blocks - lost
         assert split.block_size == 16 * ranks
         assert split.weight_bytes == whole.weight_bytes
         parts = split.weight_bytes + split.workspace_bytes + split.kv_cache_bytes
         assert parts + split.free_bytes == split.device_bytes
     shared = planned("llama-3.1-8b", prefill_context_parallel_size=4)
     alone = planned("llama-3.1-8b")
-    assert tokens(shared) == pytest.approx(4 * tokens(alone), rel=1e-4)
+    assert tokens(shared) == pytest.approx(4 * tokens(alone), rel=3e-3)
     assert shared.weight_bytes == alone.weight_bytes
     rank = shard(load_model("llama-3.1-8b"), Layout(prefill_context_parallel_size=4))
     assert rank.kv_bytes_per_token == 131_072 // 4

@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 
 from costmodels.families.table import FAMILIES
-from costmodels.gpu_spec import load_gpu
 from costmodels.hf_config import read_hf_config
-from costmodels.kv_policies import snapkv
 from costmodels.layers.parts import Mixer
-from costmodels.memory import plan_memory
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
 from costmodels.operators import logit_operators, token_operators
 from costmodels.parallel import shard
-from costmodels.step_cost import compile_step_cost
 from scenarios.model_rows import model_rows
 from sim.errors import ScenarioError
 
@@ -338,14 +334,6 @@ def test_bad_layers_are_named(layer: Any, message: str) -> None:
         read_hf_config(YOCO | {"layers": [layer]}, name="m")
 
 
-def test_budgets_of_prompts_are_refused() -> None:
-    """Everything else is priced (`test_lifted_models`)."""
-    gpu, model = load_gpu("b300"), snapkv(load_model("gpt-oss-20b"), 1024)
-    for compile_it in (compile_step_cost, plan_memory):
-        with pytest.raises(ScenarioError, match="12 of its 24 layers keep a budget of each prompt"):
-            compile_it(model, gpu, max_num_batched_tokens=512, max_num_seqs=64)
-
-
 def test_mixers_are_hashable() -> None:
     """Equal layers are priced once: they are keys."""
     mixers: set[Mixer] = set()
@@ -360,8 +348,6 @@ def test_rows_of_models_for_programs() -> None:
     assert pro["layers"] == {"compressed": 61}
     assert pro["growing_state_bytes_per_token"] == 9848
     assert pro["weight_bytes"]["checkpoint"] < pro["weight_bytes"]["fp8"]
-    assert pro["is_priced"]
     llama = rows["meta-llama/Llama-3.1-8B"]
     assert llama["weight_bytes"]["checkpoint"] == llama["weight_bytes"]["bfloat16"]
-    assert llama["is_priced"]
     assert llama["evidence"]["label"] == "reported"

@@ -11,7 +11,7 @@ import pytest
 from costmodels.kv_policies import h2o, pyramid_kv, snapkv, streaming_llm
 from costmodels.layers.compressed import CompressedMqa
 from costmodels.layers.dsa import Dsa
-from costmodels.layers.evicting import Evicting, pyramid_budgets
+from costmodels.layers.evicting import Evicting
 from costmodels.layers.gdn import Gdn
 from costmodels.layers.gqa import Gqa
 from costmodels.layers.kda import Kda
@@ -20,6 +20,7 @@ from costmodels.layers.lightning import Lightning
 from costmodels.layers.mamba2 import Mamba2
 from costmodels.layers.mla import Mla
 from costmodels.layers.parts import Frame, Mixer
+from costmodels.layers.prompt_budget import PromptBudget, pyramid_budgets
 from costmodels.layers.shared_kv import SharedKv
 from costmodels.layers.sliding import SlidingWindow
 from costmodels.model_spec import LayerGroup, ModelSpec, quantised
@@ -159,7 +160,7 @@ def test_windows_and_budgets() -> None:
     assert prefill_attention_flops(model_of(h2o), 5000) == whole
     clipped = 1024 * 1025 // 2 + (5000 - 1024) * 1024
     assert prefill_attention_flops(model_of(sliding), 5000) == 4 * 32 * 128 * clipped
-    snap = Evicting(gqa=GQA, budget_tokens=1024, keeps_generated=True)
+    snap = PromptBudget(gqa=GQA, budgets=(1024,))
     assert snap.state(BF16).at(16_384 + 300, generated=300) == (1024 + 300) * 4096
     assert decode_token(model_of(snap), 16_684, 300).state_bytes == 1324 * 4096
     budgets = pyramid_budgets(1000, 32)
@@ -178,10 +179,14 @@ def test_policies_change_a_model() -> None:
     pyramid = pyramid_kv(llama, 1024)
     assert pyramid.num_layers == 32
     assert pyramid.state_bytes(context) == pytest.approx(window, rel=1e-3)
-    assert (pyramid.clip_tokens, len(pyramid.prompt_clip_tokens)) == ((), 32)
+    assert pyramid.clip_tokens == ()
+    assert [len(clip) for clip in pyramid.clips if isinstance(clip, tuple)] == [32]
+    assert decode_token(pyramid, context, 100).state_bytes == pytest.approx(
+        1124 * 131_072, rel=1e-3
+    )
     rank = shard(snapkv(llama, 1024), 1)
     one = np.ones(1)
-    sums = DecodeSums(one, {None: 50_000 * one}, {1024: 1124 * one})
+    sums = DecodeSums(one, {None: 50_000 * one, (1024,): 1124 * one})
     (operator,) = decode_operators(rank, sums)
     assert operator.calls * float(operator.state_bytes[0]) == 1124 * 131_072
     for changed in (streaming_llm(llama, 1020), h2o(llama, 1024), pyramid):

@@ -95,7 +95,7 @@ def _figures(case: str) -> dict[str, Any]:
     return {
         "prices": [list(cost.price(step)) for step in steps],
         "runs": runs,
-        "workspace_bytes": memory.workspace_bytes,
+        "workspace_bytes": memory.workspace_bytes - memory.communication_bytes,
         "block_bytes": memory.block_bytes,
     }
 

@@ -25,9 +25,9 @@ from costmodels.parallel import shard, valid_sizes
 from costmodels.precision import format_names, load_format
 from costmodels.roofline import operator_seconds
 from costmodels.sequence_work import decode_token, prefill_attention_flops
-from costmodels.work import Operator
+from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
-from sim.shape import causal_pairs_clipped
+from sim.shape import Clip, causal_pairs_clipped
 
 NAMES = model_names()
 
@@ -121,18 +121,20 @@ def test_attention_operators_are_the_work_of_single_sequences(name: str) -> None
     model = load_model(name)
     rank = shard(model, 1)
     contexts = (700, 90_000)
-    caps = (None, *model.clip_tokens)
-    clipped = {cap: np.array([float(sum(min(c, cap or c) for c in contexts))]) for cap in caps}
+    caps: tuple[int | None, ...] = (None, *model.clip_tokens)
+    clipped: dict[Clip | None, Array] = {
+        cap: np.array([float(sum(min(c, cap or c) for c in contexts))]) for cap in caps
+    }
     found = decode_operators(rank, DecodeSums(seqs=np.array([2.0]), clipped=clipped))
     works = [decode_token(model, context) for context in contexts]
     total = sum(op.calls * float(op.flops[0]) for op in found)
     assert total == pytest.approx(sum(sum(work.attention_flops.values()) for work in works))
     read = sum(op.calls * float(op.state_bytes[0]) for op in found)
     assert read == pytest.approx(sum(work.state_bytes for work in works))
-    chunks = ((0, 300), (50_000, 2000))
+    chunks = ((0, 3000), (50_000, 2000))  # longer than what sparse attention computes in full
     sums = PrefillSums(
         seqs=np.array([2.0]),
-        tokens=np.array([2300.0]),
+        tokens=np.array([5000.0]),
         prefix={cap: np.array([float(sum(min(s, cap or s) for s, _ in chunks))]) for cap in caps},
         pairs={
             cap: np.array([float(sum(causal_pairs_clipped(s, n, cap) for s, n in chunks))])
@@ -159,8 +161,10 @@ def test_rates_of_sums_make_up_the_operators(name: str) -> None:
     def seconds(operator: Operator) -> float:
         return float(operator_seconds(operator, gpu, efficiency, 8).work_s[0])
 
-    caps = (None, *model.clip_tokens)
-    clipped = {cap: np.array([float(min(cap or 1 << 30, 33_333) * 16)]) for cap in caps}
+    caps: tuple[int | None, ...] = (None, *model.clip_tokens)
+    clipped: dict[Clip | None, Array] = {
+        cap: np.array([float(min(cap or 1 << 30, 33_333) * 16)]) for cap in caps
+    }
     rates = decode_rates(rank, seconds)
     by_rates = 16 * rates.seq_s
     by_rates += sum(rate * float(clipped[cap][0]) for cap, rate in rates.token_s.items())

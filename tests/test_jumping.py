@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from policies import ROUTERS, SCHEDULERS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
-from sim.kv_layout import PLAIN, KVLayout, WindowPages
+from sim.kv_layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.request_table import RequestTable, request_table
 from sim.sample_lengths import draw_lengths
 from sim.throttle import PowerThrottle
@@ -77,6 +77,10 @@ LAYOUTS = st.builds(
     grows=st.sampled_from([True, True, False]),
     windows=st.sampled_from([(), (WindowPages(10, 2),), (WindowPages(4, 1), WindowPages(33, 1))]),
     fixed_pages=st.integers(0, 2),
+    prompts=st.sampled_from(
+        [(), (), (PromptPages(20, 1),), (PromptPages(3, 1), PromptPages(70, 2))]
+    ),
+    checkpoint_pages=st.sampled_from([0, 0, 1, 3]),
 ).filter(lambda layout: layout.pages(1, 4) > 0)
 ENGINES = st.builds(
     EngineConfig,
@@ -86,7 +90,9 @@ ENGINES = st.builds(
     block_size=st.sampled_from([4, 8]),
     num_gpu_blocks=st.integers(20, 120),
     kv_layout=st.just(PLAIN) | LAYOUTS,
-    clip_tokens=st.sampled_from([(), (), (1,), (16,), (7, 64), (30, 31, 150)]),
+    clip_tokens=st.sampled_from(
+        [(), (), (1,), (16,), (7, 64), (30, 31, 150), ((20,),), (16, (9, 40, 90))]
+    ),
     enable_prefix_caching=st.booleans(),
     shared_prefix_attention=st.sampled_from(["none", "cascade", "tree"]),
     async_scheduling=st.booleans(),

@@ -20,6 +20,7 @@ from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout, WindowPages
 from sim.request import Request
+from sim.shape import Clip, clipped
 from tests.helpers import chains_of, small_run, table_of
 from tests.test_jumping import LAYOUTS
 
@@ -74,12 +75,13 @@ def test_pages_of_a_sequence(layout: KVLayout, block_size: int, tokens: int) -> 
     expected = layout.fixed_pages + blocks * layout.grows
     for window_tokens, groups in layout.windows:
         expected += groups * min(blocks, -(-window_tokens // block_size) + 1)
+    expected += blocks * sum(groups for _, groups in layout.prompts)
     assert layout.pages(tokens, block_size) == expected
     assert layout.pages(0, block_size) == 0
     longest = layout.most_tokens(expected, block_size)
     assert longest >= blocks * block_size
     assert layout.pages(longest, block_size) <= expected
-    if layout.grows:
+    if layout.grows or layout.prompts:
         assert layout.pages(longest + 1, block_size) > expected
 
 
@@ -148,11 +150,11 @@ def test_what_windows_hold_is_no_content_to_hit() -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     layout=st.just(PLAIN) | LAYOUTS,
-    clips=st.sampled_from([(), (1,), (6, 20)]),
+    clips=st.sampled_from([(), (1,), (6, 20), ((5,),), (6, (2, 30, 11))]),
     seed=st.integers(0, 10**6),
 )
 def test_a_group_knows_what_its_members_need(
-    layout: KVLayout, clips: tuple[int, ...], seed: int
+    layout: KVLayout, clips: tuple[Clip, ...], seed: int
 ) -> None:
     """Joining, leaving, being held back and jumps: sums and pages are those of the members."""
     die, block_size = random.Random(seed), 4
@@ -176,14 +178,21 @@ def test_a_group_knows_what_its_members_need(
                 most = min(group.steps_to_leave(), group.steps_to_cross())
                 steps = die.randint(1, most)
             group.advance(steps)
-        contexts = [group.computed_tokens(request) for request in group.members]
+        members = [(group.computed_tokens(r), r.prompt_tokens) for r in group.members]
         assert group.clipped_sums() == [
-            (sum(min(c, cap) for c in contexts), sum(c < cap for c in contexts)) for cap in clips
+            (
+                sum(clipped(clip, c, prompt) for c, prompt in members),
+                sum(
+                    clipped(clip, c + 1, prompt) - clipped(clip, c, prompt) for c, prompt in members
+                ),
+            )
+            for clip in clips
         ]
         ahead = range(1, min(group.steps_to_cross(), 30) + 1) if group.members else ()
         for steps in ahead:
             needed = sum(
-                layout.pages(c + steps, block_size) - layout.pages(c, block_size) for c in contexts
+                layout.pages(c + steps, block_size, prompt) - layout.pages(c, block_size, prompt)
+                for c, prompt in members
             )
             assert group.blocks_due(steps) == needed
 

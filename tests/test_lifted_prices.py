@@ -18,6 +18,7 @@ from costmodels.layers.block_sparse import BlockSparse
 from costmodels.layers.dense import Dense
 from costmodels.layers.evicting import Evicting
 from costmodels.layers.parts import Mixer
+from costmodels.layers.prompt_budget import PromptBudget
 from costmodels.layers.shared_kv import SharedKv, YocoMemory
 from costmodels.layers.sliding import SlidingWindow
 from costmodels.model_spec import LayerGroup, ModelSpec, quantised
@@ -35,9 +36,12 @@ from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.step_tables import padded_sizes
 from costmodels.work import Operator
 from sim.shape import (
+    Clip,
     StepShape,
     causal_pairs_clipped,
     chunk_shape,
+    clip_layers,
+    clipped,
     decode_shape,
     joined,
     shape_columns,
@@ -50,6 +54,8 @@ MIXERS: list[Mixer] = [
     SlidingWindow(gqa=GQA, window=128),
     SlidingWindow(gqa=GQA, window=1020, sink_tokens=4),
     Evicting(gqa=GQA, budget_tokens=512),
+    PromptBudget(gqa=GQA, budgets=(512,)),
+    PromptBudget(gqa=GQA, budgets=(40, 900, 300), observation_tokens=16),
     SharedKv(gqa=GQA),
     SharedKv(gqa=GQA, window=1024),
     YocoMemory(kv_heads=8, head_dim=128),
@@ -92,9 +98,12 @@ chunks_ = st.lists(st.tuples(st.integers(0, 100_000) | st.just(0), st.integers(1
 
 
 def shape_of(
-    contexts: list[int], chunks: list[tuple[int, int]], clip_tokens: tuple[int, ...]
+    contexts: list[int],
+    chunks: list[tuple[int, int]],
+    clip_tokens: tuple[Clip, ...],
+    generated: int = 0,
 ) -> StepShape:
-    decodes = [decode_shape(1, context, clip_tokens) for context in contexts]
+    decodes = [decode_shape(1, n, clip_tokens, n - min(n, generated)) for n in contexts]
     return joined([*decodes, *(chunk_shape(*chunk, clip_tokens) for chunk in chunks)])
 
 
@@ -110,7 +119,7 @@ def by_operators_s(
 ) -> float:
     """Seconds of a step from its sequences: every operator priced once on their sums."""
     rank, efficiency = kernels.shard, kernels.efficiency
-    caps = (None, *rank.model.clip_tokens)
+    caps = (None, *rank.model.clips)
 
     def total_s(operators: list[Operator]) -> float:
         return sum(float(kernels.price(operator).total_s[0]) for operator in operators)
@@ -122,9 +131,12 @@ def by_operators_s(
     seconds += total_s(logit_operators(rank, logits, efficiency.sampling_bytes_per_logit))
 
     beyond = efficiency.decode_seq_tokens
-    reach = {
-        cap: one(sum(min(context, cap or context) + beyond for context in contexts)) for cap in caps
-    }
+    reach: dict[Clip | None, np.ndarray] = {}
+    for clip in caps:
+        layers = 1 if clip is None else clip_layers(clip)
+        reach[clip] = one(
+            sum((n if clip is None else clipped(clip, n, n)) + beyond * layers for n in contexts)
+        )
     for group in rank.local.layers:
         assert group.mixer is not None
         alone = RankShard(
@@ -137,12 +149,13 @@ def by_operators_s(
             stretch = 1.0 if operator.name == "state" else float(last_sm)
             seconds += stretch * total_s([operator])
 
-    prefix = {cap: sum(min(start, cap or start) for start, _ in chunks) for cap in caps}
+    lengths: tuple[int | None, ...] = (None, *rank.model.clip_tokens)
+    prefix = {cap: sum(min(start, cap or start) for start, _ in chunks) for cap in lengths}
     new = sum(new for _, new in chunks)
     tile = efficiency.attention_query_tile_tokens / 2
     pairs = {
         cap: sum(causal_pairs_clipped(*chunk, cap) for chunk in chunks) + tile * (prefix[cap] + new)
-        for cap in caps
+        for cap in lengths
     }
     sums = PrefillSums(
         seqs=one(len(chunks)),
@@ -168,7 +181,7 @@ def test_a_price_is_its_operators(
     if not contexts and not chunks:
         return
     cost = compiled(mixture, kv)
-    clips = cost.shard.model.clip_tokens
+    clips = cost.shard.model.clips
     shape = shape_of(contexts, chunks, clips)
     expected_s = by_operators_s(cost.kernels, cost.graph_sizes, contexts, chunks)
     assert cost.price(shape).gpu_ns == pytest.approx(expected_s * 1e9, abs=1.0)
@@ -192,12 +205,12 @@ def test_a_run_of_decodes_equals_its_steps(
 ) -> None:
     """Up to the first context that reaches a clip length: the engine jumps no further."""
     cost = compiled(mixture, "auto")
-    clips = cost.shard.model.clip_tokens
-    to_go = [cap - context for cap in clips for context in contexts if context < cap]
+    clips, lengths = cost.shard.model.clips, cost.shard.model.clip_tokens
+    to_go = [cap - context for cap in lengths for context in contexts if context < cap]
     steps = min([steps, *to_go])
     run = cost.price_decodes(shape_of(contexts, [], clips), steps)
     one_by_one = [
-        cost.price(shape_of([context + step for context in contexts], [], clips)).gpu_ns
+        cost.price(shape_of([context + step for context in contexts], [], clips, step)).gpu_ns
         for step in range(steps)
     ]
     assert np.diff(run.gpu_cumulative_ns, prepend=0).tolist() == one_by_one

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from policies import ROUTERS, SCHEDULERS
+from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
 from scenarios.cli import app
 from scenarios.plugins import load_attribute
 
@@ -75,6 +75,10 @@ def test_router_loads(name: str) -> None:
 def test_every_policy_is_listed() -> None:
     lines = CliRunner().invoke(app, ["list", "policies"]).output.splitlines()
     listed = {tuple(line.split()[:2]) for line in lines}
-    assert listed == {("scheduler", name) for name in SCHEDULERS} | {
-        ("router", name) for name in ROUTERS
+    families = {
+        "scheduler": SCHEDULERS,
+        "router": ROUTERS,
+        "admission": ADMISSIONS,
+        "autoscaler": AUTOSCALERS,
     }
+    assert listed == {(family, name) for family, names in families.items() for name in names}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.published import flexgen, kernels, kimi_linear, qserve
+from tests.published import flexgen, kernels, kimi_k3, kimi_linear, qserve
 from tests.published.__main__ import main
 from tests.published.rows import Row, met
 
@@ -110,9 +110,20 @@ def test_kimi_linear_ratios() -> None:
     assert (kimi_seqs, twin_seqs) == (6, 1)
 
 
+def test_kimi_k3_in_sizes_and_speed() -> None:
+    sizes, speeds = kimi_k3.sections()
+    assert met(sizes.rows) == "4 of 4"
+    # Launches and links of every layer are most of a step of one sequence: without them it would
+    # be several times too fast, with the H200's it is twice too slow.
+    assert [round(row.ours / row.published, 1) for row in speeds.rows] == [0.6, 0.5]
+    parts = kimi_k3.parts_ms(16)
+    assert parts["launches"] + parts["links"] > 3 * parts["reads"]
+
+
 def test_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["b3", "B16"])
+    main(["b3", "B16", "a1"])
     out = capsys.readouterr().out
+    assert "YOCO-3B" in out
     assert "decode 512K" in out
     assert "combine EP256" in out
     with pytest.raises(SystemExit, match="unknown: b99"):

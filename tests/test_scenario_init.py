@@ -169,9 +169,9 @@ def test_commented_defaults_are_the_defaults() -> None:
             if dotted(row) == f"{name}.{row.key}":
                 section = uncommented(opened(row))[name]
                 value = (section[0] if isinstance(section, list) else section)[row.key]
-                of_schema = inner.model_fields[row.key]
-                if not of_schema.is_required() and section_of(of_schema.annotation) is None:
-                    assert value == of_schema.get_default(call_default_factory=True)
+                known = inner.model_fields[row.key]
+                if section_of(known.annotation) is None and not known.is_required():
+                    assert value == known.get_default(call_default_factory=True)
 
 
 @pytest.mark.parametrize("row", COMMENTED, ids=dotted)

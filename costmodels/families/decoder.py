@@ -12,7 +12,7 @@ from costmodels.layers.gqa import Gqa
 from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer
 from costmodels.layers.sliding import SlidingWindow
-from costmodels.model_spec import LayerGroup
+from costmodels.model_spec import LayerGroup, Residual
 
 FULL = ("full_attention", "attention")
 SLIDING = ("sliding_attention", "chunked_attention")
@@ -28,6 +28,7 @@ class Decoder:
     """Whether embeddings are tied where the config does not say."""
     position_rows: int = 0
     extra_params: int = 0
+    residual: Residual | None = None
     mtp: tuple[LayerGroup, ...] = ()
 
 

@@ -8,6 +8,7 @@ from costmodels.families.decoder import Decoder, grouped, layer_types, mtp_layer
 from costmodels.families.latent import read_deepseek, shared_experts
 from costmodels.hf_fields import Fields
 from costmodels.layers.compressed import CompressedMqa
+from costmodels.model_spec import Residual
 
 _STRIDE = {
     "sliding_attention": 0,
@@ -49,6 +50,7 @@ def read_deepseek_v4(fields: Fields) -> Decoder:
     return Decoder(
         layers=grouped(layers),
         extra_params=_connection_params(fields, len(layers)),
+        residual=_connections(fields.number("hc_mult")),
         mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers"),
     )
 
@@ -80,3 +82,15 @@ def _connection_params(fields: Fields, layers: int) -> int:
     width = streams * fields.count("hidden_size")
     mixes = (2 + streams) * streams
     return layers * 2 * (mixes * (width + 1) + 3) + streams * (width + 1) + 1 if streams else 0
+
+
+def _connections(streams: int) -> Residual | None:
+    """Traffic of the hyper-connections, in fused kernels (mHC, arXiv 2512.24880, section 4.3).
+
+    Of n streams: the maps read n vectors, the mix before a mixer or FFN reads n and writes one, the
+    merge after it reads n and its output, and writes n: 4 n + 2, less the plain residual's two.
+    Two kernels, before and after; the maps' small matrices are not counted.
+    """
+    if streams < 2:
+        return None
+    return Residual("hyper_connections", moved=4.0 * streams, kept=streams - 1, launches=2)

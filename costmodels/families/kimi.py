@@ -7,6 +7,7 @@ from costmodels.families.latent import mla, shared_experts
 from costmodels.hf_fields import Fields
 from costmodels.layers.kda import Kda
 from costmodels.layers.parts import Ffn, Mixer
+from costmodels.model_spec import Residual
 
 
 def read_kimi(fields: Fields) -> Decoder:
@@ -23,10 +24,26 @@ def read_kimi(fields: Fields) -> Decoder:
         for layer in range(count)
     ]
     # Attention residuals: before every mixer and FFN a query and a norm over earlier outputs.
-    residuals = (
-        4 * fields.count("hidden_size") * count if fields.first("attn_res_block_size") else 0
+    block = fields.number("attn_res_block_size")
+    return Decoder(
+        layers=grouped(layers),
+        extra_params=4 * fields.count("hidden_size") * count if block else 0,
+        residual=_attention_residuals(count, block) if block else None,
     )
-    return Decoder(layers=grouped(layers), extra_params=residuals)
+
+
+def _attention_residuals(layers: int, block: int) -> Residual:
+    """Traffic of attention over the outputs of earlier blocks (arXiv 2603.15031), in two phases.
+
+    Queries are learned, so the outputs of completed blocks are read once for all mixers and FFNs of
+    a block, which writes a part for each; each reads its part and merges it with the block's own
+    sum. The mean number of completed blocks counts, the embedding among them; one kernel each.
+    """
+    blocks = -(-layers // block)
+    completed = (blocks + 1) / 2
+    return Residual(
+        "attention_residuals", moved=2 + completed / (2 * block), kept=blocks, launches=1
+    )
 
 
 def _linear(fields: Fields) -> Kda:

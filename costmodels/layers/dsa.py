@@ -1,8 +1,10 @@
 """DeepSeek sparse attention: a small indexer scores the whole context, attention reads the best.
 
 The indexer keeps one key a token and scores it for ``index_heads`` small heads in fp8; attention is
-latent attention over the ``topk`` tokens with the highest scores. GLM-5.2 shares one indexer among
-several layers: the others have neither its weights nor its keys.
+latent attention over the ``topk`` tokens with the highest scores. Where no prompt in a step is
+longer than that, nothing needs choosing: prompts are computed as in dense latent attention, keys
+and values of every head expanded, which takes fewer FLOPs a pair (vLLM pull request 47327).
+GLM-5.2 shares one indexer among several layers: the others have neither its weights nor its keys.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from fractions import Fraction
 from typing import ClassVar
 
 from costmodels.layers.mla import SERVED_FP8, Mla
-from costmodels.layers.parts import AttentionWork, ContextTerm, Frame, Params, State
+from costmodels.layers.parts import (
+    AttentionWork,
+    ContextTerm,
+    Frame,
+    Params,
+    ShortChunks,
+    State,
+)
 from costmodels.precision import ModelPrecision, load_format
 from costmodels.work import Array, Operator, attention_launch, elementwise, linear
 
@@ -62,9 +71,15 @@ class Dsa:
         indexer = (index,) if self.index_heads else ()
         # The queries of a chunk choose different tokens: together they read the whole prefix.
         reads = ContextTerm(bytes=latent_bytes)
+        dense = self.mla.expanded(latent_bytes)
         return AttentionWork(
             decode=(sparse, *indexer),
             prefill=(replace(sparse, bytes=0.0), reads, *indexer),
+            short=ShortChunks(
+                longest_tokens=self.topk,
+                prefill=(dense,),
+                prefix_flops=self.mla.prefix_flops,
+            ),
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:

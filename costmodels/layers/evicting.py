@@ -1,9 +1,7 @@
 """Grouped-query attention that drops cached tokens it expects no longer to need.
 
-H2O keeps a budget of all tokens, half heavy hitters, half recent (arXiv 2306.14048). SnapKV keeps
-a budget of the prompt and all that is generated (2404.14469); PyramidKV gives each layer a budget
-of its own, falling in equal steps (2406.02069). Prompts are computed in full. What this does to
-answers is not modelled.
+H2O keeps a budget of all tokens, half heavy hitters, half recent (arXiv 2306.14048). Prompts are
+computed in full. What this does to answers is not modelled.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ class Evicting:
 
     gqa: Gqa
     budget_tokens: int
-    keeps_generated: bool = False
-    """The budget is of the prompt; generated tokens are kept beside it (SnapKV, PyramidKV)."""
 
     @property
     def kv_heads(self) -> int:
@@ -40,14 +36,13 @@ class Evicting:
     def state(self, precision: ModelPrecision) -> State:
         """The budget, full."""
         token_bytes = self.gqa.state(precision).growing
-        return State(windows=(Window(self.budget_tokens, token_bytes, self.keeps_generated),))
+        return State(windows=(Window(self.budget_tokens, token_bytes),))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
         """Decodes read what is left; prompts compute over everything."""
         token_bytes = float(self.gqa.state(precision).growing)
-        kept = self.gqa.term(token_bytes, self.budget_tokens)
         return AttentionWork(
-            decode=(replace(kept, keeps_generated=self.keeps_generated),),
+            decode=(self.gqa.term(token_bytes, self.budget_tokens),),
             prefill=(self.gqa.term(token_bytes),),
         )
 
@@ -66,15 +61,3 @@ class Evicting:
     def sharded(self, ranks: int) -> Evicting:
         """As of full attention; budgets are a head's."""
         return replace(self, gqa=self.gqa.sharded(ranks))
-
-
-def pyramid_budgets(mean_tokens: int, layers: int, last_share: float = 0.1) -> tuple[int, ...]:
-    """Budgets of PyramidKV: falling in equal steps, their mean ``mean_tokens``.
-
-    The last layer keeps ``last_share`` of the mean, the first as much more than the mean.
-    """
-    if layers == 1:
-        return (mean_tokens,)
-    last = mean_tokens * last_share
-    step = 2 * (mean_tokens - last) / (layers - 1)
-    return tuple(max(1, round(2 * mean_tokens - last - step * layer)) for layer in range(layers))

@@ -15,6 +15,7 @@ from costmodels.layers.mamba2 import Mamba2
 from costmodels.layers.mla import Mla
 from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer
+from costmodels.layers.prompt_budget import PromptBudget
 from costmodels.layers.shared_kv import SharedKv, YocoMemory
 from costmodels.layers.sliding import SlidingWindow
 
@@ -22,6 +23,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "gqa": Gqa,
     "sliding": SlidingWindow,
     "evicting": Evicting,
+    "prompt_budget": PromptBudget,
     "shared_kv": SharedKv,
     "yoco_memory": YocoMemory,
     "block_sparse": BlockSparse,

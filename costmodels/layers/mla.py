@@ -80,12 +80,21 @@ class Mla:
     def attention(self, precision: ModelPrecision) -> AttentionWork:
         """Absorbed for decodes, expanded for prompts."""
         latent_bytes = float(self.latent_bytes(precision.kv))
-        pair = 2.0 * self.heads * (self.nope + self.rope + self.v_dim)
         return AttentionWork(
             decode=(self.absorbed(latent_bytes),),
-            prefill=(ContextTerm(flops=pair, bytes=latent_bytes),),
-            prefix_flops=2.0 * self.heads * self.kv_lora * (self.nope + self.v_dim),
+            prefill=(self.expanded(latent_bytes),),
+            prefix_flops=self.prefix_flops,
         )
+
+    @property
+    def prefix_flops(self) -> float:
+        """A cached token before a chunk: keys and values of every head, from its latent."""
+        return 2.0 * self.heads * self.kv_lora * (self.nope + self.v_dim)
+
+    def expanded(self, latent_bytes: float) -> ContextTerm:
+        """Attention over keys and values of every head."""
+        pair = 2.0 * self.heads * (self.nope + self.rope + self.v_dim)
+        return ContextTerm(flops=pair, bytes=latent_bytes)
 
     def absorbed(self, latent_bytes: float, cap_tokens: int | None = None) -> ContextTerm:
         """Attention in the latent space: scores over all of it, values from its first part."""

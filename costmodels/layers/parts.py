@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from sim.shape import Clip
+
 if TYPE_CHECKING:
     from costmodels.precision import ModelPrecision
     from costmodels.work import Array, Operator
@@ -78,6 +80,12 @@ class State:
     """Tokens that one entry of the growing part stands for: blocks hold a multiple of it."""
 
     @property
+    def endless(self) -> Fraction:
+        """Bytes that one more generated token adds, however many there are."""
+        kept = (w.bytes_per_token for w in self.windows if w.keeps_generated)
+        return self.growing + sum(kept, Fraction(0))
+
+    @property
     def largest_fixed(self) -> Fraction:
         """Bytes of a sequence that do not grow, once every window is full."""
         return self.fixed + sum((w.tokens * w.bytes_per_token for w in self.windows), Fraction(0))
@@ -95,7 +103,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextTerm:
-    """Work in proportion to min(context, cap_tokens); no cap: to the context.
+    """Work in proportion to a clipped context (`sim.shape.Clip`); without a clip: to the context.
 
     For a decoding sequence, ``flops`` and ``bytes`` are a token of its clipped context. For a chunk
     of a prompt, ``flops`` are a clipped query-key pair, ``bytes`` a token of its clipped prefix or
@@ -103,13 +111,30 @@ class ContextTerm:
     """
 
     cap_tokens: int | None = None
+    """The length it is clipped to."""
+    prompt_budgets: tuple[int, ...] = ()
+    """In place of a length: budgets of the prompt, of equal shares of the layers. ``flops`` and
+    ``bytes`` are then of one share's tokens."""
     flops: float = 0.0
     bytes: float = 0.0
     peak: str = "bf16_flop_per_s"
     """The field of `GpuSpec` it computes at."""
     name: str = "attention"
-    keeps_generated: bool = False
-    """The cap is of the prompt alone: what is generated is added to it unclipped."""
+
+    @property
+    def clip(self) -> Clip | None:
+        """What its contexts are clipped to."""
+        return self.prompt_budgets or self.cap_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortChunks:
+    """What stands in place of `AttentionWork.prefill`, and ``prefix_flops``, for short contexts."""
+
+    longest_tokens: int
+    """Of the contexts of all queries in the step; the clip of one of the terms it replaces."""
+    prefill: tuple[ContextTerm, ...]
+    prefix_flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +149,17 @@ class AttentionWork:
     prefill_seq_bytes: float = 0.0
     """A chunk of a prompt: its state read and written once."""
     prefill_token_flops: float = 0.0
-    """A new token of a prompt, whatever its context (chunked linear attention)."""
+    """A new token of a prompt, whatever its context (chunked linear attention); the next: bytes."""
+    prefill_token_bytes: float = 0.0
     prefix_flops: float = 0.0
     """A cached token before a chunk (latent caches are expanded again)."""
+    short: ShortChunks | None = None
+    """Another way for the chunks of a step, if none of their queries reaches far."""
 
-    def clip_tokens(self, *, of_prompts: bool = False) -> set[int]:
-        """The caps of its terms; ``of_prompts``: of those whose cap is of the prompt alone."""
-        return {
-            term.cap_tokens
-            for term in (*self.decode, *self.prefill)
-            if term.cap_tokens is not None and term.keeps_generated == of_prompts
-        }
+    def clips(self) -> set[Clip]:
+        """The clips of its terms."""
+        terms = (*self.decode, *self.prefill, *(self.short.prefill if self.short else ()))
+        return {term.clip for term in terms if term.clip is not None}
 
 
 class Frame(NamedTuple):

@@ -90,7 +90,7 @@ class Lookup:
             log_over += weight * np.log(over)
             codes = np.maximum(codes, curve_codes)
         if ideal_s is None:
-            ideal_s = self._ideal({**_columns(curve, len(has_work)), **axes})
+            ideal_s = self._ideal({**columns_of(curve, len(has_work)), **axes})
         seconds = ideal_s * np.exp(log_over)
         # What is smaller than anything measured takes no less than the shortest time: a kernel's
         # fixed part.
@@ -154,7 +154,7 @@ class Lookup:
         shared = dict(zip(names, self._keys[curve].tolist(), strict=True))
 
         def bound(at: Sequence[Array]) -> Array:
-            return self._ideal({**_columns(shared, len(at[0])), **self._axes(at)})
+            return self._ideal({**columns_of(shared, len(at[0])), **self._axes(at)})
 
         points = np.stack(self._coordinates(axes), axis=1)
         return RaggedGrid(points, self._over_bound[rows], bound)
@@ -180,7 +180,8 @@ def _distinct_rows(keys: Array) -> tuple[Array, NDArray[np.intp]]:
     return rows, member.reshape(-1)
 
 
-def _columns(curve: Mapping[str, float], length: int) -> dict[str, Array]:
+def columns_of(curve: Mapping[str, float], length: int) -> dict[str, Array]:
+    """What points of a curve share, as columns of so many rows."""
     return {name: np.full(length, float(value)) for name, value in curve.items()}
 
 

@@ -9,19 +9,21 @@ import numpy as np
 
 from costmodels.operator_tables.ideal import attention_work, experts_work, roofline_seconds
 from costmodels.operator_tables.kinds import COLLECTIVES, TableKind
-from costmodels.operator_tables.lookup import Labels, Lookup
+from costmodels.operator_tables.lookup import Labels, Lookup, columns_of
+from costmodels.operator_tables.row_steps import find_steps
 from costmodels.operator_tables.table import Array, OperatorTable
 
-# Up to here kernels pad rows to a tile of 16, 32, 64 or 128: time is a step function of rows.
-_STEP_ROWS = 128
 
+class SteppedLookup(Lookup):
+    """A lookup whose kernels may work in tiles of its only axis, ``rows_axis``."""
 
-class GemmTable(Lookup):
-    """``[rows, inner] x [inner, outer]``."""
+    rows_axis = ""
 
-    def seconds(self, rows: Array, inner: int, outer: int) -> tuple[Array, Labels]:
-        """Seconds of one call and label, by number of rows: ``[n]`` both."""
-        return self.shape_seconds({"n": outer, "k": inner}, {"m": rows})
+    def __init__(self, table: OperatorTable) -> None:
+        super().__init__(table)
+        curves = [self.curve_rows(curve) for curve in range(self.num_curves)]
+        rows, bound_s = table.columns[self.rows_axis], self._ideal(table.columns)
+        self.steps = find_steps(rows, table.seconds, bound_s, curves)
 
     def shape_seconds(
         self,
@@ -29,17 +31,28 @@ class GemmTable(Lookup):
         axes: Mapping[str, Array],
         ideal_s: Array | None = None,
     ) -> tuple[Array, Labels]:
-        """As `Lookup`, with rows padded up to the next measured count of the nearest curve."""
-        if self.table.meta.launches == "host":  # a processor has no tiles that wide
-            return super().shape_seconds(curve, axes, ideal_s)
-        rows, nearest = axes["m"], self._curves_near(curve)[0][0]
-        measured = self.table.columns["m"][self.curve_rows(int(nearest))]
-        above = np.minimum(np.searchsorted(measured, rows), len(measured) - 1)
-        is_step = (rows >= measured[0]) & (rows <= min(_STEP_ROWS, measured[-1]))
-        padded = np.where(is_step, measured[above], rows)
-        seconds, labels = super().shape_seconds(curve, {"m": padded}, ideal_s)
-        is_between = (padded != rows) & (labels == "measured")
+        """As `Lookup`; where the table's kernels work in tiles, rows count as the measured ones on
+        the same side of the tile's end, in the nearest curve."""
+        rows, nearest = axes[self.rows_axis], self._curves_near(curve)[0][0]
+        measured = self.table.columns[self.rows_axis][self.curve_rows(int(nearest))]
+        snapped = self.steps.snap(rows, measured)
+        if ideal_s is not None:
+            at_rows = self._ideal({**columns_of(curve, len(rows)), self.rows_axis: rows})
+            at_snapped = self._ideal({**columns_of(curve, len(rows)), self.rows_axis: snapped})
+            ideal_s = ideal_s * np.where(rows > 0, at_snapped / np.maximum(at_rows, 1e-30), 1.0)
+        seconds, labels = super().shape_seconds(curve, {self.rows_axis: snapped}, ideal_s)
+        is_between = (snapped != rows) & (labels == "measured")
         return seconds, np.where(is_between, "fitted", labels)
+
+
+class GemmTable(SteppedLookup):
+    """``[rows, inner] x [inner, outer]``."""
+
+    rows_axis = "m"
+
+    def seconds(self, rows: Array, inner: int, outer: int) -> tuple[Array, Labels]:
+        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        return self.shape_seconds({"n": outer, "k": inner}, {"m": rows})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +67,10 @@ class ExpertShape:
     ep: int = 1
 
 
-class GroupedGemmTable(Lookup):
+class GroupedGemmTable(SteppedLookup):
     """All expert kernels of one MoE layer: sorting tokens, both GEMMs, activation, weighted sum."""
+
+    rows_axis = "tokens"
 
     def seconds(self, tokens: Array, experts: ExpertShape) -> tuple[Array, Labels]:
         """Seconds of one layer and label, by number of tokens: ``[n]`` both."""
@@ -150,15 +165,16 @@ class PrefillAttentionTable(Lookup):
         return self.shape_seconds(asdict(heads), axes, ideal_s)
 
     def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
-        # A prefix may be 0 tokens.
+        # Few prefixes are measured, so they are outermost: where a point is missing its neighbours
+        # in the number of new tokens are nearer. A prefix may be 0 tokens.
         return [
-            np.log(axes["new_tokens"]),
             np.log1p(axes["prefix_tokens"]),
+            np.log(axes["new_tokens"]),
             np.log(axes["seqs"]),
         ]
 
     def _axes(self, coordinates: Sequence[Array]) -> dict[str, Array]:
-        new_tokens, prefix_tokens, seqs = coordinates
+        prefix_tokens, new_tokens, seqs = coordinates
         return {
             "new_tokens": np.exp(new_tokens),
             "prefix_tokens": np.expm1(prefix_tokens),

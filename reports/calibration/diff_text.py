@@ -72,9 +72,10 @@ def answer_text(facts: Mapping[str, Any]) -> str:
 
 
 def pair_name(pair: Mapping[str, Any]) -> str:
-    """Family, formats and what else sets the pair apart."""
+    """Family, formats, what else sets the pair apart, and the first one's kernel."""
     variants = " or ".join(dict.fromkeys(filter(None, pair["variants"])))
-    return " ".join(part for part in (pair["family"], formats_of(pair), variants) if part)
+    parts = (pair["family"], formats_of(pair), variants, f"({pair['kernels'][0]})")
+    return " ".join(part for part in parts if part)
 
 
 def _ratio(screen: Screen, ratio: float) -> Any:

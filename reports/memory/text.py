@@ -8,7 +8,7 @@ from typing import Any
 from reports.screen import Screen
 from reports.words import byte_size, gpus_text, percent
 
-_GROUPS = ("weights", "state", "workspace", "unused")
+_GROUPS = ("weights", "state", "workspace", "links", "unused")
 
 
 def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
@@ -48,8 +48,9 @@ def _answer(facts: Mapping[str, Any]) -> str:
             f"The weights fit, but not one sequence of {lengths}: it needs "
             f"{byte_size(paged['sequence_bytes'])}, the pool has {byte_size(facts['pool_bytes'])}."
         )
+    where = " of each data-parallel rank" if facts["data_parallel_size"] > 1 else ""
     return (
-        f"{paged['sequences']:,} sequences of {lengths} fit at once in blocks; "
+        f"{paged['sequences']:,} sequences of {lengths} fit at once in blocks{where}; "
         f"{paged['mean_sequences']:,} when their answers are at all stages."
     )
 
@@ -76,7 +77,12 @@ def _device(screen: Screen, facts: Mapping[str, Any]) -> None:
     if facts["fixed_state_bytes_per_sequence"]:
         fixed = byte_size(facts["fixed_state_bytes_per_sequence"])
         state += f", and up to {fixed} a sequence that does not grow"
-    screen.say(f"State on this rank: {state}.", "dim")
+    wasted = byte_size(facts["fragmentation_bytes_per_sequence"])
+    screen.say(
+        f"State on this rank: {state}. Blocks of a sequence hold {wasted} beyond its tokens, mean "
+        "over lengths.",
+        "dim",
+    )
 
 
 def _beside(screen: Screen, facts: Mapping[str, Any]) -> None:
@@ -112,7 +118,8 @@ def _schemes(screen: Screen, facts: Mapping[str, Any]) -> None:
         "fit: sequences that can all reach their end; mean: with answers at all stages. Shares are "
         "of what is set aside, mean over an answer. Orca Max sets aside max_model_len "
         f"{facts['max_model_len']:,}, Pow2 rounds the output up to a power of two, Oracle knows "
-        "it; paged takes a block when it is needed.",
+        "it; paged takes a block when it is needed. wasted: contiguous memory never filled, "
+        "and room in blocks beyond their tokens.",
         "dim",
     )
 

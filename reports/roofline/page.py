@@ -78,7 +78,7 @@ def render_roofline(facts: Mapping[str, Any]) -> str:
         amounts_total=["all", *_amounts(totals), ""],
         account_columns=(Column("Account"), Column("Time", "n"), Column("Share", "n")),
         accounts=[
-            (account(name), duration(s), percent(s / totals["seconds"]))
+            (account(name), duration(s), percent(s / sum(facts["accounts_s"].values())))
             for name, s in facts["accounts_s"].items()
             if s
         ],

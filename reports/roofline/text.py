@@ -99,7 +99,7 @@ def _precision(screen: Screen, facts: Mapping[str, Any]) -> None:
 
 def _accounts(screen: Screen, facts: Mapping[str, Any]) -> None:
     screen.heading("GPU time by account")
-    total = facts["totals"]["seconds"]
+    total = sum(facts["accounts_s"].values())
     found = [(name, seconds) for name, seconds in facts["accounts_s"].items() if seconds]
     rows = [[account(name), duration(s), percent(s / total)] for name, s in found]
     screen.table(["", "time", "share"], rows, [seconds / total for _, seconds in found])

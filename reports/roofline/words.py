@@ -48,7 +48,11 @@ def step_text(facts: Mapping[str, Any]) -> str:
     if step["prefill_tokens"]:
         after = f" after {step['prefill_context']:,}" if step["prefill_context"] else ""
         parts.append(f"a prompt chunk of {step['prefill_tokens']:,} tokens{after}")
-    return " and ".join(parts)
+    text = " and ".join(parts)
+    ours = step.get("rank_decode_seqs", 0), step.get("rank_prefill_tokens", 0)
+    if ours == (step["decode_seqs"], step["prefill_tokens"]):
+        return text
+    return f"{text}; of these {ours[0]:,} decodes and {ours[1]:,} tokens of prompt on this rank"
 
 
 def system_text(facts: Mapping[str, Any]) -> str:
@@ -69,6 +73,12 @@ def answer_text(facts: Mapping[str, Any]) -> str:
         f"The step takes {duration(gpu_s)} on the GPU; {percent(bound_s / gpu_s)} of that is bound "
         f"by {bound}."
     )
+    if facts["gpus"] > facts["tensor_parallel_size"]:
+        text = (
+            f"A step of all {facts['gpus']} GPUs takes {duration(facts['replica_s'])}; listed is "
+            f"what the busiest rank takes for one micro-batch, {duration(gpu_s)}, "
+            f"{percent(bound_s / gpu_s)} of it bound by {bound}."
+        )
     if facts["bound_by"] == "host":
         text += f" With the host's work a step follows every {duration(facts['step_s'])}."
     return text

@@ -161,6 +161,9 @@ def conditions_text(summary: Summary) -> str:
         if is_number(conditions.get(key)) and not conditions.get("pools")
     ]
     policies = [str(conditions[key]) for key in ("scheduler", "router") if conditions.get(key)]
+    if conditions.get("pools"):  # each has its own
+        of_pools = (f"{p['name']} {p['scheduler']} {p['router']}" for p in conditions["pools"])
+        policies = [f"({', '.join(of_pools)})"]
     cost_model = conditions.get("cost_model")
     seed = conditions.get("seed")
     evidence = ", ".join(

@@ -9,12 +9,16 @@ import typer
 
 from scenarios.cli.app import check_format, open_in_browser
 from scenarios.cli.options import (
+    All2AllBackend,
+    DataParallel,
+    ExpertParallel,
     Gpu,
     KvDtype,
     Model,
     OpenPage,
     OutputFormat,
     Override,
+    PipelineParallel,
     Quantization,
     ScenarioFile,
     TensorParallel,
@@ -27,6 +31,10 @@ def explain(
     model: Model = None,
     gpu: Gpu = None,
     tp: TensorParallel = None,
+    pp: PipelineParallel = None,
+    dp: DataParallel = None,
+    enable_expert_parallel: ExpertParallel = None,
+    all2all_backend: All2AllBackend = None,
     quantization: Quantization = None,
     kv_dtype: KvDtype = None,
     decode_seqs: Annotated[int | None, typer.Option(help="Sequences that decode a token.")] = None,
@@ -46,7 +54,15 @@ def explain(
     check_open(open_page, out)
     if decode_seqs is None:
         decode_seqs = 0 if prefill_tokens else 64
-    flags = {"--model": model, "--gpu": gpu, "--tp": tp}
+    flags = {
+        "--model": model,
+        "--gpu": gpu,
+        "--tp": tp,
+        "--pp": pp,
+        "--dp": dp,
+        "--enable-expert-parallel": enable_expert_parallel,
+        "--all2all-backend": all2all_backend,
+    }
     found = read_served(
         scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
     )

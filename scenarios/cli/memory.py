@@ -8,11 +8,15 @@ import typer
 
 from scenarios.cli.app import check_format
 from scenarios.cli.options import (
+    All2AllBackend,
+    DataParallel,
+    ExpertParallel,
     Gpu,
     KvDtype,
     Model,
     OutputFormat,
     Override,
+    PipelineParallel,
     Quantization,
     ScenarioFile,
     TensorParallel,
@@ -24,6 +28,10 @@ def memory(
     model: Model = None,
     gpu: Gpu = None,
     tp: TensorParallel = None,
+    pp: PipelineParallel = None,
+    dp: DataParallel = None,
+    enable_expert_parallel: ExpertParallel = None,
+    all2all_backend: All2AllBackend = None,
     quantization: Quantization = None,
     kv_dtype: KvDtype = None,
     context: Annotated[
@@ -38,7 +46,15 @@ def memory(
     from scenarios.served import read_served
 
     check_format(output_format)
-    flags = {"--model": model, "--gpu": gpu, "--tp": tp}
+    flags = {
+        "--model": model,
+        "--gpu": gpu,
+        "--tp": tp,
+        "--pp": pp,
+        "--dp": dp,
+        "--enable-expert-parallel": enable_expert_parallel,
+        "--all2all-backend": all2all_backend,
+    }
     found = read_served(
         scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
     )

@@ -13,6 +13,17 @@ ScenarioFile = Annotated[
 Model = Annotated[str | None, typer.Option(help="Model id (see `list models`) or a config.json.")]
 Gpu = Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")]
 TensorParallel = Annotated[int | None, typer.Option(help="Tensor-parallel size.")]
+PipelineParallel = Annotated[int | None, typer.Option(help="Pipeline stages.")]
+DataParallel = Annotated[
+    int | None, typer.Option(help="Data-parallel ranks that share the experts.")
+]
+ExpertParallel = Annotated[
+    bool | None,
+    typer.Option("--enable-expert-parallel", help="Experts whole on ranks."),
+]
+All2AllBackend = Annotated[
+    str | None, typer.Option(help="How ranks bring tokens to experts: deepep_low_latency ...")
+]
 Replicas = Annotated[int | None, typer.Option(help="Replicas behind the router.")]
 TraceFile = Annotated[Path | None, typer.Option(help="Trace file to replay.")]
 Preset = Annotated[str | None, typer.Option(help="Workload preset.")]

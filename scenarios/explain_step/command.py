@@ -10,7 +10,8 @@ from typing import Any
 from costmodels.engine_profile import padded_size
 from costmodels.explain import unpacking_sources
 from costmodels.group_cost import GroupStepCost, RankStepCost
-from costmodels.layout_cost import compile_layout_cost
+from costmodels.group_table import group_rows
+from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.precision_report import PrecisionRow, precision_rows
 from costmodels.quantization import load_method
 from costmodels.step_table import (
@@ -72,11 +73,14 @@ def explain_facts(
     """
     _check(served, decode_seqs, context, prefill_tokens, prefill_context)
     cost = _compiled(served)
-    clips = served.model.clip_tokens
-    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, clips)
-    rows = step_rows(cost, shape)
+    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
+    if isinstance(cost, GroupStepCost):
+        rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
+    else:
+        rows, of_rank = step_rows(cost, shape), shape
     gpu_s = sum(row.seconds for row in rows)
-    formats = precision_rows(cost.kernels, cost.graph_sizes, shape.num_tokens)
+    formats = precision_rows(_rank(cost).kernels, _rank(cost).graph_sizes, of_rank.num_tokens)
+    replica_s = cost.price(shape).gpu_ns / 1e9
     is_async = served.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
@@ -87,8 +91,11 @@ def explain_facts(
             "context": context,
             "prefill_tokens": prefill_tokens,
             "prefill_context": prefill_context,
-            "padded_tokens": padded_size(shape.num_tokens, cost.graph_sizes),
+            "padded_tokens": padded_size(of_rank.num_tokens, _rank(cost).graph_sizes),
+            "rank_decode_seqs": of_rank.decode_seqs,
+            "rank_prefill_tokens": of_rank.prefill_tokens,
         },
+        "replica_s": replica_s,
         "operators": [row._asdict() for row in rows],
         "totals": {
             "calls": sum(row.calls for row in rows),
@@ -105,7 +112,7 @@ def explain_facts(
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
         "step_s": step_s,
-        "bound_by": "GPU" if step_s - gpu_s < 1e-8 else "host",
+        "bound_by": "GPU" if step_s - replica_s < 1e-8 else "host",
         "async_scheduling": is_async,
         "ridge_flops_per_byte": ridge_points(served.gpu),
         "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
@@ -129,35 +136,41 @@ def _check(
     seqs = decode_seqs + (1 if prefill_tokens else 0)
     if not seqs:
         raise ScenarioError("an empty step: give --decode-seqs or --prefill-tokens")
-    if seqs > served.max_num_seqs:
+    ranks, stages = served.layout.data_parallel_size, served.layout.pipeline_parallel_size
+    if seqs > ranks * served.max_num_seqs:
         raise ScenarioError(
-            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}; "
-            "--set engine.max_num_seqs=N raises it"
+            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}"
+            f"{_each(ranks, 'data-parallel ranks')}; --set engine.max_num_seqs=N raises it"
         )
-    if decode_seqs + prefill_tokens > served.max_num_batched_tokens:
+    if decode_seqs + prefill_tokens > ranks * stages * served.max_num_batched_tokens:
         raise ScenarioError(
             f"{decode_seqs + prefill_tokens:,} tokens are more than max_num_batched_tokens "
-            f"{served.max_num_batched_tokens:,}; --set engine.max_num_batched_tokens=N raises it"
+            f"{served.max_num_batched_tokens:,}{_each(ranks * stages, 'ranks and stages')}; "
+            "--set engine.max_num_batched_tokens=N raises it"
         )
 
 
-def _compiled(served: Served) -> RankStepCost:
+def _each(count: int, what: str) -> str:
+    return f" of each of {count} {what}" if count > 1 else ""
+
+
+def _rank(cost: StepCosts) -> RankStepCost:
+    return cost.rank if isinstance(cost, GroupStepCost) else cost
+
+
+def _compiled(served: Served) -> StepCosts:
     options = served.scenario.engine
-    kernels = load_kernels(
-        options, served.gpu, served.model, served.efficiency, served.group_layout
-    )
-    found = compile_layout_cost(
+    kernels = load_kernels(options, served.gpu, served.model, served.efficiency, served.layout)
+    return compile_layout_cost(
         served.model,
         served.gpu,
-        served.group_layout,
+        served.layout,
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
         offload=served.offload,
         **kernels._asdict(),
     )
-    assert not isinstance(found, GroupStepCost)  # one rank of one group
-    return found
 
 
 def _quality(served: Served) -> list[dict[str, Any]]:
@@ -178,7 +191,7 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
 
 
 def _constants(
-    cost: RankStepCost, rows: list[StepRow], formats: list[PrecisionRow]
+    cost: StepCosts, rows: list[StepRow], formats: list[PrecisionRow]
 ) -> list[dict[str, Any]]:
     """Every efficiency constant that an operator's time hangs on, with the share that does."""
     shares: dict[str, float] = defaultdict(float)
@@ -196,19 +209,20 @@ def _constants(
         }
         for constant, share in shares.items()
     ]
-    if isinstance(cost, StreamedStepCost):
+    rank = _rank(cost)
+    if isinstance(rank, StreamedStepCost):
         share = sum(row.share for row in rows if row.name == STREAM)
         found += [
             {"constant": source["what"], "share": share, **source}
-            for source in cost.offload.sources
+            for source in rank.offload.sources
         ]
     unpacked_s = sum(row.unpack_s or 0.0 for row in formats)
-    for source in unpacking_sources(cost.kernels):
+    for source in unpacking_sources(rank.kernels):
         share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
         if "an element" in str(source["what"]):
             share = sum(row.share for row in rows if row.name == "decode_attention")
         found.append({"constant": source["what"], "share": share, **source})
-    backend = cost.kernels.backend
+    backend = rank.kernels.backend
     if backend is not None:
         share = sum(row.share for row in rows if row.name.endswith("_attention"))
         found += [

@@ -30,6 +30,8 @@ LIVE: dict[str, Any] = {
 """The fields that are set; the schema has all the others, and those to come."""
 
 EXAMPLES: dict[str, Any] = {
+    "kv.policy.kind": "snapkv",
+    "kv.policy.budget_tokens": 1024,
     "workload.trace.path": "my_trace.csv",
     "workload.generator.input_tokens": {"fixed": 1024},
     "workload.generator.output_tokens": {"fixed": 128},

@@ -54,13 +54,15 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
     plan = fill_device(
         served.model,
         served.gpu,
-        layout=served.group_layout,
+        layout=served.layout,
         offload=served.offload,
         writes_scores=served.scenario.engine.attention_backend == "unfused",
         **limits,
     )
     entries = plan.entries(context, output)
-    layouts = smallest_layouts(served.model, served.gpu, context, output, **limits)
+    layouts = smallest_layouts(
+        served.model, served.gpu, context, output, layout=served.layout, **limits
+    )
     return {
         **served.facts(),
         "gpu_memory_utilization": kv.gpu_memory_utilization,
@@ -75,11 +77,14 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
         "pool_bytes": plan.pool_bytes,
         "beside_bytes": plan.beside_bytes(context, output),
         "missing_bytes": plan.missing_bytes,
-        "sequence_bytes": plan.device_bytes(plan.rank.local.state_bytes(context + output)),
+        "sequence_bytes": plan.used_bytes(context, output),
+        "fragmentation_bytes_per_sequence": plan.fragmentation_bytes(context, output),
         "growing_state_bytes_per_token": float(
-            plan.rank.local.growing_state_bytes_per_token * plan.state_share
+            sum(state.endless * count for state, count in plan.rank.states) * plan.state_share
         ),
-        "fixed_state_bytes_per_sequence": plan.rank.local.fixed_state_bytes_per_sequence,
+        "fixed_state_bytes_per_sequence": round(
+            sum(state.largest_fixed * count for state, count in plan.rank.states)
+        ),
         "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
         "lengths": [_length(plan, length, output, longest) for length in _lengths(served, context)],
         "layouts": [layout._asdict() for layout in layouts],
@@ -104,7 +109,7 @@ def _length(plan: DevicePlan, context: int, output: int, longest: int) -> dict[s
     return {
         "context": context,
         "output": output,
-        "sequence_bytes": plan.device_bytes(plan.rank.local.state_bytes(context + output)),
+        "sequence_bytes": plan.used_bytes(context, output),
         "sequences": {row.scheme: row.sequences for row in rows},
         "paged_mean_sequences": rows[-1].mean_sequences,
         "paged_used": rows[-1].used,

@@ -16,6 +16,7 @@ from scenarios.schema.fields import (
     Tokens,
     Whole,
 )
+from scenarios.schema.kv_policy import KvPolicy
 from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.pools import KvTransfer, PoolRoles
 from scenarios.schema.service import Autoscaling, Clients, Faults, Prices, Startup
@@ -219,6 +220,14 @@ class KvOptions(Section):
     )
     enable_prefix_caching: bool = Field(
         True, description="reuse the blocks of earlier requests with the same first tokens"
+    )
+    mamba_cache_mode: Literal["none", "align", "all"] = Field(
+        "none",
+        description="states of recurrent layers kept for prefix hits; none: none, so no hits; "
+        "align: where chunks of prompts end with a block; all: at every block (Mamba-2 alone)",
+    )
+    policy: KvPolicy | None = Field(
+        None, description="keep, or read, part of the tokens; None: all, as vLLM does"
     )
 
 

@@ -36,7 +36,8 @@ class Clients(Section):
     max_backoff_s: Wait = Field(60.0, description="the longest back-off")
     retry_budget: Annotated[Number, Field(ge=0, le=100)] | None = Field(
         None,
-        description="most retries, a share of all requests (0.1 is SRE practice); None: no limit",
+        description="retries as a share of requests, of all clients together; 0.1 is SRE practice, "
+        "None: any number",
     )
     budget_burst: Annotated[Whole, Field(ge=0)] = Field(
         10, description="retries that the budget can save up"
@@ -72,7 +73,7 @@ class Faults(Section):
 
     schedule: tuple[FaultEvent, ...] = Field((), description="faults at known times")
     mtbf_s: Seconds | None = Field(
-        None, description="None: never; else mean time until a replica crashes (exponential)"
+        None, description="mean time until a replica crashes, exponential; None: never"
     )
     detection_s: Wait = Field(
         5.0, description="from a crash until routers know of it and the restart begins"

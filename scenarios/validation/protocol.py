@@ -9,7 +9,7 @@ import numpy as np
 from scenarios.validation.clocks import PlannedStep, StepTimes, run_steps
 from sim.cluster import PoolConfig
 from sim.errors import ScenarioError
-from sim.shape import StepShape, chunk_shape, decode_shape, joined
+from sim.shape import Clip, StepShape, chunk_shape, decode_shape, joined
 
 # A decode point is 24 steps, the median over the intervals of the last 20; decodes meet a mixed
 # step after 7 steps and again after every 5. Each begins with the last token of its prompts.
@@ -84,17 +84,17 @@ def _intervals_ms(times: Sequence[StepTimes]) -> np.ndarray[tuple[int], np.dtype
     return np.diff([step.read_ns for step in times]) / 1e6
 
 
-def _last_tokens(seqs: int, context: int, clip_tokens: tuple[int, ...]) -> PlannedStep:
+def _last_tokens(seqs: int, context: int, clip_tokens: tuple[Clip, ...]) -> PlannedStep:
     """Every sequence computes the last token of its prompt: its context was put there."""
     return PlannedStep(joined([chunk_shape(context, 1, clip_tokens)] * seqs), seqs)
 
 
-def _decode(seqs: int, context: int, clip_tokens: tuple[int, ...]) -> PlannedStep:
+def _decode(seqs: int, context: int, clip_tokens: tuple[Clip, ...]) -> PlannedStep:
     return PlannedStep(decode_shape(seqs, context, clip_tokens), seqs)
 
 
 def _prefills(
-    prompts: Sequence[tuple[int, int]], budget: int, clip_tokens: tuple[int, ...]
+    prompts: Sequence[tuple[int, int]], budget: int, clip_tokens: tuple[Clip, ...]
 ) -> list[StepShape]:
     """Prompts of (cached, new) tokens in steps of at most ``budget``, the last one cut to fit."""
     steps: list[StepShape] = []

@@ -82,7 +82,7 @@ def read_system(
         block_size=fields.count("block_size"),
         num_gpu_blocks=fields.count("num_gpu_blocks"),
         kv_layout=kv_layout(shard(model, ranks), fields.count("block_size")),
-        clip_tokens=model.clip_tokens,
+        clip_tokens=model.clips,
         enable_prefix_caching=fields.flag("prefix_caching", True),
         async_scheduling=fields.flag("async_scheduling", True),
     )

@@ -10,16 +10,20 @@ from tests.published import (
     flexgen,
     hydragen,
     kernels,
+    kimi_k3,
     kimi_linear,
     orca,
     qserve,
     vllm_batches,
+    yoco,
 )
 from tests.published.rows import print_section
 
 MODULES = {
+    "a1": yoco,
     "a3": hydragen,
     "b3": kimi_linear,
+    "b4": kimi_k3,
     "b9": distserve,
     "b11": vllm_batches,
     "b12": orca,
@@ -32,7 +36,7 @@ MODULES = {
 
 
 def main(names: list[str]) -> None:
-    """Print the results named, or all."""
+    """Print the results named (keys of `MODULES`), or all."""
     unknown = [name for name in names if name.lower() not in MODULES]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(MODULES)}")
