@@ -589,8 +589,7 @@ class Engine:
         if request.sample == 0 and not request.cancelled:
             self._requests.last_token_row[request.index] = batch.row
         gang.done.append(request)
-        if len(gang.done) == gang.members:
-            batch.finishing.extend(gang.done)
+        gang.finish(batch.finishing)
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""

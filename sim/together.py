@@ -39,5 +39,11 @@ class Gang:
     def leave(self, finishing: list[Request]) -> None:
         """One leaves without the others; they finish if all of them are done."""
         self.members -= 1
-        if self.done and len(self.done) == self.members:
+        self.finish(finishing)
+
+    def finish(self, finishing: list[Request]) -> None:
+        """Let all members finish, once all of them are done."""
+        if len(self.done) == self.members:
             finishing.extend(self.done)
+            self.done.clear()
+            self.members = 0

@@ -24,6 +24,7 @@ from sim.ledger import time_books
 from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Request, Status
 from sim.service import ServiceConfig
+from sim.together import Gang
 from tests.helpers import AffineCost, chains_of, table_of
 from tests.service_runs import MS, policy, pool_of, serve
 from tests.test_queueing import (
@@ -395,3 +396,30 @@ def test_what_cannot_be_is_refused() -> None:
         serve(table_of((0.0, 8, 1)), SMALL, scaled(2, make, initial_replicas=3), replicas=2)
     with pytest.raises(ScenarioError, match="not before its first token"):
         ClientConfig(ttft_timeout_ns=5, e2e_timeout_ns=4)
+
+
+def test_a_batch_is_let_go_once() -> None:
+    """Two of a static batch have their answers; the third is given up, then one of the two."""
+    long, first, second = (Request(i, 0, 8, 4) for i in range(3))
+    gang = Gang(members=3, done=[first, second])
+    finishing: list[Request] = []
+    gang.leave(finishing)
+    gang.leave(finishing)
+    assert finishing == [first, second]
+    assert long not in finishing
+
+
+def test_those_who_are_done_leave_when_the_last_of_their_batch_is_given_up() -> None:
+    rows = [(0.0, 8, 6), (0.001, 8, 60), (0.045, 8, 5), (0.045, 8, 5)]  # the last three: a batch
+    clients = ClientConfig(e2e_timeout_ns=200 * MS)
+    log = serve(
+        table_of(*rows),
+        SMALL,
+        ServiceConfig(clients=clients),
+        cost=STEP_10_MS,
+        scheduler="static",
+    )
+    assert list(log.requests.status) == [5, Status.ABANDONED, 5, 5]
+    assert log.requests.finished_ns[1] == 201 * MS
+    assert 201 * MS <= log.requests.finished_ns[2] <= 225 * MS
+    assert log.requests.finished_ns[2] == log.requests.finished_ns[3]
