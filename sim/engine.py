@@ -387,7 +387,10 @@ class Engine:
             return 1
         unchanged = min(group.steps_to_leave(), group.steps_to_cross())
         steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
-        return group.steps_within(self.view.kv.free_blocks + group.blocks_due(1), steps)
+        kv = self.view.kv
+        # Who watches the cache sees each eviction when it happens: none on the way.
+        room = kv.empty_blocks if kv.is_watched else kv.free_blocks
+        return group.steps_within(room + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:
         """Launch one step; read the oldest in flight once the pipeline is full."""

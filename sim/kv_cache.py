@@ -89,6 +89,11 @@ class KVCache:
         self._nodes.on_change = on_change
 
     @property
+    def is_watched(self) -> bool:
+        """Whether anyone is told of what is cached and evicted."""
+        return self._nodes.on_change is not None
+
+    @property
     def shares_output(self) -> bool:
         """Whether blocks filled while decoding can be hit by others."""
         return self._chains is not None and self._chains.covers_output
