@@ -1,20 +1,18 @@
 """One serving engine: plan a step, run it on two clocks, read its tokens. A SimPy process.
 
-How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `commit`
-books what the plan computes; `_step` launches it and, once two steps are in flight, waits for the
-older one, whose tokens `_read_oldest` makes visible. A plan that may be repeated unchanged is not
-stepped but jumped over (`_jump`); a jump gives exactly the times that stepping gives.
+How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `_step` books
+what the plan computes (`sim.residents`), launches it and, once two steps are in flight, waits for
+the older one, whose tokens `_read_oldest` makes visible. A plan that may be repeated unchanged is
+not stepped but jumped over (`_jump`); a jump gives exactly the times that stepping gives.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import replace
 
 import simpy
 
-from sim.arriving_kv import ArrivingKV
 from sim.batch import UNTIL_CHANGE, Plan
 from sim.clock import Alarm, to_s
 from sim.draws import uniform
@@ -22,11 +20,11 @@ from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
-from sim.leaving import answers_of, take_out
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import HandOver, ReplicaLoad, Scheduler, StepCost
+from sim.protocols import ReplicaLoad, Scheduler, StepCost
 from sim.recorder import DecodeLog, RequestLog
-from sim.request import Request, Status
+from sim.request import Request
+from sim.residents import Residents
 from sim.shape import StepShape
 from sim.step_log import StepLog
 from sim.throttle import Heat
@@ -58,16 +56,13 @@ class Engine:
         self._env = env
         self._cost = cost
         self._requests = request_log
-        self._on_leave = on_leave
-        self._on_load: Callable[[ReplicaLoad], None] | None = None
+        self.residents = Residents(request_log, on_leave, replica)
         self._shares_output = kv.shares_output
         # What all running requests share may be more once one has left.
         self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
         self._gpu_free_ns = 0
-        self._hand_over: HandOver | None = None
-        self._arriving: ArrivingKV | None = None
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
@@ -87,11 +82,8 @@ class Engine:
             attach(self.view)
         self._scheduler = scheduler
         self._heat = Heat(self._cost.throttle)
-        self._inbox: list[Request] = []
-        self._queued_tokens = 0
-        self._cancelled: list[Request] = []
+        self.residents.start(self.view)
         self._in_flight: deque[InFlight] = deque()
-        self._handed_over: dict[Request, None] = {}
         self._idle: Alarm | None = None
         self._plan_stands = False
         self._jumping: Jump | None = None
@@ -99,50 +91,25 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Hand over an arriving request; the engine sees it at its next scheduler call."""
-        now_ns = self._now_ns
-        if self._requests.arrival_ns[request.index] < 0:  # not so if it is sent again
-            self._requests.arrival_ns[request.index] = now_ns
-        self._requests.replica[request.index] = self.replica
-        reason = self.refusal(request)
-        if reason:
-            request.status = Status.REJECTED
-            self._requests.rejected(request, now_ns, reason)
-            self._on_leave(request)
-            return
-        self._inbox.append(request)
-        self._queued_tokens += request.prompt_tokens
-        self._publish_load()
-        self._wake()
-
-    def publish_to(self, on_load: Callable[[ReplicaLoad], None]) -> None:
-        """Tell of the load whenever it has changed."""
-        self._on_load = on_load
-
-    def decode_elsewhere(self, hand_over: HandOver) -> None:
-        """Prefill only: what has its first token is handed over with its KV."""
-        self._hand_over = hand_over
-
-    def take_kv(self, hand_over: HandOver) -> None:
-        """Decode requests that were prefilled elsewhere (see `expect`)."""
-        self._arriving = ArrivingKV(self.view, hand_over.has_blocks)
+        if self.residents.submit(request, self._now_ns):
+            self._wake()
 
     def expect(self, request: Request) -> None:
         """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
-        assert self._arriving is not None, "an engine that takes KV"
-        self._arriving.waiting.append(request)
-        self._publish_load()
+        assert self.residents.arriving is not None, "an engine that takes KV"
+        self.residents.arriving.waiting.append(request)
+        self.residents.publish_load()
         self._wake()
 
     def join(self, request: Request) -> None:
         """All KV of an expected request is there."""
-        assert self._arriving is not None, "an engine that takes KV"
-        self._arriving.ready(request)
+        assert self.residents.arriving is not None, "an engine that takes KV"
+        self.residents.arriving.ready(request)
         self._wake()
 
     def let_go(self, request: Request) -> None:
         """The KV of a request that was handed over is at its new place: free its blocks."""
-        del self._handed_over[request]
-        self.view.kv.release(request, request.num_computed_tokens, will_return=False)
+        self.residents.let_go(request)
         self._wake()
 
     def cancel(self, request: Request) -> None:
@@ -150,21 +117,14 @@ class Engine:
 
         Nothing is noted of it any more, not even what steps in flight give.
         """
-        self._cancelled += self.disown(request)
+        self._requests.first_token_ns[request.index] = self.first_token_ns(request)
+        self.residents.cancel(request, self._in_flight)
         self._wake()
 
-    def disown(self, request: Request) -> list[Request]:
-        """Nobody waits for it any more, but it is served to its end: nothing is noted of it.
-
-        Returns its answers.
-        """
+    def disown(self, request: Request) -> None:
+        """Nobody waits for it any more, but it is served to its end: nothing is noted of it."""
         self._requests.first_token_ns[request.index] = self.first_token_ns(request)
-        answers = answers_of(request, self.view, self._in_flight)
-        for answer in answers:
-            answer.cancelled = True
-        if request.samples is not None:
-            request.samples.cancelled = True
-        return answers
+        self.residents.disown(request, self._in_flight)
 
     def first_token_ns(self, request: Request) -> int:
         """When its first token came; -1 if it did not come before this instant."""
@@ -186,9 +146,7 @@ class Engine:
     @property
     def is_empty(self) -> bool:
         """Whether no request is in it, and none is on its way to or from it."""
-        view, arriving = self.view, self._arriving
-        held = self._inbox or view.waiting or view.running or self._handed_over or arriving
-        return not held and self._is_drained
+        return self.residents.is_empty and self._is_drained
 
     def set_cost(self, cost: StepCost) -> None:
         """Steps cost this much, from the next plan from now on."""
@@ -210,16 +168,14 @@ class Engine:
         self._idle = self._jumping = None
         self.is_up = False
         self.view.kv.lose_all()
-        if self._on_load is not None:
-            self._on_load(ReplicaLoad(0, 0))
+        if self.residents.on_load is not None:
+            self.residents.on_load(ReplicaLoad(0, 0))
 
     def restart(self, scheduler: Scheduler, waiting: WaitingQueue | None) -> None:
         """A new process after a crash, with an empty cache."""
         self.is_up = True
         self._start(self.view.config, self.view.kv, scheduler, waiting)
-        if self._arriving is not None:
-            self._arriving = ArrivingKV(self.view, self._arriving.on_blocks)
-        self._publish_load()
+        self.residents.publish_load()
 
     def _wake(self) -> None:
         """Something changed from outside: look at it at the next plan from now on."""
@@ -233,7 +189,9 @@ class Engine:
         """The process: one round a scheduler call."""
         view = self.view
         while True:
-            self._receive()
+            now_ns = view.now_ns = self._now_ns
+            if self.residents.receive(self._in_flight, self.steps.num_rows, now_ns):
+                self._plan_stands = False
             if view.running or view.waiting:
                 plan = self._standing_plan() or self.schedule()
                 steps = self._steps_to_jump(plan)
@@ -253,77 +211,6 @@ class Engine:
         """Nothing launched has an output to be read."""
         return all(batch.is_empty for batch in self._in_flight)
 
-    @property
-    def _any_waiting(self) -> bool:
-        arriving = self._arriving
-        return bool(self.view.waiting) or (arriving is not None and bool(arriving.waiting))
-
-    def refusal(self, request: Request) -> str | None:
-        """Why it can never be served here; None if it can."""
-        tokens = request.prompt_tokens + request.output_tokens
-        if tokens > self.view.config.max_model_len:
-            return "longer than max_model_len"
-        # Nothing dropped of it: preempted near its end, it is computed again in one piece.
-        if self._hand_over is not None:
-            if request.samples is not None:
-                return "several answers, which one engine has to decode"
-            reason = self._hand_over.refusal(request)
-            if reason:
-                return reason
-            tokens = request.prompt_tokens + 1
-        if self.view.kv.blocks_for(tokens) > self.view.kv.usable_blocks:
-            return "longer than the KV pool"
-        if request.samples is not None:
-            if request.num_unforked >= self.view.config.max_num_seqs:
-                return "more answers than max_num_seqs"
-            kv = self.view.kv
-            together = kv.blocks_for(tokens) + kv.unforked_blocks(request, tokens)
-            if together > kv.usable_blocks:
-                return "its answers are longer than the KV pool"
-        return None
-
-    def _receive(self) -> None:
-        now_ns = self.view.now_ns = self._now_ns
-        if self._cancelled:
-            self._drop_cancelled()
-        if self._inbox:
-            for request in self._inbox:
-                request.num_target_tokens = request.prompt_tokens
-                if not request.cancelled:
-                    self._requests.seen_ns[request.index] = now_ns
-                self.view.waiting.add(request)
-            self._inbox.clear()
-        if self._arriving:
-            for request in self._arriving.take_in():
-                self._requests.admitted(request, now_ns, self.steps.num_rows)
-                self._plan_stands = False
-
-    def _drop_cancelled(self) -> None:
-        """Take out those that were cancelled since the last plan, and are still there."""
-        view, in_flight, arriving = self.view, self._in_flight, self._arriving
-        for request in self._cancelled:
-            if not request.num_sampled_tokens and arriving is None:
-                self._queued_tokens -= request.prompt_tokens
-            if request in self._inbox:
-                self._inbox.remove(request)
-            elif request in self._handed_over:
-                del self._handed_over[request]
-                view.kv.release(request, request.num_computed_tokens, will_return=False)
-            elif arriving is None or not arriving.drop(request):
-                for done in take_out(request, view, in_flight):
-                    self._leave_late(done)
-        self._cancelled.clear()
-        self._plan_stands = False
-        self._publish_load()
-
-    def _leave_late(self, request: Request) -> None:
-        """It was done, but had to wait for others, which have gone."""
-        launched = [batch for batch in self._in_flight if not batch.is_empty]
-        if launched:
-            launched[-1].finishing.append(request)
-        else:
-            self.finish(request, self.steps.num_rows - 1)
-
     def schedule(self) -> Plan:
         """One scheduler call, and a note of whom it admitted and preempted."""
         view = self.view
@@ -335,17 +222,7 @@ class Engine:
         plan = self._scheduler(view)
         self._plan_stands = False
         self.steps.plans += 1
-        row = self.steps.num_rows
-        for request in view.newly_admitted:
-            self._requests.admitted(request, view.now_ns, row)
-        for request in view.newly_preempted:
-            self._requests.preempted(request, row)
-            if self._hand_over is not None:
-                self._hand_over.preempted(request)
-        if view.newly_admitted or view.newly_preempted:
-            view.newly_admitted.clear()
-            view.newly_preempted.clear()
-            self._publish_load()
+        self.residents.note_changes(self.steps.num_rows)
         return plan
 
     def _standing_plan(self) -> Plan | None:
@@ -380,7 +257,7 @@ class Engine:
             or not self.view.config.fast_forward
             or len(self._in_flight) != self._depth - 1
             or (self._in_flight and self._in_flight[0].is_empty)
-            or (self._in_flight and self._in_flight[0].finishing and self._any_waiting)
+            or (self._in_flight and self._in_flight[0].finishing and self.residents.any_waiting)
             or (self._is_cascade and self._in_flight and self._in_flight[0].finishing)
             or (self._shares_output and self.view.waiting)
         ):
@@ -399,7 +276,8 @@ class Engine:
         schedule_ns = self._cost.schedule_ns(len(view.running))
         shape = plan.shape
         if not shape.num_tokens:
-            if (self._handed_over or self._arriving) and not plan.preempted and self._is_drained:
+            is_stuck = not plan.preempted and self._is_drained
+            if is_stuck and self.residents.any_kv_elsewhere:
                 self._in_flight.clear()  # KV on its way holds the blocks that are lacking
                 self._idle = Alarm(self._env, self.replica)
                 yield self._idle
@@ -423,13 +301,15 @@ class Engine:
             self._gpu_free_ns = end_ns
             state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
-            self.commit(plan, batch)
+            self.residents.commit(plan, batch)
             if plan.prefills:
                 self.prefill_tokens += shape.prefill_tokens
                 self.prefill_ns += gpu_ns
-            if self._hand_over is not None:
+            if self.residents.hand_over is not None:
                 for request, _ in plan.prefills:
-                    self._hand_over.computed(request, self, end_ns - gpu_ns, end_ns)
+                    self.residents.hand_over.computed(
+                        request, self.replica, end_ns - gpu_ns, end_ns
+                    )
         self._in_flight.append(batch)
         if len(self._in_flight) < self._depth and not batch.is_empty:
             yield Alarm(self._env, self.replica).ring(launched_ns - now_ns)
@@ -472,7 +352,7 @@ class Engine:
             )
             if before.finishing:  # they leave on the way, at the run's second plan
                 leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
-                leaving.callbacks.append(lambda _: self._end_requests(before))
+                leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
         if plan.until_ns is not None:
             steps = times.first_plan_from(plan.until_ns)
 
@@ -488,9 +368,9 @@ class Engine:
         self._gpu_free_ns = batch.gpu_end_ns
         self._log_jump(jump, steps, steps)
         view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
-        self._leave_group(group.advance(steps), batch)
+        self.residents.leave_group(group.advance(steps), batch)
         if before is None:
-            self._end_requests(batch)
+            self.residents.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
 
@@ -501,98 +381,13 @@ class Engine:
         self.steps.append(steps, plan_ns, end_ns, busy_ns, jump.shape, *jump.state, 0)
         self.steps.add_visible(times.visible_ns(num_visible))
         if jump.before is not None and num_visible:
-            for request in jump.before.first_tokens:
-                if not request.cancelled:
-                    self._requests.first_token_ns[request.index] = times.plan_ns(1)
+            self.residents.read_first_tokens(jump.before, times.plan_ns(1))
 
     def close(self) -> None:
         """The simulation has ended, maybe in the middle of a jump: log what was done of it."""
         if self._jumping is not None:
             steps = self._jumping.times.first_plan_from(self._now_ns)
             self._log_jump(self._jumping, steps, steps - 1)
-
-    def commit(self, plan: Plan, batch: InFlight) -> None:
-        """Book what the step computes: tokens, samples, who decodes next and who is done."""
-        view, group = self.view, self.view.decode_group
-        for request in plan.held_back:
-            group.hold_back(request)
-            if request.sample == 0 and not request.cancelled:
-                self._requests.held_back.append((request.index, batch.row))
-        if plan.decodes:
-            self._leave_group(group.advance(1), batch)
-        for request, tokens in plan.prefills:
-            request.num_computed_tokens += tokens
-            if request.num_uncomputed_tokens:
-                continue
-            request.num_sampled_tokens += 1
-            del view.prefilling[request]
-            self._requests.prefilled(request, batch.row)
-            if request.num_sampled_tokens == 1:
-                batch.first_tokens.append(request)
-                self._queued_tokens -= request.prompt_tokens
-            if request.samples is not None and request.samples.unforked:
-                self._fork(request, batch)
-            if request.num_sampled_tokens == request.output_tokens:
-                request.status = Status.FINISHING
-                self._add_finishing(request, batch)
-            elif self._hand_over is not None:
-                request.status = Status.FINISHING
-                del view.running[request]
-                self._handed_over[request] = None
-                batch.finishing.append(request)
-                if request.gang is not None:  # it leaves by itself, and the others without it
-                    request.gang.leave(batch.finishing)
-            else:
-                request.status = Status.DECODING
-                view.kv.drop(request, request.num_computed_tokens)
-                group.join(request)
-
-    def _fork(self, request: Request, batch: InFlight) -> None:
-        """Its prompt is computed: the other answers begin, each a running sequence from now on."""
-        view, samples = self.view, request.samples
-        assert samples is not None
-        lengths, samples.unforked = samples.unforked, ()
-        view.num_unforked -= len(lengths)
-        for sample, output_tokens in enumerate(lengths, 1):
-            answer = replace(
-                request,
-                output_tokens=output_tokens,
-                sample=sample,
-                nodes=None,
-                pinned=[],
-                shared=None,
-            )
-            view.kv.fork(request, answer)
-            view.running[answer] = None
-            if answer.gang is not None:
-                answer.gang.members += 1
-            if output_tokens == 1:
-                answer.status = Status.FINISHING
-                self._add_finishing(answer, batch)
-            else:
-                answer.status = Status.DECODING
-                view.decode_group.join(answer)
-
-    def _leave_group(self, leaving: list[Request], batch: InFlight) -> None:
-        kv = self.view.kv
-        for request in leaving:
-            request.status = Status.FINISHING
-            request.num_blocks = kv.blocks_held(request, request.num_computed_tokens)
-            if request.gang is None:
-                batch.finishing.append(request)
-            else:
-                self._add_finishing(request, batch)
-
-    def _add_finishing(self, request: Request, batch: InFlight) -> None:
-        """This step plans its last token; it leaves when that is read, or its gang's is."""
-        gang = request.gang
-        if gang is None:
-            batch.finishing.append(request)
-            return
-        if request.sample == 0 and not request.cancelled:
-            self._requests.last_token_row[request.index] = batch.row
-        gang.done.append(request)
-        gang.finish(batch.finishing)
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""
@@ -601,47 +396,5 @@ class Engine:
         yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
         if not batch.is_empty:
             self.steps.add_visible([visible_ns])
-            for request in batch.first_tokens:
-                if not request.cancelled:
-                    self._requests.first_token_ns[request.index] = visible_ns
-            self._end_requests(batch)
-
-    def _end_requests(self, batch: InFlight) -> None:
-        """The outputs of a step are visible now: its last tokens end requests."""
-        for request in batch.finishing:
-            self.finish(request, batch.row)
-
-    def finish(self, request: Request, row: int) -> None:
-        """Its last token, planned in this row, has been read: free its blocks, let it go."""
-        view = self.view
-        if self._hand_over is not None and request.num_sampled_tokens < request.output_tokens:
-            if not request.cancelled:
-                request.status = Status.TRANSFERRING
-                self._hand_over.prefilled(request, self)
-            return
-        if request in view.running:  # not so if it was preempted with its last token in flight
-            del view.running[request]
-            view.kv.release(request, request.num_computed_tokens, will_return=False)
-        request.status = Status.FINISHED
-        if request.cancelled:
-            self._publish_load()
-            return
-        if request.samples is not None:
-            request.samples.num_open -= 1
-            if request.sample == 0:
-                self._requests.last_token_row.setdefault(request.index, row)
-            if request.samples.num_open or request.samples.cancelled:
-                self._publish_load()
-                return
-        self._requests.finished(request, self._now_ns, row)
-        self._publish_load()
-        self._on_leave(request)
-
-    def _publish_load(self) -> None:
-        if self._on_load is not None:
-            view = self.view
-            waiting, running = len(view.waiting) + len(self._inbox), len(view.running)
-            if self._arriving is not None:
-                waiting += len(self._arriving.waiting)
-                running += self._arriving.in_place
-            self._on_load(ReplicaLoad(waiting, running, self._queued_tokens))
+            self.residents.read_first_tokens(batch, visible_ns)
+            self.residents.end(batch, visible_ns)

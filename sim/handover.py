@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 import simpy
 
+from sim.arriving_kv import ArrivingKV
 from sim.clock import NS_PER_S
 from sim.engine import Engine
 from sim.errors import PolicyError
@@ -90,6 +91,8 @@ class Handovers:
     targets: Sequence[Engine]
     on_fail: Callable[[Request, str], None] | None = None
     """Is told where there is no decode engine to ask; None: there always is one."""
+    sources: dict[int, Engine] = field(default_factory=dict)
+    """By replica."""
     under_way: dict[int, _Handover] = field(default_factory=dict)
     moved_bytes: int = 0
 
@@ -97,25 +100,24 @@ class Handovers:
         """Give every engine its part, and its end of the network."""
         config = self.config
         for source in sources:
-            source.decode_elsewhere(self)
+            source.residents.hand_over = self
+            self.sources[source.replica] = source
             self.network.add_link(f"out {source.replica}", config.prefill_nic_bytes_per_s)
         for target in self.targets:
-            target.take_kv(self)
+            target.residents.arriving = ArrivingKV(target.view, self.has_blocks)
             self.network.add_link(f"in {target.replica}", config.decode_nic_bytes_per_s)
         if config.core_bytes_per_s is not None:
             self.network.add_link("core", config.core_bytes_per_s)
 
     def refusal(self, request: Request) -> str | None:
         """Why no decode engine can ever take it; None if one can."""
-        if request.samples is not None:
-            return "several answers cannot be decoded apart from their prompt"
         if request.output_tokens == 1:
             return None
         kinds = {id(target.view.config): target for target in self.targets}.values()
-        reasons = [target.refusal(request) for target in kinds]
+        reasons = [target.residents.refusal(request) for target in kinds]
         return None if None in reasons else f"on decode engines: {reasons[0]}"
 
-    def computed(self, request: Request, source: Engine, start_ns: int, end_ns: int) -> None:
+    def computed(self, request: Request, source: int, start_ns: int, end_ns: int) -> None:
         """The source runs a chunk of the prompt on the GPU, between these times (push)."""
         if self.config.mode == "pull" or request.output_tokens == 1:
             return
@@ -126,7 +128,7 @@ class Handovers:
             handover.chunks.append(_Chunk(request.num_computed_tokens, start_ns, end_ns))
             self._push(handover)
 
-    def prefilled(self, request: Request, source: Engine) -> None:
+    def prefilled(self, request: Request, source: int) -> None:
         """Its first token is visible: the rest is decoded elsewhere."""
         if self.config.mode == "pull" and not self._ask(request, source):
             return
@@ -138,12 +140,9 @@ class Handovers:
 
     def preempted(self, request: Request) -> None:
         """It lost its blocks in the source: what was held for it elsewhere would block others."""
-        handover = self.under_way.pop(request.index, None)
+        handover = self.under_way.get(request.index)
         if handover is not None:
-            handover.is_under_way = False
-            for flow in handover.flows.values():
-                self.moved_bytes += self.network.cancel(flow)
-            handover.target.cancel(handover.twin)
+            self._give_up(handover)
             request.handover = None
 
     def has_blocks(self, twin: Request) -> None:
@@ -157,13 +156,17 @@ class Handovers:
     def cancel(self, request: Request) -> None:
         """Let go of a request at both ends, and of what is on the links; blocks come back."""
         handover: _Handover = request.handover
+        if handover.is_under_way and handover.source.is_up:
+            handover.source.cancel(request)
+        self._give_up(handover)
+
+    def _give_up(self, handover: _Handover) -> None:
+        """Of what is on the links, and in the target."""
         if handover.is_under_way:
             handover.is_under_way = False
-            del self.under_way[request.index]
+            del self.under_way[handover.twin.index]
             for flow in handover.flows.values():
                 self.moved_bytes += self.network.cancel(flow)
-            if handover.source.is_up:
-                handover.source.cancel(request)
         if handover.target.is_up:
             handover.target.cancel(handover.twin)
 
@@ -172,7 +175,7 @@ class Handovers:
         handover: _Handover = request.handover
         return engine is handover.target or (handover.is_under_way and engine is handover.source)
 
-    def _ask(self, request: Request, source: Engine) -> bool:
+    def _ask(self, request: Request, source: int) -> bool:
         """Choose where it is decoded; False if there is no place for it."""
         replica = self.router.choose(request)
         if not 0 <= replica < len(self.targets):
@@ -194,7 +197,7 @@ class Handovers:
         )
         twin.num_target_tokens = request.prompt_tokens
         self.log.replica[request.index] = target.replica
-        handover = self.under_way[request.index] = _Handover(source, target, twin)
+        handover = self.under_way[request.index] = _Handover(self.sources[source], target, twin)
         request.handover = handover
         target.expect(twin)
         return True

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from sim.batch import Plan
-    from sim.engine import Engine
     from sim.engine_view import EngineView
     from sim.request import Request
     from sim.shape import StepShape
@@ -97,15 +96,16 @@ class HandOver(Protocol):
         """Why no decode engine can ever take it; None if one can."""
         ...
 
-    def computed(self, request: Request, source: Engine, start_ns: int, end_ns: int, /) -> None:
-        """A chunk of it is on the source's GPU between these times; it counts as computed."""
+    def computed(self, request: Request, source: int, start_ns: int, end_ns: int, /) -> None:
+        """A chunk of it is on the GPU of replica ``source`` between these times; it counts as
+        computed."""
         ...
 
     def preempted(self, request: Request, /) -> None:
         """It lost its blocks in the source, and will be computed anew."""
         ...
 
-    def prefilled(self, request: Request, source: Engine, /) -> None:
+    def prefilled(self, request: Request, source: int, /) -> None:
         """Its first token is visible, and the source holds its KV until told to let go."""
         ...
 

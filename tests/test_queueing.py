@@ -259,7 +259,7 @@ def test_littles_law_is_exact(scheduler: str, asynchronous: bool, output: str, s
         log,
         waiting=None if policy.order is None else SortedQueue(policy.order),
     )
-    engine.publish_to(population.publish)
+    engine.residents.on_load = population.publish
 
     def source() -> Generator[simpy.Event, None, None]:
         columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)
