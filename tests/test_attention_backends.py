@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,15 +19,8 @@ from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from sim.errors import ScenarioError
-from sim.shape import (
-    StepShape,
-    chunk_shape,
-    decode_shape,
-    grown,
-    joined,
-    shape_columns,
-    shape_values,
-)
+from sim.shape import StepShape, chunk_shape, decode_shape, grown
+from tests.priced_steps import columns_of, longer, mixed_steps
 
 LAYERS = 32
 LLAMA = load_model("llama-3.1-8b")
@@ -55,11 +47,6 @@ COSTS = {
     }.items()
     for name in names
 }
-
-
-def columns(shape: StepShape) -> dict[str, Any]:
-    values = zip(shape_columns(), shape_values(shape), strict=True)
-    return {name: np.array([float(value)]) for name, value in values}
 
 
 def attention_s(cost: RooflineStepCost, shape: StepShape) -> float:
@@ -121,7 +108,7 @@ def test_scores_are_written_and_read() -> None:
     row = next(row for row in cost.describe(chunk) if row.name == "prefill_attention")
     assert row.bound == "memory"
     assert row.activation_bytes == pytest.approx(LAYERS * 32 * 4 * 2 * tokens**2, rel=1e-3)
-    fused, unfused = (COSTS[f"a100 {name}"].split(columns(chunk)) for name in ("fa2", "unfused"))
+    fused, unfused = (COSTS[f"a100 {name}"].split(columns_of(chunk)) for name in ("fa2", "unfused"))
     assert unfused["prefill_memory"][0] > fused["prefill_memory"][0] + 0.9 * by_hand
     # A decode's row of scores is small, not nothing.
     step = decode_shape(64, 3000)
@@ -129,30 +116,19 @@ def test_scores_are_written_and_read() -> None:
     assert 1.01 < more < 1.2
 
 
-@st.composite
-def steps(draw: st.DrawFn) -> StepShape:
-    decodes = decode_shape(draw(st.integers(0, 200)), draw(st.integers(1, 20_000)))
-    tokens = draw(st.integers(0, 8000))
-    parts = [decodes, *([chunk_shape(draw(st.integers(0, 50_000)), tokens)] if tokens else [])]
-    return joined(parts)
+STEPS = mixed_steps(decodes=200, context=20_000, tokens=8000, start=50_000)
 
 
 @pytest.mark.parametrize("name", COSTS)
 @settings(max_examples=15, deadline=None)
-@given(shape=steps(), more=st.integers(1, 200))
+@given(shape=STEPS, more=st.integers(1, 200))
 def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     name: str, shape: StepShape, more: int
 ) -> None:
     cost = COSTS[name]
     gpu_ns = cost.price(shape).gpu_ns
-    longer = grown(shape, more)
-    if shape.prefill_seqs:
-        chunk = chunk_shape(shape.prefill_context_tokens, shape.prefill_tokens + more)
-        longer = joined([decode_shape(shape.decode_seqs, 0), chunk])._replace(
-            decode_context_tokens=shape.decode_context_tokens
-        )
-    assert cost.price(longer).gpu_ns >= 0.999 * gpu_ns
-    split = {account: float(s[0]) for account, s in cost.split(columns(shape)).items()}
+    assert cost.price(longer(shape, more)).gpu_ns >= 0.999 * gpu_ns
+    split = {account: float(s[0]) for account, s in cost.split(columns_of(shape)).items()}
     assert sum(split.values()) * 1e9 == pytest.approx(gpu_ns, abs=20)
     if shape.decode_seqs and not shape.prefill_seqs:
         run = cost.price_decodes(shape, 8)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,15 +26,8 @@ from scenarios.layout import replica_gpus
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
-from sim.shape import (
-    StepShape,
-    chunk_shape,
-    decode_shape,
-    grown,
-    joined,
-    shape_columns,
-    shape_values,
-)
+from sim.shape import StepShape, chunk_shape, decode_shape, grown
+from tests.priced_steps import columns_of, longer, mixed_steps
 
 H200 = load_gpu("h200")
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
@@ -66,17 +58,7 @@ COSTS = {
 }
 
 
-@st.composite
-def steps(draw: st.DrawFn) -> StepShape:
-    decodes = decode_shape(draw(st.integers(0, 300)), draw(st.integers(1, 30_000)))
-    tokens = draw(st.integers(0, 5000))
-    parts = [decodes, *([chunk_shape(draw(st.integers(0, 50_000)), tokens)] if tokens else [])]
-    return joined(parts)
-
-
-def columns(shape: StepShape) -> dict[str, Any]:
-    values = zip(shape_columns(), shape_values(shape), strict=True)
-    return {name: np.array([float(value)]) for name, value in values}
+STEPS = mixed_steps(decodes=300, context=30_000, tokens=5000, start=50_000)
 
 
 def seconds(cost: StepCosts, shape: StepShape) -> float:
@@ -85,22 +67,15 @@ def seconds(cost: StepCosts, shape: StepShape) -> float:
 
 @pytest.mark.parametrize("name", COSTS)
 @settings(max_examples=20, deadline=None)
-@given(shape=steps(), more=st.integers(1, 200))
+@given(shape=STEPS, more=st.integers(1, 200))
 def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     name: str, shape: StepShape, more: int
 ) -> None:
     cost = COSTS[name]
     gpu_ns = cost.price(shape).gpu_ns
     assert (gpu_ns > 0) == (shape.num_tokens > 0)
-    if shape.prefill_seqs:
-        chunk = chunk_shape(shape.prefill_context_tokens, shape.prefill_tokens + more)
-        longer = joined([decode_shape(shape.decode_seqs, 0), chunk])._replace(
-            decode_context_tokens=shape.decode_context_tokens
-        )
-    else:
-        longer = grown(shape, more)
-    assert cost.price(longer).gpu_ns >= 0.999 * gpu_ns
-    split = {account: float(s[0]) for account, s in cost.split(columns(shape)).items()}
+    assert cost.price(longer(shape, more)).gpu_ns >= 0.999 * gpu_ns
+    split = {account: float(s[0]) for account, s in cost.split(columns_of(shape)).items()}
     assert min(split.values()) >= 0
     if not isinstance(cost, GroupStepCost):
         assert sum(split.values()) * 1e9 == pytest.approx(gpu_ns, abs=20)
@@ -189,7 +164,9 @@ def test_a_split_cache_is_read_in_parts() -> None:
         for n in (2, 4, 8)
     }
     long = decode_shape(64, 60_000)
-    reads = [float(cost.split(columns(long))["decode_state_reads"][0]) for cost in parts.values()]
+    reads = [
+        float(cost.split(columns_of(long))["decode_state_reads"][0]) for cost in parts.values()
+    ]
     assert reads == sorted(reads, reverse=True)
     assert seconds(parts[8], long) < seconds(whole, long)
     short = decode_shape(64, 200)

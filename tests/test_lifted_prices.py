@@ -44,9 +44,8 @@ from sim.shape import (
     clipped,
     decode_shape,
     joined,
-    shape_columns,
-    shape_values,
 )
+from tests.priced_steps import columns_of
 from tests.test_costmodels_layers import CSA, DSA, GQA, HCA, LINEAR, MLA, V4
 
 MIXERS: list[Mixer] = [
@@ -185,9 +184,7 @@ def test_a_price_is_its_operators(
     shape = shape_of(contexts, chunks, clips)
     expected_s = by_operators_s(cost.kernels, cost.graph_sizes, contexts, chunks)
     assert cost.price(shape).gpu_ns == pytest.approx(expected_s * 1e9, abs=1.0)
-    names = shape_columns(clips)
-    columns = {n: one(value) for n, value in zip(names, shape_values(shape), strict=True)}
-    split_s = sum(float(part[0]) for part in cost.split(columns).values())
+    split_s = sum(float(part[0]) for part in cost.split(columns_of(shape, clips)).values())
     assert split_s == pytest.approx(expected_s, rel=1e-9)
     described_s = sum(row.seconds for row in cost.describe(shape))
     assert described_s == pytest.approx(expected_s, rel=1e-9)

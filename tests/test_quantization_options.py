@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,15 +23,8 @@ from scenarios.load import parse_scenario
 from scenarios.schema import EngineOptions, KvOptions
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
-from sim.shape import (
-    StepShape,
-    chunk_shape,
-    decode_shape,
-    grown,
-    joined,
-    shape_columns,
-    shape_values,
-)
+from sim.shape import StepShape, chunk_shape, decode_shape, grown, joined
+from tests.priced_steps import columns_of
 
 A100 = load_gpu("a100")
 LLAMA = load_model("llama-3.1-8b")
@@ -188,8 +180,7 @@ def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     shape = step(0)
     gpu_ns = cost.price(shape).gpu_ns
     assert cost.price(step(more)).gpu_ns >= 0.999 * gpu_ns
-    values = zip(shape_columns(caps), shape_values(shape), strict=True)
-    split = cost.split({key: np.array([float(value)]) for key, value in values})
+    split = cost.split(columns_of(shape, caps))
     total = sum(float(found[0]) for found in split.values())
     assert total * 1e9 == pytest.approx(gpu_ns, abs=20)
     if seqs and not tokens:

@@ -22,9 +22,10 @@ from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.request import Request
-from sim.shape import SharedSums, StepShape, causal_pairs, shape_columns, shape_values
+from sim.shape import SharedSums, StepShape, causal_pairs
 from sim.shared_prefix import PrefixTree, common_prefix
 from tests.helpers import chains_of
+from tests.priced_steps import columns_of
 from tests.published import hydragen
 from tests.test_conservation import held_blocks, shared_one_by_one
 
@@ -139,11 +140,7 @@ def sharing(draw: st.DrawFn) -> StepShape:
 def test_prices_are_one(case: tuple[str, str, str], shape: StepShape, steps: int) -> None:
     """A run of steps, the split by account, the table for people: all say the same."""
     cost = compiled(*case)
-    names = shape_columns(shares_prefixes=True)
-    columns = {
-        name: np.array([float(value)])
-        for name, value in zip(names, shape_values(shape), strict=True)
-    }
+    columns = columns_of(shape, shares_prefixes=True)
     gpu_ns = cost.price(shape).gpu_ns
     split = cost.split(columns)
     assert sum(float(s[0]) for s in split.values()) * 1e9 == pytest.approx(gpu_ns, abs=1)

@@ -17,7 +17,8 @@ from costmodels.operators import token_operators
 from costmodels.parallel import shard
 from costmodels.sequence_work import decode_token, prefill_attention_flops
 from costmodels.step_cost import compile_step_cost
-from sim.shape import StepShape, chunk_shape, decode_shape, joined, shape_columns, shape_values
+from sim.shape import StepShape, chunk_shape, decode_shape, joined
+from tests.priced_steps import columns_of
 from tests.published import yoco
 
 GPU = load_gpu("b300")
@@ -86,9 +87,7 @@ def test_a_price_is_its_split(chunks: list[tuple[int, int]], decodes: int) -> No
     if decodes:
         parts.append(decode_shape(decodes, 3000, clips))
     shape = joined(parts)
-    names = zip(shape_columns(clips), shape_values(shape), strict=True)
-    columns = {name: np.array([float(value)]) for name, value in names}
-    split_ns = sum(float(part[0]) for part in COST.split(columns).values()) * 1e9
+    split_ns = sum(float(p[0]) for p in COST.split(columns_of(shape, clips)).values()) * 1e9
     assert COST.price(shape).gpu_ns == pytest.approx(split_ns, abs=2)
     assert sum(row.seconds for row in COST.describe(shape)) * 1e9 == pytest.approx(split_ns)
     assert COST.slower(gpu=2.0).price(shape).gpu_ns == pytest.approx(2 * split_ns, abs=8)

@@ -7,7 +7,6 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,15 +24,8 @@ from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
-from sim.shape import (
-    StepShape,
-    chunk_shape,
-    decode_shape,
-    grown,
-    joined,
-    shape_columns,
-    shape_values,
-)
+from sim.shape import StepShape, chunk_shape, decode_shape, grown
+from tests.priced_steps import columns_of, longer, mixed_steps
 
 GIB = 1 << 30
 H100 = load_gpu("h100")
@@ -77,24 +69,14 @@ DECODES = decode_shape(8, 1000)
 CHUNK = chunk_shape(100, 2000)
 
 
-@st.composite
-def steps(draw: st.DrawFn) -> StepShape:
-    decodes = decode_shape(draw(st.integers(0, 300)), draw(st.integers(1, 4000)))
-    tokens = draw(st.integers(0, 1800))
-    parts = [decodes, *([chunk_shape(draw(st.integers(0, 9000)), tokens)] if tokens else [])]
-    return joined(parts)
-
-
-def columns(shape: StepShape) -> dict[str, Any]:
-    values = zip(shape_columns(), shape_values(shape), strict=True)
-    return {name: np.array([float(value)]) for name, value in values}
+STEPS = mixed_steps(decodes=300, context=4000, tokens=1800, start=9_000)
 
 
 # Prices
 
 
 @settings(max_examples=40, deadline=None)
-@given(shape=steps(), percent=st.sampled_from([10, 50, 100]))
+@given(shape=STEPS, percent=st.sampled_from([10, 50, 100]))
 def test_nothing_streamed_is_todays_price_and_more_is_never_faster(
     shape: StepShape, percent: int
 ) -> None:
@@ -108,21 +90,14 @@ def test_nothing_streamed_is_todays_price_and_more_is_never_faster(
 
 @pytest.mark.parametrize("name", COSTS)
 @settings(max_examples=20, deadline=None)
-@given(shape=steps(), more=st.integers(1, 200))
+@given(shape=STEPS, more=st.integers(1, 200))
 def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     name: str, shape: StepShape, more: int
 ) -> None:
     cost = COSTS[name]
     gpu_ns = cost.price(shape).gpu_ns
-    if shape.prefill_seqs:
-        chunk = chunk_shape(shape.prefill_context_tokens, shape.prefill_tokens + more)
-        longer = joined([decode_shape(shape.decode_seqs, 0), chunk])._replace(
-            decode_context_tokens=shape.decode_context_tokens
-        )
-    else:
-        longer = grown(shape, more)
-    assert cost.price(longer).gpu_ns >= 0.999 * gpu_ns
-    split = {account: float(s[0]) for account, s in cost.split(columns(shape)).items()}
+    assert cost.price(longer(shape, more)).gpu_ns >= 0.999 * gpu_ns
+    split = {account: float(s[0]) for account, s in cost.split(columns_of(shape)).items()}
     assert min(split.values()) >= 0
     # A pipeline's micro-batches deal whole sequences: a column's mean differs by less than one.
     if name != "pp2":
@@ -175,7 +150,7 @@ def test_disks_are_slower_than_hosts_and_state_is_read_in_every_step() -> None:
     state = LLAMA.kv_bytes_per_token * step.decode_context_tokens / 2
     seconds = COSTS["kv"].price(step).gpu_ns * 1e-9
     assert seconds >= state / LINK.to_device_bytes_per_s
-    posted = COSTS["kv"].split(columns(step))
+    posted = COSTS["kv"].split(columns_of(step))
     assert posted["decode_state_reads"][0] > 0.9 * seconds
 
 
@@ -343,7 +318,7 @@ def test_stages_far_apart_add_their_hops() -> None:
     added_s = (far.price(shape).gpu_ns - near.price(shape).gpu_ns) * 1e-9
     by_hand = wide_area_step_s([0.0] * 4, 2 * link.latency_s, 2 * 4096 * 2, link.bytes_per_s)
     assert added_s == pytest.approx(by_hand, rel=1e-3)
-    split = far.split(columns(shape))
+    split = far.split(columns_of(shape))
     assert split["communication"][0] == pytest.approx(by_hand, rel=1e-3)
     assert far.evidence()["communication"] == "reported"
     quick = replace(link, latency_s=0.0)
