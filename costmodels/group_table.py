@@ -6,7 +6,7 @@ from costmodels.evidence import weakest
 from costmodels.explain import OperatorRow
 from costmodels.group_cost import GroupStepCost
 from costmodels.roofline import OperatorSeconds
-from costmodels.step_table import BOUNDS, DECODE_ACCOUNT, StepRow, step_rows
+from costmodels.step_table import BOUNDS, DECODE_ACCOUNT, StepRow, step_row, step_rows
 from sim import accounts
 from sim.shape import StepShape
 
@@ -35,17 +35,8 @@ def _row(
     if not is_decode and not operator.exchange:
         is_compute = bound == "compute"
         account = accounts.PREFILL_COMPUTE if is_compute else accounts.PREFILL_MEMORY
-    moved = row.weight_bytes + row.state_bytes + row.activation_bytes
-    return StepRow(
-        name=row.name,
-        calls=row.calls,
-        flops=row.flops,
-        weight_bytes=row.weight_bytes,
-        state_bytes=row.state_bytes,
-        activation_bytes=row.activation_bytes,
-        comm_bytes=row.comm_bytes,
-        intensity=row.flops / moved if moved else None,
-        seconds=row.seconds,
+    return step_row(
+        row,
         share=0.0,
         bound=bound,
         peak=operator.peak,

@@ -94,6 +94,37 @@ class StepRow(NamedTuple):
     """Of `Efficiency`; none where a measured table serves the operator."""
 
 
+def step_row(
+    row: OperatorRow,
+    *,
+    share: float,
+    bound: str,
+    peak: str,
+    accounts: tuple[str, ...],
+    evidence: str,
+    constants: tuple[str, ...],
+) -> StepRow:
+    """The row of an operator whose work and time are known, with what is said of it."""
+    moved = row.weight_bytes + row.state_bytes + row.activation_bytes
+    return StepRow(
+        name=row.name,
+        calls=row.calls,
+        flops=row.flops,
+        weight_bytes=row.weight_bytes,
+        state_bytes=row.state_bytes,
+        activation_bytes=row.activation_bytes,
+        comm_bytes=row.comm_bytes,
+        intensity=row.flops / moved if moved else None,
+        seconds=row.seconds,
+        share=share,
+        bound=bound,
+        peak=peak,
+        accounts=accounts,
+        evidence=evidence,
+        constants=constants,
+    )
+
+
 def simple_step(
     decode_seqs: int,
     context: int,
@@ -226,7 +257,6 @@ def _row(
         key=lambda account: -posted[account],
     )
     evidence = table or weakest(labels[account] for account in named)
-    moved = row.weight_bytes + row.state_bytes + row.activation_bytes
     backend = cost.kernels.backend
     if (
         backend
@@ -238,16 +268,8 @@ def _row(
     constants = () if table or beside or cores else _CONSTANTS.get((kind, bound), ())
     if peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)
-    return StepRow(
-        name=row.name,
-        calls=row.calls,
-        flops=row.flops,
-        weight_bytes=row.weight_bytes,
-        state_bytes=row.state_bytes,
-        activation_bytes=row.activation_bytes,
-        comm_bytes=row.comm_bytes,
-        intensity=row.flops / moved if moved else None,
-        seconds=row.seconds,
+    return step_row(
+        row,
         share=row.seconds / total_s if total_s else 0.0,
         bound=bound,
         peak=peak,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.words import duration, named_quantity, percent, whole_percent
+from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,6 +37,18 @@ def render_page(
             **(_FRAME | facts),
         )
     )
+
+
+def save_page(text: str, path: Path) -> Path:
+    """Write a page that ``--out`` asks for; returns where it is.
+
+    Raises ScenarioError where the file cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"--out {path}: {error.strerror}") from None
+    return path
 
 
 def template_environment() -> Environment:

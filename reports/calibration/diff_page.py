@@ -12,9 +12,8 @@ from reports.calibration.diff_text import answer_text, pair_name, reasons
 from reports.calibration.words import shape_text
 from reports.parts import Column
 from reports.svg import BLUE, INK, WIDTH_IN, Plot, drawing, duration_axis, render
-from reports.templates import render_page
+from reports.templates import render_page, save_page
 from reports.words import duration
-from sim.errors import ScenarioError
 
 _PAIRS = (
     Column("Kernels"),
@@ -28,11 +27,7 @@ _WORST = (Column("Kernels"), Column("Shape", "over"), Column("First", "n"), Colu
 
 def write_diff_page(facts: Mapping[str, Any], path: Path) -> Path:
     """Write the page. Raises ScenarioError where the file cannot be written."""
-    try:
-        path.write_text(render_diff(facts), encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"--out {path}: {error.strerror}") from None
-    return path
+    return save_page(render_diff(facts), path)
 
 
 def render_diff(facts: Mapping[str, Any]) -> str:

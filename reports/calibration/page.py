@@ -19,9 +19,8 @@ from reports.calibration.words import (
     size,
 )
 from reports.parts import Column
-from reports.templates import render_page
+from reports.templates import render_page, save_page
 from reports.words import MISSING, duration, percent, significant
-from sim.errors import ScenarioError
 
 _TABLES = (
     Column("Kernels"),
@@ -46,11 +45,7 @@ _FITS = (
 
 def write_calibration_page(facts: Mapping[str, Any], path: Path) -> Path:
     """Write the page. Raises ScenarioError where the file cannot be written."""
-    try:
-        path.write_text(render_calibration(facts), encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"--out {path}: {error.strerror}") from None
-    return path
+    return save_page(render_calibration(facts), path)
 
 
 def render_calibration(facts: Mapping[str, Any]) -> str:

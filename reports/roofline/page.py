@@ -20,9 +20,8 @@ from reports.roofline.words import (
     step_text,
     system_text,
 )
-from reports.templates import render_page
+from reports.templates import render_page, save_page
 from reports.words import duration, percent
-from sim.errors import ScenarioError
 
 _TIMES = (
     Column("Operator"),
@@ -46,11 +45,7 @@ _AMOUNTS = (
 
 def write_roofline_page(facts: Mapping[str, Any], path: Path) -> Path:
     """Write the page. Raises ScenarioError where the file cannot be written."""
-    try:
-        path.write_text(render_roofline(facts), encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"--out {path}: {error.strerror}") from None
-    return path
+    return save_page(render_roofline(facts), path)
 
 
 def render_roofline(facts: Mapping[str, Any]) -> str:
