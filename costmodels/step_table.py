@@ -21,9 +21,9 @@ from sim import accounts
 from sim.shape import (
     Clip,
     StepShape,
-    causal_pairs,
     chunk_shape,
     decode_shape,
+    joined,
     shape_columns,
     shape_values,
 )
@@ -136,19 +136,10 @@ def simple_step(
 
     ``clip_tokens`` are those of the model.
     """
-    prefills = 1 if prefill_tokens else 0
-    decodes = decode_shape(decode_seqs, context, clip_tokens)
-    chunk = chunk_shape(prefill_context if prefills else 0, prefill_tokens, clip_tokens)
-    return StepShape(
-        decode_seqs=decode_seqs,
-        decode_context_tokens=decode_seqs * context,
-        prefill_seqs=prefills,
-        prefill_tokens=prefill_tokens,
-        prefill_context_tokens=prefill_context if prefills else 0,
-        prefill_pairs=causal_pairs(prefill_context, prefill_tokens),
-        logits=decode_seqs + prefills,
-        clipped=tuple(a + b for a, b in zip(decodes.clipped, chunk.clipped, strict=True)),
-    )
+    parts = [decode_shape(decode_seqs, context, clip_tokens)]
+    if prefill_tokens:
+        parts.append(chunk_shape(prefill_context, prefill_tokens, clip_tokens))
+    return joined(parts)
 
 
 def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
