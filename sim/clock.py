@@ -24,19 +24,38 @@ def to_s(nanoseconds: float) -> float:
     return nanoseconds / NS_PER_S
 
 
+class Clock(simpy.Environment):
+    """Counts the events it processes: a measure of work that no noisy machine disturbs."""
+
+    num_events = 0
+    last_ns = 0
+    """Time of the last event that anyone waited for: the alarm of a jump that was cut is none."""
+    acting = 0
+    """Priority of the event being processed: those of this instant below it have been."""
+
+    def step(self) -> None:
+        """Process the next event."""
+        self.num_events += 1
+        if self._queue:
+            now_ns, self.acting, _, event = self._queue[0]
+            if event.callbacks:
+                self.last_ns = now_ns  # type: ignore[assignment]  # an int: see Engine
+        super().step()
+
+
 class Alarm(simpy.Event):
     """An engine's wake-up: fires ``delay_ns`` after it is rung, after that instant's arrivals."""
 
     def __init__(self, env: simpy.Environment, replica: int) -> None:
         self.env = env  # all of `Event.__init__`: an engine makes a few of these a request
         self.callbacks = []
-        self._priority = _FIRST_ENGINE + replica
+        self.priority = _FIRST_ENGINE + replica
 
     def ring(self, delay_ns: int = 0) -> Self:
         """Schedule it; once."""
         self._ok = True
         self._value = None
-        self.env.schedule(self, priority=self._priority, delay=delay_ns)  # type: ignore[arg-type]
+        self.env.schedule(self, priority=self.priority, delay=delay_ns)  # type: ignore[arg-type]
         return self
 
     def take_over(self, later: Alarm) -> None:
