@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from heapq import heappop
 from typing import Self
 
 import simpy
+from simpy.core import EmptySchedule
 
 NS_PER_S = 1_000_000_000
 
@@ -34,13 +36,19 @@ class Clock(simpy.Environment):
     """Priority of the event being processed: those of this instant below it have been."""
 
     def step(self) -> None:
-        """Process the next event."""
+        """Process the next event: what `simpy.Environment.step` does, but a run is never resumed."""
+        if not self._queue:
+            raise EmptySchedule
+        now_ns, self.acting, _, event = heappop(self._queue)
+        self._now = now_ns
         self.num_events += 1
-        if self._queue:
-            now_ns, self.acting, _, event = self._queue[0]
-            if event.callbacks:
-                self.last_ns = now_ns  # type: ignore[assignment]  # an int: see Engine
-        super().step()
+        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+        if callbacks:
+            self.last_ns = now_ns  # type: ignore[assignment]  # an int: it starts at one
+            for callback in callbacks:
+                callback(event)
+        if not event._ok and not hasattr(event, "_defused"):
+            raise event._value
 
 
 class Alarm(simpy.Event):

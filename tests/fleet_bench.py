@@ -2,7 +2,8 @@
 
 Lengths are the Azure conversation trace's (its preset's where the trace is absent), 5 requests/s an
 engine. The trace has no prefixes; here every four requests are turns of one conversation (assumed),
-half a minute apart, that share as much of their prompts as both have.
+half a minute apart, that share as much of their prompts as both have, in ids of 512 tokens as
+Mooncake's or of 128 (four times as many cache entries to keep).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from tests.helpers import SHARED
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
 _PER_ENGINE_PER_S = 5.0
 _TURNS, _APART_S = 4, 30.0
-_BLOCK_TOKENS = 128
-ROUTERS = ("prefix_affinity", "least_loaded")
+RUNS = (("prefix_affinity", 512), ("prefix_affinity", 128), ("least_loaded", 512))
 
 
-def fleet_table(num_requests: int, num_engines: int, seed: int = 0) -> RequestTable:
+def fleet_table(
+    num_requests: int, num_engines: int, block_tokens: int = 512, seed: int = 0
+) -> RequestTable:
     """Poisson arrivals of requests with Azure's lengths and conversations' prefixes."""
     from scenarios.load import parse_scenario
     from scenarios.workload import build_table
@@ -42,22 +44,24 @@ def fleet_table(num_requests: int, num_engines: int, seed: int = 0) -> RequestTa
     between = round(rate_per_s * _APART_S)  # requests from one turn to the next
     place, turn_block = np.arange(num_requests) % between, np.arange(num_requests) // between
     conversation = turn_block // _TURNS * between + place
-    blocks = -(-prompts // _BLOCK_TOKENS)
+    blocks = -(-prompts // block_tokens)
     offsets = np.concatenate([[0], np.cumsum(blocks)])
     inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)
     ids = np.repeat(conversation, blocks) * (int(blocks.max()) + 1) + inside
-    chains = PrefixChains(ids=ids, offsets=offsets, tokens=prompts, block_tokens=_BLOCK_TOKENS)
+    chains = PrefixChains(ids=ids, offsets=offsets, tokens=prompts, block_tokens=block_tokens)
     arrival_s = np.cumsum(rng.exponential(1 / rate_per_s, num_requests))
     return request_table(arrival_s, prompts, outputs, chains=chains)
 
 
-def measure(num_requests: int, num_engines: int, router: Any) -> dict[str, float]:
+def measure(
+    num_requests: int, num_engines: int, block_tokens: int, router: str
+) -> dict[str, float]:
     """Simulate once in this process: seconds, peak bytes, and what the work was, a request."""
     from scenarios.build import build
     from scenarios.load import parse_scenario
     from sim.cluster import run_cluster
 
-    table = fleet_table(num_requests, num_engines)
+    table = fleet_table(num_requests, num_engines, block_tokens)
     scenario = parse_scenario(
         {
             "model": "llama-3.1-8b",
@@ -80,23 +84,23 @@ def measure(num_requests: int, num_engines: int, router: Any) -> dict[str, float
 
 
 def print_all(*, quick: bool) -> None:
-    """A row a router: each in a process of its own, so that memory is its own too."""
+    """A row a run: each in a process of its own, so that memory is its own too."""
     size, engines = (50_000, 16) if quick else (1_000_000, 256)
-    print(
-        f"\nA fleet: {engines} engines, {size:,} requests, 5 requests/s an engine; work a request"
-    )
-    names = ("wall_s", "core_s", "peak MiB", "events", "plans", "steps", "from cache")
+    print(f"\nA fleet: {engines} engines, {size:,} requests, 5 requests/s each; work a request")
+    names = ("id tokens", "wall_s", "core_s", "peak MiB", "events", "plans", "steps", "from cache")
     print(f"{'router':>22}" + "".join(f"{name:>12}" for name in names))
-    for router in ROUTERS:
-        command = [sys.executable, "-m", "tests.fleet_bench", str(size), str(engines), router]
+    for router, block_tokens in RUNS:
+        arguments = [str(size), str(engines), str(block_tokens), router]
+        command = [sys.executable, "-m", "tests.fleet_bench", *arguments]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found: dict[str, float] = json.loads(output)
-        work = [f"{found[name]:.2f}" for name in ("events", "plans", "steps")]
-        cells = [f"{found['wall_s']:.0f}", f"{found['core_s']:.0f}"]
-        cells += [f"{found['peak_bytes'] / 2**20:,.0f}", *work, f"{found['cached']:.0%}"]
-        print(f"{router:>22}" + "".join(f"{cell:>12}" for cell in cells))
+        cells = [str(block_tokens), f"{found['wall_s']:.0f}", f"{found['core_s']:.0f}"]
+        cells.append(f"{found['peak_bytes'] / 2**20:,.0f}")
+        cells += [f"{found[name]:.2f}" for name in ("events", "plans", "steps")]
+        cells.append(f"{found['cached']:.0%}")
+        print(f"{router:>22}" + "".join(f"{cell:>12}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":
-    count, engines, name = sys.argv[1:]
-    print(json.dumps(measure(int(count), int(engines), name)))
+    *counts, name = sys.argv[1:]
+    print(json.dumps(measure(*map(int, counts), name)))
