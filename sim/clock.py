@@ -36,7 +36,7 @@ class Clock(simpy.Environment):
     """Priority of the event being processed: those of this instant below it have been."""
 
     def step(self) -> None:
-        """Process the next event: what `simpy.Environment.step` does, but a run is never resumed."""
+        """Process the next event, as `simpy.Environment.step` does; a run is never resumed."""
         if not self._queue:
             raise EmptySchedule
         now_ns, self.acting, _, event = heappop(self._queue)

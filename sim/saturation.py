@@ -1,4 +1,4 @@
-"""Where these engines would saturate under this mix of requests: a fluid estimate, no simulation."""
+"""Where engines would saturate under this mix of requests: a fluid estimate, no simulation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock import to_s
-from sim.cluster import PoolConfig, Role, RunLog
+from sim.cluster import PoolConfig, RunLog
 from sim.engine_view import EngineConfig
+from sim.handover import TransferConfig
 from sim.kv_layout import PLAIN
 from sim.protocols import StepCost
 from sim.recorder import UNSET
@@ -26,13 +27,15 @@ class Saturation:
 
     offered_per_s: float | None
     """Arrival rate over the span of the arrivals; None for closed loops and single requests."""
-    by_role_per_s: dict[Role, float]
-    """The same of the engines of each role: the least of them is where the fleet saturates."""
+    by_part_per_s: dict[str, float]
+    """Where the engines of each role saturate, and the network that KV crosses between them: the
+    least is the fleet's."""
 
     @property
     def saturation_per_s(self) -> float:
-        """Requests per second at which all replicas' batches are as full as they can be."""
-        return min(self.by_role_per_s.values())
+        """Requests per second at which all replicas' batches are as full as they can be, or the
+        network carries all it can."""
+        return min(self.by_part_per_s.values())
 
     @property
     def load(self) -> float | None:
@@ -56,7 +59,7 @@ def saturation(log: RunLog) -> Saturation | None:
     admitted = np.frombuffer(log.requests.first_row, np.int64) != UNSET
     if not admitted.any():
         return None
-    by_role_per_s: dict[Role, float] = {}
+    by_part_per_s: dict[str, float] = {}
     replicas = 0
     for pool in log.fleet.pools:
         steps = log.steps[replicas : replicas + pool.replicas]
@@ -64,8 +67,27 @@ def saturation(log: RunLog) -> Saturation | None:
         of_pool = _pool_per_s(log, pool, steps, admitted)
         if of_pool is None:
             return None
-        by_role_per_s[pool.role] = by_role_per_s.get(pool.role, 0.0) + of_pool
-    return Saturation(offered_per_s=_offered_per_s(log), by_role_per_s=by_role_per_s)
+        by_part_per_s[pool.role] = by_part_per_s.get(pool.role, 0.0) + of_pool
+    if log.fleet.transfer is not None:
+        by_part_per_s["network"] = _network_per_s(log, log.fleet.transfer, admitted)
+    return Saturation(offered_per_s=_offered_per_s(log), by_part_per_s=by_part_per_s)
+
+
+def _network_per_s(log: RunLog, transfer: TransferConfig, admitted: NDArray[np.bool_]) -> float:
+    """Requests/s whose KV gets from prefill to decode engines; prefixes cached there come too."""
+    moves = log.table.output_tokens[admitted] > 1  # a lone token needs no decode engine
+    tokens = log.table.prompt_tokens[admitted] * moves
+    mean_bytes = transfer.bytes_per_token * tokens.mean() + transfer.fixed_bytes * moves.mean()
+    if not mean_bytes:
+        return math.inf
+    roles = [pool.role for pool in log.fleet.pool_of]
+    limits = [
+        transfer.prefill_nic_bytes_per_s * roles.count("prefill"),
+        transfer.decode_nic_bytes_per_s * roles.count("decode"),
+    ]
+    if transfer.core_bytes_per_s is not None:
+        limits.append(transfer.core_bytes_per_s)
+    return float(min(limits) / mean_bytes)
 
 
 def _pool_per_s(

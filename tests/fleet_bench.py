@@ -102,5 +102,5 @@ def print_all(*, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    *counts, name = sys.argv[1:]
-    print(json.dumps(measure(*map(int, counts), name)))
+    size, engines, block_tokens, name = sys.argv[1:]
+    print(json.dumps(measure(int(size), int(engines), int(block_tokens), name)))
