@@ -65,6 +65,7 @@ def time_books(log: RunLog) -> TimeBooks:
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
+        rows["fetch_ns"] = _fetch_ns(requests.fetched, chosen)
         mine = _of_these(apart, chosen)
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:
@@ -78,6 +79,14 @@ def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> I
         return arrival_ns
     last_ns = (again_ns.get(index, UNSET) for index in chosen.tolist())
     return np.maximum(arrival_ns, np.fromiter(last_ns, np.int64, len(chosen)))
+
+
+def _fetch_ns(fetched: Mapping[int, tuple[int, int]], chosen: Int64) -> Int64:
+    """How long each of the chosen requests waited for its prefix to come from another engine."""
+    if not fetched:
+        return np.zeros(len(chosen), np.int64)
+    took_ns = (fetched.get(index, (0, 0))[0] for index in chosen.tolist())
+    return np.fromiter(took_ns, np.int64, len(chosen))
 
 
 class _Apart(NamedTuple):
@@ -190,7 +199,8 @@ def _post(
 
     _enter(ttft, steps, first)
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
-    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"]
+    ttft[:, COLUMN[KV_TRANSFER]] += rows["fetch_ns"]
+    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"] - rows["fetch_ns"]
     ttft[:, COLUMN[ADMISSION_QUEUE]] += steps.column("plan_ns")[first] - rows["seen_ns"]
     after += ttft
     _leave(ttft, steps, first_token)

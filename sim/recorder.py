@@ -117,6 +117,9 @@ class RequestLog(Residence):
         """When a request was last sent, where it was sent more than once."""
         self.attempts: dict[int, int] = {}
         """How often, the first time included, where more than once."""
+        self.fetched: dict[int, tuple[int, int]] = {}
+        """(ns, tokens) of prefixes that were fetched from another engine before a request could
+        join the queue of its own."""
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
@@ -162,6 +165,7 @@ class RequestLog(Residence):
         for column in columns:
             column[index] = UNSET
         self.cached_tokens[index] = 0
+        self.fetched.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)
 

@@ -55,6 +55,13 @@ class Bench:
     def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
         self.watcher = watcher
 
+    prefix_tokens: int = 8
+    fetch_bytes_per_s: float | None = None
+    kv_bytes_per_token: int = 1000
+
+    def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
+        return 1e-3 * tokens
+
     def catch_up(self, replica: int) -> None:
         """Its watcher is told of everything at once."""
 

@@ -47,6 +47,15 @@ class CacheIndex:
                     return position + 1, holders
         return 0, {}
 
+    def depth(self, prefix_ids: Sequence[int], replica: int) -> int:
+        """How many leading ids one replica caches; looks from the end."""
+        self._context.catch_up(replica)
+        self._take_in()
+        for position in range(len(prefix_ids) - 1, -1, -1):
+            if replica in self._holders.get(prefix_ids[position], ()):
+                return position + 1
+        return 0
+
     def lost(self, replica: int) -> None:
         """Nothing that a replica caches can be hit: forget it, and events of it under way."""
         self._under_way = [event for event in self._under_way if event[2] != replica]
