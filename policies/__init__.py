@@ -26,6 +26,7 @@ ROUTERS: dict[str, str] = {
     "consistent_hash": "policies.routers.consistent_hash:ConsistentHash",
     "prefix_affinity": "policies.routers.prefix_affinity:PrefixAffinity",
     "conductor": "policies.routers.conductor:Conductor",
+    "preble": "policies.routers.preble:Preble",
 }
 
 ADMISSIONS: dict[str, str] = {
