@@ -58,6 +58,9 @@ class KernelTimes:
     own."""
     shared_prefix_attention: str = "none"
     """Which kernel reads shared prefixes once (`costmodels.shared_prefix`)."""
+    between_passes_s: float = 0.0
+    """What the engine itself has the GPU do for a step, counted with the sampler; see
+    `costmodels.engine_profile.EngineProfile`."""
 
     def price(self, operator: Operator) -> OperatorSeconds:
         """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
@@ -80,7 +83,9 @@ class KernelTimes:
             return self._unpacked(operator, by_roofline, efficiency)
         hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
         seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
-        return replace(by_roofline, work_s=seconds, fixed_s=np.zeros_like(seconds))
+        around_s = self.between_passes_s if operator.kind == "sampling" else 0.0
+        fixed_s = np.where(operator.rows > 0, around_s, 0.0)
+        return replace(by_roofline, work_s=seconds, fixed_s=fixed_s)
 
     def _unpacked(
         self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency

@@ -277,6 +277,7 @@ def compile_step_cost(
         constants=operators.constants if operators and not backend else {},
         backend=backend,
         shared_prefix_attention=shared_prefix_attention,
+        between_passes_s=_between_passes_s(profile, operators),
     )
     graph_sizes = profile.graphs_for(max_num_seqs)
     tables = build_tables(
@@ -325,6 +326,13 @@ def compile_step_cost(
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
         eager_spread=profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread,
     )
+
+
+def _between_passes_s(profile: EngineProfile, operators: OperatorSources | None) -> float:
+    """Of an engine whose small kernels are measured; fitted ones have it in their fixed time."""
+    tables = operators.tables if operators else None
+    is_measured = tables is not None and tables.lookups.get("elementwise")
+    return profile.between_passes_s if is_measured else 0.0
 
 
 def _fixed_ns(seconds: float) -> int:

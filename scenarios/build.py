@@ -113,7 +113,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    kernels = load_kernels(options, gpu, model, fitted, layout)
+    kernels = load_kernels(options, gpu, model, profile, fitted, layout)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
