@@ -13,6 +13,7 @@ from scenarios.build import Build
 from scenarios.calibration.served import calibration_address, operator_facts
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
+from scenarios.fleet_facts import fleet_facts
 from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.pools import pool_scenarios
@@ -79,7 +80,10 @@ def summarise(
     }
     if log.service is not None:
         summary["service"] = service_facts(log, metrics)
-    summary["warnings"] = warnings_for(log, metrics, summary)
+    fleet = fleet_facts(log, metrics.window)
+    if fleet:
+        summary["fleet"] = fleet
+    summary["warnings"] = warnings_for(scenario, log, metrics, summary)
     return summary
 
 
@@ -199,10 +203,10 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     return counts
 
 
-def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:
-    name, _ = name_and_options(scenario.engine.scheduler)
-    if name in _OTHER_BATCHES or scenario.pools:
-        return None  # the estimate is of equal engines with the engine's own batches
+def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
+    schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
+    if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
+        return None  # the estimate is of the engine's own batches
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room to estimate one
@@ -210,6 +214,7 @@ def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | No
         "offered_per_s": limit.offered_per_s,
         "saturation_per_s": limit.saturation_per_s,
         "load": limit.load,
+        **({"by_part_per_s": limit.by_part_per_s} if len(limit.by_part_per_s) > 1 else {}),
     }
 
 

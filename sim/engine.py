@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 import simpy
 
 from sim.batch import UNTIL_CHANGE, Plan
-from sim.clock import Alarm, to_s
+from sim.clock import Alarm, Clock, to_s
 from sim.draws import uniform
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
@@ -40,7 +40,7 @@ class Engine:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         config: EngineConfig,
         cost: StepCost,
         scheduler: Scheduler,
@@ -62,6 +62,8 @@ class Engine:
         self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
+        self.evicting_ns: int | None = None
+        """When a jump evicted what its watcher is told of; None: now."""
         self._gpu_free_ns = 0
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
@@ -140,8 +142,13 @@ class Engine:
         free, jump = self.view.kv.free_blocks, self._jumping
         if jump is None:
             return free
-        group, steps = self.view.decode_group, jump.times.first_plan_from(self._now_ns)
-        return free - (group.blocks_due(min(steps, jump.steps)) - group.blocks_due(1))
+        group, steps = self.view.decode_group, self._planned(jump)
+        return free - (group.blocks_due(steps) - group.blocks_due(jump.taken_steps))
+
+    def catch_up(self) -> None:
+        """Amid a jump: evict what its steps so far evict, so that who watches the cache knows."""
+        if self._jumping is not None and self.view.kv.watched is not None:
+            self._take(self._jumping, self._planned(self._jumping))
 
     @property
     def is_empty(self) -> bool:
@@ -155,6 +162,7 @@ class Engine:
 
     def crash(self) -> None:
         """The process is gone, and all it held; what it had launched ends unread."""
+        self.catch_up()
         self.close()
         if self._jumping is not None:
             jump, now_ns = self._jumping, self._now_ns
@@ -265,8 +273,8 @@ class Engine:
         unchanged = min(group.steps_to_leave(), group.steps_to_cross())
         steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
         kv = self.view.kv
-        # Who watches the cache sees each eviction when it happens: none on the way.
-        room = kv.empty_blocks if kv.is_watched else kv.free_blocks
+        # Who is told of each eviction when it happens cannot be told of any on the way.
+        room = kv.empty_blocks if kv.watched == "at once" else kv.free_blocks
         return group.steps_within(room + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:
@@ -367,12 +375,36 @@ class Engine:
         batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
         self._gpu_free_ns = batch.gpu_end_ns
         self._log_jump(jump, steps, steps)
-        view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
+        self._take(jump, steps)
         self.residents.leave_group(group.advance(steps), batch)
         if before is None:
             self.residents.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
+
+    def _planned(self, jump: Jump) -> int:
+        """Steps of a jump under way that stepping would have planned before this event."""
+        steps = jump.times.first_plan_from(self._now_ns)
+        if steps >= jump.steps:
+            return jump.steps
+        comes_now = jump.times.plan_ns(steps) == self._now_ns
+        return steps + (comes_now and self._env.acting > jump.alarm.priority)
+
+    def _take(self, jump: Jump, steps: int) -> None:
+        """Hold the blocks of a jump's first steps; the plan took the first one's."""
+        kv, group = self.view.kv, self.view.decode_group
+        taken = group.blocks_due(jump.taken_steps)
+        if kv.watched == "when asked, with times":
+            for step in range(jump.taken_steps, steps):
+                due = group.blocks_due(step + 1)
+                if due > taken:
+                    self.evicting_ns = jump.times.plan_ns(step)
+                    kv.take(due - taken)
+                    taken = due
+            self.evicting_ns = None
+        else:
+            kv.take(group.blocks_due(steps) - taken)
+        jump.taken_steps = max(steps, jump.taken_steps)
 
     def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
         """Note the run: so many steps planned, the outputs of so many made visible."""

@@ -18,6 +18,7 @@ from sim.cache_sides import CacheSides, first_blocks
 from sim.chain_nodes import chain_nodes, check_blocks
 from sim.errors import ScenarioError
 from sim.kv_layout import PLAIN, KVLayout
+from sim.protocols import Watch
 from sim.request import Request, Status
 from sim.request_table import PrefixChains
 from sim.together import SharedBlocks
@@ -73,6 +74,8 @@ class KVCache:
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._nodes = CacheNodes()
+        self.watched: Watch | None = None
+        """How soon someone is told of what is cached and evicted; None: nobody is."""
         self._sides = self._new_sides()
         if self._chains is not None:
             check_blocks(self._chains, block_size)
@@ -84,14 +87,10 @@ class KVCache:
         keeps = layout.windows or layout.checkpoint_pages
         return CacheSides(self, self._nodes, layout) if keeps else None
 
-    def watch(self, on_change: Callable[[int, int], None]) -> None:
+    def watch(self, on_change: Callable[[int, int], None], *, when: Watch) -> None:
         """Tell of (prefix id, its resident leading blocks) whenever that changes."""
         self._nodes.on_change = on_change
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether anyone is told of what is cached and evicted."""
-        return self._nodes.on_change is not None
+        self.watched = when
 
     @property
     def shares_output(self) -> bool:

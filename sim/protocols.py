@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +145,15 @@ class ReplicaLoad(NamedTuple):
 CacheWatcher = Callable[[int, int, int], None]
 """Told of (replica, prefix id, resident leading blocks of it) on every change."""
 
+Watch = Literal["at once", "when asked", "when asked, with times"]
+"""How soon a watcher is told of what a replica evicts.
+
+At once is simple and slow: a replica that evicts cannot jump over steps. Else it is told when it
+asks (`RoutingContext.catch_up`), or later; what it thinks is cached may have gone meanwhile, what
+has been added is always told at once. With times, `RoutingContext.now_ns` is the time of a change
+while its watcher is told.
+"""
+
 
 class RoutingContext(Protocol):
     """What a router may know of the replicas it chooses among. Made once, before the run."""
@@ -166,8 +175,12 @@ class RoutingContext(Protocol):
         """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
         ...
 
-    def watch_caches(self, watcher: CacheWatcher, /) -> None:
+    def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "at once") -> None:
         """Be told of what replicas' prefix caches hold."""
+        ...
+
+    def catch_up(self, replica: int, /) -> None:
+        """Be told of what this replica has evicted by now."""
         ...
 
 

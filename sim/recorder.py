@@ -23,7 +23,7 @@ class Residence:
 
     def __init__(self, num_requests: int, preemptions: array[int] | None = None) -> None:
         n = num_requests
-        self.replica = array("h", [UNSET]) * n
+        self.replica = array("i", [UNSET]) * n
         self.first_row = _column(n)
         self.preemptions = array("i", [0]) * n if preemptions is None else preemptions
         self.recomputes: list[tuple[int, int, int]] = []

@@ -38,7 +38,7 @@ def gap_chunks(
     """
     is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
     finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
-    replica = np.frombuffer(log.requests.replica, np.int16)[finished]
+    replica = np.frombuffer(log.requests.replica, np.int32)[finished]
     times = _TokenTimes(log)
     for index, steps in enumerate(log.steps):
         mine = finished[replica == index]
