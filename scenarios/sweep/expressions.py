@@ -128,4 +128,5 @@ def _full_name(name: str, known: Mapping[str, Any] | list[str], where: str) -> s
         return ending[0]
     if ending:
         raise ScenarioError(f"{where}: {name} may be {' or '.join(ending)}; write it in full")
-    raise ScenarioError(f"{where}: no {name} here; {nearest(name, known)}")
+    near = nearest(name, [*known, *(one.rpartition(".")[2] for one in known)], list_all=False)
+    raise ScenarioError(f"{where}: no {name} here; {near or nearest(name, known)}")

@@ -40,14 +40,16 @@ class Results:
         self.known: dict[str, Result] = {}
         try:
             self._file: IO[str] = self.path.open("a+", encoding="utf-8")
-            _lock(self._file, folder)
-            self._file.seek(0)
-            is_whole = True
-            for line in self._file:
-                is_whole = line.endswith("\n")
-                self._read(line)
         except OSError as error:
             raise ScenarioError(f"{self.path}: cannot be used: {error.strerror}") from None
+        if not _locked(self._file):
+            self._file.close()
+            raise ScenarioError(f"{folder}: another sweep is writing into it; give another --out")
+        self._file.seek(0)
+        is_whole = True
+        for line in self._file:
+            is_whole = line.endswith("\n")
+            self._read(line)
         if not is_whole:
             self._file.write("\n")
 
@@ -79,15 +81,14 @@ class Results:
             self.known[found.key] = found
 
 
-def _lock(file: IO[str], folder: Path) -> None:
+def _locked(file: IO[str]) -> bool:
     """Two sweeps in one folder would run the same points and write one table over the other."""
     try:
         import fcntl
     except ImportError:  # not on this system: nothing keeps the user from it
-        return
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ScenarioError(
-            f"{folder}: another sweep is writing into it; give another --out"
-        ) from None
+        return False
+    return True
