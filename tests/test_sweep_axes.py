@@ -126,10 +126,14 @@ def test_expressions_compare_axes(text: str, value: bool) -> None:
 )
 def test_what_an_expression_cannot_say_is_refused(text: str, words: str) -> None:
     values = {"pool.replicas": 4}
-    with pytest.raises(ScenarioError, match=f"here: .*{words}"):
+
+    def use() -> None:
         expression = Expression(text, "here")
         expression.check(values)
         expression.value(values)
+
+    with pytest.raises(ScenarioError, match=f"here: .*{words}"):
+        use()
 
 
 def test_a_short_name_of_two_axes_is_refused() -> None:

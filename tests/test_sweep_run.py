@@ -19,7 +19,7 @@ from scenarios.sweep.results import FILE, Result, Results
 from scenarios.sweep.sweep_file import read_sweep
 from sim.errors import ScenarioError
 from tests.scenario_helpers import azure_trace, small
-from tests.sweep_sample import RATES, SCENARIO, run, write_sweep_file
+from tests.sweep_sample import RATES, SCENARIO, deadly_sweep, run, write_sweep_file
 
 
 @pytest.fixture
@@ -151,6 +151,14 @@ def test_a_fault_of_the_simulator_is_a_row_too_and_is_tried_again(
     assert table["error"][1].startswith("the simulator broke: IndexError: a fault of ours")
     monkeypatch.setattr(sweep_run, "row_of", row_of)
     assert set(run(file, tmp_path / "out")["status"]) == {"done"}
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
+    file, mark = deadly_sweep(tmp_path)
+    table = run(file, tmp_path / "out", jobs=2)
+    assert mark.exists()
+    assert set(table["status"]) == {"done"}
+    pd.testing.assert_frame_equal(table, run(file, tmp_path / "again"))
 
 
 def test_keep_leaves_the_folder_of_every_run(tmp_path: Path) -> None:

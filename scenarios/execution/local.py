@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -75,4 +78,21 @@ def _pool(jobs: int) -> Any:
     """The pool there is, or a new one where it broke or had another size."""
     from joblib.externals.loky import get_reusable_executor
 
-    return get_reusable_executor(max_workers=jobs, timeout=_IDLE_S, env=_ONE_THREAD)
+    return get_reusable_executor(
+        max_workers=jobs,
+        timeout=_IDLE_S,
+        env=_ONE_THREAD,
+        initializer=_end_with,
+        initargs=(os.getpid(),),
+    )
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed has nobody to work for: end within a second or so."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -45,23 +45,43 @@ def run_dask(
 def _run(
     distributed: Any, client: Any, function: Callable[[T], R], items: Sequence[T]
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    threads = sum(client.nthreads().values()) or 1
+    """Dask suspects whatever a dying worker held: suspects are tried again, each alone."""
+    most = _IN_FLIGHT_PER_THREAD * (sum(client.nthreads().values()) or 1)
+    suspects: list[int] = []
+    for index, result in _in_flight(distributed, client, function, items, range(len(items)), most):
+        if isinstance(result, WorkerLostError):
+            suspects.append(index)
+        else:
+            yield index, result
+    yield from _in_flight(distributed, client, function, items, suspects, 1)
+
+
+def _in_flight(
+    distributed: Any,
+    client: Any,
+    function: Callable[[T], R],
+    items: Sequence[T],
+    chosen: Sequence[int],
+    most: int,
+) -> Iterator[tuple[int, R | WorkerLostError]]:
+    """The chosen items, so many at a time."""
     queue = distributed.as_completed()
-    of_all = client.scatter(function, broadcast=True, hash=False) if client.nthreads() else function
     index_of: dict[Any, int] = {}
-    indices = iter(range(len(items)))
+    indices = iter(chosen)
 
     def submit_next() -> None:
         index = next(indices, None)
         if index is not None:
-            future = client.submit(_called, of_all, items[index], pure=False)
+            # With its function: what is scattered to workers dies with them.
+            future = client.submit(function, items[index], pure=False)
             index_of[future] = index
             queue.add(future)
 
-    for _ in range(_IN_FLIGHT_PER_THREAD * threads):
+    for _ in range(most):
         submit_next()
     for future in queue:
         index = index_of.pop(future)
+        result: R | WorkerLostError
         try:
             result = future.result()
         except distributed.KilledWorker as error:
@@ -70,10 +90,6 @@ def _run(
             raise ScenarioError("the Dask scheduler went away; what is done is kept") from None
         submit_next()
         yield index, result
-
-
-def _called(function: Callable[[T], R], item: T) -> R:
-    return function(item)
 
 
 def _import() -> Any:

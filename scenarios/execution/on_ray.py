@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ def run_ray(
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
     """As `scenarios.execution.spread.spread`, on the cluster of an address.
 
-    ``ray`` is the cluster of this process or of RAY_ADDRESS, or else a new one here of ``jobs``
+    ``ray`` is the cluster of this process, that of RAY_ADDRESS, or else a new one here of ``jobs``
     workers, which ends with the call. Workers need the same fleetcast installed.
     """
     ray = _import()
@@ -64,11 +65,11 @@ def _called(function: Callable[[T], R], item: T) -> R:
 
 
 def _connect(ray: Any, cluster: str, jobs: int | None) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if cluster != "ray":
-        options["address"] = cluster
-    elif jobs is not None:
-        options["num_cpus"] = jobs
+    named = cluster if cluster != "ray" else os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"address": named}
+    if named is None:  # Ray itself would look for one that somebody else started here
+        options = {"address": "local", "log_to_driver": False, "logging_level": "ERROR"}
+        options |= {"num_cpus": jobs, "include_dashboard": False}
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ImportError) as error:
