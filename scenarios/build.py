@@ -18,7 +18,8 @@ from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
-from scenarios.kernels import load_kernels
+from scenarios.kept import content_key, kept
+from scenarios.kernels import kernels_key, load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
 from scenarios.offload import offload_notes, offload_of
@@ -145,16 +146,18 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     if swapping:
         rate = memory.block_bytes / swapping["swap_ns_per_block"] / layout.data_parallel_size
         notes = (*notes, f"preempted requests move to the host and back at {rate:.3g} GB/s a GPU")
-    cost = compile_layout_cost(
-        model,
-        gpu,
-        layout,
-        max_num_batched_tokens=tokens,
-        max_num_seqs=seqs,
-        profile=profile,
-        offload=offload,
-        shared_prefix_attention=options.shared_prefix_attention,
-        **kernels._asdict(),
+    compiled: dict[str, Any] = {
+        "max_num_batched_tokens": tokens,
+        "max_num_seqs": seqs,
+        "profile": profile,
+        "offload": offload,
+        "shared_prefix_attention": options.shared_prefix_attention,
+    }
+    key = content_key(kernels_key(options, gpu, model, fitted, layout), compiled)
+    cost = kept(
+        "cost",
+        key,
+        lambda: compile_layout_cost(model, gpu, layout, **compiled, **kernels._asdict()),
     )
     ranks = layout.data_parallel_size
     pool = PoolConfig(

@@ -13,6 +13,8 @@ from costmodels.model_spec import ModelSpec
 from costmodels.operator_choice import DATASHEET, FITTED
 from costmodels.operator_sources import OperatorSources, load_operators
 from costmodels.operator_tables.families import ATTENTION
+from scenarios.contents import with_contents
+from scenarios.kept import content_key, kept
 from scenarios.schema import EngineOptions
 from sim.errors import ScenarioError
 
@@ -36,6 +38,21 @@ def load_kernels(
 
     Raises ScenarioError for what is not there, or not for this GPU or model.
     """
+    key = kernels_key(options, gpu, model, fitted, layout)
+    return kept("kernels", key, lambda: _load(options, gpu, model, fitted, layout))
+
+
+def kernels_key(
+    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+) -> str:
+    """The key of what `load_kernels` gives (see `scenarios.kept`)."""
+    named = (with_contents(options.operators), options.attention_backend)
+    return content_key(*named, gpu, model, fitted, layout)
+
+
+def _load(
+    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+) -> Kernels:
     name = options.attention_backend
     operators = load_operators(options.operators, gpu, model, fitted, layout, profile.kernels)
     for one in operators.families:

@@ -18,7 +18,7 @@ _POLICIES = (
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the relative paths of a scenario file's values start at ``folder``, in place.
 
-    These are the trace, a model's config.json, a GPU's file, operator tables, and policies:
+    These are the trace, a model's config.json, a GPU's file, calibrations, and policies:
     ``my_module:attribute`` becomes ``<folder>/my_module.py:attribute`` where that file exists.
     """
     for holder, key in _files(values):
@@ -28,9 +28,8 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
         values["model"] = str(folder / model)
     for holder, key in _own_sources(values, folder):
         holder[key] = ",".join(str(folder / part.strip()) for part in holder[key].split(","))
-    gpu = _section(values, "hardware")
-    if is_gpu_file(gpu.get("gpu")):
-        gpu["gpu"] = str(folder / gpu["gpu"])
+    for holder, key in _described(values):
+        holder[key] = str(folder / holder[key])
     for section, key in _POLICIES:
         policies = _section(values, section) if section else values
         holder, name = _policy(policies, key)
@@ -74,9 +73,8 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
                 holder[name] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
     for holder, key in _own_sources(values, Path()):
         holder[key] = ",".join(moved(part.strip()) for part in holder[key].split(","))
-    gpu = _section(values, "hardware")
-    if is_gpu_file(gpu.get("gpu")):
-        gpu["gpu"] = moved(gpu["gpu"])
+    for holder, key in _described(values):
+        holder[key] = moved(holder[key])
     return values
 
 
@@ -97,16 +95,30 @@ def is_gpu_file(gpu: Any) -> bool:
 
 def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, Any], str]]:
     """Where engine.operators names folders or files of tables: (section, key)."""
-    engine = _section(values, "engine")
-    named = engine.get("operators")
-    places = [(engine, "operators")]
-    if isinstance(named, dict):
-        places = [(named, family) for family in named]
+    places = []
+    for one in _pools(values):
+        engine = _section(one, "engine")
+        named = engine.get("operators")
+        is_by_family = isinstance(named, dict)
+        places += [(named, family) for family in named] if is_by_family else [(engine, "operators")]
     return [
         (holder, key)
         for holder, key in places
         if isinstance(holder.get(key), str) and _is_tables(holder[key], folder)
     ]
+
+
+def _described(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """The files that describe a device or calibrate an engine: (section, key)."""
+    sections = [(_section(one, "hardware"), "gpu") for one in _pools(values)]
+    sections += [(_section(one, "engine"), "profile") for one in _pools(values)]
+    return [(section, key) for section, key in sections if is_gpu_file(section.get(key))]
+
+
+def _pools(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """What has sections of hardware and engine: the scenario, and each of its pools."""
+    pools = values.get("pools")
+    return [values, *(one for one in pools or () if isinstance(one, dict))]
 
 
 def _is_tables(source: str, folder: Path) -> bool:

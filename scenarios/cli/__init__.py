@@ -15,6 +15,7 @@ from scenarios.cli.memory import memory
 from scenarios.cli.names import list_names, schema
 from scenarios.cli.run import report, simulate
 from scenarios.cli.scenario import scenario_app
+from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_app
 from scenarios.cli.whatif import whatif
 
@@ -23,6 +24,7 @@ __all__ = ["app", "main"]
 app.command()(simulate)
 app.command()(whatif)
 app.command()(capacity)
+app.command()(sweep)
 app.command()(report)
 app.command()(explain)
 app.command()(memory)
