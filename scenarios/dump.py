@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import yaml
@@ -17,6 +18,12 @@ def dump_scenario(scenario: Scenario) -> str:
     if scenario.pools:  # what a pool leaves out it has from the scenario's own sections
         values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
     return _yaml(relocated(values, None))
+
+
+def given_text(scenario: Scenario, *, leave_out: Collection[str] = ()) -> str:
+    """Only what was given, paths absolute; ``leave_out``: fields that do not matter."""
+    values = scenario.model_dump(mode="json", exclude_unset=True)
+    return _yaml(relocated({k: v for k, v in values.items() if k not in leave_out}, None))
 
 
 def save_scenario(scenario: Scenario, path: Path) -> None:
