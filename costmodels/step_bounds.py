@@ -77,7 +77,7 @@ def step_bounds(cost: StepCosts, max_num_batched_tokens: int) -> StepBounds:
     if group is not None:
         own_ns = own_ns + _rising(np.array(group.group_ns, dtype=np.float64))[: len(own_ns)]
     tokens = np.arange(1, max_num_batched_tokens + 1)
-    share = np.minimum(tokens // shared, len(own_ns) - 1)
+    share = np.minimum(-(-tokens // shared), len(own_ns) - 1)
     context_ns = pair_ns = 0.0
     if kernels.clips is None and kernels.shared is None:
         pair_ns = kernels.prefill_pair_fixed_ns / _FIXED / shared

@@ -33,9 +33,7 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(
-    error: ValidationError, places: Places, root: type[BaseModel] = Scenario
-) -> str:
+def explain(error: ValidationError, places: Places, root: type[BaseModel] = Scenario) -> str:
     """One line for each thing wrong; ``root`` is what was read."""
     lines = []
     for item in error.errors(include_url=False):

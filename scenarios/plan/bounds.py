@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,25 @@ class _Work:
     """Sum of the contexts that its decodes read."""
 
 
+class _Role(NamedTuple):
+    """A kind of engine of a candidate."""
+
+    name: str
+    part: Build
+    bounds: StepBounds
+    shares: bool
+    """Whether requests may share prefixes."""
+
+
+class _Due(NamedTuple):
+    """When what must be done: ``[n]`` s, infinite where no target says."""
+
+    prompt_by: Float
+    answer_by: Float
+    missed: int
+    """Requests that may miss, of all targets together."""
+
+
 def find_bounds(
     candidate: Candidate,
     parts: Sequence[Build],
@@ -71,11 +91,12 @@ def find_bounds(
         decodes=decodes,
         context=decodes * prompt + decodes * (decodes - 1) / 2,
     )
-    first, last = parts[0], parts[-1]  # the same engine, or one of prompts and one of answers
+    least = [step_bounds(part.cost, part.pool.engine.max_num_batched_tokens) for part in parts]
     shares = table.chains is not None
-    computed = _computed(work, first, shares)
-    prompts_s = _bounds_of(first).prompt_ns(computed) / 1e9
-    decode_s = _bounds_of(last).decode_ns(work.prompt + np.maximum(decodes - 1, 0) / 2) / 1e9
+    # The first engine takes the prompts, the last the answers; without P/D it is the same.
+    computed = _computed(work, parts[0], shares)
+    prompts_s = least[0].prompt_ns(computed) / 1e9
+    decode_s = least[-1].decode_ns(work.prompt + np.maximum(decodes - 1, 0) / 2) / 1e9
     decode_s = np.where(decodes > 0, decode_s, 0.0)
     held = np.ones(len(prompt), bool)
     for part in parts:
@@ -93,14 +114,12 @@ def find_bounds(
     refused = [i for i, target in enumerate(targets) if least_s[i] > target.within_s]
     units = 1
     if table.is_open_loop and candidate.scenario.clients is None and not refused:
-        for engine, part in zip(candidate.engines, parts, strict=True):
-            needed = _engines(engine.role, part, work, computed, shares, targets, masks)
+        due = _deadlines(work, targets, masks)
+        for engine, part, bounds in zip(candidate.engines, parts, least, strict=True):
+            role = _Role(engine.role, part, bounds, shares)
+            needed = _engines(role, work, computed, due)
             units = max(units, math.ceil(needed / engine.count - 1e-9))
     return Bounds(units=units, least_s=least_s, refused=refused[0] if refused else None)
-
-
-def _bounds_of(part: Build) -> StepBounds:
-    return step_bounds(part.cost, part.pool.engine.max_num_batched_tokens)
 
 
 def _computed(work: _Work, part: Build, shares: bool) -> Float:
@@ -117,39 +136,26 @@ def _of_class(target: Target, table: RequestTable, counted: Bool) -> Bool:
     return own
 
 
-def _engines(
-    role: str,
-    part: Build,
-    work: _Work,
-    computed: Float,
-    shares: bool,
-    targets: Sequence[Target],
-    masks: Sequence[Bool],
-) -> float:
+def _engines(role: _Role, work: _Work, computed: Float, due: _Due) -> float:
     """Engines of a role without which the work is not done when the targets want it."""
-    prompt_by, answer_by, missed = _deadlines(work, targets, masks)
+    none = np.zeros_like(computed)
     needed = 0.0
-    # By the first tokens' times, and by the last ones'.
-    for by, answers in ((prompt_by, False), (answer_by, True)):
+    for by, answers in ((due.prompt_by, False), (due.answer_by, True)):
         wanted = np.isfinite(by)
-        if not wanted.any() or (role == "decode" and not answers):
+        if not wanted.any() or (role.name == "decode" and not answers):
             continue
-        prompts = np.zeros_like(computed) if role == "decode" else computed
-        decodes = work.decodes if answers and role != "prefill" else np.zeros_like(computed)
-        busy_s = _busy_s(part, work, prompts, decodes, wanted, shares)
+        prompts = none if role.name == "decode" else computed
+        decodes = work.decodes if answers and role.name != "prefill" else none
+        busy_s = _busy_s(role, work, prompts, decodes, wanted)
         order = np.argsort(by[wanted], kind="stable")
-        done_s = np.cumsum(busy_s[order])
-        # Those that may miss are the ones with most work.
-        left_s = done_s - np.sort(busy_s)[::-1][:missed].sum()
+        # Those that may miss are taken for the ones with most work.
+        left_s = np.cumsum(busy_s[order]) - np.sort(busy_s)[::-1][: due.missed].sum()
         span_s = by[wanted][order] - work.arrival_s[wanted].min()
         needed = max(needed, float((left_s / np.maximum(span_s, 1e-9)).max()))
     return needed
 
 
-def _deadlines(
-    work: _Work, targets: Sequence[Target], masks: Sequence[Bool]
-) -> tuple[Float, Float, int]:
-    """When each request's first token and whole answer are due, and how many may miss in all."""
+def _deadlines(work: _Work, targets: Sequence[Target], masks: Sequence[Bool]) -> _Due:
     due = {metric: np.full(len(work.prompt), np.inf) for metric in ("ttft", "tpot", "e2e")}
     missed = 0
     for target, mask in zip(targets, masks, strict=True):
@@ -159,21 +165,19 @@ def _deadlines(
     with np.errstate(invalid="ignore"):
         after_s = np.where(work.decodes > 0, work.decodes * due["tpot"], 0.0)
     answer_by = work.arrival_s + np.minimum(due["ttft"] + after_s, due["e2e"])
-    return prompt_by, answer_by, missed
+    return _Due(prompt_by, answer_by, missed)
 
 
-def _busy_s(
-    part: Build, work: _Work, prompts: Float, decodes: Float, wanted: Bool, shares: bool
-) -> Float:
+def _busy_s(role: _Role, work: _Work, prompts: Float, decodes: Float, wanted: Bool) -> Float:
     """GPU time of each wanted request, such that the sum is a bound for all of them together."""
-    engine, bounds = part.pool.engine, _bounds_of(part)
+    engine, bounds = role.part.pool.engine, role.bounds
     share = np.where(work.decodes > 0, decodes / np.maximum(work.decodes, 1), 0.0)
     context = (work.context * share)[wanted]
     prompts, decodes = prompts[wanted], decodes[wanted]
     tokens = prompts + decodes
     # Each step decodes so many sequences at most, takes so many tokens, and what it reads fits.
     steps = [decodes / engine.max_num_seqs, tokens / engine.max_num_batched_tokens]
-    if part.memory.layout == PLAIN and not (shares and engine.enable_prefix_caching):
+    if role.part.memory.layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
         steps.append(context / ((engine.num_gpu_blocks - 1) * engine.block_size))
     fewest = max(steps, key=lambda of: float(of.sum()))
     totals = bounds.lines[:, 0] * fewest.sum() + bounds.lines[:, 1] * tokens.sum()

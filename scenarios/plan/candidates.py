@@ -85,9 +85,7 @@ class Candidate:
 
     def fleet(self, units: int, *, spare: int = 0, down: str = "") -> Scenario:
         """The scenario of so many units; ``down``: a role of which one engine is missing."""
-        counts = [
-            units * engine.count + spare - (engine.role == down) for engine in self.engines
-        ]
+        counts = [units * engine.count + spare - (engine.role == down) for engine in self.engines]
         if not self.is_split:
             pool = self.scenario.pool.model_copy(update={"replicas": counts[0]})
             return self.scenario.model_copy(update={"pool": pool})
@@ -139,7 +137,13 @@ def _split(choice: LayoutChoice, gpu: str) -> Iterator[tuple[dict[str, Any], str
         for ratio in choice.ratios:
             counts = [int(part) for part in ratio.split(":")]
             pools = [
-                {"name": role, "role": role, "replicas": n, "hardware": {"gpu": g}, "engine": dict(s)}
+                {
+                    "name": role,
+                    "role": role,
+                    "replicas": n,
+                    "hardware": {"gpu": g},
+                    "engine": dict(s),
+                }
                 for role, n, g, s in zip(_ROLES, counts, own, sizes, strict=True)
             ]
             parts = [f"{g} {_layout_text(s)}" for g, s in zip(own, sizes, strict=True)]

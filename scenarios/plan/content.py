@@ -170,9 +170,9 @@ def _finalist_row(one: Finalist, question: Question) -> dict[str, Any]:
     row = _fleet(outcome.candidate, outcome.units)
     capacity = one.found.capacity
     tokens_per_h = (
-        question.level * 3600 * float(
-            (question.table.prompt_tokens + question.table.all_output_tokens).mean()
-        )
+        question.level
+        * 3600
+        * float((question.table.prompt_tokens + question.table.all_output_tokens).mean())
         if question.plan.variable.field == "rate_per_s"
         else None
     )
@@ -189,7 +189,10 @@ def _finalist_row(one: Finalist, question: Question) -> dict[str, Any]:
         "headroom": None if capacity is None else capacity.level / question.level - 1,
         "binding": one.binding,
         "curve": [
-            {key: row[key] for key in ("level", "attainment", "stable", "latency_s", "replications")}
+            {
+                key: row[key]
+                for key in ("level", "attainment", "stable", "latency_s", "replications")
+            }
             for row in one.rows
         ],
         "degraded": {
@@ -218,6 +221,7 @@ def _candidate_row(outcome: Outcome, judge: Judge, question: Question) -> dict[s
         "name": candidate.name,
         "stage": outcome.stage,
         "why": outcome.why,
+        "unit": "set" if candidate.is_split else "replica",
         "unit_gpus": candidate.gpus,
         "units": outcome.units,
         "usd_per_h": None if outcome.units is None else candidate.usd_per_h(outcome.units),
@@ -227,6 +231,7 @@ def _candidate_row(outcome: Outcome, judge: Judge, question: Question) -> dict[s
         "limit": outcome.limit,
         "refused": None,
         "tried": outcome.tried,
+        "alone": outcome.alone,
         "missed": None,
     }
     if bounds is not None and bounds.refused is not None:
@@ -250,7 +255,7 @@ def _missed_row(verdict: Verdict, outcome: Outcome, question: Question) -> dict[
         "usd_per_h": outcome.candidate.usd_per_h(outcome.tried),
         "target": verdict.worst,
         "why": verdict.why,
-        "share": verdict.runs[0].met[verdict.worst].share if verdict.runs else None,
+        "share": min((run.met[verdict.worst].share for run in verdict.runs), default=None),
         "account": None if account is None else account[0],
     }
 

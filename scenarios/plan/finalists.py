@@ -11,7 +11,7 @@ from scenarios.capacity.binding import binding
 from scenarios.capacity.curve import Row, curve
 from scenarios.capacity.search import Found, search
 from scenarios.plan.judge import Judge, Verdict
-from scenarios.plan.search import Outcome, Search
+from scenarios.plan.search import Outcome, Search, rank_key, spare_key
 from scenarios.schema.plan import Target
 
 _LOADS = (1.0, 1.08, 1.2, 1.4)
@@ -31,10 +31,24 @@ class Finalist:
     degraded: dict[str, Verdict]
     """Role -> with the spare engines, and one engine of that role down."""
 
+    @property
+    def carried(self) -> float:
+        """The load that it keeps the targets at; where no limit was found, the most tried."""
+        capacity = self.found.capacity
+        return max(self.found.samples.levels) if capacity is None else capacity.level
+
 
 def finalists(chosen: Search, judge: Judge) -> list[Finalist]:
-    """All of a search's ranked candidates."""
-    return [_finalist(outcome, chosen, judge) for outcome in chosen.ranked]
+    """All of a search's ranked candidates; of those that cost the same, by what they can carry."""
+    found = [_finalist(outcome, chosen, judge) for outcome in chosen.ranked]
+    found.sort(
+        key=lambda one: (rank_key(one.outcome)[:2], -one.carried, one.outcome.candidate.name)
+    )
+    chosen.ranked = [one.outcome for one in found]
+    first = found[0].outcome
+    if chosen.spare is not None and spare_key(first)[:2] == spare_key(chosen.spare)[:2]:
+        chosen.spare = first  # of equals, the one that is recommended anyway
+    return found
 
 
 def _finalist(outcome: Outcome, chosen: Search, judge: Judge) -> Finalist:

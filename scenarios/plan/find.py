@@ -54,9 +54,7 @@ def targeted(asked: Asked) -> list[Candidate]:
     """The candidates, each with the targets as its SLO."""
     every = candidates(asked)
     check_targets(asked.plan.targets, every[0].scenario)
-    return [
-        replace(one, scenario=with_slo(one.scenario, asked.plan.targets)) for one in every
-    ]
+    return [replace(one, scenario=with_slo(one.scenario, asked.plan.targets)) for one in every]
 
 
 def judge_of(

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from scenarios.capacity.measure import RunFacts
 from scenarios.capacity.plan import RunPlan, sizes
 from scenarios.capacity.samples import Goal, Point, Samples, Tally
 from scenarios.many import run_many
@@ -71,7 +71,7 @@ class Runs:
         scenario = self.plan.variable.at(self.scenario, level, **workload)
         return with_seed(scenario, scenario.seed + replication)
 
-    def of(self, level: float) -> list[Any]:
+    def of(self, level: float) -> list[RunFacts]:
         """The facts of a load, by replication."""
         return [self.done[point].facts for point in sorted(self.done) if point[0] == level]
 
@@ -138,14 +138,15 @@ class Judge:
     @property
     def goal(self) -> Goal:
         """What a search for the load that a fleet carries seeks."""
-        most = {"first": 1, "least": 1, "most": 1} if self.plan.fixed else {"least": 2, "most": 8}
+        fixed = self.plan.fixed
         return Goal(
             attainment=self.plan.attainment,
             precision=0.05,
             integer=self.plan.variable.closed_loop,
             queue_may_grow=self.plan.variable.closed_loop,
             units=self.plan.units,
-            **most,
+            least=1 if fixed else 2,
+            most=1 if fixed else 4,
         )
 
     def _count(self, requests: int) -> None:

@@ -109,9 +109,7 @@ def _in_system(candidate: Candidate, level: float, targets: Sequence[Target]) ->
     return level * min(answer_s, within.get("e2e", answer_s))
 
 
-def _counts(
-    table: RequestTable, runs: RunPlan, level: float, warmup_s: float
-) -> NDArray[np.bool_]:
+def _counts(table: RequestTable, runs: RunPlan, level: float, warmup_s: float) -> NDArray[np.bool_]:
     counting = runs.counting(level)
     measured = np.flatnonzero(table.arrival_ns >= round(warmup_s * 1e9))
     counts = np.zeros(len(table), bool)

@@ -46,6 +46,8 @@ class Outcome:
     """The fewest that pass, where they were found."""
     tried: int | None = None
     """The most units that were found not to pass."""
+    alone: bool = False
+    """Whether it does not pass although its engines have hardly more than a request at a time."""
     why: str = ""
     """In a few words, where it cannot be built."""
 
@@ -73,21 +75,19 @@ class Search:
     def run(self, candidates: Sequence[Candidate]) -> None:
         """Find the cheapest fleets among these."""
         for candidate in candidates:
-            self.outcomes[candidate.name] = self._bounded(candidate)
+            self.outcomes[candidate.name] = self.bounded(candidate)
         open_ = [outcome for outcome in self.outcomes.values() if outcome.stage == "simulated"]
         for outcome in sorted(open_, key=_order):
             self._settle(outcome)
 
-    def _bounded(self, candidate: Candidate) -> Outcome:
+    def bounded(self, candidate: Candidate) -> Outcome:
         """What is known of a candidate without a simulation."""
         try:
             parts = build(candidate.scenario).parts
         except ScenarioError as error:
             return Outcome(candidate=candidate, stage="memory", why=str(error))
         question = self.question
-        bounds = find_bounds(
-            candidate, parts, question.table, question.counted, question.targets
-        )
+        bounds = find_bounds(candidate, parts, question.table, question.counted, question.targets)
         most, limit = self._supply(candidate)
         outcome = Outcome(
             candidate=candidate,
@@ -120,16 +120,18 @@ class Search:
         """Simulate as many fleets of a candidate as it takes to rank it, or to give it up."""
         assert outcome.bounds is not None
         last = self.ranked[-1] if len(self.ranked) == self.plan.ranked else None
-        cheap = self._most_units(outcome, lambda units: last is None or _beats(outcome, units, last))
+        cheap = self._most_units(
+            outcome, lambda units: last is None or _beats(outcome, units, last)
+        )
         reserve = self._most_units(outcome, lambda units: self._spares_better(outcome, units))
         most = max(cheap, reserve)
         if most < outcome.bounds.units:
             outcome.stage = "cost"
             return
-        outcome.units = self._fewest(outcome, most)
-        if outcome.units is None:
+        units = outcome.units = self._fewest(outcome, most)
+        if units is None:
             return
-        if outcome.units <= cheap:
+        if units <= cheap:
             outcome.stage = "ranked"
             self.ranked = sorted([*self.ranked, outcome], key=rank_key)
             for beaten in self.ranked[self.plan.ranked :]:
@@ -137,7 +139,7 @@ class Search:
             del self.ranked[self.plan.ranked :]
         else:
             outcome.stage = "cost"
-        if outcome.units <= reserve:
+        if units <= reserve:
             self.spare = outcome
 
     def _most_units(self, outcome: Outcome, is_enough: Callable[[int], bool]) -> int:
@@ -182,7 +184,8 @@ class Search:
                 at = max(passes - step, fails + 1)
             else:
                 fails, outcome.tried = at, at
-                if passes is None and (at == most or self._is_alone(candidate, at, verdict)):
+                outcome.alone = self._is_alone(candidate, at, verdict)
+                if passes is None and (at == most or outcome.alone):
                     return None
                 at = min(at + max(step, _missing(at, verdict)), most)
             if passes is not None and fails >= outcome.bounds.units:

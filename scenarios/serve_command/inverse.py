@@ -101,7 +101,7 @@ def _say(
     field: str, value: Any, wanted: Fields, table: Table, has_experts: bool
 ) -> list[str] | None:
     """The words that set a field to a value; None where no flag does."""
-    for flag in dict.fromkeys(table.flags.values()):
+    for flag in {flag.name: flag for flag in table.flags.values()}.values():
         if flag.fate != "mapped" or flag.older:
             continue
         with_experts = has_experts and bool(flag.with_experts)
