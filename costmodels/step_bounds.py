@@ -10,6 +10,7 @@ steps, ``sum of prices >= a * steps + b * new tokens + c * context read + d * pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def _lines_below(x: Array, y: Array) -> Array:
         hull.append(i)
     lines = [(0.0, float((y / x).min()))]
     lines.append((float(y.min()), 0.0))
-    for left, right in zip(hull, hull[1:], strict=False):
+    for left, right in pairwise(hull):
         slope = (y[right] - y[left]) / (x[right] - x[left])
         intercept = y[left] - slope * x[left]
         if intercept >= 0:

@@ -133,8 +133,8 @@ def relaxed_sentences(content: Content) -> list[str]:
         missed = nearest["missed"]
         binds = target_text(targets[missed["target"]]) if missed else "A target"
         return [
-            f"{binds} binds: {nearest['name']} misses it even with {nearest['tried']:,} units, when "
-            "requests have engines to themselves. A looser target, a faster GPU, a larger "
+            f"{binds} binds: {nearest['name']} misses it even when requests have engines to "
+            f"themselves (with {nearest['tried']:,}). A looser target, a faster GPU, a larger "
             "tensor_parallel_size or smaller steps (max_num_batched_tokens) relax it."
         ]
     return _supply(content, row)

@@ -48,7 +48,7 @@ def level_text(content: Content, level: float) -> str:
 
 
 def gpus_of(fleet: Mapping[str, Any]) -> str:
-    """``24 × H100``, of several kinds all of them."""
+    """``24 x H100`` (with a sign for times), of several kinds all of them."""
     counts: dict[str, int] = {}
     for engine in fleet["engines"]:
         count = engine["replicas"] * engine["gpus"]

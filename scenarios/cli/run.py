@@ -112,7 +112,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A folder written with --out.")],
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Write the HTML report of a result folder, a what-if's, a capacity search's or a plan's, again."""
+    """Write the HTML page of a result folder again: a run's, what-if's, capacity's or plan's."""
     from reports.capacity.facts import is_capacity
     from reports.plan.facts import is_plan
     from reports.whatif.folder import is_whatif

@@ -146,7 +146,7 @@ class Judge:
             queue_may_grow=self.plan.variable.closed_loop,
             units=self.plan.units,
             least=1 if fixed else 2,
-            most=1 if fixed else 4,
+            most=1 if fixed else 2,
         )
 
     def _count(self, requests: int) -> None:

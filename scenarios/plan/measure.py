@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,9 @@ from scenarios.plan.targets import Met, met_by
 from scenarios.schema.plan import Target
 from scenarios.simulate import RunResult
 from sim.recorder import UNSET
+
+
+_CHANCE = 2.0  # standard deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +49,24 @@ def measure_fleet(result: RunResult, plan: RunPlan, targets: Sequence[Target]) -
     counted = counted_requests(result.metrics, plan.counting(plan.level_of(result.scenario)))
     met = met_by(result, counted, targets)
     facts = measure(result, plan)
+    tally = by_worst(facts.tally, met, targets, plan.attainment)
+    if not plan.variable.closed_loop:
+        error = _chance(facts)
+        tally = replace(tally, growth_error=max(tally.growth_error, error))
     return FleetFacts(
-        facts=replace(facts, tally=by_worst(facts.tally, met, targets, plan.attainment)),
+        facts=replace(facts, tally=tally),
         met=met,
         simulated=len(result.log.table),
     )
+
+
+def _chance(facts: RunFacts) -> float:
+    """By how much the number in the system may grow in a run by chance, as a share of arrivals.
+
+    A steady number scatters at least as a Poisson's, by the root of its mean.
+    """
+    present = (facts.offered_per_s or 0.0) * facts.latency_s["e2e"].get("mean", 0.0)
+    return _CHANCE * math.sqrt(2 * present) / max(facts.requests, 1)
 
 
 def by_worst(

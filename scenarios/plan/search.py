@@ -128,9 +128,10 @@ class Search:
         if most < outcome.bounds.units:
             outcome.stage = "cost"
             return
-        units = outcome.units = self._fewest(outcome, most)
+        units = self._fewest(outcome, most)
         if units is None:
             return
+        outcome.units = units
         if units <= cheap:
             outcome.stage = "ranked"
             self.ranked = sorted([*self.ranked, outcome], key=rank_key)
@@ -166,10 +167,11 @@ class Search:
         budget = self.plan.budget_usd_per_h
         if budget is not None and candidate.usd_per_h(units, spare=spare) > budget * (1 + 1e-9):
             return False
-        return all(
-            candidate.prices[gpu].available is None or count <= candidate.prices[gpu].available
-            for gpu, count in candidate.gpus_by_name(units, spare=spare).items()
-        )
+        for gpu, count in candidate.gpus_by_name(units, spare=spare).items():
+            available = candidate.prices[gpu].available
+            if available is not None and count > available:
+                return False
+        return True
 
     def _fewest(self, outcome: Outcome, most: int) -> int | None:
         """The fewest units that pass, up to ``most``; None: not even those."""
