@@ -16,7 +16,6 @@ from scenarios.schema.plan import Target
 from scenarios.simulate import RunResult
 from sim.recorder import UNSET
 
-
 _CHANCE = 2.0  # standard deviations
 
 
