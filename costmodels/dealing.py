@@ -113,7 +113,7 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     part = partial(_part, shape=shape, own=(decodes, tokens, prompts), share=share)
     sums = [part(name, getattr(shape, name)) for name in SUMS]
     clipped = map(part, cycle(ClippedSums._fields), shape.clipped)
-    own = StepShape._make([*sums, tuple(clipped), ()])
+    own = StepShape._make([*sums, tuple(clipped), (), ()])
     decode_logits = min(shape.decode_seqs, shape.logits)
     logits = _ceil(decode_logits, ways) + _ceil(shape.logits - decode_logits, ways)
     everywhere = _ceil(shape.decode_seqs, micro_batches) + min(shape.prefill_tokens, ranks * tokens)

@@ -97,7 +97,7 @@ class RooflineStepCost:
 
         Raises `ScenarioError` beyond the compiled limits.
         """
-        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared = shape
+        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, _ = shape
         tokens = decodes + prefill_tokens
         if not tokens:
             return _FREE
