@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -27,8 +27,8 @@ from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
-from sim.protocols import DecodeRun, StepPrice
-from sim.shape import StepShape
+from sim.protocols import DecodeRun, Rises, StepPrice
+from sim.shape import StepShape, risen
 from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
@@ -69,6 +69,8 @@ class RooflineStepCost:
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
     update_table_ns: list[int]
     seq_tokens: int
+    tokens_a_seq: int
+    """Tokens that each decoding sequence computes: its own, and drafts to verify."""
     largest_graph: int
     full_graph_ns: tuple[int, int, int]
     """Launch delay, launch, tail of a decode-only step in one graph; and so on."""
@@ -98,7 +100,7 @@ class RooflineStepCost:
         Raises `ScenarioError` beyond the compiled limits.
         """
         decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, _ = shape
-        tokens = decodes + prefill_tokens
+        tokens = self.tokens_a_seq * decodes + prefill_tokens
         if not tokens:
             return _FREE
         try:
@@ -142,8 +144,8 @@ class RooflineStepCost:
         first = self.price(shape)
         if not decodes:
             return DecodeRun(first, [0] * steps, 0)
-        read = shape.decode_context_tokens + self.seq_tokens * decodes
-        start = self.token_fixed_ns[decodes] + self.logit_fixed_ns[shape.logits] + _HALF
+        tokens, read = self.tokens_a_seq * decodes, self._read_tokens(shape)
+        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + _HALF
         start += read * self.decode_token_fixed_ns[decodes]
         growth = decodes * self.decode_token_fixed_ns[decodes]
         if self.clips is not None:
@@ -160,6 +162,30 @@ class RooflineStepCost:
         fixed_ns = range(start, start + steps * growth, growth)
         gpu_ns = [fixed >> _FRACTION_BITS for fixed in fixed_ns]
         return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps whose contexts grow unevenly; see `sim.protocols.RoundCost`."""
+        decodes, first = shape.decode_seqs, self.price(shape)
+        if self.curves is not None or not decodes:
+            gpu_ns = [self.price(step).gpu_ns for step in risen_steps(shape, rises)]
+            return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
+        tokens = self.tokens_a_seq * decodes
+        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + _HALF
+        a_token = self.decode_token_fixed_ns[decodes]
+        start += self._read_tokens(shape) * a_token
+        if self.clips is None:
+            gpu_ns = [(start + risen * a_token) >> _FRACTION_BITS for risen in rises.context]
+        else:
+            start += self.clips.of_decodes(decodes, shape.clipped)
+            more = self.clips.of_rises(decodes, rises.clips, len(rises.context))
+            gpu_ns = [
+                (start + risen * a_token + clipped) >> _FRACTION_BITS
+                for risen, clipped in zip(rises.context, more, strict=True)
+            ]
+        return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
+
+    def _read_tokens(self, shape: StepShape) -> int:
+        return shape.decode_context_tokens + self.seq_tokens * shape.decode_seqs
 
     def _shared_fixed_ns(self, shape: StepShape) -> int:
         """What reading shared prefixes once takes, less what reading them each would have."""
@@ -224,7 +250,7 @@ class RooflineStepCost:
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
         """Work and time of each operator in a step of this shape, for people."""
-        return describe_step(self.kernels, self.graph_sizes, shape)
+        return describe_step(self.kernels, self.graph_sizes, shape, self.tokens_a_seq)
 
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
         return ScenarioError(
@@ -248,6 +274,7 @@ def compile_step_cost(
     layout: Layout | None = None,
     backend: AttentionBackend | None = None,
     shared_prefix_attention: str = "none",
+    tokens_a_seq: int = 1,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
@@ -257,7 +284,8 @@ def compile_step_cost(
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
     kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
-    kernel that reads shared prefixes once, if any does. Raises `ScenarioError` if the limits are
+    kernel that reads shared prefixes once, if any does. ``tokens_a_seq``: that each decoding
+    sequence computes, drafts to verify included. Raises `ScenarioError` if the limits are
     not positive, fewer tokens than sequences fit a step, or the model does not divide over the
     ranks.
     """
@@ -278,13 +306,14 @@ def compile_step_cost(
         backend=backend,
         shared_prefix_attention=shared_prefix_attention,
     )
-    graph_sizes = profile.graphs_for(max_num_seqs)
+    graph_sizes = profile.graphs_for(max_num_seqs * tokens_a_seq)
     tables = build_tables(
         kernels,
         graph_sizes=graph_sizes,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
         equal_contexts=equal_contexts,
+        tokens_a_seq=tokens_a_seq,
     )
     attention = tables.attention
     whole_s = attention.decode_token_s.get(None, np.zeros(max_num_seqs + 1))
@@ -318,6 +347,7 @@ def compile_step_cost(
             for seqs in range(max_num_seqs + 1)
         ],
         seq_tokens=attention.seq_tokens,
+        tokens_a_seq=tokens_a_seq,
         largest_graph=graph_sizes[-1] if graph_sizes else 0,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
@@ -325,6 +355,12 @@ def compile_step_cost(
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
         eager_spread=profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread,
     )
+
+
+def risen_steps(shape: StepShape, rises: Rises) -> Iterator[StepShape]:
+    """Each step of a run, the first of which has this shape."""
+    for step, context in enumerate(rises.context):
+        yield risen(shape, context, tuple(clip[step] for clip in rises.clips))
 
 
 def _fixed_ns(seconds: float) -> int:

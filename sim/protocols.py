@@ -78,13 +78,6 @@ class StepCost(Protocol):
         """Price ``steps`` decode-only steps, the first of this shape."""
         ...
 
-    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
-        """Price decode-only steps that verify drafts, the first of this shape.
-
-        Asked of costs of engines that speculate alone.
-        """
-        ...
-
     def schedule_ns(self, running: int, /) -> int:
         """Host time of one scheduler call with ``running`` requests in the engine."""
         ...
@@ -102,6 +95,14 @@ class StepCost(Protocol):
         equal decode steps is given at its middle. The accounts of a row add
         up to its GPU time before rounding.
         """
+        ...
+
+
+class RoundCost(StepCost, Protocol):
+    """The step cost of an engine that speculates: it knows `StepShape.speculated` too."""
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps that verify drafts, the first of this shape."""
         ...
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.protocols import DecodeRun, Rises, StepCost, StepPrice
+from sim.protocols import DecodeRun, Rises, RoundCost, StepCost, StepPrice
 from sim.shape import StepShape
 from sim.throttle import PowerThrottle
 
@@ -35,7 +36,7 @@ class SlowCost:
 
     def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
         """The same of steps that verify drafts."""
-        return self._slow(self.cost.price_rounds(shape, rises))
+        return self._slow(cast(RoundCost, self.cost).price_rounds(shape, rises))
 
     def _slow(self, run: DecodeRun) -> DecodeRun:
         gpu_ns = np.diff(np.array(run.gpu_cumulative_ns, np.int64), prepend=0)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.decode_group import Observer
 from sim.kv_layout import PLAIN, KVLayout, pages_by_tokens
-from sim.protocols import DecodeRun, Rises, StepCost
+from sim.protocols import DecodeRun, Rises, RoundCost, StepCost
 from sim.request import Request
 from sim.shape import Clip, StepShape, clip_layers, clipped
 from sim.speculation import Speculation
@@ -231,7 +232,7 @@ class SpeculativeGroup:
             else (clip_layers(clip) * risen[_GAINS]).tolist()
             for index, clip in enumerate(self._clips)
         ]
-        return cost.price_rounds(shape, Rises(context, clips))
+        return cast(RoundCost, cost).price_rounds(shape, Rises(context, clips))
 
     def advance(self, steps: int) -> list[Request]:
         """Plan ``steps`` decode steps for all; return those for whom it was the last one."""

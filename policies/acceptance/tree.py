@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -107,3 +108,26 @@ def _child_table(paths: Sequence[Path], width: int) -> np.ndarray:
     for path, number in numbers.items():
         table[numbers.get(path[:-1], 0), path[-1]] = number
     return table
+
+
+def best_tree(rates: Sequence[Sequence[float]], nodes: int, depth: int) -> tuple[Path, ...]:
+    """The likeliest ``nodes`` nodes of at most ``depth`` levels, likeliest first.
+
+    ``rates`` by depth and rank; the last depth given stands for further ones. A node is reached
+    with the product of the rates on its path, so that no parent comes after its child.
+    """
+    heap: list[tuple[float, Path]] = []
+    found: list[Path] = []
+
+    def push(chance: float, parent: Path) -> None:
+        if len(parent) < depth:
+            for rank, rate in enumerate(rates[min(len(parent), len(rates) - 1)]):
+                if rate > 0:
+                    heappush(heap, (-chance * rate, (*parent, rank)))
+
+    push(1.0, ())
+    while heap and len(found) < nodes:
+        chance, path = heappop(heap)
+        found.append(path)
+        push(-chance, path)
+    return tuple(found)
