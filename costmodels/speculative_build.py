@@ -57,9 +57,14 @@ def compile_speculative_cost(
 
     def priced(one: Pass) -> PricedPass:
         own, ranks = _draft_layout(layout, one.model)
-        cost = compiled(one.model, own, max(one.tokens_a_seq, 1))
         return PricedPass(
-            cost, one.tokens_a_seq, one.logits_a_seq, one.times, one.reads_prompts, ranks
+            compiled(one.model, own, max(one.tokens_a_seq, 1)),
+            one.tokens_a_seq,
+            one.logits_a_seq,
+            one.times,
+            one.reads_prompts,
+            ranks,
+            tuple(target.clips.index(clip) for clip in one.model.clips),
         )
 
     numbers = sorted({0, *(drafts for _, drafts in drafts_by_seqs)})
@@ -74,7 +79,6 @@ def compile_speculative_cost(
             for drafts in numbers
         },
         drafts_by_seqs=drafts_by_seqs,
-        clips=target.clips,
         host=host,
         host_evidence=evidence,
         acceptance_evidence=acceptance,

@@ -8,8 +8,9 @@ drafter makes its passes on the same GPUs. Its launches are the host's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -23,12 +24,12 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
 from costmodels.parallel import RankShard
-from costmodels.step_cost import RooflineStepCost
+from costmodels.step_cost import FRACTION_BITS, RooflineStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
 from sim.protocols import DecodeRun, Rises, StepPrice
-from sim.shape import Clip, ClippedSums, StepShape, clip_columns
+from sim.shape import ClippedSums, StepShape, clip_columns
 from sim.throttle import PowerThrottle
 
 TargetCost = RooflineStepCost | GroupStepCost
@@ -58,12 +59,18 @@ class PricedPass(NamedTuple):
     ranks: Layout | None
     """Data-parallel ranks, each of which drafts for its own sequences; None: one, or the cost
     deals them out itself."""
+    clips: tuple[int, ...]
+    """The places of its clips among the target's."""
 
-    def shape(self, step: StepShape, finishing: int, clips: tuple[int, ...]) -> StepShape:
-        """What it sees of a step, in which so many prompts end, and draft from then on.
-
-        ``clips`` are the places of its clips among the step's.
-        """
+    def shape(self, step: StepShape, finishing: int) -> StepShape:
+        """What it sees of a step, in which so many prompts end, and draft from then on."""
+        if not step.prefill_tokens and self.tokens_a_seq and not step.clipped:
+            seqs = step.decode_seqs
+            drafts = seqs * (self.tokens_a_seq - 1)
+            logits = seqs * self.logits_a_seq
+            speculated = (drafts,) if drafts else ()
+            context = step.decode_context_tokens
+            return StepShape(seqs, context, 0, 0, 0, 0, logits, (), (), speculated)
         chunks = (
             step.prefill_seqs,
             step.prefill_tokens,
@@ -71,9 +78,9 @@ class PricedPass(NamedTuple):
             step.prefill_pairs,
         )
         seqs, context = step.decode_seqs, step.decode_context_tokens
-        clipped = tuple(
-            sum_ for place in clips for sum_ in step.clipped[_SUMS * place : _SUMS * (place + 1)]
-        )
+        clipped: tuple[int, ...] = ()
+        for place in self.clips:
+            clipped += step.clipped[_SUMS * place : _SUMS * (place + 1)]
         if self.reads_prompts:
             logits = seqs * self.logits_a_seq + (finishing if self.logits_a_seq else 0)
         else:
@@ -85,8 +92,8 @@ class PricedPass(NamedTuple):
         drafts = seqs * (self.tokens_a_seq - 1) if self.tokens_a_seq > 1 else 0
         if not self.tokens_a_seq:
             seqs = context = drafts = 0
-        shape = StepShape(seqs, context, *chunks, logits, clipped)
-        return shape._replace(speculated=(drafts,)) if drafts else shape
+        speculated = (drafts,) if drafts else ()
+        return StepShape(seqs, context, *chunks, logits, clipped, (), speculated)
 
     def own(self, shape: StepShape) -> StepShape:
         """One rank's part of it."""
@@ -109,6 +116,15 @@ class PricedPass(NamedTuple):
         return {**dealt.shape, "logits": dealt.logits.astype(np.float64)}
 
 
+class _Line(NamedTuple):
+    """Decode-only steps whose GPU time is a line in their contexts, in fixed point."""
+
+    start: int
+    a_token: int
+    host: tuple[int, int, int]
+    """Launch delay, launch and tail."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeStepCost:
     """A `sim.protocols.RoundCost`. `costmodels.speculative_build` compiles it."""
@@ -118,12 +134,12 @@ class SpeculativeStepCost:
     passes: Mapping[int, tuple[PricedPass, ...]]
     """The drafter's, by drafts a sequence."""
     drafts_by_seqs: tuple[tuple[int, int], ...]
-    clips: tuple[Clip, ...]
-    """Of the target."""
     host: DraftHost
     host_evidence: Evidence
     acceptance_evidence: Evidence
     draft_name: str
+    lines: dict[tuple[int, int], _Line | None] = field(default_factory=dict, init=False)
+    """What was found of decode-only steps, by sequences and drafts each."""
 
     @property
     def plain(self) -> TargetCost:
@@ -134,15 +150,21 @@ class SpeculativeStepCost:
         """The cost of one step; see `RooflineStepCost.price`."""
         if not shape.num_tokens:
             return StepPrice(0)
+        if not shape.prefill_tokens and not shape.clipped:
+            line = self._line(shape)
+            if line is not None:
+                gpu_ns = (line.start + shape.decode_context_tokens * line.a_token) >> FRACTION_BITS
+                return StepPrice(gpu_ns, *line.host)
         drafts, finishing = self._drafts(shape)
-        price = self.targets[self._verified(shape)].price(shape, draw)
+        price = self.targets[drafts if shape.decode_seqs else 0].price(shape, draw)
         gpu_ns, compute_ns, launches = price.gpu_ns, price.compute_ns, 0
+        gap_ns = self._gap_ns
         for one in self.passes[drafts]:
-            own = one.own(one.shape(shape, finishing, self._places(one)))
-            if not own.num_tokens:
+            own = one.own(one.shape(shape, finishing))
+            if not (own.decode_seqs or own.prefill_tokens):
                 continue
             draft = one.cost.price(own)
-            gpu_ns += one.times * (draft.gpu_ns + self._gap_ns)
+            gpu_ns += one.times * (draft.gpu_ns + gap_ns)
             compute_ns += one.times * draft.compute_ns
             launches += one.times
         launch_ns = price.launch_ns + launches * self._launch_ns
@@ -150,28 +172,71 @@ class SpeculativeStepCost:
 
     def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
         """Price decode-only steps whose contexts grow unevenly; see `sim.protocols.RoundCost`."""
-        first, verified = self.price(shape), self._verified(shape)
         if not shape.decode_seqs:
-            return DecodeRun(first, [0] * len(rises.context), 0)
+            return DecodeRun(self.price(shape), [0] * len(rises.context), 0)
+        line = None if shape.clipped else self._line(shape)
+        if line is not None:
+            a_token = line.a_token
+            start = line.start + shape.decode_context_tokens * a_token
+            gpu_ns = [(start + risen * a_token) >> FRACTION_BITS for risen in rises.context]
+            first = StepPrice(gpu_ns[0], *line.host)
+            return DecodeRun(first, list(accumulate(gpu_ns)), gpu_ns[0])
+        verified = self._verified(shape)
         run = self.targets[verified].price_rounds(shape, rises)
-        total = np.array(run.gpu_cumulative_ns, np.int64)
-        count = np.arange(1, len(total) + 1)
+        cumulative, gaps, launches = run.gpu_cumulative_ns, 0, 0
         for one in self.passes[verified]:
-            places = self._places(one)
-            part = one.shape(shape, 0, places)
+            part = one.shape(shape, 0)
             own = one.own(part)
             if not own.num_tokens:
                 continue
-            risen = Rises(rises.context, [rises.clips[place] for place in places])
+            risen = Rises(rises.context, [rises.clips[place] for place in one.clips])
             if one.ranks is None:
-                draft = one.cost.price_rounds(own, risen)
-                total += one.times * (np.array(draft.gpu_cumulative_ns) + self._gap_ns * count)
+                of_draft = one.cost.price_rounds(own, risen).gpu_cumulative_ns
             else:  # a rank's part of contexts does not grow by whole tokens
-                steps = self._dealt_run(one, part, risen)
-                total += one.times * (np.array(steps).cumsum() + self._gap_ns * count)
-        cumulative: list[int] = total.tolist()
-        shortest = min(after - before for before, after in pairwise((0, *cumulative)))
+                of_draft = list(accumulate(self._dealt_run(one, part, risen)))
+            times = one.times
+            cumulative = [a + times * b for a, b in zip(cumulative, of_draft, strict=True)]
+            gaps, launches = gaps + times * self._gap_ns, launches + times
+        if gaps:
+            cumulative = [ns + gaps * step for step, ns in enumerate(cumulative, 1)]
+        shortest = min(map(sub, cumulative, chain((0,), cumulative)))
+        first = run.first._replace(
+            gpu_ns=cumulative[0], launch_ns=run.first.launch_ns + launches * self._launch_ns
+        )
         return DecodeRun(first, cumulative, shortest)
+
+    def _line(self, shape: StepShape) -> _Line | None:
+        """Decode-only steps of so many sequences and drafts as a line in their contexts.
+
+        None where some part of them is none.
+        """
+        seqs, verified = shape.decode_seqs, self._verified(shape)
+        key = seqs, verified
+        if key not in self.lines:
+            self.lines[key] = self._new_line(shape, verified)
+        return self.lines[key]
+
+    def _new_line(self, shape: StepShape, verified: int) -> _Line | None:
+        host = self.targets[verified].price(shape)
+        parts = [(1, self.targets[verified], shape)]
+        gaps = launches = 0
+        for one in self.passes[verified]:
+            own = one.shape(shape, 0)
+            if one.ranks is not None:
+                return None
+            if own.num_tokens:
+                parts.append((one.times, one.cost, own))
+                gaps, launches = gaps + one.times * self._gap_ns, launches + one.times
+        start, a_token = (gaps << FRACTION_BITS) + (1 << FRACTION_BITS - 1), 0
+        for times, cost, own in parts:
+            found = None
+            if isinstance(cost, RooflineStepCost):
+                found = cost.line(own.decode_seqs, own.logits)
+            if found is None:
+                return None
+            start, a_token = start + times * found[0], a_token + times * found[1]
+        launch_ns = host.launch_ns + launches * self._launch_ns
+        return _Line(start, a_token, (host.launch_delay_ns, launch_ns, host.tail_ns))
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Steps without drafts, whose contexts grow by one a sequence a step."""
@@ -207,12 +272,13 @@ class SpeculativeStepCost:
                 continue
             whole = self.targets[drafts].split(_chosen(columns, rows))
             accepted = columns["accepted_tokens"][rows] / np.maximum(verified[rows], 1)
-            wasted = np.zeros(int(rows.sum()))
+            extra = sum((whole[name] - base[name] for name in whole), np.zeros(len(accepted)))
+            # Where tables have more tokens a little faster, nothing was wasted.
+            accepted = np.where(extra > 0, accepted, 1.0)
             for account, values in whole.items():
-                extra = values - base[account]
-                wasted += extra * (1 - accepted)
-                seconds[account][rows] += base[account] + extra * accepted
-            seconds[accounts.SPECULATION_WASTE][rows] += np.maximum(wasted, 0.0)
+                added = values - base[account]
+                seconds[account][rows] += base[account] + added * accepted
+            seconds[accounts.SPECULATION_WASTE][rows] += extra * (1 - accepted)
         for drafts in np.unique(drafted).tolist():
             rows = drafted == drafts
             of_draft = self._draft_s(_chosen(columns, rows), finishing[rows], drafts)
@@ -264,17 +330,13 @@ class SpeculativeStepCost:
         found: Array = drafts[np.maximum(np.searchsorted(starts, seqs, side="right") - 1, 0)]
         return found
 
-    def _places(self, one: PricedPass) -> tuple[int, ...]:
-        """Where a pass's clips are among the step's."""
-        return tuple(self.clips.index(clip) for clip in one.cost.shard.model.clips)
-
     @property
     def _gap_ns(self) -> int:
-        return to_ns(self.host.pass_gap_s)
+        return round(self.host.pass_gap_s * NS_PER_S)
 
     @property
     def _launch_ns(self) -> int:
-        return to_ns(self.host.pass_launch_s)
+        return round(self.host.pass_launch_s * NS_PER_S)
 
     @property
     def shard(self) -> RankShard:

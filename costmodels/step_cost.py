@@ -32,15 +32,15 @@ from sim.shape import StepShape, risen
 from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
-_FRACTION_BITS = 32
-_HALF = 1 << (_FRACTION_BITS - 1)
+FRACTION_BITS = 32
+_HALF = 1 << (FRACTION_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineStepCost:
     """A `sim.protocols.StepCost` from the roofline of each operator. `compile_step_cost` builds it.
 
-    The tables hold nanoseconds in fixed point, `_FRACTION_BITS` bits of them behind the point: a
+    The tables hold nanoseconds in fixed point, `FRACTION_BITS` bits of them behind the point: a
     price is exact integer arithmetic, rounded once, so that a run of steps costs a shift a step.
     """
 
@@ -119,7 +119,7 @@ class RooflineStepCost:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns
             if shared and in_graph and self.shared is not None and self.shared.cascades(shape):
                 host = self.piecewise_ns  # vLLM captures no full graph with it
-            return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
+            return StepPrice(fixed_ns >> FRACTION_BITS, *host)
         kv_tokens = prefix + prefill_tokens
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
         attention_ns += prefix * self.prefill_prefix_fixed_ns
@@ -128,10 +128,10 @@ class RooflineStepCost:
         if self.clips is not None:
             more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped, prefix, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
-        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
+        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> FRACTION_BITS)
         if memory_ns > attention_ns:
             compute_ns, attention_ns = self.token_compute_ns[tokens], memory_ns
-        gpu_ns = (fixed_ns + attention_ns) >> _FRACTION_BITS
+        gpu_ns = (fixed_ns + attention_ns) >> FRACTION_BITS
         delay_ns, launch_ns, tail_ns = self.piecewise_ns if in_graph else self.eager_ns
         if draw is not None:
             spread = self.profile.piecewise_spread if in_graph else self.eager_spread
@@ -155,12 +155,12 @@ class RooflineStepCost:
             start += self._shared_fixed_ns(shape)
         if self.curves is not None:
             curved = self.curves.run(decodes, shape.decode_context_tokens, steps)
-            gpu_ns = [(start + i * growth + c) >> _FRACTION_BITS for i, c in enumerate(curved)]
+            gpu_ns = [(start + i * growth + c) >> FRACTION_BITS for i, c in enumerate(curved)]
             return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
-        gpu_ns = [fixed >> _FRACTION_BITS for fixed in fixed_ns]
+        gpu_ns = [fixed >> FRACTION_BITS for fixed in fixed_ns]
         return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
 
     def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
@@ -174,15 +174,26 @@ class RooflineStepCost:
         a_token = self.decode_token_fixed_ns[decodes]
         start += self._read_tokens(shape) * a_token
         if self.clips is None:
-            gpu_ns = [(start + risen * a_token) >> _FRACTION_BITS for risen in rises.context]
+            gpu_ns = [(start + risen * a_token) >> FRACTION_BITS for risen in rises.context]
         else:
             start += self.clips.of_decodes(decodes, shape.clipped)
             more = self.clips.of_rises(decodes, rises.clips, len(rises.context))
             gpu_ns = [
-                (start + risen * a_token + clipped) >> _FRACTION_BITS
+                (start + risen * a_token + clipped) >> FRACTION_BITS
                 for risen, clipped in zip(rises.context, more, strict=True)
             ]
         return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
+
+    def line(self, seqs: int, logits: int) -> tuple[int, int] | None:
+        """Steps of so many decodes as a start and a token of their contexts, in fixed point.
+
+        None where they are no line in the contexts alone.
+        """
+        if self.curves is not None or self.clips is not None:
+            return None
+        a_token = self.decode_token_fixed_ns[seqs]
+        start = self.token_fixed_ns[self.tokens_a_seq * seqs] + self.logit_fixed_ns[logits]
+        return start + self.seq_tokens * seqs * a_token, a_token
 
     def _read_tokens(self, shape: StepShape) -> int:
         return shape.decode_context_tokens + self.seq_tokens * shape.decode_seqs
@@ -364,7 +375,7 @@ def risen_steps(shape: StepShape, rises: Rises) -> Iterator[StepShape]:
 
 
 def _fixed_ns(seconds: float) -> int:
-    return round(seconds * NS_PER_S * (1 << _FRACTION_BITS))
+    return round(seconds * NS_PER_S * (1 << FRACTION_BITS))
 
 
 def _host_ns(delay_s: float, launch_s: float, tail_s: float) -> tuple[int, int, int]:

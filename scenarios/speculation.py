@@ -69,7 +69,7 @@ def speculation_of(scenario: Scenario, target: ModelSpec) -> Speculating | None:
         layers=options.draft_layers,
         draft_vocab_size=options.draft_vocab_size,
     )
-    acceptance = _acceptance(options, rates, tree, max(most, 1), scenario.seed)
+    acceptance = _acceptance(options, rates, tree, scenario.seed)
     return Speculating(
         drafter=drafter,
         speculation=Speculation(
@@ -161,14 +161,13 @@ def _acceptance(
     options: Speculative,
     rates: list[Any],
     tree: tuple[tuple[int, ...], ...] | None,
-    most: int,
     seed: int,
 ) -> Acceptance:
     if options.acceptance_file is not None:
         return _recorded(Path(options.acceptance_file), seed)
     if tree is not None:
         return Tree(tree, [_ranked(of_class) for of_class in rates], seed)
-    return Chain([_chain_rates(of_class) for of_class in rates], most, seed)
+    return Chain([_chain_rates(of_class) for of_class in rates], seed)
 
 
 def _recorded(path: Path, seed: int) -> Replay:

@@ -110,15 +110,16 @@ class Acceptance(Protocol):
     """Which drafted tokens the target accepts (see `sim.speculation`).
 
     What a request's drafts come to must not depend on when they are verified or beside whom: it
-    belongs to the request, its seed and its positions.
+    belongs to the request, its seed and the number of its step.
     """
 
-    def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> list[int]:
+    def gains(
+        self, request: Request, sampled_tokens: int, drafts: int, /
+    ) -> Sequence[int] | NDArray[np.int64]:
         """Tokens that each further decode step gives, with so many drafted each time.
 
         From ``sampled_tokens`` on, to ``output_tokens`` exactly: at least 1, the target's own, and
-        at most ``drafts`` more. ``request.rounds`` has what its steps have given so far; what is
-        found once may be kept in ``request.accepted``.
+        at most ``drafts`` more. ``request.rounds`` has what its steps have given so far.
         """
         ...
 

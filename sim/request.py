@@ -82,8 +82,6 @@ class Request:
     """Tokens of the newest of them."""
     lookahead_tokens: int = 0
     """Tokens beyond those computed whose blocks it holds, since it left the decode group."""
-    accepted: Any = None
-    """What its drafts come to, kept by `sim.protocols.Acceptance`."""
     cancelled: bool = False
     """Nobody waits for it any more: nothing is noted of it from then on."""
     handover: Any = None

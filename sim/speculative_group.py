@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import cast
 
 import numpy as np
@@ -74,6 +75,7 @@ class SpeculativeGroup:
         """Tokens that the next step verifies of each member."""
         self._block_size = block_size
         self._layout = layout
+        self._is_plain = layout == PLAIN
         self._longest = max_model_len
         self._unread_steps = unread_steps
         self._clips = clip_tokens
@@ -82,6 +84,8 @@ class SpeculativeGroup:
         self._laid_out: dict[Request, _Member] = {}
         self._sums = np.zeros((_CLIPS + len(self._lengths), 1024), np.int64)
         self._origin = 0  # the step of the first column
+        self._risen: list[list[int]] = []
+        self._no_rises = (0,) * len(self._lengths)
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
 
@@ -192,6 +196,10 @@ class SpeculativeGroup:
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
         """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
+        if self._is_plain:  # at most so many, wherever each block ends
+            most = 2 + (steps + 3) * self.tokens_a_seq // self._block_size
+            if len(self.members) * most <= free_blocks:
+                return steps
         place = self.steps - self._origin
         due = self._sums[_BLOCKS, place : place + steps].cumsum()
         if not steps or due[-1] <= free_blocks:
@@ -206,30 +214,39 @@ class SpeculativeGroup:
             accepted = int(self._sums[_GAINS, self.steps - self._origin]) - seqs
             accepted -= sum(self._next(request, _GAINS) for request in held_back)
         drafts = seqs * self.drafts
-        sums = (drafts, accepted, 0, *(0 for _ in self._lengths))
-        return shape._replace(logits=shape.logits + drafts, speculated=sums)
+        sums = (drafts, accepted, 0, *self._no_rises)
+        return StepShape(
+            seqs,
+            shape.decode_context_tokens,
+            shape.prefill_seqs,
+            shape.prefill_tokens,
+            shape.prefill_context_tokens,
+            shape.prefill_pairs,
+            shape.logits + drafts,
+            shape.clipped,
+            shape.shared,
+            sums,
+        )
 
     def run_shape(self, shape: StepShape, steps: int) -> StepShape:
-        """The shape of a run of steps from now on, the first of which has this shape."""
-        place = self.steps - self._origin
-        sums = self._sums[:, place : place + steps]
-        accepted = int(sums[_GAINS].sum()) - steps * shape.decode_seqs
-        # What a step adds is there before each of the later ones.
-        later = np.arange(steps - 1, -1, -1)
-        rises = sums[[_GAINS, *range(_CLIPS, len(sums))]] @ later
-        return shape._replace(speculated=(shape.draft_tokens, accepted, *rises.tolist()))
+        """The shape of the run priced last, of which so many steps were taken."""
+        risen = self._risen
+        accepted = risen[0][steps] - steps * shape.decode_seqs
+        rises = (sum(of_sum[:steps]) for of_sum in risen)
+        return shape._replace(speculated=(shape.draft_tokens, accepted, *rises))
 
     def price(self, cost: StepCost, shape: StepShape, steps: int) -> DecodeRun:
         """Price the next steps, the first of which has this shape."""
         place = self.steps - self._origin
-        sums = self._sums[:, place : place + steps - 1]
-        risen = np.zeros((len(sums), steps), np.int64)
-        sums.cumsum(axis=1, out=risen[:, 1:])
-        context = risen[_GAINS].tolist()
+        rows = (_GAINS, *range(_CLIPS, len(self._sums)))
+        grown = (self._sums[row, place : place + steps].tolist() for row in rows)
+        # For the length of the run: what each sum has grown by before each step, and after all.
+        self._risen = risen = [[0, *accumulate(of_sum)] for of_sum in grown]
+        context = risen[0][:steps]
         clips = [
-            risen[_CLIPS + index].tolist()
+            risen[1 + index][:steps]
             if isinstance(clip, int)
-            else (clip_layers(clip) * risen[_GAINS]).tolist()
+            else [clip_layers(clip) * tokens for tokens in context]
             for index, clip in enumerate(self._clips)
         ]
         return cast(RoundCost, cost).price_rounds(shape, Rises(context, clips))
@@ -239,13 +256,13 @@ class SpeculativeGroup:
         place = self.steps - self._origin
         self.steps += steps
         if steps == 1:
-            grown = self._sums[:, place].tolist()
+            self.context_tokens += int(self._sums[_GAINS, place])
         else:
-            grown = self._sums[:, place : place + steps].sum(axis=1).tolist()
-        self.context_tokens += grown[_GAINS]
+            self.context_tokens += int(self._sums[_GAINS, place : place + steps].sum())
         for index, clip in enumerate(self._clips):
             row = _CLIPS + index if isinstance(clip, int) else _GAINS
-            self._clipped_tokens[index] += clip_layers(clip) * grown[row]
+            grown = int(self._sums[row, place : place + steps].sum())
+            self._clipped_tokens[index] += clip_layers(clip) * grown
         leaving = self._leaving.pop(self.steps, None)
         if leaving is None:
             return []
@@ -263,34 +280,35 @@ class SpeculativeGroup:
 
     def _lay_out(self, request: Request, held_tokens: int) -> None:
         """Add what each of its steps from now on gives and needs."""
-        speculation, drafts = self._speculation, self.drafts
-        given = speculation.acceptance.gains(request, request.num_sampled_tokens, drafts)
-        gains = np.array(given, np.int64)
+        speculation, drafts, known = self._speculation, self.drafts, request.num_computed_tokens
+        gains = np.asarray(
+            speculation.acceptance.gains(request, request.num_sampled_tokens, drafts), np.int64
+        )
         steps = len(gains)
-        done = np.zeros(steps + 1, np.int64)
+        done = np.empty(steps + 1, np.int64)
+        done[0] = 0
         gains.cumsum(out=done[1:])
-        context = request.num_computed_tokens + done
         held = np.empty(steps + 1, np.int64)
         held[0] = held_tokens
-        # Of the first step contexts are known; of later ones only what the step before it began
-        # with, if that is unread.
-        ahead = speculation.tokens_ahead(drafts, unread_steps=0)
-        held[1] = context[0] + ahead
-        if self._unread_steps and drafts:
-            ahead = speculation.tokens_ahead(drafts, unread_steps=1)
-            held[2:] = context[: steps - 1] + ahead
-        else:
-            held[2:] = context[1:steps] + ahead
+        # Of the first step contexts are known; of later ones what the step before began with, if
+        # that is unread.
+        unread = self._unread_steps if drafts else 0
+        held[1] = known + speculation.tokens_ahead(drafts, unread_steps=0)
+        ahead = known + speculation.tokens_ahead(drafts, unread_steps=unread)
+        np.add(done[:-2] if unread else done[1:-1], ahead, out=held[2:])
         longest = self._longest
         if request.reserved_tokens:  # drafts beyond its end are not kept
             longest = request.prompt_tokens + request.output_tokens
-        np.minimum(held, max(longest, held_tokens), out=held)
-        np.maximum.accumulate(held, out=held)
+        if held[-1] > longest:
+            np.minimum(held, longest, out=held)
+        if held[1] < held_tokens:
+            np.maximum(held, held_tokens, out=held)
         vector = np.empty((len(self._sums), steps), np.int64)
         vector[_GAINS] = gains
-        vector[_BLOCKS] = np.diff(self._pages(request, held))
+        pages = self._pages(request, held)
+        np.subtract(pages[1:], pages[:-1], out=vector[_BLOCKS])
         for row, length in enumerate(self._lengths, _CLIPS):
-            vector[row] = np.diff(np.minimum(context, length))
+            vector[row] = np.diff(np.minimum(known + done, length))
         member = self._laid_out[request] = _Member(self.steps, vector, done, held)
         self._add(request, member, 0)
 
@@ -310,6 +328,8 @@ class SpeculativeGroup:
         prompt = None if reserved else request.prompt_tokens
         if reserved:
             tokens = np.maximum(tokens, reserved)
+        if self._is_plain:
+            return (tokens + (self._block_size - 1)) // self._block_size
         return pages_by_tokens(self._layout, tokens, self._block_size, prompt)
 
     def _make_room(self, last: int) -> None:

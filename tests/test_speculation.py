@@ -37,10 +37,10 @@ from tests.test_jumping import COSTS, ENGINES, outcome, tables
 
 PATHS = [(0,), (1,), (0, 0), (2,), (0, 1), (0, 0, 0)]
 ACCEPTANCES: dict[str, Acceptance] = {
-    "one rate": Chain([[0.7]], 5),
-    "none": Chain([[0.0]], 5),
-    "all": Chain([[1.0]], 5),
-    "by class and place": Chain([[0.9, 0.5], [0.3], [0.8, 0.7, 0.6]], 5),
+    "one rate": Chain([[0.7]]),
+    "none": Chain([[0.0]]),
+    "all": Chain([[1.0]]),
+    "by class and place": Chain([[0.9, 0.5], [0.3], [0.8, 0.7, 0.6]]),
     "tree": Tree(PATHS, [[[0.5, 0.2, 0.1]]]),
     "replayed": Replay([0, 3, 1, 5, 2], {1: [2, 0]}),
 }

@@ -33,7 +33,7 @@ class Replay:
         if any(length < 0 for lengths in recorded for length in lengths):
             raise ScenarioError("accepted lengths must not be negative")
 
-    def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> list[int]:
+    def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> Sequence[int]:
         """Tokens of each further decode step."""
         lengths = self._by_request.get(request.index, self._pool)
         if not lengths:

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import numpy as np
+from numpy.typing import NDArray
 
-from policies.acceptance.rounds import chased, position_draws
+from policies.acceptance.rounds import drawn_gains
 from sim.errors import ScenarioError
 from sim.request import Request
 
 Path = tuple[int, ...]
 """Of a node: the rank of its candidate at each depth, best first."""
+Rates = Sequence[Sequence[float]]
+"""By depth and rank: how often that candidate is the target's token. The last depth given stands
+for further ones; ranks beyond those given are never right."""
 
 
 class Tree:
@@ -25,96 +29,45 @@ class Tree:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        rates_by_class: Sequence[Sequence[Sequence[float]]],
-        seed: int = 0,
-    ):
+        self, paths: Sequence[Path], rates_by_class: Sequence[Rates], seed: int = 0
+    ) -> None:
         check_paths(paths)
-        self._depth = max(map(len, paths))
-        self._width = 1 + max(max(path) for path in paths)
-        self._children = _child_table(paths, self._width)
-        self._edges = [self._cumulative(rates) for rates in rates_by_class]
+        for rates in rates_by_class:
+            check_rates(rates)
+        self._paths = [tuple(path) for path in paths]
+        self._rates = list(rates_by_class)
+        self._survivals: dict[tuple[int, int], NDArray[np.float64]] = {}
         self._seed = seed
 
-    def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> list[int]:
+    def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
         """Tokens of each further decode step."""
-        output_tokens = request.output_tokens
-        if not drafts:
-            return [1] * (output_tokens - sampled_tokens)
-        if request.accepted is None:
-            request.accepted = {}
-        if drafts not in request.accepted:
-            request.accepted[drafts] = self.accepted(request, drafts).tolist()
-        return chased(request.accepted[drafts], sampled_tokens, output_tokens, drafts)
-
-    def accepted(self, request: Request, drafts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Drafts accepted from each position of the answer on: ``[output_tokens]``."""
-        edges = self._edges[min(request.tenant, len(self._edges) - 1)]
-        draws, positions = position_draws(self._seed, request, self._depth), request.output_tokens
-        node = np.zeros(positions, np.int64)
-        found = np.zeros(positions, np.int64)
-        for depth in range(self._depth):
-            rank = np.searchsorted(edges[depth], draws[depth : depth + positions], side="right")
-            child = self._children[node, rank]
-            child[child > drafts] = 0  # 0: none; the root is nobody's child
-            node = np.where((child > 0) & (found == depth), child, 0)
-            found += node > 0
-        return found
-
-    def _cumulative(self, rates: Sequence[Sequence[float]]) -> list[np.ndarray]:
-        edges = []
-        for depth in range(self._depth):
-            row = list(rates[min(depth, len(rates) - 1)])[: self._width]
-            if not row or min(row) < 0 or sum(row) > 1 + 1e-9:
-                raise ScenarioError(
-                    "the rates of one depth's candidates are not negative and add up to 1 at "
-                    f"most, not {row}"
-                )
-            row += [0.0] * (self._width - len(row))
-            edges.append(np.cumsum(row))
-        return edges
+        key = min(request.tenant, len(self._rates) - 1), drafts
+        if key not in self._survivals:
+            self._survivals[key] = tree_survivals(self._paths[:drafts], self._rates[key[0]])
+        return drawn_gains(self._survivals[key], request, sampled_tokens, self._seed)
 
 
-def check_paths(paths: Sequence[Path]) -> None:
-    """Raises `ScenarioError` unless every node's parent stands before it, and no node twice."""
-    if not paths:
-        raise ScenarioError("a tree of drafts needs at least one node")
-    seen: set[Path] = {()}
-    for path in map(tuple, paths):
-        if not path or min(path) < 0:
-            raise ScenarioError(f"a tree's node is a path of ranks from 0, not {list(path)}")
-        if path in seen or path[:-1] not in seen:
-            problem = "stands twice" if path in seen else "stands before its parent"
-            raise ScenarioError(f"the tree's node {list(path)} {problem}")
-        seen.add(path)
+def tree_survivals(paths: Sequence[Path], rates: Rates) -> NDArray[np.float64]:
+    """Chances that a step goes down at least 1, 2, ... levels: ``[depth of the tree]``."""
+    found = np.zeros(max(map(len, paths), default=0))
+    for path in paths:
+        found[len(path) - 1] += path_chance(path, rates)
+    return found
 
 
-def ranked_rates(rate: float, width: int) -> list[float]:
-    """Rates by rank from that of the best: each further candidate is right as often among the rest.
-
-    An assumption, for where only one rate is known.
-    """
-    return [rate * (1 - rate) ** rank for rank in range(width)]
-
-
-def _child_table(paths: Sequence[Path], width: int) -> np.ndarray:
-    """``[nodes + 1, width + 1]``: the child of each rank, 0 for none; the last rank is beyond all.
-
-    Node 0 is the root, node ``i`` the ``i``-th path.
-    """
-    numbers = {tuple(path): number for number, path in enumerate(paths, 1)}
-    table = np.zeros((len(paths) + 1, width + 1), np.int64)
-    for path, number in numbers.items():
-        table[numbers.get(path[:-1], 0), path[-1]] = number
-    return table
+def path_chance(path: Path, rates: Rates) -> float:
+    """Product of the rates along a path."""
+    chance = 1.0
+    for depth, rank in enumerate(path):
+        row = rates[min(depth, len(rates) - 1)]
+        chance *= row[rank] if rank < len(row) else 0.0
+    return chance
 
 
-def best_tree(rates: Sequence[Sequence[float]], nodes: int, depth: int) -> tuple[Path, ...]:
+def best_tree(rates: Rates, nodes: int, depth: int) -> tuple[Path, ...]:
     """The likeliest ``nodes`` nodes of at most ``depth`` levels, likeliest first.
 
-    ``rates`` by depth and rank; the last depth given stands for further ones. A node is reached
-    with the product of the rates on its path, so that no parent comes after its child.
+    No parent comes after its child, because a child is no likelier.
     """
     heap: list[tuple[float, Path]] = []
     found: list[Path] = []
@@ -131,3 +84,35 @@ def best_tree(rates: Sequence[Sequence[float]], nodes: int, depth: int) -> tuple
         found.append(path)
         push(-chance, path)
     return tuple(found)
+
+
+def ranked_rates(rate: float, width: int) -> list[float]:
+    """Rates by rank from that of the best: each further candidate is right as often among the rest.
+
+    An assumption, for where only one rate is known.
+    """
+    return [rate * (1 - rate) ** rank for rank in range(width)]
+
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Raises `ScenarioError` unless every node's parent stands before it, and no node twice."""
+    if not paths:
+        raise ScenarioError("a tree of drafts needs at least one node")
+    seen: set[Path] = {()}
+    for path in map(tuple, paths):
+        if not path or min(path) < 0:
+            raise ScenarioError(f"a tree's node is a path of ranks from 0, not {list(path)}")
+        if path in seen or path[:-1] not in seen:
+            problem = "stands twice" if path in seen else "stands before its parent"
+            raise ScenarioError(f"the tree's node {list(path)} {problem}")
+        seen.add(path)
+
+
+def check_rates(rates: Rates) -> None:
+    """Raises `ScenarioError` unless each depth's rates could be of one position's candidates."""
+    for row in rates:
+        if not row or min(row) < 0 or sum(row) > 1 + 1e-9:
+            raise ScenarioError(
+                "the acceptance rates of one depth's candidates are not negative and add up to 1 "
+                f"at most, not {list(row)}"
+            )
