@@ -38,20 +38,30 @@ def load_kernels(
 
     Raises ScenarioError for what is not there, or not for this GPU or model.
     """
-    key = kernels_key(options, gpu, model, fitted, layout)
-    return kept("kernels", key, lambda: _load(options, gpu, model, fitted, layout))
+    key = kernels_key(options, gpu, model, profile, fitted, layout)
+    return kept("kernels", key, lambda: _load(options, gpu, model, profile, fitted, layout))
 
 
 def kernels_key(
-    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+    options: EngineOptions,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    profile: EngineProfile,
+    fitted: Efficiency,
+    layout: Layout,
 ) -> str:
     """The key of what `load_kernels` gives (see `scenarios.kept`)."""
     named = (with_contents(options.operators), options.attention_backend)
-    return content_key(*named, gpu, model, fitted, layout)
+    return content_key(*named, gpu, model, dict(profile.kernels), fitted, layout)
 
 
 def _load(
-    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+    options: EngineOptions,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    profile: EngineProfile,
+    fitted: Efficiency,
+    layout: Layout,
 ) -> Kernels:
     name = options.attention_backend
     operators = load_operators(options.operators, gpu, model, fitted, layout, profile.kernels)

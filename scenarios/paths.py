@@ -23,9 +23,10 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """
     for holder, key in _files(values):
         holder[key] = str(folder / holder[key])
-    model = values.get("model")
-    if isinstance(model, str) and _is_config(model, folder):
-        values["model"] = str(folder / model)
+    for holder in (values, *_speculations(values)):
+        model = holder.get("model")
+        if isinstance(model, str) and _is_config(model, folder):
+            holder["model"] = str(folder / model)
     for holder, key in _own_sources(values, folder):
         holder[key] = ",".join(str(folder / part.strip()) for part in holder[key].split(","))
     for holder, key in _described(values):
@@ -60,8 +61,9 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
     for holder, key in _files(values):
         holder[key] = moved(holder[key])
-    if _is_config(values["model"], Path()):
-        values["model"] = moved(values["model"])
+    for named in (values, *_speculations(values)):
+        if isinstance(named.get("model"), str) and _is_config(named["model"], Path()):
+            named["model"] = moved(named["model"])
     for section, key in _POLICIES:
         policies = _section(values, section) if section else values
         holder, name = _policy(policies, key)
@@ -95,12 +97,14 @@ def is_gpu_file(gpu: Any) -> bool:
 
 def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, Any], str]]:
     """Where engine.operators names folders or files of tables: (section, key)."""
-    places = []
+    places: list[tuple[dict[str, Any], str]] = []
     for one in _pools(values):
         engine = _section(one, "engine")
         named = engine.get("operators")
-        is_by_family = isinstance(named, dict)
-        places += [(named, family) for family in named] if is_by_family else [(engine, "operators")]
+        if isinstance(named, dict):
+            places += [(named, family) for family in named]
+        else:
+            places.append((engine, "operators"))
     return [
         (holder, key)
         for holder, key in places
@@ -138,7 +142,16 @@ def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
             found += [(_section(generator, key), "from_file") for key in _LENGTHS]
             found.append((_section(_section(generator, "sessions"), "new_tokens"), "from_file"))
             found.append((_section(_section(generator, "documents"), "tokens"), "from_file"))
+    found += [(section, "acceptance_file") for section in _speculations(values)]
     return [(section, key) for section, key in found if isinstance(section.get(key), str)]
+
+
+def _speculations(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The speculation of the engine, and of pools with engines of their own."""
+    pools = values.get("pools")
+    holders = [values, *(pools if isinstance(pools, list | tuple) else [])]
+    engines = [_section(holder, "engine") for holder in holders if isinstance(holder, dict)]
+    return [_section(engine, "speculative") for engine in engines]
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:

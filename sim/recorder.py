@@ -117,6 +117,8 @@ class RequestLog(Residence):
         """When a request was last sent, where it was sent more than once."""
         self.attempts: dict[int, int] = {}
         """How often, the first time included, where more than once."""
+        self.rounds: dict[int, bytes] = {}
+        """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
@@ -162,6 +164,7 @@ class RequestLog(Residence):
         for column in columns:
             column[index] = UNSET
         self.cached_tokens[index] = 0
+        self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)
 
@@ -175,6 +178,7 @@ class DecodeLog(Residence):
         self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
+        self.rounds = requests.rounds
         self.reserved_ns = _column(n)
         """Given its blocks."""
         self.received_ns = _column(n)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.speculative_cost import SpeculativeStepCost
 from costmodels.step_bounds import StepBounds, step_bounds
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
@@ -62,6 +63,7 @@ def built(name: str) -> tuple[Build, StepBounds]:
     if name not in _BUILT:
         values = LAYOUTS[name] | {"workload": _WORKLOAD, "hardware": {"gpu": "H200"}}
         made = build(parse_scenario(values))
+        assert not isinstance(made.cost, SpeculativeStepCost)
         _BUILT[name] = made, step_bounds(made.cost, made.pool.engine.max_num_batched_tokens)
     return _BUILT[name]
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.speculative_cost import SpeculativeStepCost
 from costmodels.step_bounds import StepBounds, step_bounds
 from scenarios.build import Build
 from scenarios.plan.candidates import Candidate
@@ -80,8 +81,12 @@ def find_bounds(
 ) -> Bounds:
     """Bounds over the requests that count; ``parts`` are the candidate's pools, built.
 
-    Of a closed loop, or where clients send again, only latencies are bounded.
+    Of a closed loop, or where clients send again, only latencies are bounded; of engines that
+    speculate nothing is, as how many tokens a step gives is drawn.
     """
+    costs = [part.cost for part in parts if not isinstance(part.cost, SpeculativeStepCost)]
+    if len(costs) < len(parts):
+        return Bounds(units=1, least_s=(0.0,) * len(targets), refused=None)
     outputs = table.output_tokens[counted].astype(np.float64)
     prompt = table.prompt_tokens[counted].astype(np.float64)
     decodes = np.maximum(outputs - 1, 0.0)
@@ -91,7 +96,10 @@ def find_bounds(
         decodes=decodes,
         context=decodes * prompt + decodes * (decodes - 1) / 2,
     )
-    least = [step_bounds(part.cost, part.pool.engine.max_num_batched_tokens) for part in parts]
+    least = [
+        step_bounds(cost, part.pool.engine.max_num_batched_tokens)
+        for cost, part in zip(costs, parts, strict=True)
+    ]
     shares = table.chains is not None
     # The first engine takes the prompts, the last the answers; without P/D it is the same.
     computed = _computed(work, parts[0], shares)
