@@ -43,3 +43,9 @@ AUTOSCALERS: dict[str, str] = {
     "kv_threshold": "policies.autoscalers.thresholds:KvThreshold",
     "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
 }
+
+ACCEPTANCES: dict[str, str] = {
+    "chain": "policies.acceptance.chain:Chain",
+    "tree": "policies.acceptance.tree:Tree",
+    "replay": "policies.acceptance.replay:Replay",
+}

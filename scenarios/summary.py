@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodels.evidence import LABELS, Source, weakest
 from costmodels.layout import Layout
+from costmodels.parallel import shard
 from scenarios import __version__
 from scenarios.build import Build
 from scenarios.calibration.served import calibration_address, operator_facts
@@ -280,14 +281,15 @@ def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window)
     wasted = 0
     # With a state at every block, what a page holds beside its tokens is a checkpoint.
     if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
-        rank = build.cost.shard
+        rank = shard(build.kept, build.layout)
         prompt = max(1, round(float(log.table.prompt_tokens.mean())))
         a_sequence = memory.fragmentation_bytes(rank, prompt)
         wasted = round(running / build.layout.data_parallel_size * a_sequence)
         wasted = min(wasted, memory.kv_cache_bytes)
     between_ranks = memory.communication_bytes
     return {
-        "weights": memory.weight_bytes,
+        "weights": memory.weight_bytes - memory.draft_weight_bytes,
+        **({"draft_weights": memory.draft_weight_bytes} if memory.draft_weight_bytes else {}),
         "workspace": memory.workspace_bytes - between_ranks,
         **({"communication_buffers": between_ranks} if between_ranks else {}),
         "kv_cache": memory.kv_cache_bytes - wasted,

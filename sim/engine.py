@@ -69,7 +69,11 @@ class Engine:
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
-        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
+        self.steps = StepLog(
+            config.clip_tokens,
+            shares_prefixes=self.view.follows_prefixes,
+            speculates=config.speculation is not None,
+        )
 
     def _start(
         self,
@@ -269,11 +273,12 @@ class Engine:
         view, group = self.view, self.view.decode_group
         if not self._plan_stands or view.waiting or view.prefilling or not group.members:
             return None
-        due = group.blocks_due(1)
-        if due > view.kv.free_blocks:
+        group.begin_step()
+        due, seqs = group.blocks_due(1), len(group.members)
+        tokens = seqs * group.tokens_a_seq
+        if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
             return None
         view.kv.take(due)
-        seqs = len(group.members)
         shape = StepShape(seqs, group.context_tokens, logits=seqs)
         if view.config.clip_tokens:
             sums = group.clipped_sums()
@@ -281,6 +286,7 @@ class Engine:
             shape = shape._replace(clipped=tuple(clipped))
         if view.follows_prefixes:
             shape = shape._replace(shared=view.shared_sums(seqs))
+        shape = group.with_drafts(shape, [])
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
@@ -373,7 +379,7 @@ class Engine:
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
         view, group = self.view, self.view.decode_group
-        run = self._cost.price_decodes(plan.shape, steps)
+        run = group.price(self._cost, plan.shape, steps)
         schedule_ns = self._cost.schedule_ns(len(view.running))
         update_ns = self._cost.update_ns(len(group.members))
         before = self._in_flight.popleft() if self._in_flight else None
@@ -441,7 +447,8 @@ class Engine:
         """Note the run: so many steps planned, the outputs of so many made visible."""
         times, busy_ns = jump.times, jump.run.gpu_cumulative_ns[steps - 1]
         plan_ns, end_ns = times.plan_ns(0), times.gpu_end_ns(steps)
-        self.steps.append(steps, plan_ns, end_ns, busy_ns, jump.shape, *jump.state, 0)
+        shape = self.view.decode_group.run_shape(jump.shape, steps)
+        self.steps.append(steps, plan_ns, end_ns, busy_ns, shape, *jump.state, 0)
         self.steps.add_visible(times.visible_ns(num_visible))
         if jump.before is not None and num_visible:
             self.residents.read_first_tokens(jump.before, times.plan_ns(1))

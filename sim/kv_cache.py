@@ -286,6 +286,7 @@ class KVCache:
                 self.checkpoint(request, blocks * self.block_size)
         request.pinned.clear()
         request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
+        request.lookahead_tokens = 0
 
     def lose_all(self) -> None:
         """Everything held and cached is gone at once; those who watch are told."""
@@ -296,8 +297,9 @@ class KVCache:
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
-        all and what it reserved."""
+        all and what it reserved; and where it has speculated, those it drafted into."""
         reserved_tokens = request.reserved_tokens
+        computed_tokens += request.lookahead_tokens
         if self._layout is not None:
             return self._kept(request, computed_tokens, reserved_tokens)
         tokens = computed_tokens if computed_tokens > reserved_tokens else reserved_tokens

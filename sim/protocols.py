@@ -49,6 +49,15 @@ class DecodeRun(NamedTuple):
     """The least GPU time of any of them."""
 
 
+class Rises(NamedTuple):
+    """What contexts have grown by before each step of a run, in which they grow unevenly."""
+
+    context: list[int]
+    """``[steps]`` summed over the decoding sequences; 0 first."""
+    clips: list[list[int]]
+    """The same of each clip's sum."""
+
+
 class StepCost(Protocol):
     """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
 
@@ -85,6 +94,32 @@ class StepCost(Protocol):
         ``columns`` has one float64 array ``[n]`` per column of `sim.shape.shape_columns`; a run of
         equal decode steps is given at its middle. The accounts of a row add
         up to its GPU time before rounding.
+        """
+        ...
+
+
+class RoundCost(StepCost, Protocol):
+    """The step cost of an engine that speculates: it knows `StepShape.speculated` too."""
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps that verify drafts, the first of this shape."""
+        ...
+
+
+class Acceptance(Protocol):
+    """Which drafted tokens the target accepts (see `sim.speculation`).
+
+    What a request's drafts come to must not depend on when they are verified or beside whom: it
+    belongs to the request, its seed and the number of its step.
+    """
+
+    def gains(
+        self, request: Request, sampled_tokens: int, drafts: int, /
+    ) -> Sequence[int] | NDArray[np.int64]:
+        """Tokens that each further decode step gives, with so many drafted each time.
+
+        From ``sampled_tokens`` on, to ``output_tokens`` exactly: at least 1, the target's own, and
+        at most ``drafts`` more. ``request.rounds`` has what its steps have given so far.
         """
         ...
 

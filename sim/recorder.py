@@ -120,6 +120,8 @@ class RequestLog(Residence):
         self.fetched: dict[int, tuple[int, int]] = {}
         """(ns, tokens) of prefixes that were fetched from another engine before a request could
         join the queue of its own."""
+        self.rounds: dict[int, bytes] = {}
+        """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
@@ -166,6 +168,7 @@ class RequestLog(Residence):
             column[index] = UNSET
         self.cached_tokens[index] = 0
         self.fetched.pop(index, None)
+        self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)
 
@@ -179,6 +182,7 @@ class DecodeLog(Residence):
         self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
+        self.rounds = requests.rounds
         self.reserved_ns = _column(n)
         """Given its blocks."""
         self.received_ns = _column(n)
