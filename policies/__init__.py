@@ -40,3 +40,10 @@ AUTOSCALERS: dict[str, str] = {
     "kv_threshold": "policies.autoscalers.thresholds:KvThreshold",
     "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
 }
+
+EVICTIONS: dict[str, str] = {
+    "lru": "policies.eviction.lru:LeastRecentlyUsed",
+    "lfu": "policies.eviction.lfu:LeastFrequentlyUsed",
+    "fifo": "policies.eviction.fifo:FirstInFirstOut",
+    "ttl": "policies.eviction.ttl:TimeToLive",
+}

@@ -18,6 +18,7 @@ from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
+from scenarios.cache import cache_config
 from scenarios.kernels import load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
@@ -182,6 +183,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         provision_ns=to_ns(scenario.startup.provision_s),
         name=name,
         role=role,
+        cache=cache_config(scenario),
     )
     return Build(
         model=model,

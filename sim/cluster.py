@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import simpy
 
+from sim.cache_config import PLAIN_CACHE, CacheConfig
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
 from sim.errors import PolicyError, ScenarioError
@@ -50,6 +51,8 @@ class PoolConfig:
     """From the wish for one more machine until it is there."""
     name: str = ""
     role: Role = "mixed"
+    cache: CacheConfig = PLAIN_CACHE
+    """How each engine's prefix cache finds and drops content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +212,8 @@ def _engine(
         chains=table.chains,
         layout=pool.engine.kv_layout,
         num_host_blocks=pool.engine.num_cpu_blocks,
+        cache=pool.cache,
+        clock=lambda: int(env.now),
     )
     scheduler, waiting = _scheduler(pool)
     return Engine(

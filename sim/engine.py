@@ -190,6 +190,8 @@ class Engine:
         view = self.view
         while True:
             now_ns = view.now_ns = self._now_ns
+            if view.kv.lifetime_ns is not None:
+                view.kv.expire(now_ns)
             if self.residents.receive(self._in_flight, self.steps.num_rows, now_ns):
                 self._plan_stands = False
             if view.running or view.waiting:
@@ -353,8 +355,9 @@ class Engine:
             if before.finishing:  # they leave on the way, at the run's second plan
                 leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
                 leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
-        if plan.until_ns is not None:
-            steps = times.first_plan_from(plan.until_ns)
+        until_ns = self._until_ns(plan)
+        if until_ns is not None:
+            steps = min(steps, times.first_plan_from(until_ns))
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
@@ -373,6 +376,15 @@ class Engine:
             self.residents.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
+
+    def _until_ns(self, plan: Plan) -> int | None:
+        """When to look again at the latest: for the policy, or as cached content goes."""
+        kv = self.view.kv
+        if kv.lifetime_ns is None or not (self.view.waiting or kv.is_watched):
+            return plan.until_ns  # nobody sees it before the next lookup
+        # What is let go of on the way goes a lifetime later.
+        times = (plan.until_ns, kv.index.next_expiry_ns(), self.view.now_ns + kv.lifetime_ns)
+        return min(time_ns for time_ns in times if time_ns is not None)
 
     def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
         """Note the run: so many steps planned, the outputs of so many made visible."""

@@ -221,6 +221,17 @@ class KvOptions(Section):
     enable_prefix_caching: bool = Field(
         True, description="reuse the blocks of earlier requests with the same first tokens"
     )
+    prefix_index: Literal["block_hash", "radix"] = Field(
+        "block_hash",
+        description="how cached prefixes are found: vLLM's hashes of full blocks, or SGLang's "
+        "radix tree over pages of block_size tokens (1 there), which trace ids need not line up "
+        "with",
+    )
+    eviction: Policy = Field(
+        "lru",
+        description="what the prefix cache drops when blocks are needed: lru, lfu, fifo, or "
+        "{name: ttl, seconds: 300}; or your own as module:attribute",
+    )
     mamba_cache_mode: Literal["none", "align", "all"] = Field(
         "none",
         description="states of recurrent layers kept for prefix hits; none: none, so no hits; "
