@@ -18,7 +18,7 @@ from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from policies import ROUTERS, SCHEDULERS
-from scenarios.cache import cache_config
+from scenarios.cache import Cache, cache_of
 from scenarios.kernels import load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
@@ -52,6 +52,8 @@ class Build:
     pool: PoolConfig
     operators: OperatorSources
     """What prices each family of operators."""
+    cache: Cache
+    """The prefix cache of each engine."""
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
     others: tuple[Build, ...] = ()
@@ -157,6 +159,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         shared_prefix_attention=options.shared_prefix_attention,
         **kernels._asdict(),
     )
+    cache = cache_of(scenario, model, gpu, memory, layout)
     ranks = layout.data_parallel_size
     pool = PoolConfig(
         engine=EngineConfig(
@@ -183,7 +186,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         provision_ns=to_ns(scenario.startup.provision_s),
         name=name,
         role=role,
-        cache=cache_config(scenario),
+        cache=cache.config,
     )
     return Build(
         model=model,
@@ -194,8 +197,10 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         cost=cost,
         pool=pool,
         operators=kernels.operators,
+        cache=cache,
         notes=(
             *notes,
+            *cache.notes,
             *format_notes,
             *policy_notes(kv.policy),
             *layout_notes(layout),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.protocols import Eviction
+from sim.tiers import TiersConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,8 @@ class CacheConfig:
     make_eviction: Callable[[], Eviction] | None = None
     """A fresh policy for each engine; None: least recently used."""
     prefix_index: Literal["block_hash", "radix"] = "block_hash"
+    tiers: TiersConfig | None = None
+    """What lies below device memory; None: nothing."""
 
 
 PLAIN_CACHE = CacheConfig()

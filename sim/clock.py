@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import simpy
@@ -13,6 +14,10 @@ NS_PER_S = 1_000_000_000
 # that simultaneous engines act in the same order however they got there.
 _FIRST_ENGINE = 2
 
+UNSEEN = -1
+"""Priority of events that nobody waits for: content has been written somewhere. They come before
+all else of their instant, and a run does not last until they have happened."""
+
 
 def to_ns(seconds: float) -> int:
     """Round seconds to the nearest nanosecond (half to even). Rounded once, when priced."""
@@ -22,6 +27,14 @@ def to_ns(seconds: float) -> int:
 def to_s(nanoseconds: float) -> float:
     """Nanoseconds as seconds, for results and messages."""
     return nanoseconds / NS_PER_S
+
+
+def after_unseen(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) -> None:
+    """Call after so many nanoseconds, in an event that nobody waits for."""
+    event = simpy.Event(env)
+    event._ok, event._value = True, None
+    event.callbacks.append(lambda _: call())
+    env.schedule(event, priority=UNSEEN, delay=delay_ns)  # type: ignore[arg-type]
 
 
 class Alarm(simpy.Event):

@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 
 from sim.cache_config import PLAIN_CACHE, CacheConfig
+from sim.clock import UNSEEN
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
 from sim.errors import PolicyError, ScenarioError
@@ -18,6 +19,7 @@ from sim.gateway import Gateway
 from sim.group import Group
 from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
+from sim.kv_layout import PLAIN
 from sim.network import Network
 from sim.operations import Operations, Replica
 from sim.protocols import Router, RoutingContext, Scheduler, StepCost
@@ -28,6 +30,7 @@ from sim.request_table import RequestTable
 from sim.service import ServiceConfig, ServiceLog
 from sim.source import Source
 from sim.step_log import StepLog
+from sim.tiers import SharedTiers, Tiers, shared_tiers
 from sim.waiting import SortedQueue
 
 Role = Literal["mixed", "prefill", "decode"]
@@ -98,6 +101,8 @@ class RunLog:
     """Bytes that crossed each link between engines."""
     service: ServiceLog | None = None
     """Where the fleet has a service configuration."""
+    tiers: dict[int, Tiers] = field(default_factory=dict)
+    """What lay below the device memory of engines, by replica."""
 
     @property
     def pool(self) -> PoolConfig:
@@ -114,7 +119,7 @@ class _CountingEnvironment(simpy.Environment):
 
     def step(self) -> None:
         self.num_events += 1
-        if self._queue and self._queue[0][3].callbacks:
+        if self._queue and self._queue[0][3].callbacks and self._queue[0][1] != UNSEEN:
             self.last_ns = self._queue[0][0]  # type: ignore[assignment]  # an int: see Engine
         super().step()
 
@@ -156,8 +161,9 @@ def run_cluster(
             log.decode = DecodeLog(log)
         of_engine = log.decode if pool.role == "decode" else log
         assert of_engine is not None
+        shared = shared_tiers(pool.cache.tiers)
         for _ in range(pool.replicas):
-            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave))
+            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave, shared))
     decoding: list[Engine] = []
     for engine, pool in zip(engines, fleet.pool_of, strict=True):
         (decoding if pool.role == "decode" else entry).append(engine)
@@ -194,6 +200,7 @@ def run_cluster(
         num_events=env.num_events,
         link_bytes=network.moved_bytes,
         service=service,
+        tiers={e.replica: tiers for e in engines if (tiers := e.view.kv.tiers) is not None},
     )
 
 
@@ -204,7 +211,13 @@ def _engine(
     log: RequestLog | DecodeLog,
     replica: int,
     on_leave: Callable[[Request], None],
+    shared: SharedTiers,
 ) -> Engine:
+    if pool.cache.tiers is not None and pool.engine.kv_layout != PLAIN:
+        raise ScenarioError(
+            "tiers below device memory hold blocks of layers whose state grows with every token; "
+            "this model has windows, recurrent states or budgets beside them"
+        )
     kv = KVCache(
         pool.engine.num_gpu_blocks,
         pool.engine.block_size,
@@ -226,6 +239,7 @@ def _engine(
         waiting=waiting,
         replica=replica,
         on_leave=on_leave,
+        tiers=None if pool.cache.tiers is None else Tiers(env, pool.cache.tiers, kv.index, shared),
     )
 
 

@@ -20,14 +20,16 @@ from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
+from sim.loading_kv import LoadingKV
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import ReplicaLoad, Scheduler, StepCost
+from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
 from sim.residents import Residents
-from sim.shape import StepShape
+from sim.shape import StepShape, prefill_shape
 from sim.step_log import StepLog
 from sim.throttle import Heat
+from sim.tiers import Tiers
 from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
@@ -50,8 +52,10 @@ class Engine:
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
+        tiers: Tiers | None = None,
     ) -> None:
-        """``on_leave`` is told of every request that finishes or is rejected."""
+        """``on_leave`` is told of every request that finishes or is rejected. ``tiers``: where KV
+        content is beside device memory."""
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -63,6 +67,9 @@ class Engine:
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
         self._gpu_free_ns = 0
+        self._tiers = kv.tiers = tiers
+        if tiers is not None:
+            tiers.prefill_ns = self._predicted_prefill_ns
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
@@ -77,6 +84,10 @@ class Engine:
     ) -> None:
         """A new process with nothing in it."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        if self._tiers is not None:
+            self.view.loading = LoadingKV(
+                self._env, self.view, self._tiers, self._requests, self._wake
+            )
         attach = getattr(scheduler, "attach", None)
         if attach is not None:
             attach(self.view)
@@ -168,6 +179,8 @@ class Engine:
         self._idle = self._jumping = None
         self.is_up = False
         self.view.kv.lose_all()
+        if self.view.loading is not None:
+            self.view.loading.void()
         if self.residents.on_load is not None:
             self.residents.on_load(ReplicaLoad(0, 0))
 
@@ -191,7 +204,7 @@ class Engine:
         while True:
             now_ns = view.now_ns = self._now_ns
             if view.kv.lifetime_ns is not None:
-                view.kv.expire(now_ns)
+                view.kv.expire()
             if self.residents.receive(self._in_flight, self.steps.num_rows, now_ns):
                 self._plan_stands = False
             if view.running or view.waiting:
@@ -295,6 +308,8 @@ class Engine:
         else:
             price = self._cost.price(shape, self._draw(plan))
             swap_ns = self._swap_ns() if view.blocks_swapped else 0
+            if plan.prefills and view.loading is not None and view.loading.due:
+                swap_ns += self._stall_ns(now_ns + schedule_ns, price, swap_ns)
             launched_ns, end_ns, gpu_ns = launch_step(
                 now_ns, self._gpu_free_ns, schedule_ns, price, self._heat, swap_ns
             )
@@ -325,6 +340,25 @@ class Engine:
         self.steps.swaps.append((self.steps.num_rows, view.blocks_swapped, swap_ns))
         view.blocks_swapped = 0
         return swap_ns
+
+    def _stall_ns(self, scheduled_ns: int, price: StepPrice, swap_ns: int) -> int:
+        """How long the step that is logged next waits for layers that are being loaded."""
+        assert self.view.loading is not None
+        start_ns = max(self._gpu_free_ns, scheduled_ns + price.launch_delay_ns) + swap_ns
+        stall_ns = self.view.loading.stall_ns(start_ns, price.gpu_ns)
+        self.steps.stalls.append((self.steps.num_rows, stall_ns))
+        return stall_ns
+
+    def _predicted_prefill_ns(self, request: Request, computed_tokens: int) -> int:
+        """GPU time of steps that do nothing but prefill a request from there on."""
+        total_ns, config = 0, self.view.config
+        while computed_tokens < request.num_target_tokens:
+            chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
+            is_last = computed_tokens + chunk == request.num_target_tokens
+            shape = prefill_shape(computed_tokens, chunk, int(is_last), config.clip_tokens)
+            total_ns += self._cost.price(shape).gpu_ns
+            computed_tokens += chunk
+        return total_ns
 
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""

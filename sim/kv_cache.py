@@ -19,6 +19,7 @@ from sim.prefix_index import Hit, PrefixIndex
 from sim.radix_index import RadixIndex
 from sim.request import Request, Status
 from sim.request_table import PrefixChains
+from sim.tiers import Tiers
 from sim.together import SharedBlocks
 
 
@@ -58,7 +59,10 @@ class KVCache:
         self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
+        self._clock = clock
         self._index = self._new_index(cache, clock)
+        self.tiers: Tiers | None = None
+        """What lies below; None: nothing."""
 
     def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
         policy = None if cache.make_eviction is None else cache.make_eviction()
@@ -83,9 +87,9 @@ class KVCache:
         """What is cached."""
         return self._index
 
-    def expire(self, now_ns: int) -> None:
+    def expire(self) -> None:
         """Drop cached content whose lifetime is over."""
-        self._empty_blocks += self._index.expire(now_ns)
+        self._empty_blocks += self._index.expire(self._clock())
 
     @property
     def shares_output(self) -> bool:
@@ -107,10 +111,14 @@ class KVCache:
 
         At least one token is left to compute (vLLM's limit), so a full hit recomputes a block.
         """
-        limit = (request.num_target_tokens - 1) // self.block_size if self._prefix_caching else 0
-        if not limit or not self._index:
+        if not self._index:
             return Hit(0, 0, [])
-        return self._index.lookup(request, limit)
+        limit = self.hit_limit(request)
+        return self._index.lookup(request, limit) if limit else Hit(0, 0, [])
+
+    def hit_limit(self, request: Request) -> int:
+        """The most leading blocks that need not be computed."""
+        return (request.num_target_tokens - 1) // self.block_size if self._prefix_caching else 0
 
     def reservable(self, request: Request, reserve_tokens: int) -> int:
         """So many tokens, or what the request needs where the pool could never hold so many; 0
@@ -230,6 +238,8 @@ class KVCache:
 
         ``will_return`` (preempted): its private content can be hit again, by itself.
         """
+        if self.lifetime_ns is not None:
+            self.expire()  # what is gone takes the place of no content that comes now
         held = request.num_blocks
         # Content that nobody can hit again need not be kept, except for its place in the LRU
         # behind content that can.
@@ -239,6 +249,8 @@ class KVCache:
         if is_kept:
             full = min(num_hashed_tokens // self.block_size, held)
             self._index.register(request, full, shared_only=False)
+            if self.tiers is not None:
+                self.tiers.left(request)
         # Blocks without a hash, and copies of what another request registered first, are empty.
         if request.samples is not None:
             held += self.unforked_blocks(request, request.reserved_tokens)
@@ -258,6 +270,8 @@ class KVCache:
     def lose_all(self) -> None:
         """Everything held and cached is gone at once; those who watch are told."""
         self._index.lose_all()
+        if self.tiers is not None:
+            self.tiers.lose()
         self.free_blocks = self._empty_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks
 

@@ -74,6 +74,17 @@ class StepShape(NamedTuple):
         return self.decode_seqs + self.prefill_tokens
 
 
+def prefill_shape(
+    computed_tokens: int, chunk: int, logits: int, clips: tuple[Clip, ...] = ()
+) -> StepShape:
+    """A step with one chunk of one prompt, of which so many tokens are computed."""
+    sums: list[int] = []
+    for clip in clips:
+        sums += (0, 0, *chunk_sums(clip, computed_tokens, chunk))
+    pairs = causal_pairs(computed_tokens, chunk)
+    return StepShape(0, 0, 1, chunk, computed_tokens, pairs, logits, tuple(sums))
+
+
 SUMS = StepShape._fields[:-2]
 """The fields of a shape that are one number."""
 

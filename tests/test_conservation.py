@@ -136,7 +136,7 @@ def audit_blocks(view: EngineView) -> None:
     kv = view.kv
     private, shared = 0, dict[int, int]()
     prompts: dict[SharedBlocks, int] = {}
-    for request in view.running:
+    for request in (*view.running, *(view.loading or ())):
         private += blocks_of(view, request) - sum(depth for _, depth in request.pinned)
         if request.num_unforked:
             private += kv.unforked_blocks(request, request.reserved_tokens)

@@ -237,15 +237,17 @@ def test_what_nobody_used_for_its_lifetime_is_gone(index: Any) -> None:
     held = serve(kv, 1, 8)
     for time_ns, hit, empty in ((999_999_999, 2, 5), (1_000_000_000, 0, 7)):
         now_ns[0] = time_ns
-        kv.expire(time_ns)
+        kv.expire()
         assert (hit_blocks(kv, 0, 8), kv.empty_blocks) == (hit, empty)
     now_ns[0] = 5_000_000_000
-    kv.expire(now_ns[0])
+    kv.expire()
     assert hit_blocks(kv, 1, 8) == 2  # held, however long
     done(kv, held)
-    kv.expire(5_900_000_000)
+    now_ns[0] = 5_900_000_000
+    kv.expire()
     assert hit_blocks(kv, 1, 8) == 2  # its time began when it was let go of
-    kv.expire(6_000_000_000)
+    now_ns[0] = 6_000_000_000
+    kv.expire()
     assert (hit_blocks(kv, 1, 8), kv.empty_blocks) == (0, 9)
 
 

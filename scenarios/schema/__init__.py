@@ -20,6 +20,7 @@ from scenarios.schema.kv_policy import KvPolicy
 from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.pools import KvTransfer, PoolRoles
 from scenarios.schema.service import Autoscaling, Clients, Faults, Prices, Startup
+from scenarios.schema.tiers import KvTiers
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -232,6 +233,7 @@ class KvOptions(Section):
         description="what the prefix cache drops when blocks are needed: lru, lfu, fifo, or "
         "{name: ttl, seconds: 300}; or your own as module:attribute",
     )
+    tiers: KvTiers | None = None
     mamba_cache_mode: Literal["none", "align", "all"] = Field(
         "none",
         description="states of recurrent layers kept for prefix hits; none: none, so no hits; "
