@@ -38,6 +38,7 @@ def tier_facts(log: RunLog, metrics: RequestMetrics) -> list[dict[str, Any]]:
             ways = [log.tiers[engine].ways[tier] for engine in engines]
             size = ways[0].config.block_bytes
             stores = list({id(way.store): way.store for way in ways}.values())
+            busy_ns = max(p.busy_ns for way in ways for p in (way.to_device, way.from_device))
             capacity = ways[0].config.capacity_blocks
             facts.append(
                 {
@@ -53,7 +54,7 @@ def tier_facts(log: RunLog, metrics: RequestMetrics) -> list[dict[str, Any]]:
                     "loads": sum(way.counts.loads for way in ways),
                     "loaded_bytes": size * sum(way.counts.loaded for way in ways),
                     "written_bytes": size * sum(way.counts.written for way in ways),
-                    "link_busy": max(way.to_device.busy_ns for way in ways) / max(log.end_ns, 1),
+                    "link_busy": busy_ns / max(log.end_ns, 1),
                 }
             )
     return facts

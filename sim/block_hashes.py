@@ -121,6 +121,8 @@ class BlockHashes:
             return
         nodes, start = self.path(request), max(len(pinned) - 1, 0)
         before = request.pinned_blocks - (pinned[-1][1] if pinned else 0)
+        if pinned and pinned[-1][1] == nodes[start][1]:  # all of that one is held
+            start, before = start + 1, request.pinned_blocks
         for position in range(start, len(nodes)):
             node_id, size = nodes[position]
             depth = min(size, full - before)
