@@ -20,13 +20,13 @@ from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
-from sim.loading_kv import LoadingKV
+from sim.loading_kv import LoadingKV, prefill_ns
 from sim.pipeline import launch_step, run_async, run_sync
 from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
 from sim.residents import Residents
-from sim.shape import StepShape, prefill_shape
+from sim.shape import StepShape
 from sim.step_log import StepLog
 from sim.throttle import Heat
 from sim.tiers import Tiers
@@ -69,7 +69,7 @@ class Engine:
         self._gpu_free_ns = 0
         self._tiers = kv.tiers = tiers
         if tiers is not None:
-            tiers.prefill_ns = self._predicted_prefill_ns
+            tiers.prefill_ns = lambda r, tokens: prefill_ns(self._cost, self.view.config, r, tokens)
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
@@ -348,17 +348,6 @@ class Engine:
         stall_ns = self.view.loading.stall_ns(start_ns, price.gpu_ns)
         self.steps.stalls.append((self.steps.num_rows, stall_ns))
         return stall_ns
-
-    def _predicted_prefill_ns(self, request: Request, computed_tokens: int) -> int:
-        """GPU time of steps that do nothing but prefill a request from there on."""
-        total_ns, config = 0, self.view.config
-        while computed_tokens < request.num_target_tokens:
-            chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
-            is_last = computed_tokens + chunk == request.num_target_tokens
-            shape = prefill_shape(computed_tokens, chunk, int(is_last), config.clip_tokens)
-            total_ns += self._cost.price(shape).gpu_ns
-            computed_tokens += chunk
-        return total_ns
 
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""

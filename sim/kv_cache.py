@@ -249,8 +249,8 @@ class KVCache:
         if is_kept:
             full = min(num_hashed_tokens // self.block_size, held)
             self._index.register(request, full, shared_only=False)
-            if self.tiers is not None:
-                self.tiers.left(request)
+        if self.tiers is not None:
+            self.tiers.left(request)
         # Blocks without a hash, and copies of what another request registered first, are empty.
         if request.samples is not None:
             held += self.unforked_blocks(request, request.reserved_tokens)

@@ -15,11 +15,13 @@ import simpy
 
 from sim.links import call_after
 from sim.prefix_index import Hit
+from sim.protocols import StepCost
 from sim.request import Request, Status
+from sim.shape import prefill_shape
 from sim.tiers import Segment, Tiers
 
 if TYPE_CHECKING:
-    from sim.engine_view import EngineView
+    from sim.engine_view import EngineConfig, EngineView
 
 
 class LoadLog(Protocol):
@@ -150,6 +152,18 @@ class LoadingKV:
             del self._under_way[request]
             self._ready.append(request)
             self._wake()
+
+
+def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_tokens: int) -> int:
+    """GPU time of steps that do nothing but prefill a request from so many tokens on."""
+    total_ns = 0
+    while computed_tokens < request.num_target_tokens:
+        chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
+        is_last = computed_tokens + chunk == request.num_target_tokens
+        shape = prefill_shape(computed_tokens, chunk, int(is_last), config.clip_tokens)
+        total_ns += cost.price(shape).gpu_ns
+        computed_tokens += chunk
+    return total_ns
 
 
 def exposed_ns(begin_ns: int, end_ns: int, start_ns: int, gpu_ns: int, layers: int) -> int:
