@@ -29,12 +29,12 @@ class Node:
         "uses",
     )
 
-    def __init__(self, node_id: int, home: CacheNodes, parent: Node | None, born: int) -> None:
+    def __init__(self, node_id: int, home: CacheNodes) -> None:
         self.node_id = node_id
         self.home = home
-        self.parent = parent
+        self.parent: Node | None = None
         """The node before it in its prefix, where the order of eviction needs that."""
-        self.born = born
+        self.born = 0
         self.uses = 1
         self.children = 0
         self.resident = 0
@@ -66,6 +66,7 @@ class CacheNodes:
         self.on_evict: Callable[[int, int, int], None] | None = None
         """Told of (node, first block, block after the last) that were evicted, of the same."""
         self.order = order
+        self._is_tree = order.needs_tree
         self._nodes: dict[int, Node] = {}
         self._num_born = 0
 
@@ -124,11 +125,9 @@ class CacheNodes:
         """
         node = self._nodes.get(node_id)
         if node is None:
-            parent = None
-            if parent_id is not None and self.order.needs_tree:
-                parent = self._nodes[parent_id]
-                parent.children += 1
-            node = self._nodes[node_id] = Node(node_id, self, parent, self.birth())
+            node = self._nodes[node_id] = Node(node_id, self)
+            if self._is_tree:
+                self._place(node, parent_id)
         elif node.resident > had:
             return False
         node.resident = depth
@@ -138,6 +137,13 @@ class CacheNodes:
             _drop(node.depths, had)
         self.pin(node_id, depth)
         return True
+
+    def _place(self, node: Node, parent_id: int | None) -> None:
+        """Note when it came and what it continues, where the order of eviction needs that."""
+        node.born = self.birth()
+        if parent_id is not None:
+            node.parent = self._nodes[parent_id]
+            node.parent.children += 1
 
     def unpin(self, node_id: int, depth: int) -> int:
         """Undo a pin; returns how many blocks nobody holds any more: the order's youngest now."""

@@ -67,8 +67,9 @@ class Engine:
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
         self._gpu_free_ns = 0
-        self._tiers = kv.tiers = tiers
+        self._tiers = tiers
         if tiers is not None:
+            kv.set_over(tiers)
             tiers.prefill_ns = lambda r, tokens: prefill_ns(self._cost, self.view.config, r, tokens)
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
@@ -378,7 +379,7 @@ class Engine:
             if before.finishing:  # they leave on the way, at the run's second plan
                 leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
                 leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
-        until_ns = self._until_ns(plan)
+        until_ns = plan.until_ns if view.kv.lifetime_ns is None else self._until_ns(plan)
         if until_ns is not None:
             steps = min(steps, times.first_plan_from(until_ns))
 

@@ -63,6 +63,8 @@ class KVCache:
         self._index = self._new_index(cache, clock)
         self.tiers: Tiers | None = None
         """What lies below; None: nothing."""
+        self.is_watched = False
+        """Whether anyone is told of each eviction when it happens."""
 
     def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
         policy = None if cache.make_eviction is None else cache.make_eviction()
@@ -76,11 +78,12 @@ class KVCache:
     def watch(self, on_change: Callable[[int, int], None]) -> None:
         """Tell of (prefix id, its resident leading blocks) whenever that changes."""
         self._index.on_change = on_change
+        self.is_watched = True
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether anyone is told of what is cached and evicted."""
-        return self._index.on_change is not None or self._index.on_evict is not None
+    def set_over(self, tiers: Tiers) -> None:
+        """What requests leave, or the cache drops, goes down these tiers."""
+        self.tiers = tiers
+        self.is_watched |= tiers.config.write == "back"
 
     @property
     def index(self) -> PrefixIndex:

@@ -195,8 +195,9 @@ def cache_with(
     env = simpy.Environment(initial_time=0)
     tokens = [size * len(chain) for chain in chains]
     kv = KVCache(blocks + 1, size, chains=chains_of(chains, tokens, size))
-    kv.tiers = Tiers(env, config, kv.index, shared_tiers(config))
-    return kv, kv.tiers, env
+    tiers = Tiers(env, config, kv.index, shared_tiers(config))
+    kv.set_over(tiers)
+    return kv, tiers, env
 
 
 def serve(kv: KVCache, tiers: Tiers, index: int, tokens: int) -> int:
