@@ -130,7 +130,8 @@ class EngineView:
     def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
         """`StepShape.shared` of a step in which so many of the decode group decode."""
         if self.decode_group.prefixes is None:
-            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs)
+            loading = 0 if self.loading is None else len(self.loading)
+            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs, loading)
         return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
     def admitted(self, request: Request) -> None:

@@ -187,8 +187,8 @@ def audit_prefixes(view: EngineView) -> None:
         left = view.shared_sums(1, members[:-1]) if members else SharedSums()
         assert left == SharedSums()
     elif config.shared_prefix_attention == "cascade" and members:
-        paths = [held_blocks(request) for request in view.running]
-        together = zip(*paths, strict=False) if len(paths) > 1 else ()
+        paths = [held_blocks(request) for request in (*view.running, *(view.loading or ()))]
+        together = zip(*paths, strict=False) if len(view.running) > 1 else ()
         common = list(takewhile(lambda blocks: len(set(blocks)) == 1, together))
         computed = [r.num_computed_tokens for r in view.prefilling]
         tokens = min([len(common), *(c // config.block_size for c in computed)]) * config.block_size
