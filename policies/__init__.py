@@ -47,3 +47,9 @@ EVICTIONS: dict[str, str] = {
     "fifo": "policies.eviction.fifo:FirstInFirstOut",
     "ttl": "policies.eviction.ttl:TimeToLive",
 }
+
+ACCEPTANCES: dict[str, str] = {
+    "chain": "policies.acceptance.chain:Chain",
+    "tree": "policies.acceptance.tree:Tree",
+    "replay": "policies.acceptance.replay:Replay",
+}

@@ -18,7 +18,7 @@ def tier_facts(log: RunLog, metrics: RequestMetrics) -> list[dict[str, Any]]:
     """
     facts: list[dict[str, Any]] = []
     cached = np.frombuffer(log.requests.cached_tokens, np.int64)
-    replica = np.frombuffer(log.requests.replica, np.int16)
+    replica = np.frombuffer(log.requests.replica, np.int32)
     first = 0
     for pool in log.fleet.pools:
         engines = range(first, first + pool.replicas)

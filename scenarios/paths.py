@@ -18,19 +18,19 @@ _POLICIES = (
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the relative paths of a scenario file's values start at ``folder``, in place.
 
-    These are the trace, a model's config.json, a GPU's file, operator tables, and policies:
+    These are the trace, a model's config.json, a GPU's file, calibrations, and policies:
     ``my_module:attribute`` becomes ``<folder>/my_module.py:attribute`` where that file exists.
     """
     for holder, key in _files(values):
         holder[key] = str(folder / holder[key])
-    model = values.get("model")
-    if isinstance(model, str) and _is_config(model, folder):
-        values["model"] = str(folder / model)
+    for holder in (values, *_speculations(values)):
+        model = holder.get("model")
+        if isinstance(model, str) and _is_config(model, folder):
+            holder["model"] = str(folder / model)
     for holder, key in _own_sources(values, folder):
         holder[key] = ",".join(str(folder / part.strip()) for part in holder[key].split(","))
-    gpu = _section(values, "hardware")
-    if is_gpu_file(gpu.get("gpu")):
-        gpu["gpu"] = str(folder / gpu["gpu"])
+    for holder, key in _described(values):
+        holder[key] = str(folder / holder[key])
     for section, key in _POLICIES:
         policies = _section(values, section) if section else values
         holder, name = _policy(policies, key)
@@ -61,8 +61,9 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
     for holder, key in _files(values):
         holder[key] = moved(holder[key])
-    if _is_config(values["model"], Path()):
-        values["model"] = moved(values["model"])
+    for named in (values, *_speculations(values)):
+        if isinstance(named.get("model"), str) and _is_config(named["model"], Path()):
+            named["model"] = moved(named["model"])
     for section, key in _POLICIES:
         policies = _section(values, section) if section else values
         holder, name = _policy(policies, key)
@@ -74,9 +75,8 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
                 holder[name] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
     for holder, key in _own_sources(values, Path()):
         holder[key] = ",".join(moved(part.strip()) for part in holder[key].split(","))
-    gpu = _section(values, "hardware")
-    if is_gpu_file(gpu.get("gpu")):
-        gpu["gpu"] = moved(gpu["gpu"])
+    for holder, key in _described(values):
+        holder[key] = moved(holder[key])
     return values
 
 
@@ -97,16 +97,32 @@ def is_gpu_file(gpu: Any) -> bool:
 
 def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, Any], str]]:
     """Where engine.operators names folders or files of tables: (section, key)."""
-    engine = _section(values, "engine")
-    named = engine.get("operators")
-    places = [(engine, "operators")]
-    if isinstance(named, dict):
-        places = [(named, family) for family in named]
+    places: list[tuple[dict[str, Any], str]] = []
+    for one in _pools(values):
+        engine = _section(one, "engine")
+        named = engine.get("operators")
+        if isinstance(named, dict):
+            places += [(named, family) for family in named]
+        else:
+            places.append((engine, "operators"))
     return [
         (holder, key)
         for holder, key in places
         if isinstance(holder.get(key), str) and _is_tables(holder[key], folder)
     ]
+
+
+def _described(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """The files that describe a device or calibrate an engine: (section, key)."""
+    sections = [(_section(one, "hardware"), "gpu") for one in _pools(values)]
+    sections += [(_section(one, "engine"), "profile") for one in _pools(values)]
+    return [(section, key) for section, key in sections if is_gpu_file(section.get(key))]
+
+
+def _pools(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """What has sections of hardware and engine: the scenario, and each of its pools."""
+    pools = values.get("pools")
+    return [values, *(one for one in pools or () if isinstance(one, dict))]
 
 
 def _is_tables(source: str, folder: Path) -> bool:
@@ -126,7 +142,16 @@ def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
             found += [(_section(generator, key), "from_file") for key in _LENGTHS]
             found.append((_section(_section(generator, "sessions"), "new_tokens"), "from_file"))
             found.append((_section(_section(generator, "documents"), "tokens"), "from_file"))
+    found += [(section, "acceptance_file") for section in _speculations(values)]
     return [(section, key) for section, key in found if isinstance(section.get(key), str)]
+
+
+def _speculations(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The speculation of the engine, and of pools with engines of their own."""
+    pools = values.get("pools")
+    holders = [values, *(pools if isinstance(pools, list | tuple) else [])]
+    engines = [_section(holder, "engine") for holder in holders if isinstance(holder, dict)]
+    return [_section(engine, "speculative") for engine in engines]
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -58,14 +58,15 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
         return None
     options = scenario.kv_transfer
     sizes = {
-        (p.model.kv_bytes_per_token, p.model.fixed_state_bytes_per_sequence)
+        (p.kept.kv_bytes_per_token, p.kept.fixed_state_bytes_per_sequence)
         for role in by_role.values()
         for p in role
     }
     if len(sizes) > 1:
         raise ScenarioError(
             "pools: prefill and decode pools keep KV of different sizes, "
-            f"{', '.join(f'{a:,} B a token' for a, _ in sorted(sizes))}: give kv.cache_dtype alike"
+            f"{', '.join(f'{a:,} B a token' for a, _ in sorted(sizes))}: give kv.cache_dtype, and "
+            "engine.speculative where its drafter keeps KV, alike"
         )
     bytes_per_token, fixed_bytes = sizes.pop()
     nics = {}
@@ -83,7 +84,7 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
     return TransferConfig(
         bytes_per_token=bytes_per_token,
         fixed_bytes=fixed_bytes,
-        layers=by_role["prefill"][0].model.num_layers,
+        layers=by_role["prefill"][0].kept.num_layers,
         latency_ns=round(options.latency_s * 1e9),
         mode=options.mode,
         prefill_nic_bytes_per_s=nics["prefill"],

@@ -8,12 +8,14 @@ from typing import Any
 
 from costmodels.evidence import LABELS, Source, weakest
 from costmodels.layout import Layout
+from costmodels.parallel import shard
 from scenarios import __version__
 from scenarios.build import Build
 from scenarios.cache_facts import tier_facts
 from scenarios.calibration.served import calibration_address, operator_facts
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
+from scenarios.fleet_facts import fleet_facts
 from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.pools import pool_scenarios
@@ -82,7 +84,10 @@ def summarise(
         summary["kv_tiers"] = tier_facts(log, metrics)
     if log.service is not None:
         summary["service"] = service_facts(log, metrics)
-    summary["warnings"] = warnings_for(log, metrics, summary)
+    fleet = fleet_facts(log, metrics.window)
+    if fleet:
+        summary["fleet"] = fleet
+    summary["warnings"] = warnings_for(scenario, log, metrics, summary)
     return summary
 
 
@@ -203,10 +208,10 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     return counts
 
 
-def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:
-    name, _ = name_and_options(scenario.engine.scheduler)
-    if name in _OTHER_BATCHES or scenario.pools:
-        return None  # the estimate is of equal engines with the engine's own batches
+def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
+    schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
+    if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
+        return None  # the estimate is of the engine's own batches
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room to estimate one
@@ -214,6 +219,7 @@ def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | No
         "offered_per_s": limit.offered_per_s,
         "saturation_per_s": limit.saturation_per_s,
         "load": limit.load,
+        **({"by_part_per_s": limit.by_part_per_s} if len(limit.by_part_per_s) > 1 else {}),
     }
 
 
@@ -282,14 +288,15 @@ def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window)
     wasted = 0
     # With a state at every block, what a page holds beside its tokens is a checkpoint.
     if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
-        rank = build.cost.shard
+        rank = shard(build.kept, build.layout)
         prompt = max(1, round(float(log.table.prompt_tokens.mean())))
         a_sequence = memory.fragmentation_bytes(rank, prompt)
         wasted = round(running / build.layout.data_parallel_size * a_sequence)
         wasted = min(wasted, memory.kv_cache_bytes)
     between_ranks = memory.communication_bytes
     return {
-        "weights": memory.weight_bytes,
+        "weights": memory.weight_bytes - memory.draft_weight_bytes,
+        **({"draft_weights": memory.draft_weight_bytes} if memory.draft_weight_bytes else {}),
         "workspace": memory.workspace_bytes - between_ranks,
         **({"communication_buffers": between_ranks} if between_ranks else {}),
         "kv_cache": memory.kv_cache_bytes - wasted,

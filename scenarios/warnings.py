@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.fleet_facts import hot_spot, lost_prefixes, thin_link
+from scenarios.schema import Scenario
 from scenarios.service_facts import storm_facts
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics
@@ -16,12 +18,14 @@ _CLOSE_TO_SATURATION = 0.85
 
 
 def warnings_for(
-    log: RunLog, metrics: RequestMetrics, summary: dict[str, Any]
+    scenario: Scenario, log: RunLog, metrics: RequestMetrics, summary: dict[str, Any]
 ) -> list[dict[str, str]]:
     """Warnings as {code, text}, the gravest first."""
+    overdrawn = (check(scenario, summary) for check in (hot_spot, lost_prefixes, thin_link))
     checks = (
         _nothing_finished(summary),
         _retry_storm(log, metrics),
+        *(None if found is None else _warning(*found) for found in overdrawn),
         _unstable(log, metrics),
         _near_saturation(summary),
         _rejected(summary),
@@ -95,16 +99,21 @@ def _near_saturation(summary: dict[str, Any]) -> dict[str, str] | None:
     limit = summary["saturation"]
     if limit is None or limit["load"] is None or limit["load"] < _CLOSE_TO_SATURATION:
         return None
+    by_part = limit.get("by_part_per_s")
+    of = ""
+    if by_part:
+        part = min(by_part, key=by_part.get)
+        of = f" of the {part}" if part == "network" else f" of the {part} engines"
     if limit["load"] >= 1:
         return _warning(
             "near_saturation",
-            f"the load is {limit['load']:.3g} times the estimated saturation rate "
+            f"the load is {limit['load']:.3g} times the estimated saturation rate{of} "
             f"({limit['saturation_per_s']:.3g} requests/s): the queue grows for as long as "
             "requests keep coming",
         )
     return _warning(
         "near_saturation",
-        f"the load is {limit['load']:.0%} of the estimated saturation rate "
+        f"the load is {limit['load']:.0%} of the estimated saturation rate{of} "
         f"({limit['saturation_per_s']:.3g} requests/s): a 2% error in step times becomes 10 to "
         "50% of TTFT here",
     )

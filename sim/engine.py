@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 import simpy
 
 from sim.batch import UNTIL_CHANGE, Plan
-from sim.clock import Alarm, to_s
+from sim.clock import Alarm, Clock, to_s
 from sim.draws import uniform
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
@@ -42,7 +42,7 @@ class Engine:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         config: EngineConfig,
         cost: StepCost,
         scheduler: Scheduler,
@@ -66,6 +66,8 @@ class Engine:
         self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
+        self.evicting_ns: int | None = None
+        """When a jump evicted what its watcher is told of; None: now."""
         self._gpu_free_ns = 0
         self._tiers = tiers
         if tiers is not None:
@@ -74,7 +76,11 @@ class Engine:
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
-        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
+        self.steps = StepLog(
+            config.clip_tokens,
+            shares_prefixes=self.view.follows_prefixes,
+            speculates=config.speculation is not None,
+        )
 
     def _start(
         self,
@@ -152,8 +158,13 @@ class Engine:
         free, jump = self.view.kv.free_blocks, self._jumping
         if jump is None:
             return free
-        group, steps = self.view.decode_group, jump.times.first_plan_from(self._now_ns)
-        return free - (group.blocks_due(min(steps, jump.steps)) - group.blocks_due(1))
+        group, steps = self.view.decode_group, self._planned(jump)
+        return free - (group.blocks_due(steps) - group.blocks_due(jump.taken_steps))
+
+    def catch_up(self) -> None:
+        """Amid a jump: evict what its steps so far evict, so that who watches the cache knows."""
+        if self._jumping is not None and self.view.kv.watched is not None:
+            self._take(self._jumping, self._planned(self._jumping))
 
     @property
     def is_empty(self) -> bool:
@@ -167,6 +178,7 @@ class Engine:
 
     def crash(self) -> None:
         """The process is gone, and all it held; what it had launched ends unread."""
+        self.catch_up()
         self.close()
         if self._jumping is not None:
             jump, now_ns = self._jumping, self._now_ns
@@ -246,11 +258,12 @@ class Engine:
         view, group = self.view, self.view.decode_group
         if not self._plan_stands or view.waiting or view.prefilling or not group.members:
             return None
-        due = group.blocks_due(1)
-        if due > view.kv.free_blocks:
+        group.begin_step()
+        due, seqs = group.blocks_due(1), len(group.members)
+        tokens = seqs * group.tokens_a_seq
+        if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
             return None
         view.kv.take(due)
-        seqs = len(group.members)
         shape = StepShape(seqs, group.context_tokens, logits=seqs)
         if view.config.clip_tokens:
             sums = group.clipped_sums()
@@ -258,6 +271,7 @@ class Engine:
             shape = shape._replace(clipped=tuple(clipped))
         if view.follows_prefixes:
             shape = shape._replace(shared=view.shared_sums(seqs))
+        shape = group.with_drafts(shape, [])
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
@@ -281,8 +295,8 @@ class Engine:
         unchanged = min(group.steps_to_leave(), group.steps_to_cross())
         steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
         kv = self.view.kv
-        # Who watches the cache sees each eviction when it happens: none on the way.
-        room = kv.empty_blocks if kv.is_watched else kv.free_blocks
+        # Who is told of each eviction when it happens cannot be told of any on the way.
+        room = kv.empty_blocks if kv.tells_at_once else kv.free_blocks
         return group.steps_within(room + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:
@@ -360,7 +374,7 @@ class Engine:
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
         view, group = self.view, self.view.decode_group
-        run = self._cost.price_decodes(plan.shape, steps)
+        run = group.price(self._cost, plan.shape, steps)
         schedule_ns = self._cost.schedule_ns(len(view.running))
         update_ns = self._cost.update_ns(len(group.members))
         before = self._in_flight.popleft() if self._in_flight else None
@@ -394,7 +408,7 @@ class Engine:
         batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
         self._gpu_free_ns = batch.gpu_end_ns
         self._log_jump(jump, steps, steps)
-        view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
+        self._take(jump, steps)
         self.residents.leave_group(group.advance(steps), batch)
         if before is None:
             self.residents.end(batch, self._now_ns)
@@ -404,17 +418,42 @@ class Engine:
     def _until_ns(self, plan: Plan) -> int | None:
         """When to look again at the latest: for the policy, or as cached content goes."""
         kv = self.view.kv
-        if kv.lifetime_ns is None or not (self.view.waiting or kv.is_watched):
+        if kv.lifetime_ns is None or (kv.watched is None and not self.view.waiting):
             return plan.until_ns  # nobody sees it before the next lookup
         # What is let go of on the way goes a lifetime later.
         times = (plan.until_ns, kv.index.next_expiry_ns(), self.view.now_ns + kv.lifetime_ns)
         return min(time_ns for time_ns in times if time_ns is not None)
 
+    def _planned(self, jump: Jump) -> int:
+        """Steps of a jump under way that stepping would have planned before this event."""
+        steps = jump.times.first_plan_from(self._now_ns)
+        if steps >= jump.steps:
+            return jump.steps
+        comes_now = jump.times.plan_ns(steps) == self._now_ns
+        return steps + (comes_now and self._env.acting > jump.alarm.priority)
+
+    def _take(self, jump: Jump, steps: int) -> None:
+        """Hold the blocks of a jump's first steps; the plan took the first one's."""
+        kv, group = self.view.kv, self.view.decode_group
+        taken = group.blocks_due(jump.taken_steps)
+        if kv.watched == "when asked, with times":
+            for step in range(jump.taken_steps, steps):
+                due = group.blocks_due(step + 1)
+                if due > taken:
+                    self.evicting_ns = jump.times.plan_ns(step)
+                    kv.take(due - taken)
+                    taken = due
+            self.evicting_ns = None
+        else:
+            kv.take(group.blocks_due(steps) - taken)
+        jump.taken_steps = max(steps, jump.taken_steps)
+
     def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
         """Note the run: so many steps planned, the outputs of so many made visible."""
         times, busy_ns = jump.times, jump.run.gpu_cumulative_ns[steps - 1]
         plan_ns, end_ns = times.plan_ns(0), times.gpu_end_ns(steps)
-        self.steps.append(steps, plan_ns, end_ns, busy_ns, jump.shape, *jump.state, 0)
+        shape = self.view.decode_group.run_shape(jump.shape, steps)
+        self.steps.append(steps, plan_ns, end_ns, busy_ns, shape, *jump.state, 0)
         self.steps.add_visible(times.visible_ns(num_visible))
         if jump.before is not None and num_visible:
             self.residents.read_first_tokens(jump.before, times.plan_ns(1))

@@ -16,6 +16,7 @@ from sim.errors import ScenarioError
 from sim.eviction import eviction_order
 from sim.kv_layout import PLAIN, KVLayout
 from sim.prefix_index import Hit, PrefixIndex
+from sim.protocols import Watch
 from sim.radix_index import RadixIndex
 from sim.request import Request, Status
 from sim.request_table import PrefixChains
@@ -63,8 +64,8 @@ class KVCache:
         self._index = self._new_index(cache, clock)
         self.tiers: Tiers | None = None
         """What lies below; None: nothing."""
-        self.is_watched = False
-        """Whether anyone is told of each eviction when it happens."""
+        self.watched: Watch | None = None
+        """How soon someone is told of what is cached and evicted; None: nobody is."""
 
     def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
         policy = None if cache.make_eviction is None else cache.make_eviction()
@@ -75,15 +76,19 @@ class KVCache:
             return RadixIndex(order, self._chains, self.block_size, layout)
         return BlockHashes(self, order, self._chains, layout)
 
-    def watch(self, on_change: Callable[[int, int], None]) -> None:
+    def watch(self, on_change: Callable[[int, int], None], *, when: Watch) -> None:
         """Tell of (prefix id, its resident leading blocks) whenever that changes."""
         self._index.on_change = on_change
-        self.is_watched = True
+        self.watched = when
 
     def set_over(self, tiers: Tiers) -> None:
         """What requests leave, or the cache drops, goes down these tiers."""
         self.tiers = tiers
-        self.is_watched |= tiers.config.write == "back"
+
+    @property
+    def tells_at_once(self) -> bool:
+        """Whether anyone has to be told of each eviction when it happens."""
+        return self.watched == "at once" or self._index.on_evict is not None
 
     @property
     def index(self) -> PrefixIndex:
@@ -269,6 +274,7 @@ class KVCache:
             self._index.released(request, full)
         request.pinned.clear()
         request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
+        request.lookahead_tokens = 0
 
     def lose_all(self) -> None:
         """Everything held and cached is gone at once; those who watch are told."""
@@ -280,8 +286,9 @@ class KVCache:
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
-        all and what it reserved."""
+        all and what it reserved; and where it has speculated, those it drafted into."""
         reserved_tokens = request.reserved_tokens
+        computed_tokens += request.lookahead_tokens
         if self._layout is not None:
             return self._kept(request, computed_tokens, reserved_tokens)
         tokens = computed_tokens if computed_tokens > reserved_tokens else reserved_tokens

@@ -50,7 +50,7 @@ def time_books(log: RunLog) -> TimeBooks:
     shape = (len(log.table), len(TIME_ACCOUNTS))
     books = TimeBooks(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
-    replica = np.frombuffer(requests.replica, np.int16)
+    replica = np.frombuffer(requests.replica, np.int32)
     apart = _set_apart(requests, log)
     handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
@@ -141,7 +141,7 @@ def _post_second_residences(
     e2e_ns: Int64, log: RunLog, decode: DecodeLog, finished: NDArray[np.bool_]
 ) -> None:
     """Add, to each request that was handed over, its time from the first token on."""
-    replica = np.frombuffer(decode.replica, np.int16)
+    replica = np.frombuffer(decode.replica, np.int32)
     joined = np.frombuffer(decode.first_row, np.int64) != UNSET
     apart = _set_apart(decode, log)
     columns = {

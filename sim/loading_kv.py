@@ -17,7 +17,7 @@ from sim.links import call_after
 from sim.prefix_index import Hit
 from sim.protocols import StepCost
 from sim.request import Request, Status
-from sim.shape import prefill_shape
+from sim.shape import chunk_shape
 from sim.tiers import Segment, Tiers
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_
     while computed_tokens < request.num_target_tokens:
         chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
         is_last = computed_tokens + chunk == request.num_target_tokens
-        shape = prefill_shape(computed_tokens, chunk, int(is_last), config.clip_tokens)
+        shape = chunk_shape(computed_tokens, chunk, config.clip_tokens, samples=is_last)
         total_ns += cost.price(shape).gpu_ns
         computed_tokens += chunk
     return total_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,15 @@ class DecodeRun(NamedTuple):
     """The least GPU time of any of them."""
 
 
+class Rises(NamedTuple):
+    """What contexts have grown by before each step of a run, in which they grow unevenly."""
+
+    context: list[int]
+    """``[steps]`` summed over the decoding sequences; 0 first."""
+    clips: list[list[int]]
+    """The same of each clip's sum."""
+
+
 class StepCost(Protocol):
     """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
 
@@ -85,6 +94,32 @@ class StepCost(Protocol):
         ``columns`` has one float64 array ``[n]`` per column of `sim.shape.shape_columns`; a run of
         equal decode steps is given at its middle. The accounts of a row add
         up to its GPU time before rounding.
+        """
+        ...
+
+
+class RoundCost(StepCost, Protocol):
+    """The step cost of an engine that speculates: it knows `StepShape.speculated` too."""
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps that verify drafts, the first of this shape."""
+        ...
+
+
+class Acceptance(Protocol):
+    """Which drafted tokens the target accepts (see `sim.speculation`).
+
+    What a request's drafts come to must not depend on when they are verified or beside whom: it
+    belongs to the request, its seed and the number of its step.
+    """
+
+    def gains(
+        self, request: Request, sampled_tokens: int, drafts: int, /
+    ) -> Sequence[int] | NDArray[np.int64]:
+        """Tokens that each further decode step gives, with so many drafted each time.
+
+        From ``sampled_tokens`` on, to ``output_tokens`` exactly: at least 1, the target's own, and
+        at most ``drafts`` more. ``request.rounds`` has what its steps have given so far.
         """
         ...
 
@@ -164,6 +199,15 @@ class ReplicaLoad(NamedTuple):
 CacheWatcher = Callable[[int, int, int], None]
 """Told of (replica, prefix id, resident leading blocks of it) on every change."""
 
+Watch = Literal["at once", "when asked", "when asked, with times"]
+"""How soon a watcher is told of what a replica evicts.
+
+At once is simple and slow: a replica that evicts cannot jump over steps. Else it is told when it
+asks (`RoutingContext.catch_up`), or later; what it thinks is cached may have gone meanwhile, what
+has been added is always told at once. With times, `RoutingContext.now_ns` is the time of a change
+while its watcher is told.
+"""
+
 
 class RoutingContext(Protocol):
     """What a router may know of the replicas it chooses among. Made once, before the run."""
@@ -185,8 +229,12 @@ class RoutingContext(Protocol):
         """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
         ...
 
-    def watch_caches(self, watcher: CacheWatcher, /) -> None:
+    def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "at once") -> None:
         """Be told of what replicas' prefix caches hold."""
+        ...
+
+    def catch_up(self, replica: int, /) -> None:
+        """Be told of what this replica has evicted by now."""
         ...
 
 

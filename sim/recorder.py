@@ -23,7 +23,7 @@ class Residence:
 
     def __init__(self, num_requests: int, preemptions: array[int] | None = None) -> None:
         n = num_requests
-        self.replica = array("h", [UNSET]) * n
+        self.replica = array("i", [UNSET]) * n
         self.first_row = _column(n)
         self.preemptions = array("i", [0]) * n if preemptions is None else preemptions
         self.recomputes: list[tuple[int, int, int]] = []
@@ -124,6 +124,8 @@ class RequestLog(Residence):
         """How long a request waited for its KV from lower tiers before it was admitted."""
         self.tier_tokens: dict[int, dict[int, int]] = {}
         """Its hits by tier, where some came from below device memory (0)."""
+        self.rounds: dict[int, bytes] = {}
+        """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
@@ -178,6 +180,7 @@ class RequestLog(Residence):
         self.cached_tokens[index] = 0
         self.load_ns.pop(index, None)
         self.tier_tokens.pop(index, None)
+        self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)
 
@@ -202,6 +205,7 @@ class DecodeLog(Residence):
         self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
+        self.rounds = requests.rounds
         self.reserved_ns = _column(n)
         """Given its blocks."""
         self.received_ns = _column(n)

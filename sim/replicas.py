@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import simpy
 
 from sim.engine import Engine
-from sim.protocols import CacheWatcher
+from sim.protocols import CacheWatcher, Watch
 from sim.request import Request
 from sim.request_table import RequestTable
 
@@ -24,10 +24,13 @@ class Replicas:
         self._table = table
         self.num_replicas = len(engines)
         self.seed = seed
+        self._changed_ns: int | None = None
 
     @property
     def now_ns(self) -> int:
-        """Simulated time."""
+        """Simulated time; while a watcher is told with times, that of the change."""
+        if self._changed_ns is not None:
+            return self._changed_ns
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
     def session(self, request: Request) -> int | None:
@@ -45,7 +48,21 @@ class Replicas:
         ids: list[int] = chains.ids[start : start + whole].tolist()
         return ids
 
-    def watch_caches(self, watcher: CacheWatcher) -> None:
+    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
         """Be told of what replicas' prefix caches hold."""
         for position, engine in enumerate(self._engines):
-            engine.view.kv.watch(partial(watcher, position))
+            tell = partial(watcher, position)
+            if when == "when asked, with times":
+                tell = partial(self._tell_with_time, engine, tell)
+            engine.view.kv.watch(tell, when=when)
+
+    def catch_up(self, replica: int) -> None:
+        """Be told of what this replica has evicted by now."""
+        self._engines[replica].catch_up()
+
+    def _tell_with_time(
+        self, engine: Engine, tell: Callable[[int, int], None], prefix_id: int, blocks: int
+    ) -> None:
+        self._changed_ns = engine.evicting_ns
+        tell(prefix_id, blocks)
+        self._changed_ns = None

@@ -79,6 +79,12 @@ class Request:
     """Blocks of its prompt that its other answers hold too."""
     gang: Gang | None = None
     """The batch it may only leave together with."""
+    rounds: bytes = b""
+    """Tokens that each of its decode steps gave, where the engine speculates; up to its leaving."""
+    last_gain: int = 1
+    """Tokens of the newest of them."""
+    lookahead_tokens: int = 0
+    """Tokens beyond those computed whose blocks it holds, since it left the decode group."""
     cancelled: bool = False
     """Nobody waits for it any more: nothing is noted of it from then on."""
     handover: Any = None

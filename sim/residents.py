@@ -79,6 +79,8 @@ class Residents:
             if reason:
                 return reason
             tokens = request.prompt_tokens + 1
+        else:  # what it drafts has to fit too, when it is alone
+            tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
         if kv.blocks_for(tokens) > kv.usable_blocks:
             return "longer than the KV pool"
         if request.samples is not None:
@@ -269,6 +271,8 @@ class Residents:
     def finish(self, request: Request, row: int, now_ns: int) -> None:
         """Its last token, planned in this row, has been read: free its blocks, let it go."""
         view = self.view
+        if request.rounds and not (request.sample or request.cancelled):
+            self._log.rounds[request.index] = request.rounds
         if self.hand_over is not None and request.num_sampled_tokens < request.output_tokens:
             if not request.cancelled:
                 request.status = Status.TRANSFERRING

@@ -25,7 +25,7 @@ from sim.accounts import (
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
-from sim.shape import clip_columns
+from sim.shape import clip_columns, clip_layers, rise_column
 from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
@@ -99,7 +99,7 @@ def _account(
     of_prefills = [name for name in whole if name.startswith("prefill_")]
     for name in of_prefills:
         decodes_only[name] = np.zeros(len(steps))
-    decodes_only["logits"] = whole["decode_seqs"]
+    decodes_only["logits"] = whole["decode_seqs"] + whole.get("draft_tokens", 0)
 
     others = np.where(columns["prefill_tokens"] > 0, COLUMN[OTHERS_PREFILL], COLUMN[REMAINDER])
     posted = {
@@ -114,6 +114,9 @@ def _account(
 def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.float64]]:
     """The mean shape of each run's steps, by column, as the cost model takes it."""
     shapes = {name: columns[name].astype(np.float64) for name in log.shape_names}
+    if log.speculates:
+        _to_means(shapes, columns["steps"], log)
+        return shapes
     # A run's context grows by one a sequence a step; it is priced at its middle.
     to_middle = (columns["steps"] - 1) / 2
     shapes["decode_context_tokens"] += shapes["decode_seqs"] * to_middle
@@ -121,6 +124,18 @@ def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.flo
         clipped, growing, _, _ = clip_columns(cap_tokens)
         shapes[clipped] += shapes[growing] * to_middle
     return shapes
+
+
+def _to_means(shapes: dict[str, NDArray[np.float64]], steps: Int64, log: StepLog) -> None:
+    """Means over each run's steps, whose contexts grow unevenly."""
+    for clip in log.clip_tokens:
+        rise = shapes["context_rise"] * clip_layers(clip)
+        if isinstance(clip, int):
+            rise = shapes[rise_column(clip)]
+        name = clip_columns(clip)[0]
+        shapes[name] = shapes[name] + rise / steps
+    shapes["decode_context_tokens"] += shapes["context_rise"] / steps
+    shapes["accepted_tokens"] /= steps
 
 
 def _of_whole_steps(

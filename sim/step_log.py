@@ -26,12 +26,20 @@ class StepLog:
     """The steps of one engine, in order."""
 
     def __init__(
-        self, clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False
+        self,
+        clip_tokens: tuple[Clip, ...] = (),
+        *,
+        shares_prefixes: bool = False,
+        speculates: bool = False,
     ) -> None:
         """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`); with
-        ``shares_prefixes``, those of `SharedSums` follow."""
+        ``shares_prefixes``, those of `SharedSums` follow, with ``speculates`` of `SpeculatedSums`.
+        """
         self.clip_tokens = clip_tokens
-        self.shape_names = shape_columns(clip_tokens, shares_prefixes=shares_prefixes)
+        self.speculates = speculates
+        self.shape_names = shape_columns(
+            clip_tokens, shares_prefixes=shares_prefixes, speculates=speculates
+        )
         """Which of the columns are the shape."""
         self.names = (
             *("steps", "plan_ns", "gpu_end_ns", "gpu_ns"),

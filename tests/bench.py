@@ -1,7 +1,8 @@
 """Speed and size of the simulator, printed: ``make bench`` or ``python -m tests.bench [--quick]``.
 
 With ``--cpu-calibration`` alone: how well a calibration of this processor predicts a transformer's
-decoding loop on it (two minutes; it needs torch). ``make bench`` ends with the same.
+decoding loop on it (two minutes; it needs torch). ``make bench`` ends with the same. With
+``--fleet`` alone: a million requests on 256 engines (ten minutes; `tests.fleet_bench`).
 
 Rates are requests per second of one core's CPU time. Machines are noisy: compare figures of one
 run, and read medians. Every measurement is a process of its own, so that memory is its own too.
@@ -20,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests import waiting_bench
+from tests import fleet_bench, waiting_bench
 from tests.helpers import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
@@ -40,6 +41,7 @@ def main() -> None:
         _row(f"{rate_per_s:g}", f"{speed:,.0f}", *work)
 
     waiting_bench.print_all()
+    fleet_bench.print_all(quick="--quick" in sys.argv)
 
     print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
     _row("requests", "core-s", "us a request", "peak MiB", "bytes a request more")
@@ -138,5 +140,7 @@ if __name__ == "__main__":
         _child(int(count), None if rate == "None" else float(rate), kind)
     elif "--cpu-calibration" in sys.argv:
         print_cpu_calibration()
+    elif "--fleet" in sys.argv:
+        fleet_bench.print_all(quick="--quick" in sys.argv)
     else:
         main()

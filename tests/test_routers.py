@@ -26,7 +26,7 @@ from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
-from sim.protocols import CacheWatcher, ReplicaLoad, Router, RoutingContext
+from sim.protocols import CacheWatcher, ReplicaLoad, Router, RoutingContext, Watch
 from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
@@ -54,8 +54,11 @@ class Bench:
     def prefix_ids(self, request: Request) -> Sequence[int]:
         return self.prefixes.get(request.index, ())
 
-    def watch_caches(self, watcher: CacheWatcher) -> None:
+    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
         self.watcher = watcher
+
+    def catch_up(self, replica: int) -> None:
+        """Its watcher is told of everything at once."""
 
 
 def ask(index: int) -> Request:

@@ -25,7 +25,7 @@ from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
 from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
 from reports.run.tier_rows import tier_rows
-from reports.run.verdict import pool_texts, requests_sentence, slo_targets, system_text, verdict
+from reports.run.verdict import SENTENCES, pool_texts, slo_targets, system_text, verdict
 from reports.spread import spread_note
 from reports.words import (
     LATENCY_LABELS,
@@ -89,7 +89,7 @@ def page_facts(summary: Summary) -> dict[str, Any]:
         "heading": system_text(summary),
         "answer": answer.sentence,
         "tone": answer.tone,
-        "reason": f"{answer.reason} {requests_sentence(summary)}".strip(),
+        "reason": " ".join(filter(None, [answer.reason, *(told(summary) for told in SENTENCES)])),
         "tiles": _tiles(summary),
         "slo_rows": _slo_rows(summary),
         "class_columns": CLASS_COLUMNS,

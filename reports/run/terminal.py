@@ -19,7 +19,7 @@ from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
 from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
 from reports.run.tier_rows import tier_rows
-from reports.run.verdict import conditions_text, requests_sentence, verdict
+from reports.run.verdict import SENTENCES, conditions_text, verdict
 from reports.screen import Screen
 from reports.spread import spread_note
 from reports.words import STATISTICS, duration, listed, percent
@@ -43,7 +43,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     screen = Screen(console)
     answer = verdict(summary)
     screen.say(answer.sentence, _TONES[answer.tone])
-    for line in (answer.reason, requests_sentence(summary)):
+    for line in (answer.reason, *(told(summary) for told in SENTENCES)):
         if line:
             screen.say(line)
     _print_latency(screen, summary)

@@ -13,8 +13,10 @@ from scenarios.cli.export import export_app
 from scenarios.cli.measured import calibrate_app, compare, validate
 from scenarios.cli.memory import memory
 from scenarios.cli.names import list_names, schema
+from scenarios.cli.plan import plan
 from scenarios.cli.run import report, simulate
 from scenarios.cli.scenario import scenario_app
+from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_app
 from scenarios.cli.whatif import whatif
 
@@ -23,6 +25,8 @@ __all__ = ["app", "main"]
 app.command()(simulate)
 app.command()(whatif)
 app.command()(capacity)
+app.command()(sweep)
+app.command()(plan)
 app.command()(report)
 app.command()(explain)
 app.command()(memory)

@@ -112,14 +112,17 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A folder written with --out.")],
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Write the HTML report of a result folder, a what-if's or a capacity search's, again."""
+    """Write the HTML page of a result folder again: a run's, what-if's, capacity's or plan's."""
     from reports.capacity.facts import is_capacity
+    from reports.plan.facts import is_plan
     from reports.whatif.folder import is_whatif
 
     if is_whatif(folder):
         from reports.whatif.page import write_whatif_page as write_page
     elif is_capacity(folder):
         from reports.capacity.page import write_capacity_page as write_page
+    elif is_plan(folder):
+        from reports.plan.page import write_plan_page as write_page
     else:
         from reports.run.page import write_page
 

@@ -160,7 +160,9 @@ def _rank(cost: StepCosts) -> RankStepCost:
 
 def _compiled(served: Served) -> StepCosts:
     options = served.scenario.engine
-    kernels = load_kernels(options, served.gpu, served.model, served.efficiency, served.layout)
+    kernels = load_kernels(
+        options, served.gpu, served.model, served.profile, served.efficiency, served.layout
+    )
     return compile_layout_cost(
         served.model,
         served.gpu,

@@ -20,6 +20,7 @@ from scenarios.schema.kv_policy import KvPolicy
 from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.pools import KvTransfer, PoolRoles
 from scenarios.schema.service import Autoscaling, Clients, Faults, Prices, Startup
+from scenarios.schema.speculative import Speculative
 from scenarios.schema.tiers import KvTiers
 from scenarios.schema.workload import SloTargets, Workload
 
@@ -188,6 +189,9 @@ class EngineOptions(Section):
         "fcfs",
         description="a scheduler, or your own as module:attribute; with options, a section of its "
         "name and them",
+    )
+    speculative: Speculative | None = Field(
+        None, description="speculative decoding; None: a decode step gives one token a sequence"
     )
     preemption_mode: Literal["recompute", "swap"] = Field(
         "recompute",

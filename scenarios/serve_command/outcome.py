@@ -82,7 +82,7 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
     if flag.fate != "mapped":
         return Outcome(shown, flag.fate, flag.because)
     try:
-        value = _read(flag, one.value, settings)
+        value = read_value(flag, one.value, settings)
     except NotPriced as why:
         return Outcome(shown, flag.gravity, str(why) or flag.otherwise)
     except ValueError as error:
@@ -100,7 +100,11 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
     return Outcome(shown, "set", note, {flag.field: value, **also}, other)
 
 
-def _read(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
+def read_value(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
+    """The field's value of a mapped flag's text; None leaves the field alone.
+
+    ``settings``: what the other flags set. Raises NotPriced, or ValueError for what is no value.
+    """
     if not flag.reads:
         known = {choice.lower(): choice for choice in flag.choices}
         if text.lower() not in known:

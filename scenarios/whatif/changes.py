@@ -9,8 +9,8 @@ from typing import Any
 
 from scenarios.explain import nearest
 from scenarios.load import apply_setting
-from scenarios.paths import anchor_paths
 from scenarios.schema import Scenario
+from scenarios.settings import anchored_settings
 from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
 
@@ -187,25 +187,7 @@ def _change_at(
                 where[f"{key}.{inner}"] = places.get((*place, key, inner), at)
         else:
             flat[key], where[key] = value, at
-    return Change(name=name, settings=_anchored(flat, folder), joins=False, places=where)
-
-
-def _anchored(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same settings with the files they name looked for in the file's folder."""
-    anchored = {}
-    for key, value in settings.items():
-        nested: dict[str, Any] = {}
-        parts = key.split(".")
-        if any(part.isdecimal() for part in parts):  # a position in a list, which is not here
-            anchored[key] = value
-            continue
-        apply_setting(nested, {}, key, value, key)
-        anchor_paths(nested, folder)
-        found: Any = nested
-        for part in parts:
-            found = found[part]
-        anchored[key] = found
-    return anchored
+    return Change(name=name, settings=anchored_settings(flat, folder), joins=False, places=where)
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from scenarios.contents import path_content
+from scenarios.kept import content_key, kept
 from scenarios.schema.workload import Source, Trace
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
@@ -29,13 +32,14 @@ def trace_table(source: Source, seed: int) -> RequestTable:
     _check_fits(trace, format_name)
     if format_name == "servegen":
         return _drawn_from_clients(source, trace, seed)
-    recording = read_recording(
-        trace.path,
-        format=format_name,
-        skip_bad_rows=trace.skip_bad_rows,
-        spread_ticks=trace.spread_ticks,
-        block_tokens=trace.block_tokens,
-    )
+    options: dict[str, Any] = {
+        "format": format_name,
+        "skip_bad_rows": trace.skip_bad_rows,
+        "spread_ticks": trace.spread_ticks,
+        "block_tokens": trace.block_tokens,
+    }
+    key = content_key(trace.path, path_content(Path(trace.path)), options)
+    recording = kept("trace", key, lambda: read_recording(trace.path, **options))
     table = _on_one_clock(recording, source, seed)
     if source.window_s is not None:
         table = transform.window(table, *source.window_s)

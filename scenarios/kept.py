@@ -1,0 +1,46 @@
+"""What a worker keeps between simulations: compiled step costs and traces, by their content.
+
+Runs of a sweep differ in a field or two, and what the others make is often the slowest part of a
+short run. A single simulation keeps nothing: it would only hold memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_MOST = {"kernels": 8, "cost": 16, "trace": 2}
+_kept: dict[str, OrderedDict[str, Any]] = {}
+
+
+def keep_between_runs() -> None:
+    """From now on, keep what is made; a worker says so."""
+    for kind in _MOST:
+        _kept.setdefault(kind, OrderedDict())
+
+
+def kept(kind: str, key: str, make: Callable[[], T]) -> T:
+    """What ``make`` made for this key before, or makes now. It must not be changed by anyone."""
+    entries = _kept.get(kind)
+    if entries is None:
+        return make()
+    if key in entries:
+        entries.move_to_end(key)
+    else:
+        entries[key] = make()
+        if len(entries) > _MOST[kind]:
+            entries.popitem(last=False)
+    found: T = entries[key]
+    return found
+
+
+def content_key(*parts: Any) -> str:
+    """A key of plain values and specs. Equal keys are equal contents; not the other way round."""
+    if not _kept:
+        return ""
+    return hashlib.sha256(pickle.dumps(parts)).hexdigest()

@@ -1,0 +1,245 @@
+"""Whether a fleet meets the targets at a load: simulated, with its real router, and told once.
+
+A fleet passes if every one of its runs meets every target, if its queue does not grow, and if a
+further run would with the confidence asked for: by Student's prediction bound, which is below the
+mean of its runs by what the next one may differ. One run below a target fails it, so that the
+others need not be done, and neither need the rest of a run that has missed enough already: what is
+left out changes no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from scenarios.capacity.measure import RunFacts
+from scenarios.capacity.plan import RunPlan, sizes
+from scenarios.capacity.samples import Goal, Point, Samples, Tally
+from scenarios.many import run_many
+from scenarios.plan.candidates import Candidate
+from scenarios.plan.measure import FleetFacts, Look, look, measure_fleet
+from scenarios.replications import with_seed
+from scenarios.schema import Scenario
+from scenarios.schema.plan import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Of one fleet at the load that is planned for."""
+
+    kept: bool
+    runs: tuple[FleetFacts, ...]
+    """None where a look was enough."""
+    worst: int
+    """The target that is nearest to being missed, or that is missed."""
+    bounds: tuple[float, ...]
+    """Target by target: the share that a further run keeps within it, with the confidence."""
+    why: str
+    """``share``: a run missed a target; ``queue``: it grows; ``confidence``: the bound misses."""
+    finished_share: float
+    """Of the requests that had been sent; a hint of how far off a hopeless fleet is."""
+
+
+@dataclass(kw_only=True)
+class Runs:
+    """Runs one fleet at any load; `scenarios.capacity.search` and its curve ask for this."""
+
+    scenario: Scenario
+    plan: RunPlan
+    targets: tuple[Target, ...]
+    jobs: int | None
+    told: Callable[[int], None]
+    """Called with the number of requests that were simulated."""
+    done: dict[Point, FleetFacts] = field(default_factory=dict)
+
+    def __call__(self, points: Sequence[Point]) -> list[Tally]:
+        """The tallies of all points, in order."""
+        new = [point for point in points if point not in self.done]
+        reduce = partial(measure_fleet, plan=self.plan, targets=self.targets)
+        found = run_many([self.scenario_at(*p) for p in new], reduce, jobs=self.jobs)
+        self.done.update(zip(new, found, strict=True))
+        self.told(sum(one.simulated for one in found))
+        return [self.done[point].facts.tally for point in points]
+
+    def scenario_at(self, level: float, replication: int) -> Scenario:
+        """One run."""
+        workload = sizes(self.scenario, level, self.plan.requests(level))
+        scenario = self.plan.variable.at(self.scenario, level, **workload)
+        return with_seed(scenario, scenario.seed + replication)
+
+    def of(self, level: float) -> list[RunFacts]:
+        """The facts of a load, by replication."""
+        return [self.done[point].facts for point in sorted(self.done) if point[0] == level]
+
+    def look(self, level: float, horizon_s: float) -> Look:
+        """The first run at a load, up to a time."""
+        scenario = self.scenario_at(level, 0).model_copy(update={"horizon_s": horizon_s})
+        reduce = partial(look, plan=self.plan, targets=self.targets)
+        found = run_many([scenario], reduce, jobs=1)[0]
+        self.told(found.simulated)
+        return found
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """Judges fleets at one load; each once."""
+
+    level: float
+    plan: RunPlan
+    targets: tuple[Target, ...]
+    confidence: float
+    replications: int
+    look_s: float | None
+    """When a first run is looked at; None: never."""
+    allowed: tuple[int, ...]
+    """Target by target: requests of a run that may miss it."""
+    jobs: int | None = None
+    note: Callable[[str], None] | None = None
+    simulated: int = 0
+    """Requests, of all runs so far."""
+    verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    glances: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
+
+    def verdict(self, candidate: Candidate, units: int) -> Verdict:
+        """Of a fleet of so many units."""
+        key = (candidate.name, units)
+        if key not in self.verdicts:
+            if self.note is not None:
+                self.note(f"{units:,} x {candidate.name}")
+            self.verdicts[key] = self._judged(self.runs(candidate, units))
+        return self.verdicts[key]
+
+    def runs(self, candidate: Candidate, units: int) -> Runs:
+        """What runs this fleet, with all that it has run."""
+        key = (candidate.name, units)
+        if key not in self._runs:
+            self._runs[key] = self.runs_of(candidate.fleet(units))
+        return self._runs[key]
+
+    def runs_of(self, scenario: Scenario) -> Runs:
+        """What runs any fleet."""
+        return Runs(
+            scenario=scenario,
+            plan=self.plan,
+            targets=self.targets,
+            jobs=self.jobs,
+            told=self._count,
+        )
+
+    def judged(self, scenario: Scenario) -> Verdict:
+        """Of any fleet; not kept."""
+        return self._judged(self.runs_of(scenario))
+
+    @property
+    def goal(self) -> Goal:
+        """What a search for the load that a fleet carries seeks."""
+        fixed = self.plan.fixed
+        return Goal(
+            attainment=self.plan.attainment,
+            precision=0.05,
+            integer=self.plan.variable.closed_loop,
+            queue_may_grow=self.plan.variable.closed_loop,
+            units=self.plan.units,
+            least=1 if fixed else 2,
+            most=1 if fixed else 2,
+        )
+
+    def _count(self, requests: int) -> None:
+        self.simulated += requests
+
+    def once(self, candidate: Candidate, units: int) -> Verdict:
+        """Of a single run of a fleet: no verdict that a plan rests on."""
+        key = (candidate.name, units)
+        if key in self.verdicts:
+            return self.verdicts[key]
+        if key not in self.glances:
+            self.glances[key] = self._of_runs(self.runs(candidate, units), (1,))
+        return self.glances[key]
+
+    def _judged(self, runs: Runs) -> Verdict:
+        if self.look_s is not None:
+            early = runs.look(self.level, self.look_s)
+            over = [m - a for m, a in zip(early.misses, self.allowed, strict=True)]
+            if max(over) > 0:
+                return Verdict(
+                    kept=False,
+                    runs=(),
+                    worst=int(np.argmax(over)),
+                    bounds=(),
+                    why="share",
+                    finished_share=early.finished / max(early.sent, 1),
+                )
+        return self._of_runs(runs, (1, self.replications))
+
+    def _of_runs(self, runs: Runs, stages: Sequence[int]) -> Verdict:
+        """By the first runs, stage by stage: one run below a target is enough."""
+        samples = Samples(goal=self.goal, run=runs)
+        for replications in stages:
+            samples.add([self.level], replications)
+            done = tuple(runs.done[self.level, r] for r in range(replications))
+            shares = [[one.share for one in run.met] for run in done]
+            short = np.array(shares) - [target.share for target in self.targets]
+            used = short / [1 - target.share for target in self.targets]
+            worst = int(np.argmin(used.min(axis=0)))
+            if short.min() < -1e-12:
+                return self._verdict(done, worst, "share")
+            if not samples.is_stable(self.level):
+                return self._verdict(done, worst, "queue")
+        if len(done) < self.replications:
+            return self._verdict(done, worst, "")
+        bounds = self._bounds(done)
+        room = [
+            (bound - target.share) / (1 - target.share)
+            for bound, target in zip(bounds, self.targets, strict=True)
+        ]
+        worst = int(np.argmin(room))
+        return self._verdict(done, worst, "" if room[worst] >= -1e-9 else "confidence")
+
+    def _verdict(self, done: tuple[FleetFacts, ...], worst: int, why: str) -> Verdict:
+        return Verdict(
+            kept=not why,
+            runs=done,
+            worst=worst,
+            bounds=self._bounds(done) if len(done) == self.replications else (),
+            why=why,
+            finished_share=1.0,
+        )
+
+    def _bounds(self, done: Sequence[FleetFacts]) -> tuple[float, ...]:
+        return tuple(
+            next_share(
+                [(run.met[i].good, run.met[i].arrived) for run in done],
+                self.plan.units,
+                self.confidence,
+            )
+            for i in range(len(self.targets))
+        )
+
+
+def next_share(
+    runs: Sequence[tuple[Sequence[int], Sequence[int]]], units: int, confidence: float
+) -> float:
+    """The share of good requests that a further run has at least, with a confidence.
+
+    ``runs``: good and arrived requests by stretch of each; ``units``: how many of its stretches,
+    taken together, are as good as independent. By Student's prediction interval: the pooled share
+    less the quantile times what a run and the mean of the known ones scatter together.
+    """
+    from scipy.special import stdtrit  # scipy.stats takes half a second to import
+
+    good, arrived = (
+        np.array([run[i] for run in runs], np.float64).reshape(len(runs) * units, -1).sum(axis=1)
+        for i in (0, 1)
+    )
+    share = float(good.sum() / max(arrived.sum(), 1.0))
+    if len(good) < 2:
+        return share
+    scatter = (good - share * arrived) / max(arrived.mean(), 1.0)
+    error = float(scatter.std(ddof=1)) / math.sqrt(units)
+    quantile = float(stdtrit(len(good) - 1, confidence))
+    return share - quantile * error * math.sqrt(1 + 1 / len(runs))

@@ -1,0 +1,241 @@
+"""The cheapest fleets: candidates by what they must cost at least, each with the fewest units.
+
+More units of a candidate are taken to do no worse than fewer, so the fewest that pass are found
+between a number that does not and one that does. A candidate is given up without a simulation only
+where a proven bound rules out every fleet of it that would be cheap enough; and else where the
+largest of those has been simulated and does not pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scenarios.build import Build, build
+from scenarios.plan.bounds import Bounds, find_bounds
+from scenarios.plan.candidates import Candidate
+from scenarios.plan.judge import Judge, Verdict
+from scenarios.plan.question import Question
+from scenarios.schema.plan import PlanFile
+from sim.errors import ScenarioError
+
+Stage = Literal["memory", "latency", "supply", "cost", "simulated", "ranked"]
+"""Where a candidate was given up; ``supply``: availability, budget or most_replicas."""
+
+_ALONE = 0.1
+"""Requests in an engine, on average, below which more engines change nothing."""
+_AT_FIRST = 1.25  # times the fewest units by the bounds: where a search begins
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What became of a candidate."""
+
+    candidate: Candidate
+    stage: Stage
+    parts: tuple[Build, ...] = ()
+    """Its pools, built; none where it does not fit."""
+    bounds: Bounds | None = None
+    most: int = 0
+    """Units that can be had."""
+    limit: str = ""
+    """What limits them."""
+    units: int | None = None
+    """The fewest that pass, where they were found."""
+    tried: int | None = None
+    """The most units that were found not to pass."""
+    alone: bool = False
+    """Whether it does not pass although its engines have hardly more than a request at a time."""
+    why: str = ""
+    """In a few words, where it cannot be built."""
+
+    @property
+    def least_usd_per_h(self) -> float | None:
+        """What a fleet costs at least that could do the work, by the bounds."""
+        return None if self.bounds is None else self.candidate.usd_per_h(self.bounds.units)
+
+
+@dataclass(kw_only=True)
+class Search:
+    """A plan's search. `run` does it; ``outcomes`` has all candidates, by name."""
+
+    plan: PlanFile
+    question: Question
+    judge: Judge
+    limited: bool = True
+    """Whether availability and budget hold; not where is asked what would relax them."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    ranked: list[Outcome] = field(default_factory=list)
+    """The cheapest candidates that pass, each with its fewest units, cheapest first."""
+    spare: Outcome | None = None
+    """The candidate whose fleet with one engine more of each kind is cheapest."""
+
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        """Find the cheapest fleets among these."""
+        for candidate in candidates:
+            self.outcomes[candidate.name] = self.bounded(candidate)
+        open_ = [outcome for outcome in self.outcomes.values() if outcome.stage == "simulated"]
+        for outcome in sorted(open_, key=_order):
+            self._settle(outcome)
+
+    def bounded(self, candidate: Candidate) -> Outcome:
+        """What is known of a candidate without a simulation."""
+        try:
+            parts = build(candidate.scenario).parts
+        except ScenarioError as error:
+            return Outcome(candidate=candidate, stage="memory", why=str(error))
+        question = self.question
+        bounds = find_bounds(candidate, parts, question.table, question.counted, question.targets)
+        most, limit = self._supply(candidate)
+        outcome = Outcome(
+            candidate=candidate,
+            stage="simulated",
+            parts=parts,
+            bounds=bounds,
+            most=most,
+            limit=limit,
+        )
+        if bounds.refused is not None:
+            outcome.stage = "latency"
+        elif bounds.units > most:
+            outcome.stage = "supply"
+        return outcome
+
+    def _supply(self, candidate: Candidate) -> tuple[int, str]:
+        """How many units there can be, and what limits them."""
+        limits = [(self.plan.most_replicas, "most_replicas")]
+        if self.limited:
+            for gpu, count in candidate.gpus_by_name(1).items():
+                available = candidate.prices[gpu].available
+                if available is not None:
+                    limits.append((available // count, f"available {gpu}"))
+            budget = self.plan.budget_usd_per_h
+            if budget is not None and candidate.usd_per_h(1) > 0:
+                limits.append((math.floor(budget / candidate.usd_per_h(1) + 1e-9), "budget"))
+        return min(limits)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Simulate as many fleets of a candidate as it takes to rank it, or to give it up."""
+        assert outcome.bounds is not None
+        last = self.ranked[-1] if len(self.ranked) == self.plan.ranked else None
+        cheap = self._most_units(
+            outcome, lambda units: last is None or _beats(outcome, units, last)
+        )
+        reserve = self._most_units(outcome, lambda units: self._spares_better(outcome, units))
+        most = max(cheap, reserve)
+        if most < outcome.bounds.units:
+            outcome.stage = "cost"
+            return
+        units = self._fewest(outcome, most)
+        if units is None:
+            return
+        outcome.units = units
+        if units <= cheap:
+            outcome.stage = "ranked"
+            self.ranked = sorted([*self.ranked, outcome], key=rank_key)
+            for beaten in self.ranked[self.plan.ranked :]:
+                beaten.stage = "cost"
+            del self.ranked[self.plan.ranked :]
+        else:
+            outcome.stage = "cost"
+        if units <= reserve:
+            self.spare = outcome
+
+    def _most_units(self, outcome: Outcome, is_enough: Callable[[int], bool]) -> int:
+        """The most units with which a fleet is still cheap enough; 0: none."""
+        if is_enough(outcome.most):
+            return outcome.most
+        low, high = 0, outcome.most  # cost grows with units
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if is_enough(middle) else (low, middle)
+        return low
+
+    def _spares_better(self, outcome: Outcome, units: int) -> bool:
+        """Whether a fleet with spare engines can be had, for less than the best of those so far."""
+        candidate = outcome.candidate
+        if not self.is_had(candidate, units, spare=1):
+            return False
+        return self.spare is None or _spare_key(candidate, units) < spare_key(self.spare)
+
+    def is_had(self, candidate: Candidate, units: int, *, spare: int = 0) -> bool:
+        """Whether availability and budget, where they hold, allow a fleet."""
+        if not self.limited:
+            return True
+        budget = self.plan.budget_usd_per_h
+        if budget is not None and candidate.usd_per_h(units, spare=spare) > budget * (1 + 1e-9):
+            return False
+        for gpu, count in candidate.gpus_by_name(units, spare=spare).items():
+            available = candidate.prices[gpu].available
+            if available is not None and count > available:
+                return False
+        return True
+
+    def _fewest(self, outcome: Outcome, most: int) -> int | None:
+        """The fewest units that pass, up to ``most``; None: not even those."""
+        assert outcome.bounds is not None
+        candidate, fails = outcome.candidate, outcome.bounds.units - 1
+        at = min(max(math.ceil(_AT_FIRST * outcome.bounds.units), fails + 1), most)
+        passes, step = None, 1
+        while passes is None or passes - fails > 1:
+            verdict = self.judge.verdict(candidate, at)
+            if verdict.kept:
+                passes = at
+                at = max(passes - step, fails + 1)
+            else:
+                fails, outcome.tried = at, at
+                outcome.alone = self._is_alone(candidate, at, verdict)
+                if passes is None and (at == most or outcome.alone):
+                    return None
+                at = min(at + max(step, _missing(at, verdict)), most)
+            if passes is not None and fails >= outcome.bounds.units:
+                at = (fails + passes) // 2
+            step *= 2
+        return passes
+
+    def _is_alone(self, candidate: Candidate, units: int, verdict: Verdict) -> bool:
+        """Whether requests have engines to themselves already: more of these change nothing."""
+        if not verdict.runs:
+            return False
+        e2e = verdict.runs[0].facts.latency_s["e2e"].get("mean", math.inf)
+        engines = units * min(engine.count for engine in candidate.engines)
+        load = self.question.level
+        present = load if self.question.plan.variable.closed_loop else load * e2e
+        return present / engines < _ALONE
+
+
+def _missing(units: int, verdict: Verdict) -> int:
+    """Units to add where requests come faster than they leave."""
+    return math.floor(units * (1 / max(verdict.finished_share, 0.1) - 1) * 0.8)
+
+
+def rank_key(outcome: Outcome) -> tuple[float, int, str]:
+    """Cheapest first; of equal cost the fewest GPUs, then by name."""
+    assert outcome.units is not None
+    return _key(outcome.candidate, outcome.units)
+
+
+def spare_key(outcome: Outcome) -> tuple[float, int, str]:
+    """The same of the fleet with its spare engines."""
+    assert outcome.units is not None
+    return _spare_key(outcome.candidate, outcome.units)
+
+
+def _key(candidate: Candidate, units: int) -> tuple[float, int, str]:
+    return (round(candidate.usd_per_h(units), 9), candidate.gpus * units, candidate.name)
+
+
+def _spare_key(candidate: Candidate, units: int) -> tuple[float, int, str]:
+    gpus = sum(candidate.gpus_by_name(units, spare=1).values())
+    return (round(candidate.usd_per_h(units, spare=1), 9), gpus, candidate.name)
+
+
+def _beats(outcome: Outcome, units: int, other: Outcome) -> bool:
+    return _key(outcome.candidate, units) < rank_key(other)
+
+
+def _order(outcome: Outcome) -> tuple[float, str]:
+    """What it must cost at least; by name where that is equal."""
+    return (round(outcome.least_usd_per_h or 0.0, 9), outcome.candidate.name)

@@ -1,0 +1,127 @@
+"""What ``fleetcast sweep`` does, once its options are read."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scenarios.dump import dump_scenario
+from scenarios.execution.spread import check_cluster
+from scenarios.result_folder import make_folder
+from scenarios.sweep.content import check_columns, make_content
+from scenarios.sweep.points import Points, make_points
+from scenarios.sweep.progress import shown
+from scenarios.sweep.results import Results
+from scenarios.sweep.run import Spent, run_all
+from scenarios.sweep.sweep_file import Sweep, read_sweep
+from scenarios.sweep.table import sweep_table, write_table
+from sim.errors import ScenarioError
+
+
+class Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def run_sweep(
+    path: Path,
+    *,
+    out: Path | None,
+    jobs: int | None,
+    cluster: str | None,
+    keep: bool,
+    retry_failed: bool,
+    as_json: bool,
+) -> Path:
+    """Run what is not there yet, write table and page, print the answer; returns the page.
+
+    Raises ScenarioError for a file that cannot be used; Terminated and KeyboardInterrupt after
+    what is done was written.
+    """
+    if cluster is not None:
+        check_cluster(cluster)
+    sweep = read_sweep(path)
+    points = make_points(sweep)
+    folder = Path("results") / sweep.name if out is None else out
+    make_folder(folder)
+    results = Results(folder)
+    if retry_failed:
+        results.forget_failed()
+    print(_plan_text(points, results, folder), file=sys.stderr)
+    try:
+        with _stoppable(), shown() as progress:
+            spent = run_all(
+                points.runs,
+                results,
+                jobs=jobs,
+                cluster=cluster,
+                keep=folder / "runs" if keep else None,
+                progress=progress,
+                check=lambda row: check_columns(sweep, list(row)),
+            )
+    except (KeyboardInterrupt, Terminated):
+        write_sweep(sweep, points, results, folder, None)
+        done = sum(run.key in results.known for run in points.runs)
+        print(
+            f"stopped: {done:,} of {len(points.runs):,} runs are kept in {folder}; the same "
+            "command goes on from there",
+            file=sys.stderr,
+        )
+        raise
+    finally:
+        results.close()
+    content = write_sweep(sweep, points, results, folder, spent)
+    if as_json:
+        print(json.dumps(content, indent=1, allow_nan=False))
+    return folder
+
+
+def write_sweep(
+    sweep: Sweep, points: Points, results: Results, folder: Path, spent: Spent | None
+) -> dict[str, Any]:
+    """Write sweep.parquet, sweep.json, the sweep and its scenario; returns what sweep.json has."""
+    frame = sweep_table(points, results.known)
+    content = make_content(sweep, points, list(frame.columns), len(frame), spent)
+    write_table(frame, folder)
+    try:
+        (folder / "sweep.yaml").write_text(sweep.text, encoding="utf-8")
+        scenario = points.runs[0].scenario
+        (folder / "scenario.yaml").write_text(dump_scenario(scenario), encoding="utf-8")
+        text = json.dumps(content, indent=1, allow_nan=False)
+        (folder / "sweep.json").write_text(text + "\n", encoding="utf-8")  # last: it is complete
+    except OSError as error:
+        raise ScenarioError(f"cannot write {folder}: {error.strerror}") from None
+    return content
+
+
+def _plan_text(points: Points, results: Results, folder: Path) -> str:
+    runs = points.runs
+    there = sum(run.key in results.known for run in runs)
+    left_out = sum(points.left_out.values())
+    refused = sum(point.refused is not None for point in points.points)
+    words = f"{_counted(len(points.points), 'point')}, {_counted(len(runs), 'run')}"
+    words += f"; constraints leave out {_counted(left_out, 'point')}" if left_out else ""
+    words += f"; {refused:,} cannot be built" if refused else ""
+    return words + (f"; {there:,} done before in {folder}" if there else f"; results in {folder}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM, as schedulers and containers send it, stops as Ctrl-C does."""
+
+    def stop(*_: object) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,35 @@
+"""Functions for worker processes; they import little, as each process starts anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def square(number: int) -> int:
+    """Something to do."""
+    return number * number
+
+
+def refuse_three(number: int) -> int:
+    """Raises for 3."""
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+def die_once(number: int, folder: str) -> int:
+    """Takes its process down the first time it is asked for 3."""
+    mark = Path(folder) / "died"
+    if number == 3 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+def die_always(number: int) -> int:
+    """Takes its process down for 3."""
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
