@@ -44,6 +44,13 @@ AUTOSCALERS: dict[str, str] = {
     "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
 }
 
+EVICTIONS: dict[str, str] = {
+    "lru": "policies.eviction.lru:LeastRecentlyUsed",
+    "lfu": "policies.eviction.lfu:LeastFrequentlyUsed",
+    "fifo": "policies.eviction.fifo:FirstInFirstOut",
+    "ttl": "policies.eviction.ttl:TimeToLive",
+}
+
 ACCEPTANCES: dict[str, str] = {
     "chain": "policies.acceptance.chain:Chain",
     "tree": "policies.acceptance.tree:Tree",

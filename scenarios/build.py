@@ -19,6 +19,7 @@ from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from costmodels.speculative_build import PoolCosts, draft_weight_bytes
 from policies import ROUTERS, SCHEDULERS
+from scenarios.cache import Cache, cache_of
 from scenarios.kernels import kernels_key, load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
@@ -57,6 +58,8 @@ class Build:
     pool: PoolConfig
     operators: OperatorSources
     """What prices each family of operators."""
+    cache: Cache
+    """The prefix cache of each engine."""
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
     others: tuple[Build, ...] = ()
@@ -173,6 +176,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         offload=offload,
         speculating=speculating,
     )
+    cache = cache_of(scenario, model, gpu, memory, layout)
     ranks = layout.data_parallel_size
     pool = PoolConfig(
         engine=EngineConfig(
@@ -202,6 +206,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         provision_ns=to_ns(scenario.startup.provision_s),
         name=name,
         role=role,
+        cache=cache.config,
     )
     return Build(
         model=model,
@@ -214,8 +219,10 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         speculating=speculating,
         pool=pool,
         operators=kernels.operators,
+        cache=cache,
         notes=(
             *notes,
+            *cache.notes,
             *format_notes,
             *policy_notes(kv.policy),
             *layout_notes(layout),

@@ -107,7 +107,7 @@ def _print_gpus() -> None:
 
 
 def _print_policies() -> None:
-    from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
+    from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
     from scenarios.plugins import load_attribute
     from scenarios.policy_options import option_text
 
@@ -116,6 +116,7 @@ def _print_policies() -> None:
         "router": ROUTERS,
         "admission": ADMISSIONS,
         "autoscaler": AUTOSCALERS,
+        "eviction": EVICTIONS,
     }
     for kind, names in kinds.items():
         for name, target in names.items():

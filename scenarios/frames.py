@@ -45,6 +45,10 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
             "measured": metrics.measured,
         }
     )
+    if log.tiers:
+        frame["loaded_tokens"] = 0
+        for index, by_tier in requests.tier_tokens.items():
+            frame.loc[index, "loaded_tokens"] = sum(n for tier, n in by_tier.items() if tier)
     if table.class_index is not None:
         frame["class"] = np.array(table.class_names)[table.class_index]
     accounts = {

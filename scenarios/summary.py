@@ -11,6 +11,7 @@ from costmodels.layout import Layout
 from costmodels.parallel import shard
 from scenarios import __version__
 from scenarios.build import Build
+from scenarios.cache_facts import tier_facts
 from scenarios.calibration.served import calibration_address, operator_facts
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
@@ -22,7 +23,7 @@ from scenarios.schema import Scenario
 from scenarios.service_facts import service_facts
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
-from sim.accounts import KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
+from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.ledger import TimeBooks, waits_only
@@ -79,6 +80,8 @@ def summarise(
             "wall_s": wall_s,
         },
     }
+    if log.tiers:
+        summary["kv_tiers"] = tier_facts(log, metrics)
     if log.service is not None:
         summary["service"] = service_facts(log, metrics)
     fleet = fleet_facts(log, metrics.window)
@@ -153,6 +156,7 @@ def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> lis
 def _sources(build: Build) -> list[Source]:
     """What all pools' costs rest on, each source once."""
     found = [source for part in build.parts for source in part.cost.sources()]
+    found += [source for part in build.parts for source in part.cache.sources]
     return list({tuple(source.items()): source for source in found}.values())
 
 
@@ -226,6 +230,9 @@ def _evidence_shares(
     by_pool = [part.cost.evidence() for part in build.parts]
     labels = {account: weakest(known[account] for known in by_pool) for account in by_pool[0]}
     labels[KV_TRANSFER] = "datasheet"  # of the network
+    loads = [label for part in build.parts if (label := part.cache.load_label) is not None]
+    if loads:
+        labels[CACHE_LOAD] = weakest(loads)
     prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
     total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
     shares: dict[str, float] = {}

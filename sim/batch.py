@@ -103,6 +103,9 @@ class BatchBuilder:
         gate; only the chunk's blocks are taken). One that was swapped out is swapped in, and goes
         on where it was.
 
+        Where its prefix is worth loading from a tier below device memory, True means that it is
+        being loaded: it is in neither queue, and comes back to wait (`sim.loading_kv`).
+
         ``max_tokens=0`` gives it a place, and tokens in a later step. ``reserve_tokens``: prompt
         and answer tokens whose blocks it holds from now on, at most what the pool has; it grows
         block by block if it gets longer. ``gang``: it leaves together with all of these.
@@ -123,6 +126,9 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
+        loading = view.loading
+        if loading is not None and loading.begin(request, hit):
+            return True
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
                 return False
@@ -130,6 +136,8 @@ class BatchBuilder:
                 junction = (hit.common - hit.blocks) * view.config.block_size
                 max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         kv.pin(request, hit)
+        if loading is not None:
+            loading.overlap(request, hit)
         if reserve_tokens or request.samples is not None:
             kv.hold(request, reserve_tokens)
         if gang is not None and request.gang is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop
 from typing import Self
 
@@ -14,6 +15,10 @@ NS_PER_S = 1_000_000_000
 # very end of a step is seen by the plan that follows; engines come after, in order of replica, so
 # that simultaneous engines act in the same order however they got there.
 _FIRST_ENGINE = 2
+
+UNSEEN = -1
+"""Priority of events that nobody waits for: content has been written somewhere. They come before
+all else of their instant, and a run does not last until they have happened."""
 
 
 def to_ns(seconds: float) -> int:
@@ -44,11 +49,20 @@ class Clock(simpy.Environment):
         self.num_events += 1
         callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
         if callbacks:
-            self.last_ns = now_ns  # type: ignore[assignment]  # an int: it starts at one
+            if self.acting != UNSEEN:
+                self.last_ns = now_ns  # type: ignore[assignment]  # an int: it starts at one
             for callback in callbacks:
                 callback(event)
         if not event._ok and not hasattr(event, "_defused"):
             raise event._value
+
+
+def after_unseen(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) -> None:
+    """Call after so many nanoseconds, in an event that nobody waits for."""
+    event = simpy.Event(env)
+    event._ok, event._value = True, None
+    event.callbacks.append(lambda _: call())
+    env.schedule(event, priority=UNSEEN, delay=delay_ns)  # type: ignore[arg-type]
 
 
 class Alarm(simpy.Event):

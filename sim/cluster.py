@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import simpy
 
+from sim.cache_config import PLAIN_CACHE, CacheConfig
 from sim.clock import Clock
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
@@ -21,6 +22,7 @@ from sim.gateway import Gateway
 from sim.group import Group
 from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
+from sim.kv_layout import PLAIN
 from sim.network import Network
 from sim.operations import Operations, Replica
 from sim.protocols import Router, RoutingContext, Scheduler, StepCost
@@ -31,6 +33,7 @@ from sim.request_table import RequestTable
 from sim.service import ServiceConfig, ServiceLog
 from sim.source import Source
 from sim.step_log import StepLog
+from sim.tiers import SharedTiers, Tiers, shared_tiers
 from sim.waiting import SortedQueue
 
 _COLLECT_AFTER = (50_000, 20, 100)
@@ -57,6 +60,8 @@ class PoolConfig:
     """From the wish for one more machine until it is there."""
     name: str = ""
     role: Role = "mixed"
+    cache: CacheConfig = PLAIN_CACHE
+    """How each engine's prefix cache finds and drops content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ class RunLog:
     """Bytes that crossed each link between engines."""
     service: ServiceLog | None = None
     """Where the fleet has a service configuration."""
+    tiers: dict[int, Tiers] = field(default_factory=dict)
+    """What lay below the device memory of engines, by replica."""
 
     @property
     def pool(self) -> PoolConfig:
@@ -147,8 +154,9 @@ def run_cluster(
             log.decode = DecodeLog(log)
         of_engine = log.decode if pool.role == "decode" else log
         assert of_engine is not None
+        shared = shared_tiers(pool.cache.tiers)
         for _ in range(pool.replicas):
-            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave))
+            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave, shared))
     decoding: list[Engine] = []
     for engine, pool in zip(engines, fleet.pool_of, strict=True):
         (decoding if pool.role == "decode" else entry).append(engine)
@@ -195,6 +203,7 @@ def run_cluster(
         num_events=env.num_events,
         link_bytes=network.moved_bytes,
         service=service,
+        tiers={e.replica: tiers for e in engines if (tiers := e.view.kv.tiers) is not None},
     )
 
 
@@ -217,7 +226,13 @@ def _engine(
     log: RequestLog | DecodeLog,
     replica: int,
     on_leave: Callable[[Request], None],
+    shared: SharedTiers,
 ) -> Engine:
+    if pool.cache.tiers is not None and pool.engine.kv_layout != PLAIN:
+        raise ScenarioError(
+            "tiers below device memory hold blocks of layers whose state grows with every token; "
+            "this model has windows, recurrent states or budgets beside them"
+        )
     kv = KVCache(
         pool.engine.num_gpu_blocks,
         pool.engine.block_size,
@@ -225,6 +240,8 @@ def _engine(
         chains=table.chains,
         layout=pool.engine.kv_layout,
         num_host_blocks=pool.engine.num_cpu_blocks,
+        cache=pool.cache,
+        clock=lambda: int(env.now),
     )
     scheduler, waiting = _scheduler(pool)
     return Engine(
@@ -237,6 +254,7 @@ def _engine(
         waiting=waiting,
         replica=replica,
         on_leave=on_leave,
+        tiers=None if pool.cache.tiers is None else Tiers(env, pool.cache.tiers, kv.index, shared),
     )
 
 

@@ -20,14 +20,16 @@ from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
+from sim.loading_kv import LoadingKV, prefill_ns
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import ReplicaLoad, Scheduler, StepCost
+from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
 from sim.residents import Residents
 from sim.shape import SharedSums, StepShape, chunk_shape
 from sim.step_log import StepLog
 from sim.throttle import Heat
+from sim.tiers import Tiers
 from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
@@ -50,8 +52,10 @@ class Engine:
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
+        tiers: Tiers | None = None,
     ) -> None:
-        """``on_leave`` is told of every request that finishes or is rejected."""
+        """``on_leave`` is told of every request that finishes or is rejected. ``tiers``: where KV
+        content is beside device memory."""
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -66,6 +70,10 @@ class Engine:
         """When a jump evicted what its watcher is told of; None: now."""
         self.on_crash: Callable[[Engine], None] | None = None
         self._gpu_free_ns = 0
+        self._tiers = tiers
+        if tiers is not None:
+            kv.set_over(tiers)
+            tiers.prefill_ns = lambda r, tokens: prefill_ns(self._cost, self.view.config, r, tokens)
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
@@ -84,6 +92,10 @@ class Engine:
     ) -> None:
         """A new process with nothing in it."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        if self._tiers is not None:
+            self.view.loading = LoadingKV(
+                self._env, self.view, self._tiers, self._requests, self._wake
+            )
         attach = getattr(scheduler, "attach", None)
         if attach is not None:
             attach(self.view)
@@ -211,6 +223,8 @@ class Engine:
         self._idle = self._jumping = None
         self.is_up = False
         self.view.kv.lose_all()
+        if self.view.loading is not None:
+            self.view.loading.void()
         if self.residents.on_load is not None:
             self.residents.on_load(ReplicaLoad(0, 0))
 
@@ -233,6 +247,8 @@ class Engine:
         view = self.view
         while True:
             now_ns = view.now_ns = self._now_ns
+            if view.kv.lifetime_ns is not None:
+                view.kv.expire()
             if self.residents.receive(self._in_flight, self.steps.num_rows, now_ns):
                 self._plan_stands = False
             if view.running or view.waiting:
@@ -311,7 +327,7 @@ class Engine:
         steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
         kv = self.view.kv
         # Who is told of each eviction when it happens cannot be told of any on the way.
-        room = kv.empty_blocks if kv.watched == "at once" else kv.free_blocks
+        room = kv.empty_blocks if kv.tells_at_once else kv.free_blocks
         return group.steps_within(room + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:
@@ -338,6 +354,8 @@ class Engine:
         else:
             price = self._cost.price(shape, self._draw(plan))
             swap_ns = self._swap_ns() if view.blocks_swapped else 0
+            if plan.prefills and view.loading is not None and view.loading.due:
+                swap_ns += self._stall_ns(now_ns + schedule_ns, price, swap_ns)
             launched_ns, end_ns, gpu_ns = launch_step(
                 now_ns, self._gpu_free_ns, schedule_ns, price, self._heat, swap_ns
             )
@@ -369,6 +387,14 @@ class Engine:
         view.blocks_swapped = 0
         return swap_ns
 
+    def _stall_ns(self, scheduled_ns: int, price: StepPrice, swap_ns: int) -> int:
+        """How long the step that is logged next waits for layers that are being loaded."""
+        assert self.view.loading is not None
+        start_ns = max(self._gpu_free_ns, scheduled_ns + price.launch_delay_ns) + swap_ns
+        stall_ns = self.view.loading.stall_ns(start_ns, price.gpu_ns)
+        self.steps.stalls.append((self.steps.num_rows, stall_ns))
+        return stall_ns
+
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""
         if not plan.prefills:
@@ -398,8 +424,9 @@ class Engine:
             if before.finishing:  # they leave on the way, at the run's second plan
                 leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
                 leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
-        if plan.until_ns is not None:
-            steps = times.first_plan_from(plan.until_ns)
+        until_ns = plan.until_ns if view.kv.lifetime_ns is None else self._until_ns(plan)
+        if until_ns is not None:
+            steps = min(steps, times.first_plan_from(until_ns))
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
@@ -418,6 +445,15 @@ class Engine:
             self.residents.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
+
+    def _until_ns(self, plan: Plan) -> int | None:
+        """When to look again at the latest: for the policy, or as cached content goes."""
+        kv = self.view.kv
+        if kv.lifetime_ns is None or (kv.watched is None and not self.view.waiting):
+            return plan.until_ns  # nobody sees it before the next lookup
+        # What is let go of on the way goes a lifetime later.
+        times = (plan.until_ns, kv.index.next_expiry_ns(), self.view.now_ns + kv.lifetime_ns)
+        return min(time_ns for time_ns in times if time_ns is not None)
 
     def _planned(self, jump: Jump) -> int:
         """Steps of a jump under way that stepping would have planned before this event."""

@@ -12,6 +12,7 @@ from sim.decode_group import DecodeGroup
 from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout
+from sim.loading_kv import LoadingKV
 from sim.request import Request, Status
 from sim.shape import Clip, SharedSums
 from sim.shared_prefix import KINDS, common_prefix
@@ -142,6 +143,8 @@ class EngineView:
         among ``max_num_seqs``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
+        self.loading: LoadingKV | None = None
+        """Requests whose prefix comes from a tier below device memory; None: there is none."""
         self.blocks_swapped = 0
         """Blocks to move over the host link before the next step, in and out."""
 
@@ -159,7 +162,8 @@ class EngineView:
     def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
         """`StepShape.shared` of a step in which so many of the decode group decode."""
         if self.decode_group.prefixes is None:
-            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs)
+            loading = 0 if self.loading is None else len(self.loading)
+            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs, loading)
         return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
     def admitted(self, request: Request) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sim.accounts import (
     ADMISSION_QUEUE,
+    CACHE_LOAD,
     FAILURE_REWORK,
     KV_TRANSFER,
     LAUNCH_AND_HOST,
@@ -65,7 +66,9 @@ def time_books(log: RunLog) -> TimeBooks:
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
-        rows["fetch_ns"] = _fetch_ns(requests.fetched, chosen)
+        fetched_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
+        rows["fetch_ns"] = _of_some(fetched_ns, chosen)
+        rows["load_ns"] = _of_some(requests.load_ns, chosen)
         mine = _of_these(apart, chosen)
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:
@@ -81,12 +84,12 @@ def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> I
     return np.maximum(arrival_ns, np.fromiter(last_ns, np.int64, len(chosen)))
 
 
-def _fetch_ns(fetched: Mapping[int, tuple[int, int]], chosen: Int64) -> Int64:
-    """How long each of the chosen requests waited for its prefix to come from another engine."""
-    if not fetched:
+def _of_some(values_ns: Mapping[int, int], chosen: Int64) -> Int64:
+    """What is kept of a few requests, for the chosen ones; 0 where nothing is."""
+    if not values_ns:
         return np.zeros(len(chosen), np.int64)
-    took_ns = (fetched.get(index, (0, 0))[0] for index in chosen.tolist())
-    return np.fromiter(took_ns, np.int64, len(chosen))
+    found = (values_ns.get(index, 0) for index in chosen.tolist())
+    return np.fromiter(found, np.int64, len(chosen))
 
 
 class _Apart(NamedTuple):
@@ -201,7 +204,9 @@ def _post(
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
     ttft[:, COLUMN[KV_TRANSFER]] += rows["fetch_ns"]
     ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"] - rows["fetch_ns"]
-    ttft[:, COLUMN[ADMISSION_QUEUE]] += steps.column("plan_ns")[first] - rows["seen_ns"]
+    queued_ns = steps.column("plan_ns")[first] - rows["seen_ns"]
+    ttft[:, COLUMN[ADMISSION_QUEUE]] += queued_ns - rows["load_ns"]
+    ttft[:, COLUMN[CACHE_LOAD]] += rows["load_ns"]
     after += ttft
     _leave(ttft, steps, first_token)
     _leave(after, steps, last)

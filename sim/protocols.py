@@ -168,6 +168,25 @@ class Scheduler(Protocol):
         ...
 
 
+class CachedContent(Protocol):
+    """What an eviction policy may know of content in a prefix cache."""
+
+    uses: int
+    """Requests that computed it or hit it."""
+    born: int
+    """Its place in the order in which content came to the cache."""
+
+
+class Eviction(Protocol):
+    """Chooses what a prefix cache drops when blocks are needed; one for each engine.
+
+    If it has a method ``priority(content)``, the content with the lowest goes first, ties in the
+    order of last use; it is asked when no request holds the content any more. Otherwise the least
+    recently used goes first, and with an attribute ``lifetime_ns`` that is not None whatever
+    nobody used for so long. What requests hold never goes, and tails go before their heads.
+    """
+
+
 class ReplicaLoad(NamedTuple):
     """What a router sees of one engine; engines publish it whenever it changes."""
 

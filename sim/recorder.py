@@ -71,6 +71,9 @@ class Residence:
             self.swapped.append((index, self._swapped_at.pop(index), row))
         return False
 
+    def loading(self, request: Request, load_ns: int) -> None:
+        """Its KV comes from a lower tier in so long; only before its first admission."""
+
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
         if request.cancelled:
@@ -120,6 +123,10 @@ class RequestLog(Residence):
         self.fetched: dict[int, tuple[int, int]] = {}
         """(ns, tokens) of prefixes that were fetched from another engine before a request could
         join the queue of its own."""
+        self.load_ns: dict[int, int] = {}
+        """How long a request waited for its KV from lower tiers before it was admitted."""
+        self.tier_tokens: dict[int, dict[int, int]] = {}
+        """Its hits by tier, where some came from below device memory (0)."""
         self.rounds: dict[int, bytes] = {}
         """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
@@ -131,7 +138,14 @@ class RequestLog(Residence):
         if is_first:
             self.admitted_ns[request.index] = now_ns
             self.cached_tokens[request.index] = request.cached_tokens
+            if request.loaded:
+                self.tier_tokens[request.index] = _by_tier(request)
         return is_first
+
+    def loading(self, request: Request, load_ns: int) -> None:
+        """Its KV comes from a lower tier in so long; only before its first admission."""
+        if self.first_row[request.index] == UNSET and not request.cancelled:
+            self.load_ns[request.index] = load_ns
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computed the last of its known tokens and samples the next."""
@@ -168,9 +182,22 @@ class RequestLog(Residence):
             column[index] = UNSET
         self.cached_tokens[index] = 0
         self.fetched.pop(index, None)
+        self.load_ns.pop(index, None)
+        self.tier_tokens.pop(index, None)
         self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)
+
+
+def _by_tier(request: Request) -> dict[int, int]:
+    """Where its hit comes from; what was loaded and lost again before it was admitted is no hit."""
+    found: dict[int, int] = {}
+    left = request.cached_tokens
+    for tier, tokens in request.loaded:
+        found[tier] = found.get(tier, 0) + min(tokens, left)
+        left -= min(tokens, left)
+    found[0] += left
+    return found
 
 
 class DecodeLog(Residence):

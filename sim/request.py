@@ -66,6 +66,9 @@ class Request:
     """How many blocks that is in all."""
     reserved_tokens: int = 0
     """Tokens whose blocks it has held since it was admitted, whole blocks; 0: none beforehand."""
+    loaded: tuple[tuple[int, int], ...] = ()
+    """(tier, tokens) that make up the prefix it was given before it was admitted, tier 0 being
+    device memory; empty: it found all it has there (`sim.loading_kv`)."""
     swapped_blocks: int = 0
     """Blocks it has on the host, while it waits to be swapped in."""
     sample: int = 0

@@ -144,6 +144,8 @@ class Residents:
                     self._log.seen_ns[request.index] = now_ns
                 self.view.waiting.add(request)
             self.inbox.clear()
+        if self.view.loading:
+            changed |= self.view.loading.take_in()
         if self.arriving:
             for request in self.arriving.take_in():
                 self._log.admitted(request, now_ns, row)
@@ -162,6 +164,8 @@ class Residents:
                 self.coming.pop(request)()
             elif request in self.handed_over:
                 self.let_go(request)
+            elif self.view.loading is not None and self.view.loading.drop(request):
+                pass  # what is on its way to it arrives for nobody
             elif arriving is None or not arriving.drop(request):
                 for done in take_out(request, self.view, in_flight):
                     self._leave_late(done, in_flight, row, now_ns)
@@ -185,6 +189,7 @@ class Residents:
             return
         for request in view.newly_admitted:
             log.admitted(request, view.now_ns, row)
+            request.loaded = ()  # preempted, it may load again
         for request in view.newly_preempted:
             log.preempted(request, row)
             if self.hand_over is not None:
@@ -321,8 +326,9 @@ class Residents:
 
     @property
     def any_kv_elsewhere(self) -> bool:
-        """Whether blocks are held for KV that moves between engines."""
-        return bool(self.handed_over or self.arriving or self.coming or self.lending)
+        """Whether blocks are held for KV that moves between engines, or comes from a lower tier."""
+        moves = self.handed_over or self.arriving or self.coming or self.lending
+        return bool(moves or self.view.loading)
 
     @property
     def is_empty(self) -> bool:
@@ -335,6 +341,8 @@ class Residents:
         if self.on_load is not None:
             waiting, running = len(self.view.waiting) + len(self.inbox), len(self.view.running)
             waiting += len(self.coming)
+            if self.view.loading is not None:
+                waiting += len(self.view.loading)
             if self.arriving is not None:
                 waiting += len(self.arriving.waiting)
                 running += self.arriving.in_place

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.accounts import (
+    CACHE_LOAD,
     GPU_ACCOUNTS,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
@@ -63,14 +64,16 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
     ]
     done = gpu_free_ns = 0
     totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
-    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)
+    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)[:, [0, 2]]
+    apart = {PREEMPTION_SWAP: swap_ns, CACHE_LOAD: np.array(steps.stalls, np.int64).reshape(-1, 2)}
     for columns in steps.chunks():
         posted = _account(columns, steps, gpu_free_ns, cost)
         size = len(columns["steps"])
-        here = swap_ns[(swap_ns[:, 0] >= done) & (swap_ns[:, 0] < done + size)]
-        for of_runs in posted.values():  # blocks that moved before a run: not the host's time
-            of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 2]
-            of_runs[here[:, 0] - done, COLUMN[PREEMPTION_SWAP]] += here[:, 2]
+        for account, moves in apart.items():
+            here = moves[(moves[:, 0] >= done) & (moves[:, 0] < done + size)]
+            for of_runs in posted.values():  # blocks that moved before a run: not the host's time
+                of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 1]
+                of_runs[here[:, 0] - done, COLUMN[account]] += here[:, 1]
         for lived_as, of_runs in posted.items():
             before = np.concatenate([[totals[lived_as]], totals[lived_as] + of_runs.cumsum(axis=0)])
             totals[lived_as] = before[-1]

@@ -56,6 +56,8 @@ class StepLog:
         """Scheduler calls, empty plans included."""
         self.swaps: list[tuple[int, int, int]] = []
         """(row, blocks moved to or from the host before it, time that took in ns)."""
+        self.stalls: list[tuple[int, int]] = []
+        """(row, time in ns that its kernels waited for KV that was being loaded)."""
         self._rows = bytearray()
         self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
         self._visible_ns = array("q")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
+from sim.cache_config import PLAIN_CACHE, CacheConfig
 from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.protocols import DecodeRun, Rises, Router, RoutingContext, Scheduler, StepCost, StepPrice
@@ -120,6 +121,7 @@ def small_run(
     router: str = "round_robin",
     replicas: int = 1,
     until_ns: int | None = None,
+    cache: CacheConfig = PLAIN_CACHE,
 ) -> RunLog:
     """Run a table on a small pool."""
     make_router: Callable[[RoutingContext], Router] = load_attribute(ROUTERS[router])
@@ -130,6 +132,7 @@ def small_run(
         make_scheduler=make_scheduler,
         make_router=make_router,
         replicas=replicas,
+        cache=cache,
     )
     return run_cluster(table, pool, until_ns=until_ns)
 

@@ -136,7 +136,7 @@ def audit_blocks(view: EngineView) -> None:
     kv = view.kv
     private, shared = 0, dict[int, int]()
     prompts: dict[SharedBlocks, int] = {}
-    for request in view.running:
+    for request in (*view.running, *(view.loading or ())):
         private += blocks_of(view, request) - sum(depth for _, depth in request.pinned)
         if request.num_unforked:
             private += kv.unforked_blocks(request, request.reserved_tokens)
@@ -190,8 +190,8 @@ def audit_prefixes(view: EngineView) -> None:
         left = view.shared_sums(1, members[:-1]) if members else SharedSums()
         assert left == SharedSums()
     elif config.shared_prefix_attention == "cascade" and members:
-        paths = [held_blocks(request) for request in view.running]
-        together = zip(*paths, strict=False) if len(paths) > 1 else ()
+        paths = [held_blocks(request) for request in (*view.running, *(view.loading or ()))]
+        together = zip(*paths, strict=False) if len(view.running) > 1 else ()
         common = list(takewhile(lambda blocks: len(set(blocks)) == 1, together))
         computed = [r.num_computed_tokens for r in view.prefilling]
         tokens = min([len(common), *(c // config.block_size for c in computed)]) * config.block_size

@@ -23,9 +23,11 @@ from policies.routers.prefix_affinity import PrefixAffinity
 from policies.routers.random import Random
 from policies.routers.session_sticky import SessionSticky
 from scenarios.plugins import load_attribute, scheduler_factory
+from sim.block_hashes import BlockHashes
 from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
+from sim.kv_cache import KVCache
 from sim.protocols import CacheWatcher, ReplicaLoad, Router, RoutingContext, Watch
 from sim.replicas import Replicas
 from sim.request import Request, Status
@@ -196,7 +198,7 @@ class Spy:
             position: {
                 replica
                 for replica, engine in enumerate(self._context._engines)
-                if (node := engine.view.kv._nodes.get(ids[position])) is not None and node.resident
+                if is_cached(engine.view.kv, ids[position])
             }
             for position in range(len(ids))
         }
@@ -209,6 +211,12 @@ class Spy:
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Nothing to note."""
+
+
+def is_cached(kv: KVCache, prefix_id: int) -> bool:
+    assert isinstance(kv.index, BlockHashes)
+    node = kv.index._nodes.get(prefix_id)
+    return node is not None and node.resident > 0
 
 
 def prefixed_table(n: int, num_families: int = 6) -> RequestTable:

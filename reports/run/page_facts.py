@@ -23,6 +23,8 @@ from reports.run.book_facts import account_table, byte_rows
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
+from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
+from reports.run.tier_rows import tier_rows
 from reports.run.verdict import SENTENCES, pool_texts, slo_targets, system_text, verdict
 from reports.spread import spread_note
 from reports.words import (
@@ -106,6 +108,8 @@ def page_facts(summary: Summary) -> dict[str, Any]:
             name: _evidence_of(summary, metrics) for name, metrics in _FIGURE_METRICS.items()
         },
         "byte_rows": byte_rows(summary),
+        "tier_columns": TIER_COLUMNS,
+        "tier_rows": tier_rows(summary),
         "alerts": warning_texts(summary, grave=True),
         "warnings": warning_texts(summary, grave=False),
         "conditions": condition_rows(summary),

@@ -17,6 +17,8 @@ from reports.facts import (
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
+from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
+from reports.run.tier_rows import tier_rows
 from reports.run.verdict import SENTENCES, conditions_text, verdict
 from reports.screen import Screen
 from reports.spread import spread_note
@@ -47,6 +49,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     _print_latency(screen, summary)
     _print_classes(screen, summary)
     _print_gauges(screen, summary)
+    _print_tiers(screen, summary)
     _print_accounts(screen, summary)
     _print_operators(screen, summary)
     screen.warnings(warning_texts(summary))
@@ -118,6 +121,14 @@ def _gauge_table(screen: Screen, rows: list[GaugeRow]) -> Table:
             screen.text(after, "dim"),
         )
     return table
+
+
+def _print_tiers(screen: Screen, summary: Summary) -> None:
+    rows = tier_rows(summary)
+    if not rows:
+        return
+    screen.heading("Where prefix hits come from, as shares of the prompt tokens")
+    screen.table([column.heading for column in TIER_COLUMNS], rows, left=("Tier",))
 
 
 def _print_accounts(screen: Screen, summary: Summary) -> None:
