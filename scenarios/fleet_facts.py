@@ -19,7 +19,7 @@ _LOST_SHARE = 0.1  # of prompt tokens
 _TRANSFER_SHARE = 0.2  # of end-to-end time
 _TIGHT = 0.8  # of a link
 
-_LOOK_AT_CACHES = ("prefix_affinity",)
+_LOOK_AT_CACHES = ("prefix_affinity", "conductor")
 
 
 def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
@@ -39,6 +39,8 @@ def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
             "lost_to_routing_share": reused.elsewhere / reused.prompt,
             "longest_lost_tokens": reused.longest_elsewhere,
         }
+        if reused.fetched:
+            facts["reuse"]["fetched_share"] = reused.fetched / reused.prompt
     if busiest is not None:
         facts["network"] = {"busiest_link": busiest.link, "busy_share": busiest.share}
     return facts

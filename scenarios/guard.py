@@ -161,7 +161,7 @@ class _CheckedRouter:
     def __init__(self, router: Any, name: str, num_replicas: int) -> None:
         self._choose = _guarded(router.choose, f"choose of router {name}")
         self.publish = _guarded(router.publish, f"publish of router {name}")
-        for optional in ("down", "up"):
+        for optional in ("down", "up", "source"):
             if callable(getattr(router, optional, None)):
                 call = _guarded(getattr(router, optional), f"{optional} of router {name}")
                 setattr(self, optional, call)

@@ -17,6 +17,7 @@ from sim.clock import Clock
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
 from sim.errors import PolicyError, ScenarioError
+from sim.fetches import Fetches
 from sim.gateway import Gateway
 from sim.group import Group
 from sim.handover import Handovers, TransferConfig
@@ -135,18 +136,19 @@ def run_cluster(
     engines: list[Engine] = []
     entry: list[Engine] = []
     service = None if fleet.service is None else ServiceLog()
+    submit: Callable[[Engine, Request], None] = Engine.submit
 
     def send(request: Request) -> None:
         choice = router.choose(request)
         if not 0 <= choice < len(entry):
             raise PolicyError(f"the router chose replica {choice} of {len(entry)}")
-        entry[choice].submit(request)
+        submit(entry[choice], request)
 
     gateway = None
     if fleet.service is not None and service is not None:
         gateway = Gateway(env, table, log, service, fleet.service)
-    source = Source(env, table, send if gateway is None else gateway.send, progress)
-    on_leave = source.left if gateway is None else gateway.left
+    arrivals = Source(env, table, send if gateway is None else gateway.send, progress)
+    on_leave = arrivals.left if gateway is None else gateway.left
     for pool in fleet.pools:
         if pool.role == "decode" and log.decode is None:
             log.decode = DecodeLog(log)
@@ -159,21 +161,30 @@ def run_cluster(
     for engine, pool in zip(engines, fleet.pool_of, strict=True):
         (decoding if pool.role == "decode" else entry).append(engine)
     in_service = gateway is not None
-    router = _route(entry, fleet.pool_of[entry[0].replica], env, table, grouped=in_service)
+    first = fleet.pool_of[entry[0].replica]
+    own = _make_router(entry, first, env, table, fleet.transfer)
+    router = _route(entry, own, first, env, grouped=in_service)
     network, handovers = Network(env), None
     groups = [router]
     if fleet.transfer is not None and log.decode is not None:
         of_decode = fleet.pool_of[decoding[0].replica]
-        groups.append(_route(decoding, of_decode, env, table, grouped=in_service))
+        of_others = _make_router(decoding, of_decode, env, table)
+        groups.append(_route(decoding, of_others, of_decode, env, grouped=in_service))
         handovers = Handovers(env, fleet.transfer, network, log.decode, groups[-1], decoding)
         handovers.connect(entry)
+        source = getattr(own, "source", None)
+        if source is not None:
+            submit = Fetches(env, fleet.transfer, network, log, entry, source).submit
     if gateway is not None and fleet.service is not None and service is not None:
         replicas = _replicas(fleet, groups)
         operations = Operations(env, fleet.service, service, replicas, network, gateway)
         assert isinstance(router, Group)
-        gateway.connect(fleet.service, router, handovers, source.left, operations.stop)
+        if len(groups) > 1:
+            assert isinstance(groups[1], Group)
+            router.decode = groups[1]
+        gateway.connect(fleet.service, router, handovers, submit, arrivals.left, operations.stop)
         operations.start()
-    env.process(source.run())
+    env.process(arrivals.run())
     with _few_collections():
         env.run(until=until_ns)
     for engine in engines:
@@ -277,19 +288,29 @@ def _restart(engine: Engine, pool: PoolConfig) -> None:
     engine.restart(*_scheduler(pool))
 
 
-def _route(
+def _make_router(
     engines: list[Engine],
     pool: PoolConfig,
     env: simpy.Environment,
     table: RequestTable,
+    transfer: TransferConfig | None = None,
+) -> Router:
+    """A router among these engines; with ``transfer`` they may fetch from each other."""
+    return pool.make_router(Replicas(env, engines, table, pool.engine.seed, transfer))
+
+
+def _route(
+    engines: list[Engine],
+    router: Router,
+    pool: PoolConfig,
+    env: simpy.Environment,
     *,
     grouped: bool = False,
 ) -> Router:
-    """A router over these engines, told of their loads where there is a choice.
+    """Tell the router of these engines' loads where there is a choice.
 
     ``grouped``: with what else has to know of them in front of it (a `Group`).
     """
-    router = pool.make_router(Replicas(env, engines, table, pool.engine.seed))
     if grouped:
         router = Group(env, engines, router, pool.engine.seed)
     if grouped or len(engines) > 1:

@@ -26,7 +26,7 @@ from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
 from sim.residents import Residents
-from sim.shape import StepShape
+from sim.shape import SharedSums, StepShape, chunk_shape
 from sim.step_log import StepLog
 from sim.throttle import Heat
 from sim.tiers import Tiers
@@ -68,6 +68,7 @@ class Engine:
         self.is_up = True
         self.evicting_ns: int | None = None
         """When a jump evicted what its watcher is told of; None: now."""
+        self.on_crash: Callable[[Engine], None] | None = None
         self._gpu_free_ns = 0
         self._tiers = tiers
         if tiers is not None:
@@ -111,6 +112,34 @@ class Engine:
         """Hand over an arriving request; the engine sees it at its next scheduler call."""
         if self.residents.submit(request, self._now_ns):
             self._wake()
+
+    def await_prefix(self, request: Request, give_up: Callable[[], None]) -> None:
+        """It was sent here, and joins the queue when `prefix_arrived`. ``give_up`` is called if it
+        is cancelled before."""
+        self.residents.await_prefix(request, give_up, self._now_ns)
+
+    def prefix_arrived(self, request: Request) -> None:
+        """What was to be fetched for it is cached, or will not come."""
+        self.residents.prefix_arrived(request)
+        self._wake()
+
+    def lend(self, prefixes: int) -> None:
+        """So many more of its cached prefixes are being fetched; negative: no longer."""
+        self.residents.lending += prefixes
+        if prefixes < 0:
+            self._wake()
+
+    def prefill_ns_alone(self, context_tokens: int, tokens: int) -> int:
+        """GPU time of a step with one chunk of one prompt."""
+        shape = chunk_shape(context_tokens, tokens, self.view.config.clip_tokens)
+        if self.view.follows_prefixes:
+            shape = shape._replace(shared=SharedSums())
+        return self._cost.price(shape).gpu_ns
+
+    @property
+    def gpu_free_ns(self) -> int:
+        """When all that was launched has been computed."""
+        return self._gpu_free_ns
 
     def expect(self, request: Request) -> None:
         """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
@@ -179,6 +208,8 @@ class Engine:
     def crash(self) -> None:
         """The process is gone, and all it held; what it had launched ends unread."""
         self.catch_up()
+        if self.on_crash is not None:
+            self.on_crash(self)
         self.close()
         if self._jumping is not None:
             jump, now_ns = self._jumping, self._now_ns

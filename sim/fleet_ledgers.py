@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster import RunLog
+from sim.handover import TransferConfig
 from sim.recorder import UNSET
 from sim.step_log import StepLog
 from sim.window import Window
@@ -43,6 +44,8 @@ class Reuse(NamedTuple):
     prompt: int
     cached: int
     """Found where the request was sent."""
+    fetched: int
+    """Of these, brought there for it from another engine."""
     elsewhere: int
     """Computed before, but only on other engines: computed again because of the routing."""
     longest_elsewhere: int
@@ -92,9 +95,12 @@ def reuse(log: RunLog) -> Reuse | None:
     before = _seen_before(ids, order[row])
     here = _seen_before(ids * len(log.steps) + replica, order[row])
     lost = np.bincount(row, before & ~here, minlength=len(prompt)) * chains.block_tokens
+    for index in requests.fetched:
+        lost[index] = 0  # not computed again, but brought
     return Reuse(
         prompt=int(prompt[admitted].sum()),
         cached=int(np.frombuffer(requests.cached_tokens, np.int64)[admitted].sum()),
+        fetched=sum(tokens for _, tokens in requests.fetched.values()),
         elsewhere=int(lost.sum()),
         longest_elsewhere=int(lost.max()),
     )
@@ -109,10 +115,20 @@ def busiest_link(log: RunLog, window: Window) -> Busiest | None:
     if transfer is None or not log.link_bytes or window.length_s <= 0:
         return None
     found = [
-        Busiest(link, moved / (transfer.link_bytes_per_s(link) * window.length_s))
+        Busiest(link, moved / (_bytes_per_s(link, log, transfer) * window.length_s))
         for link, moved in log.link_bytes.items()
     ]
     return max(found, key=lambda one: one.share)
+
+
+def _bytes_per_s(link: str, log: RunLog, transfer: TransferConfig) -> float:
+    """Of a link by its name: ``core``, or which way of which replica."""
+    if link == "core":
+        assert transfer.core_bytes_per_s is not None
+        return transfer.core_bytes_per_s
+    if log.fleet.pool_of[int(link.split()[1])].role == "prefill":
+        return transfer.prefill_nic_bytes_per_s
+    return transfer.decode_nic_bytes_per_s
 
 
 def _entry(log: RunLog) -> list[int]:

@@ -48,14 +48,6 @@ class TransferConfig:
     core_bytes_per_s: float | None = None
     """All transfers together; None: the network between engines is no bottleneck."""
 
-    def link_bytes_per_s(self, name: str) -> float:
-        """Of a link by the name it has in the network."""
-        if name == "core":
-            assert self.core_bytes_per_s is not None
-            return self.core_bytes_per_s
-        is_out = name.startswith("out ")
-        return self.prefill_nic_bytes_per_s if is_out else self.decode_nic_bytes_per_s
-
 
 class _Chunk(NamedTuple):
     computed_tokens: int

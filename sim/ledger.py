@@ -67,6 +67,8 @@ def time_books(log: RunLog) -> TimeBooks:
             )
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
         rows["load_ns"] = _of_some(requests.load_ns, chosen)
+        fetch_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
+        rows["fetch_ns"] = _of_some(fetch_ns, chosen)
         mine = _of_these(apart, chosen)
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:
@@ -200,7 +202,8 @@ def _post(
 
     _enter(ttft, steps, first)
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
-    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"]
+    ttft[:, COLUMN[KV_TRANSFER]] += rows["fetch_ns"]
+    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"] - rows["fetch_ns"]
     queued_ns = steps.column("plan_ns")[first] - rows["seen_ns"]
     ttft[:, COLUMN[ADMISSION_QUEUE]] += queued_ns - rows["load_ns"]
     ttft[:, COLUMN[CACHE_LOAD]] += rows["load_ns"]

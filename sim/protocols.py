@@ -209,6 +209,14 @@ while its watcher is told.
 """
 
 
+class Fetch(NamedTuple):
+    """Where a request's engine is to fetch the beginning of its prompt from."""
+
+    replica: int
+    tokens: int
+    """At most; what the other has cached of them, and the engine has not, comes over."""
+
+
 class RoutingContext(Protocol):
     """What a router may know of the replicas it chooses among. Made once, before the run."""
 
@@ -229,6 +237,26 @@ class RoutingContext(Protocol):
         """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
         ...
 
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens that one of `prefix_ids` stands for; 0 where the workload has none."""
+        ...
+
+    @property
+    def fetch_bytes_per_s(self) -> float | None:
+        """Of the network between these replicas; None where they cannot fetch from each other."""
+        ...
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of what is fetched."""
+        ...
+
+    def prefill_s(self, replica: int, cached_tokens: int, tokens: int, /) -> float:
+        """What so many prompt tokens behind cached ones take an engine with nothing else to do, by
+        its own step cost: an estimate, as offline profiling gives it."""
+        ...
+
     def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "at once") -> None:
         """Be told of what replicas' prefix caches hold."""
         ...
@@ -244,6 +272,10 @@ class Router(Protocol):
     If it has methods ``down(replica)`` and ``up(replica)``, it is told when a replica takes no
     requests any more (known to have failed, being drained, not started yet) and when it does
     again; what it chooses is up. Otherwise the next replica that is up stands in.
+
+    If it has a method ``source(request, replica)``, engines that only prefill may fetch prefixes
+    from each other (`sim.fetches`): it is asked, once a request has its replica, for a `Fetch` or
+    None.
     """
 
     def choose(self, request: Request, /) -> int:
@@ -263,6 +295,11 @@ class ServiceView(Protocol):
 
     @property
     def seed(self) -> int: ...
+
+    @property
+    def decode(self) -> ServiceView | None:
+        """The engines that decode for these, where these only prefill."""
+        ...
 
     @property
     def num_up(self) -> int:

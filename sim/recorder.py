@@ -124,6 +124,9 @@ class RequestLog(Residence):
         """How long a request waited for its KV from lower tiers before it was admitted."""
         self.tier_tokens: dict[int, dict[int, int]] = {}
         """Its hits by tier, where some came from below device memory (0)."""
+        self.fetched: dict[int, tuple[int, int]] = {}
+        """(ns, tokens) of prefixes that were fetched from another engine before a request could
+        join the queue of its own."""
         self.rounds: dict[int, bytes] = {}
         """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
@@ -180,6 +183,7 @@ class RequestLog(Residence):
         self.cached_tokens[index] = 0
         self.load_ns.pop(index, None)
         self.tier_tokens.pop(index, None)
+        self.fetched.pop(index, None)
         self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)

@@ -44,16 +44,36 @@ class Residents:
         self.queued_tokens = 0
         self.handed_over: dict[Request, None] = {}
         """Prefilled here; their blocks stay until their KV is elsewhere."""
+        self.coming: dict[Request, Callable[[], None]] = {}
+        """Sent here, their prefixes still to be fetched; how to give each up."""
+        self.lending = 0
+        """Prefixes that others are fetching from here: their blocks stay."""
         self._cancelled: list[Request] = []
         if self.arriving is not None:
             self.arriving = ArrivingKV(view, self.arriving.on_blocks)
 
-    def submit(self, request: Request, now_ns: int) -> bool:
-        """Take an arriving request, to be seen by the next scheduler call; False: turned away."""
+    def await_prefix(self, request: Request, give_up: Callable[[], None], now_ns: int) -> None:
+        """Take a request whose prefix is being fetched: it counts as one that waits here."""
+        self._note_arrival(request, now_ns)
+        self.coming[request] = give_up
+        self.queued_tokens += request.prompt_tokens
+        self.publish_load()
+
+    def prefix_arrived(self, request: Request) -> None:
+        """The next scheduler call sees it."""
+        del self.coming[request]
+        self.inbox.append(request)
+
+    def _note_arrival(self, request: Request, now_ns: int) -> None:
         log, index = self._log, request.index
         if log.arrival_ns[index] < 0:  # not so if it is sent again
             log.arrival_ns[index] = now_ns
         log.replica[index] = self._replica
+
+    def submit(self, request: Request, now_ns: int) -> bool:
+        """Take an arriving request, to be seen by the next scheduler call; False: turned away."""
+        log = self._log
+        self._note_arrival(request, now_ns)
         reason = self.refusal(request)
         if reason:
             request.status = Status.REJECTED
@@ -140,6 +160,8 @@ class Residents:
                 self.queued_tokens -= request.prompt_tokens
             if request in self.inbox:
                 self.inbox.remove(request)
+            elif request in self.coming:
+                self.coming.pop(request)()
             elif request in self.handed_over:
                 self.let_go(request)
             elif self.view.loading is not None and self.view.loading.drop(request):
@@ -305,7 +327,8 @@ class Residents:
     @property
     def any_kv_elsewhere(self) -> bool:
         """Whether blocks are held for KV that moves between engines, or comes from a lower tier."""
-        return bool(self.handed_over or self.arriving or self.view.loading)
+        between = self.handed_over or self.arriving or self.coming or self.lending
+        return bool(between or self.view.loading)
 
     @property
     def is_empty(self) -> bool:
@@ -319,6 +342,7 @@ class Residents:
             waiting, running = len(self.view.waiting) + len(self.inbox), len(self.view.running)
             if self.view.loading is not None:
                 waiting += len(self.view.loading)
+            waiting += len(self.coming)
             if self.arriving is not None:
                 waiting += len(self.arriving.waiting)
                 running += self.arriving.in_place

@@ -119,7 +119,7 @@ def test_balance_and_lost_reuse_of_a_run_that_is_known() -> None:
     found = reuse(log)
     assert found is not None
     # The second computes again what the first has; the fourth finds it where the second was.
-    assert found == (132, 32, 32, 32)
+    assert found == (132, 32, 0, 32, 32)
     even = balance(log, measured_window(log))
     assert even is not None
     assert even.overload == pytest.approx(1.0, rel=0.2)

@@ -31,21 +31,40 @@ class CacheIndex:
         else:
             context.watch_caches(self._apply, when="when asked")
 
-    def deepest(self, prefix_ids: Sequence[int]) -> tuple[int, dict[int, None]]:
+    def deepest(
+        self, prefix_ids: Sequence[int], enough: int | None = None
+    ) -> tuple[int, dict[int, None]]:
         """(how many leading ids, replicas that cache them all), for the longest cached prefix.
 
-        Looks from the end: the cost is the ids that are not cached, which must be computed anyway.
+        Looks from the end: the cost is the ids that are not cached, which must be computed anyway,
+        and the holders; but if ``enough`` is one of them, the others are not looked at, and may
+        have evicted it meanwhile.
         """
         self._take_in()
         for position in range(len(prefix_ids) - 1, -1, -1):
             holders = self._holders.get(prefix_ids[position])
-            if holders:
-                for replica in list(holders):
-                    self._context.catch_up(replica)
+            if not holders:
+                continue
+            if enough in holders:
+                self._context.catch_up(enough)
                 self._take_in()
-                if holders:
+                if enough in holders:
                     return position + 1, holders
+            for replica in list(holders):
+                self._context.catch_up(replica)
+            self._take_in()
+            if holders:
+                return position + 1, holders
         return 0, {}
+
+    def depth(self, prefix_ids: Sequence[int], replica: int) -> int:
+        """How many leading ids one replica caches; looks from the end."""
+        self._context.catch_up(replica)
+        self._take_in()
+        for position in range(len(prefix_ids) - 1, -1, -1):
+            if replica in self._holders.get(prefix_ids[position], ()):
+                return position + 1
+        return 0
 
     def lost(self, replica: int) -> None:
         """Nothing that a replica caches can be hit: forget it, and events of it under way."""
