@@ -54,20 +54,27 @@ def saturation(log: RunLog) -> Saturation | None:
     # Of all answers: the first token of each comes of the prompt.
     firsts = 1 if log.table.samples is None else 1 + np.diff(log.table.samples.offsets)[admitted]
     decodes = float(np.maximum(log.table.all_output_tokens[admitted] - firsts, 0).mean())
+    decodes /= _tokens_a_step(log)
     context = float(prompt.mean()) + float(
         np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
     )
 
     fitting = _sequences_that_fit(config, context, float(prompt.mean()))
-    prefills = config.max_num_batched_tokens / (float(computed.mean()) + decodes)
-    if decodes:
-        prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
-    seqs = prefills * decodes
+    # Drafts depend on the batch, the batch on the tokens that drafts leave room for.
+    drafts, seqs = 0, math.inf
+    for _ in range(1 if config.speculation is None else 3):
+        if config.speculation is not None:
+            drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
+        a_prefill = float(computed.mean()) + decodes * (1 + drafts)
+        prefills = config.max_num_batched_tokens / a_prefill
+        if decodes:
+            prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
+        seqs = prefills * decodes
     # A step has a whole number of prefills; between them are steps with none.
     a_step = max(1, math.ceil(prefills))
     per_prefill = (computed.mean(), float(cached.mean()), pairs)
     new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
-    new = min(new, config.max_num_batched_tokens - round(seqs))
+    new = min(new, config.max_num_batched_tokens - round(seqs) * (1 + drafts))
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
     for clip in config.clip_tokens:
@@ -90,6 +97,11 @@ def saturation(log: RunLog) -> Saturation | None:
     decoding = StepShape(
         round(seqs), round(seqs * context), logits=round(seqs), clipped=tuple(clipped)
     )
+    if config.speculation is not None:
+        verified = round(seqs) * drafts
+        rises = (0 for clip in config.clip_tokens if isinstance(clip, int))
+        logits, speculated = round(seqs) + verified, (verified, 0, 0, *rises)
+        decoding = decoding._replace(logits=logits, speculated=speculated)
     if config.shared_prefix_attention != "none":
         decoding = decoding._replace(shared=_shared(log, decoding))
     mixed = decoding._replace(
@@ -98,7 +110,7 @@ def saturation(log: RunLog) -> Saturation | None:
         prefill_tokens=new,
         prefill_context_tokens=context_read,
         prefill_pairs=new_pairs,
-        logits=round(seqs) + min(a_step, config.max_num_seqs - round(seqs)),
+        logits=decoding.logits + min(a_step, config.max_num_seqs - round(seqs)),
     )
     share = prefills / a_step
     mixed_s, decoding_s = (_step_s(log.pool.cost, config, shape) for shape in (mixed, decoding))
@@ -107,6 +119,16 @@ def saturation(log: RunLog) -> Saturation | None:
         offered_per_s=_offered_per_s(log),
         saturation_per_s=log.pool.replicas * prefills / step_s,
     )
+
+
+def _tokens_a_step(log: RunLog) -> float:
+    """Tokens that a decode step gives a sequence, as seen in the run."""
+    rounds = accepted = 0
+    for steps in log.steps:
+        if steps.speculates:
+            rounds += int(steps.column("steps") @ steps.column("decode_seqs"))
+            accepted += int(steps.column("accepted_tokens").sum())
+    return 1 + accepted / rounds if rounds else 1.0
 
 
 def _shared(log: RunLog, decoding: StepShape) -> tuple[int, int, int]:

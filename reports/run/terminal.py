@@ -17,6 +17,7 @@ from reports.facts import (
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
+from reports.run.speculation import speculation_text
 from reports.run.verdict import conditions_text, requests_sentence, verdict
 from reports.screen import Screen
 from reports.spread import spread_note
@@ -47,6 +48,8 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     _print_latency(screen, summary)
     _print_classes(screen, summary)
     _print_gauges(screen, summary)
+    if text := speculation_text(summary):
+        screen.say(text, "dim")
     _print_accounts(screen, summary)
     _print_operators(screen, summary)
     screen.warnings(warning_texts(summary))
