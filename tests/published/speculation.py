@@ -242,11 +242,11 @@ def dspark() -> Section:
     rows = []
     for what, ((first, last), method, tasks) in CURVES.items():
         places = [first + (last - first) * place / (BLOCK - 1) for place in range(BLOCK)]
-        published = mean(mean(of[method][tasks]) for of in DSPARK.values())
+        published = mean([mean(of[method][tasks]) for of in DSPARK.values()])
         rows.append(Row(what, tokens_a_step(survivals(places, BLOCK)), published, "tok", 0.05))
     for method, by_model in MACRO.items():
         for model, published in by_model.items():
-            own, other = (mean(DSPARK[model][name]) for name in ("DSpark", method))
+            own, other = mean(DSPARK[model]["DSpark"]), mean(DSPARK[model][method])
             gain = round((own / other - 1) * 100, 1)
             rows.append(Row(f"DSpark over {method}, {model}", gain, published, "%", 0))
     return Section(
