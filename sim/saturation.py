@@ -14,9 +14,14 @@ from sim.engine_view import EngineConfig
 from sim.kv_layout import PLAIN
 from sim.protocols import StepCost
 from sim.recorder import UNSET
+from sim.request import Request
 from sim.shape import SharedSums, StepShape
+from sim.speculation import Speculation
 
 Int64 = NDArray[np.int64]
+
+_SAMPLED = 200
+"""Requests whose drafts stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +59,17 @@ def saturation(log: RunLog) -> Saturation | None:
     # Of all answers: the first token of each comes of the prompt.
     firsts = 1 if log.table.samples is None else 1 + np.diff(log.table.samples.offsets)[admitted]
     decodes = float(np.maximum(log.table.all_output_tokens[admitted] - firsts, 0).mean())
-    decodes /= _tokens_a_step(log)
     context = float(prompt.mean()) + float(
         np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
     )
 
     fitting = _sequences_that_fit(config, context, float(prompt.mean()))
     # Drafts depend on the batch, the batch on the tokens that drafts leave room for.
-    drafts, seqs = 0, math.inf
+    drafts, seqs, tokens = 0, math.inf, decodes
     for _ in range(1 if config.speculation is None else 3):
         if config.speculation is not None:
             drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
+            decodes = tokens / _tokens_a_step(log, config.speculation, admitted, drafts)
         a_prefill = float(computed.mean()) + decodes * (1 + drafts)
         prefills = config.max_num_batched_tokens / a_prefill
         if decodes:
@@ -121,14 +126,19 @@ def saturation(log: RunLog) -> Saturation | None:
     )
 
 
-def _tokens_a_step(log: RunLog) -> float:
-    """Tokens that a decode step gives a sequence, as seen in the run."""
-    rounds = accepted = 0
-    for steps in log.steps:
-        if steps.speculates:
-            rounds += int(steps.column("steps") @ steps.column("decode_seqs"))
-            accepted += int(steps.column("accepted_tokens").sum())
-    return 1 + accepted / rounds if rounds else 1.0
+def _tokens_a_step(
+    log: RunLog, speculation: Speculation, admitted: NDArray[np.bool_], drafts: int
+) -> float:
+    """Tokens that a decode step with so many drafts gives, of some of the run's requests."""
+    chosen = np.flatnonzero(admitted & (log.table.output_tokens > 1))
+    given = steps = 0
+    for index in chosen[:: max(1, len(chosen) // _SAMPLED)].tolist():
+        tenant = 0 if log.table.class_index is None else int(log.table.class_index[index])
+        length = int(log.table.output_tokens[index])
+        request = Request(index, 0, 1, length, tenant=tenant)
+        given += length - 1
+        steps += len(speculation.acceptance.gains(request, 1, drafts))
+    return given / steps if steps else 1.0
 
 
 def _shared(log: RunLog, decoding: StepShape) -> tuple[int, int, int]:

@@ -65,7 +65,7 @@ SPEC_BENCH = {
 MEDUSA = {"Vicuna-7B": ("llama-2-7b", 1.22), "Vicuna-13B": ("llama-2-13b", 1.23)}
 
 DSPARK_TASKS = 9
-DSPARK = {
+DSPARK: dict[str, dict[str, tuple[float, ...]]] = {
     "Qwen3-4B": {
         "Eagle3": (5.14, 4.62, 3.92, 3.69, 4.16, 3.77, 2.39, 2.26, 2.55),
         "DFlash": (5.40, 4.85, 4.15, 4.40, 4.74, 4.18, 3.07, 2.96, 2.83),
