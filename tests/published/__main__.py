@@ -16,6 +16,7 @@ from tests.published import (
     mooncake_routing,
     orca,
     qserve,
+    speculation,
     vllm_batches,
     yoco,
 )
@@ -26,6 +27,10 @@ MODULES = {
     "a3": hydragen,
     "b3": kimi_linear,
     "b4": kimi_k3,
+    "b5": speculation,
+    "b6": speculation,
+    "b7": speculation,
+    "b8": speculation,
     "b9": distserve,
     "b11": vllm_batches,
     "b12": orca,
