@@ -95,12 +95,11 @@ def is_gpu_file(gpu: Any) -> bool:
 
 def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, Any], str]]:
     """Where engine.operators names folders or files of tables: (section, key)."""
-    places = []
+    places: list[tuple[dict[str, Any], str]] = []
     for one in _pools(values):
         engine = _section(one, "engine")
-        named = engine.get("operators")
-        is_by_family = isinstance(named, dict)
-        places += [(named, family) for family in named] if is_by_family else [(engine, "operators")]
+        named = _section(engine, "operators")
+        places += [(engine, "operators"), *((named, family) for family in named)]
     return [
         (holder, key)
         for holder, key in places

@@ -76,8 +76,9 @@ def test_it_says_what_it_does_and_where_it_is(tmp_path: Path) -> None:
     assert content["axes"][0] == {
         "key": "workload.rate_per_s",
         "kind": "grid",
-        "values": ["4", "8", "16"],
+        "values": [4, 8, 16],
         "draws": None,
+        "leads": True,
     }
     assert content["left_out"] == {"rate_per_s < 10": 1}
 
