@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reports.sweep.facts import axis_keys, kept_points, nearest_points, row_of
 from reports.sweep.folder import Content
@@ -53,7 +53,7 @@ def reason(content: Content, points: pd.DataFrame) -> str:
     if choice["require"]:
         sentences.append(
             f"{choice['kept']:,} of {choice['measured']:,} points keep {choice['require']}"
-            f"{_slo_text(content)}."
+            f"{_slo_text(content)}{_queue_text(choice)}."
         )
     if not ranking:
         sentences.append(_nearest(content, points))
@@ -116,6 +116,10 @@ def _slo_text(content: Content) -> str:
         if name in names and value is not None
     ]
     return f" ({', '.join(aims)})" if aims else ""
+
+
+def _queue_text(choice: dict[str, Any]) -> str:
+    return " and a queue that does not grow" if choice["growing"] else ""
 
 
 def _nearest(content: Content, points: pd.DataFrame) -> str:

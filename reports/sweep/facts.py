@@ -79,6 +79,18 @@ def kept_points(content: Content) -> list[int]:
     return [] if choice is None else list(choice["ranking"])
 
 
+def warning_codes(table: pd.DataFrame, point: int | None = None) -> dict[str, int]:
+    """Codes of warnings, with how many runs (of a point) carry each, the most common first."""
+    if "warnings" not in table:
+        return {}
+    rows = table if point is None else table[table["point"] == point]
+    counts: dict[str, int] = {}
+    for text in rows["warnings"].dropna():
+        for code in str(text).split(", "):
+            counts[code] = counts.get(code, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
 def nearest_points(points: pd.DataFrame) -> list[int]:
     """Points by their attainment, the highest first, for where none has enough."""
     return [int(p) for p in points["attainment"].sort_values(ascending=False, kind="stable").index]

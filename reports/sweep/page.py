@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from reports.parts import Cell, Column, Tile
 from reports.sweep.answer import alerts, best_note, heading, headline, reason
-from reports.sweep.facts import Effect, axis_keys, failures, kept_points, points_table, row_of
+from reports.sweep.facts import (
+    Effect,
+    axis_keys,
+    failures,
+    kept_points,
+    points_table,
+    row_of,
+    warning_codes,
+)
 from reports.sweep.figures import draw_plots
 from reports.sweep.folder import Content, read_sweep, read_text
 from reports.sweep.plots import PlotSpec, parse_plot, wanted_plots
@@ -26,6 +34,7 @@ from reports.sweep.words import (
     figure_label,
     in_a_sentence,
     value_text,
+    warning_text,
 )
 from reports.templates import render_page
 from reports.words import sentence
@@ -198,14 +207,7 @@ def _effects_note(content: Content) -> str:
 
 
 def _warnings(table: pd.DataFrame) -> list[str]:
-    """Codes of warnings, with how many runs carry each."""
-    if "warnings" not in table:
-        return []
-    counts: dict[str, int] = {}
-    for text in table["warnings"].dropna():
-        for code in str(text).split(", "):
-            counts[code] = counts.get(code, 0) + 1
     return [
-        f"{count:,} of {len(table):,} runs warn: {code.replace('_', ' ').replace('-', ' ')}."
-        for code, count in sorted(counts.items(), key=lambda item: -item[1])
+        f"{count:,} of {len(table):,} runs warn: {warning_text(code)}."
+        for code, count in warning_codes(table).items()
     ]

@@ -35,6 +35,14 @@ _AXES = {
     "model": ("Model", ""),
     "seed": ("Seed", ""),
 }
+_WARNINGS = {
+    "few_samples": "few requests lie beyond the 99th percentile, so it is rough",
+    "near_saturation": "the load is near saturation, where a small change matters much",
+    "unstable": "the queue grows for as long as requests come: no place to operate at",
+    "nothing_finished": "no request finished",
+    "rejected": "requests were rejected",
+    "unfinished": "requests were left unfinished",
+}
 _SMALL_USD = 0.01
 _FIGURES = {
     "usd_per_good_request": "Cost of a good request",
@@ -124,6 +132,11 @@ def better_of(content: Content, name: str) -> str | None:
     """``lower``, ``higher``, or None where neither is a gain."""
     better: str | None = (content["columns"].get(name) or {}).get("better")
     return better
+
+
+def warning_text(code: str) -> str:
+    """A run's warning in a few words, by its code."""
+    return _WARNINGS.get(code, humanised(code))
 
 
 class Scale(NamedTuple):

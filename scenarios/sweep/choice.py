@@ -65,7 +65,8 @@ def choose(
 ) -> dict[str, Any]:
     """The points, best first, of those that keep ``require``; ``where`` says where it was given.
 
-    Without one, 99% of requests meet the SLO, where there is an SLO. A point counts where all its
+    Without one, 99% of requests meet the SLO, where there is an SLO. A point whose queue grows for
+    as long as requests come keeps nothing, as in a capacity search. A point counts where all its
     runs were done.
     """
     best = best or default_best(frame)
@@ -77,10 +78,15 @@ def choose(
     means = frame[whole].groupby("point").mean(numeric_only=True)
     cells = frame[whole].drop_duplicates("point").set_index("point")
     expression = None if text is None else Expression(text, where)
+    grows = frame[frame["warnings"].str.contains("unstable", na=False)]
+    growing = set(grows["point"]) if text is not None else set()
     rows = {**cells.to_dict("index")}
     for point, figures in means.to_dict("index").items():
         rows[point] |= figures
-    keeps = [expression is None or _keeps(expression, row) for row in rows.values()]
+    keeps = [
+        expression is None or (point not in growing and _keeps(expression, row))
+        for point, row in rows.items()
+    ]
     facts = column_facts([best]).get(best)
     better = (facts or {}).get("better") or "higher"
     values = means[best][keeps].dropna() if best in means else means.index[:0].to_series()
@@ -90,6 +96,7 @@ def choose(
         "better": better,
         "require": text,
         "measured": len(means),
+        "growing": len(growing & set(rows)),
         "kept": sum(keeps),
         "ranking": [int(point) for point in ranked.index],
     }
