@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests import waiting_bench
+from tests import sweep_bench, waiting_bench
 from tests.helpers import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
@@ -40,6 +40,7 @@ def main() -> None:
         _row(f"{rate_per_s:g}", f"{speed:,.0f}", *work)
 
     waiting_bench.print_all()
+    sweep_bench.print_all(quick="--quick" in sys.argv)
 
     print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
     _row("requests", "core-s", "us a request", "peak MiB", "bytes a request more")

@@ -66,6 +66,9 @@ def draw_lines(
         figure.set_layout_engine("constrained", wspace=0.06, hspace=0.08)
         for axes, (column, value, rows) in zip(grid, panels, strict=False):
             _draw_panel(axes, content, table, rows, spec, column)
+            # Panels of one figure are compared: one scale for all of them.
+            values = points[column].dropna().to_numpy(float)
+            scale_y(axes, content, column, values, money_scale(content, column, points[column]))
             title = f"{axis_title(str(spec.facet), keys)} {value}"
             axes.set_title(figure_label(column) if value is None else title)
         for axes in grid[len(panels) :]:
@@ -87,7 +90,7 @@ def _draw_panel(
     column: str,
 ) -> None:
     places = {axis_value(v): place for place, v in enumerate(dict.fromkeys(points[spec.x]))}
-    scale = money_scale(content, column, points[column])
+    factor = money_scale(content, column, points[column]).factor
     half = half_widths(table, column) if content["replications"] > 1 else None
     values: list[Any] = [None] if spec.by is None else list(dict.fromkeys(points[spec.by]))
     for index, value in enumerate(values):
@@ -98,20 +101,19 @@ def _draw_panel(
         if is_decided(content, column):
             kept = rows.loc[[point for point in kept_points(content) if point in rows.index]]
         if spec.kind == "points":
-            _draw_points(axes, rows, kept, spec.x, column, look, scale.factor)
+            _draw_points(axes, rows, kept, spec.x, column, look, factor)
             continue
         if len(kept) < len(rows):
             xs, ys = _line(content, rows, spec.x, column, places)
-            axes.plot(xs, ys * scale.factor, ":", color=look.colour, lw=1.2, alpha=0.5)
+            axes.plot(xs, ys * factor, ":", color=look.colour, lw=1.2, alpha=0.5)
         xs, ys = _line(content, kept, spec.x, column, places)
         style: dict[str, Any] = {"color": look.colour, "marker": look.mark, "ms": 3.5, "lw": 1.5}
-        axes.plot(xs, ys * scale.factor, label=look.label, **style)
+        axes.plot(xs, ys * factor, label=look.label, **style)
         if half is not None and len(xs) == len(kept):
-            spread = half.reindex(kept.index).fillna(0.0).to_numpy(float) * scale.factor
-            xs, ys = _places(kept[spec.x], places), kept[column].to_numpy(float) * scale.factor
+            spread = half.reindex(kept.index).fillna(0.0).to_numpy(float) * factor
+            xs, ys = _places(kept[spec.x], places), kept[column].to_numpy(float) * factor
             axes.errorbar(xs, ys, spread, color=look.colour, fmt="none", capsize=2, lw=0.9)
     scale_x(axes, content, spec.x, list(dict.fromkeys(points[spec.x])))
-    scale_y(axes, content, column, points[column].dropna().to_numpy(float), scale)
 
 
 def _draw_points(

@@ -52,6 +52,8 @@ def draw_heatmap(
             _draw_cells(axes, content, points, chosen, spec, scale)
             if value is not None:
                 axes.set_title(f"{axis_title(str(spec.facet), keys)} {value}")
+        grid[-1].set_xlabel(axis_title(spec.x, keys, unit=True))
+        figure.supylabel(axis_title(spec.by, keys, unit=True), fontsize=9)
         ends = [_cell_text(content, column, v, scale) for v in points[column].agg(["min", "max"])]
         alt = f"{plot_title(content, spec)}: from {ends[0]} to {ends[1]} {scale.unit}."
         text = svg.render(figure, name, alt)
@@ -117,8 +119,6 @@ def _draw_cells(
     axes.set_xticks(np.arange(len(xs)) + 0.5, [x[:14] for x in xs])
     axes.set_yticks(np.arange(len(ys)) + 0.5, [y[:28] for y in ys])
     axes.grid(visible=False)
-    axes.set_xlabel(axis_title(spec.x, axis_keys(content), unit=True))
-    axes.set_ylabel(axis_title(by, axis_keys(content), unit=True))
 
 
 def _ordered(cells: pd.Series[Any]) -> list[str]:

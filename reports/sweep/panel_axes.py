@@ -49,7 +49,7 @@ def scale_y(axes: Axes, content: Content, column: str, values: Any, scale: Scale
         svg.log_axis(axes, *ends, lambda value: f"{value:,.6g}", vertical=True)
         axes.set_ylabel(scale.unit)
     else:
-        axes.set_ylim(0, None)
+        axes.set_ylim(0, high * scale.factor * 1.06 or None)
         axes.set_ylabel(scale.unit)
     if aim is not None:
         axes.axhline(aim, color=svg.MUTED, lw=1.0, ls=(0, (4, 3)))

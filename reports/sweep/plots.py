@@ -103,16 +103,16 @@ def default_plots(content: Content, points: pd.DataFrame) -> list[PlotSpec]:
     others = [key for key in several if key != x]
     kinds = {axis["key"]: axis["kind"] for axis in content["axes"]}
     is_random = kinds[x] == "random"
+    best = choice["best"]
     few = [key for key in others if points[key].nunique(dropna=False) <= MOST_LINES]
-    by = few[0] if few else None
-    figures = [choice["best"]]
+    by = max(few, key=lambda key: _effect(points, key, best), default=None)
+    figures = [best]
     for name in ("attainment", "ttft.p99", "tpot.p99", "gpu_busy"):
         if len(figures) < 4 and name in points and points[name].notna().any():
             figures += [name] if name not in figures else []
     plots = [PlotSpec(tuple(figures), x, by, "points" if is_random else "lines")]
     if is_random:
         return plots
-    best = choice["best"]
     if by is not None and _facet(content, points, {x, by}) is not None:
         plots.append(spec_of(content, points, best, x, by, "lines"))
     long = next((k for k in others if kinds[k] != "random" and points[k].nunique() > 2), None)
@@ -123,6 +123,13 @@ def default_plots(content: Content, points: pd.DataFrame) -> list[PlotSpec]:
             if points[long].nunique() <= _MOST_CELLS
         ]
     return plots
+
+
+def _effect(points: pd.DataFrame, key: str, column: str) -> float:
+    """How far a figure's median differs between the values of an axis, relative to its level."""
+    medians = points.groupby(key, dropna=False)[column].median()
+    level = abs(float(points[column].median()))
+    return float(medians.max() - medians.min()) / level if level else 0.0
 
 
 def is_decided(content: Content, column: str) -> bool:
