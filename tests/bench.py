@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests import fleet_bench, waiting_bench
+from tests import fleet_bench, sweep_bench, waiting_bench
 from tests.helpers import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
@@ -49,6 +49,7 @@ def main() -> None:
     _print_speculation()
     waiting_bench.print_all()
     fleet_bench.print_all(quick="--quick" in sys.argv)
+    sweep_bench.print_all(quick="--quick" in sys.argv)
 
     print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
     _row("requests", "core-s", "us a request", "peak MiB", "bytes a request more")
