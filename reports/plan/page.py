@@ -92,7 +92,7 @@ def render_plan(content: Content, plan_yaml: str) -> str:
             Column("Target"),
             Column("Percentile", "n"),
             Column("Within", "n"),
-            Column("Least next time", "n"),
+            Column("Worst run", "n"),
             Column("Asked", "n"),
         ],
         attained_rows=attained_rows(content),

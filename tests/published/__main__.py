@@ -6,6 +6,7 @@ import sys
 
 from tests.published import (
     chunk_sizes,
+    deepseek_day,
     distserve,
     flexgen,
     hydragen,
@@ -27,6 +28,7 @@ MODULES = {
     "b9": distserve,
     "b11": vllm_batches,
     "b12": orca,
+    "b15": deepseek_day,
     "b16": kernels,
     "b18": qserve,
     "b19": flexgen,
