@@ -1,4 +1,4 @@
-"""Minutes of planning: equal to exhaustive search in 200 fleets, and what is planned is met again."""
+"""Minutes of planning: equal to exhaustive search of 200 fleets; what is planned is met again."""
 
 from __future__ import annotations
 
