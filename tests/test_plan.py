@@ -23,6 +23,7 @@ from scenarios.simulate import simulate
 from sim.errors import ScenarioError
 from tests.scenario_helpers import write
 
+SHIPPED_PLANS = sorted((Path(__file__).resolve().parents[1] / "scenarios" / "plans").glob("*.yaml"))
 PLAN: dict[str, Any] = {
     "scenario": {
         "model": "llama-3.1-8b",
@@ -326,6 +327,21 @@ def test_no_fleet_is_exit_code_3(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(path), "--jobs", "1"])
     assert result.exit_code == 3
     assert "TTFT p90 ≤ 3 ms binds" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("path", SHIPPED_PLANS, ids=lambda path: path.stem)
+def test_shipped_plans_ask_what_can_be_answered(path: Path) -> None:
+    """All but the simulations: they can be read, and not all candidates are ruled out."""
+    question_of = read_plan(path)
+    search = searching(question_of)
+    outcomes = [search.bounded(candidate) for candidate in targeted(question_of)]
+    assert any(outcome.stage == "simulated" for outcome in outcomes)
+
+
+def test_the_schema_of_plans_can_be_printed() -> None:
+    result = CliRunner().invoke(app, ["schema", "plan"])
+    assert set(json.loads(result.output)["properties"]) >= {"scenario", "targets", "gpus"}
+    assert CliRunner().invoke(app, ["schema", "plans"]).exit_code == 2
 
 
 def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:

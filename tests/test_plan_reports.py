@@ -82,7 +82,7 @@ def candidate(name: str, stage: str, **more: Any) -> dict[str, Any]:
 
 
 def missed(units: int, **more: Any) -> dict[str, Any]:
-    row = {
+    row: dict[str, Any] = {
         "units": units,
         "usd_per_h": 5.0 * units,
         "target": 1,
@@ -191,7 +191,13 @@ def infeasible(**relaxed: Any) -> dict[str, Any]:
     content["ranked"], content["winner"], content["fleets"] = [], None, []
     content["counts"] |= {"cheapest": None, "spare": None}
     content["evidence"] = {"shares": {}, "label": None}
-    row = {"nearest": None, "least_s": None, "without_limits": None, "needs": {}, "load": None}
+    row: dict[str, Any] = {
+        "nearest": None,
+        "least_s": None,
+        "without_limits": None,
+        "needs": {},
+        "load": None,
+    }
     content["relaxed"] = row | relaxed
     return content
 
@@ -213,8 +219,9 @@ def printed(content: dict[str, Any]) -> str:
 
 def test_the_answer_comes_first_in_plain_words() -> None:
     assert headline(CONTENT) == (
-        "The cheapest fleet for 50.0 requests/s is 6 \N{MULTIPLICATION SIGN} H100 (3 replicas of TP 2, kv cache_dtype "
-        "fp8): $15.00 an hour. It meets TTFT p99 ≤ 500 ms, chat TPOT p95 ≤ 30 ms."
+        "The cheapest fleet for 50.0 requests/s is 6 \N{MULTIPLICATION SIGN} H100 (3 replicas of "
+        "TP 2, kv cache_dtype fp8): $15.00 an hour. It meets TTFT p99 ≤ 500 ms, chat TPOT p95 ≤ "
+        "30 ms."
     )
     assert demand_sentence(CONTENT) == (
         "50.0 requests/s is 25.0 requests/s today, +60% a year for a year and a peak of 1.25 times "
@@ -277,8 +284,8 @@ def test_every_candidate_is_told_why_in_its_own_words() -> None:
         (
             SUPPLY,
             "Availability binds: it would take 24 H100, and 16 are to be had. Without these limits "
-            "6 \N{MULTIPLICATION SIGN} H100 (3 replicas of TP 2, kv cache_dtype fp8) would do, $15.00/h. With what can "
-            "be had, near carries 31.0 requests/s.",
+            "6 \N{MULTIPLICATION SIGN} H100 (3 replicas of TP 2, kv cache_dtype fp8) would do, "
+            "$15.00/h. With what can be had, near carries 31.0 requests/s.",
         ),
         (
             {
