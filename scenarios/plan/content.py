@@ -67,7 +67,7 @@ def content(
         "method": _METHOD.format(runs=_runs_text(question)),
         "run": {
             "requests": judge.simulated,
-            "fleets": len(judge.verdicts),
+            "fleets": len(judge.firsts | judge.verdicts),
             "candidates": len(outcomes),
             "wall_s": wall_s,
         },
@@ -253,7 +253,7 @@ def _candidate_row(outcome: Outcome, judge: Judge, question: Question) -> dict[s
             "least_s": least if math.isfinite(least) else None,
         }
     if outcome.tried is not None:
-        verdict = judge.verdicts[candidate.name, outcome.tried]
+        verdict = judge.verdict_so_far(candidate, outcome.tried)
         row["missed"] = _missed_row(verdict, outcome, question)
     return row
 
@@ -276,7 +276,7 @@ def _fleets(search: Search, judge: Judge, question: Question) -> list[dict[str, 
     """Every fleet that was simulated to the end and met the targets; which are on the front."""
     rows = []
     by_name = {outcome.candidate.name: outcome.candidate for outcome in search.outcomes.values()}
-    for (name, units), verdict in sorted((judge.glances | judge.verdicts).items()):
+    for (name, units), verdict in sorted((judge.firsts | judge.verdicts).items()):
         candidate = by_name[name]
         if not verdict.kept or not search.is_had(candidate, units):
             continue

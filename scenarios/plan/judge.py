@@ -105,17 +105,39 @@ class Judge:
     simulated: int = 0
     """Requests, of all runs so far."""
     verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
-    glances: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    firsts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
 
     def verdict(self, candidate: Candidate, units: int) -> Verdict:
         """Of a fleet of so many units."""
         key = (candidate.name, units)
         if key not in self.verdicts:
-            if self.note is not None:
-                self.note(f"{units:,} x {candidate.name}")
-            self.verdicts[key] = self._judged(self.runs(candidate, units))
+            first = self.first(candidate, units)
+            if first.kept:
+                self._say(f"{units:,} x {candidate.name}, {self.replications} runs")
+                stages = {min(_FEW, self.replications), self.replications}
+                first = self._of_runs(self.runs(candidate, units), sorted(stages))
+            self.verdicts[key] = first
         return self.verdicts[key]
+
+    def first(self, candidate: Candidate, units: int, *, looks: bool = True) -> Verdict:
+        """Of its first run alone: a fleet that does not pass has failed; one that does may yet.
+
+        ``looks``: whether a hopeless run may be stopped.
+        """
+        key = (candidate.name, units)
+        if key in self.verdicts:
+            return self.verdicts[key]
+        if key not in self.firsts or not (looks or self.firsts[key].runs):
+            self._say(f"{units:,} x {candidate.name}")
+            runs = self.runs(candidate, units)
+            hopeless = self._looked(runs) if looks else None
+            self.firsts[key] = hopeless or self._of_runs(runs, (1,))
+        return self.firsts[key]
+
+    def verdict_so_far(self, candidate: Candidate, units: int) -> Verdict:
+        """Of a fleet that was judged, by its first run or by all."""
+        return (self.firsts | self.verdicts)[candidate.name, units]
 
     def runs(self, candidate: Candidate, units: int) -> Runs:
         """What runs this fleet, with all that it has run."""
@@ -136,7 +158,7 @@ class Judge:
 
     def judged(self, scenario: Scenario) -> Verdict:
         """Of any fleet; not kept."""
-        return self._judged(self.runs_of(scenario))
+        return self._of_runs(self.runs_of(scenario), sorted({1, _FEW, self.replications}))
 
     @property
     def goal(self) -> Goal:
@@ -155,30 +177,26 @@ class Judge:
     def _count(self, requests: int) -> None:
         self.simulated += requests
 
-    def once(self, candidate: Candidate, units: int) -> Verdict:
-        """Of a single run of a fleet: no verdict that a plan rests on."""
-        key = (candidate.name, units)
-        if key in self.verdicts:
-            return self.verdicts[key]
-        if key not in self.glances:
-            self.glances[key] = self._of_runs(self.runs(candidate, units), (1,))
-        return self.glances[key]
+    def _say(self, what: str) -> None:
+        if self.note is not None:
+            self.note(what)
 
-    def _judged(self, runs: Runs) -> Verdict:
-        if self.look_s is not None:
-            early = runs.look(self.level, self.look_s)
-            over = [m - a for m, a in zip(early.misses, self.allowed, strict=True)]
-            if max(over) > 0:
-                return Verdict(
-                    kept=False,
-                    runs=(),
-                    worst=int(np.argmax(over)),
-                    lowest=(),
-                    why="share",
-                    finished_share=early.finished / max(early.sent, 1),
-                )
-        stages = sorted({1, min(_FEW, self.replications), self.replications})
-        return self._of_runs(runs, stages)
+    def _looked(self, runs: Runs) -> Verdict | None:
+        """A verdict by the beginning of the first run, where that is enough."""
+        if self.look_s is None:
+            return None
+        early = runs.look(self.level, self.look_s)
+        over = [m - a for m, a in zip(early.misses, self.allowed, strict=True)]
+        if max(over) <= 0:
+            return None
+        return Verdict(
+            kept=False,
+            runs=(),
+            worst=int(np.argmax(over)),
+            lowest=(),
+            why="share",
+            finished_share=early.finished / max(early.sent, 1),
+        )
 
     def _of_runs(self, runs: Runs, stages: Sequence[int]) -> Verdict:
         """By the first runs, stage by stage: one run below a target is enough."""
