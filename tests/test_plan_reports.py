@@ -274,7 +274,7 @@ def test_every_candidate_is_told_why_in_its_own_words() -> None:
             "TTFT p99 is at least 800 ms on idle engines, and must keep within 500 ms",
         ),
         "long": ("too slow", "TTFT p99: too many requests are longer than an engine takes"),
-        "large": ("does not fit", "it does not fit <H100>"),
+        "large": ("cannot run", "it does not fit <H100>"),
     }
 
 

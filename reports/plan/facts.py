@@ -18,7 +18,7 @@ STAGES = {
     "simulated": "misses",
     "supply": "not to be had",
     "latency": "too slow",
-    "memory": "does not fit",
+    "memory": "cannot run",
 }
 
 
