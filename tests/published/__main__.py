@@ -6,6 +6,7 @@ import sys
 
 from tests.published import (
     chunk_sizes,
+    deepseek_day,
     distserve,
     flexgen,
     hydragen,
@@ -36,6 +37,7 @@ MODULES = {
     "b12": orca,
     "b14-load": mooncake_loading,
     "b14": mooncake_routing,
+    "b15": deepseek_day,
     "b16": kernels,
     "b18": qserve,
     "b19": flexgen,
