@@ -119,7 +119,7 @@ def report(
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Write the HTML page of a result folder again: a run's, what-if's, capacity's, plan's, sweep's."""
+    """Write the HTML page of a result folder again, whatever the command that wrote it."""
     from reports.capacity.facts import is_capacity
     from reports.plan.facts import is_plan
     from reports.sweep.folder import is_sweep
