@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,9 @@ def _stoppable() -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
         raise Terminated
 
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a caller from Python, whose signals are its own
+        return
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
