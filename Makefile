@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+CLUSTERS := .venv/.clusters
 
 .PHONY: demo test test-all lint bench clean
 
@@ -11,7 +12,7 @@ demo: $(INSTALLED)
 test: lint
 	$(BIN)/pytest
 
-test-all: lint
+test-all: lint $(CLUSTERS)
 	$(BIN)/pytest -m "slow or not slow"
 
 lint: $(INSTALLED)
@@ -28,6 +29,10 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(INSTALLED)
+
+# Ray and Dask, for the tests of sweeps on clusters: without them these are skipped.
+$(CLUSTERS): $(INSTALLED)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dask,ray]' && touch $(CLUSTERS)
 
 clean:
 	rm -rf .venv results build *.egg-info

@@ -34,6 +34,7 @@ from sim.throttle import PowerThrottle
 
 TargetCost = RooflineStepCost | GroupStepCost
 _SUMS = len(ClippedSums._fields)
+_HALF = 1 << FRACTION_BITS - 1
 
 
 class DraftHost(NamedTuple):
@@ -94,6 +95,26 @@ class PricedPass(NamedTuple):
             seqs = context = drafts = 0
         speculated = (drafts,) if drafts else ()
         return StepShape(seqs, context, *chunks, logits, clipped, (), speculated)
+
+    @property
+    def is_line(self) -> bool:
+        """Whether its decodes cost a line in their contexts (`RooflineStepCost.line`)."""
+        cost = self.cost
+        if self.ranks is not None or not isinstance(cost, RooflineStepCost):
+            return False
+        return cost.curves is None and cost.clips is None
+
+    def decodes_ns(self, step: StepShape, finishing: int) -> int:
+        """Of a pass that is a line and reads no prompts: the price of its `shape`."""
+        seqs, context = step.decode_seqs, step.decode_context_tokens
+        if finishing:
+            read = step.prefill_context_tokens + step.prefill_tokens
+            context += read * finishing // step.prefill_seqs
+            seqs += finishing
+        assert isinstance(self.cost, RooflineStepCost)
+        line = self.cost.line(seqs, seqs * self.logits_a_seq)
+        assert line is not None
+        return (line[0] + context * line[1] + _HALF) >> FRACTION_BITS
 
     def own(self, shape: StepShape) -> StepShape:
         """One rank's part of it."""
@@ -160,6 +181,12 @@ class SpeculativeStepCost:
         gpu_ns, compute_ns, launches = price.gpu_ns, price.compute_ns, 0
         gap_ns = self._gap_ns
         for one in self.passes[drafts]:
+            if one.is_line and not one.reads_prompts:
+                if not (shape.decode_seqs or finishing):
+                    continue
+                gpu_ns += one.times * (one.decodes_ns(shape, finishing) + gap_ns)
+                launches += one.times
+                continue
             own = one.own(one.shape(shape, finishing))
             if not (own.decode_seqs or own.prefill_tokens):
                 continue
@@ -227,7 +254,7 @@ class SpeculativeStepCost:
             if own.num_tokens:
                 parts.append((one.times, one.cost, own))
                 gaps, launches = gaps + one.times * self._gap_ns, launches + one.times
-        start, a_token = (gaps << FRACTION_BITS) + (1 << FRACTION_BITS - 1), 0
+        start, a_token = (gaps << FRACTION_BITS) + _HALF, 0
         for times, cost, own in parts:
             found = None
             if isinstance(cost, RooflineStepCost):

@@ -16,9 +16,10 @@ import numpy as np
 
 from costmodels.context_cost import ContextStepCost
 from costmodels.group_cost import GroupStepCost
-from costmodels.layout_cost import StepCosts
 from costmodels.step_cost import RooflineStepCost
 from costmodels.work import Array
+from costmodels.wrapped_cost import WrappedStepCost
+from sim.protocols import StepCost
 
 _FIXED = float(1 << 32)
 """The step cost's tables are fixed-point nanoseconds (`costmodels.step_cost`)."""
@@ -57,15 +58,23 @@ class StepBounds:
         return self.least_ns(one, one) + self.context_ns * context
 
 
-def step_bounds(cost: StepCosts, max_num_batched_tokens: int) -> StepBounds:
+def step_bounds(cost: StepCost, max_num_batched_tokens: int) -> StepBounds:
     """The bounds of a compiled step cost.
 
     ``max_num_batched_tokens`` is the whole replica's. Contexts that are clipped, or priced from
-    measured curves, are bounded by nothing read.
+    measured curves, are bounded by nothing read; a step cost of another make (one that speculates:
+    its steps give a sequence several tokens) by nothing at all, so that nothing is ruled out.
     """
     group = cost if isinstance(cost, GroupStepCost) else None
     rank = cost.rank if isinstance(cost, GroupStepCost) else cost
-    kernels = rank if isinstance(rank, RooflineStepCost) else rank.kernel_cost
+    kernels = rank.kernel_cost if isinstance(rank, WrappedStepCost) else rank
+    if not isinstance(kernels, RooflineStepCost):
+        return StepBounds(
+            lines=np.zeros((1, 2)),
+            context_ns=0.0,
+            pair_ns=0.0,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
     # The busiest rank and micro-batch has at least an equal share of the tokens.
     ways = 1
     if group is not None:

@@ -116,7 +116,8 @@ def render(figure: Figure, name: str, alt: str) -> str:
     # The style element would hold for the whole page; the page's own style says the same.
     surplus = r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>"
     text = re.sub(surplus, "", text, flags=re.DOTALL)
-    text = re.sub(r"(\d\.\d{2})\d+", r"\1", text)  # a hundredth of a point is never seen
+    # A hundredth of a point is never seen; a number that is read stays as it is.
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d{2})\d+", r"\1", tag[0]), text)
     text = _own_ids(text, name)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)

@@ -100,11 +100,8 @@ def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, A
     places: list[tuple[dict[str, Any], str]] = []
     for one in _pools(values):
         engine = _section(one, "engine")
-        named = engine.get("operators")
-        if isinstance(named, dict):
-            places += [(named, family) for family in named]
-        else:
-            places.append((engine, "operators"))
+        named = _section(engine, "operators")
+        places += [(engine, "operators"), *((named, family) for family in named)]
     return [
         (holder, key)
         for holder, key in places

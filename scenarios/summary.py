@@ -21,6 +21,7 @@ from scenarios.policy_options import name_and_options
 from scenarios.pools import pool_scenarios
 from scenarios.schema import Scenario
 from scenarios.service_facts import service_facts
+from scenarios.speculation_facts import speculation_facts
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
 from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
@@ -82,6 +83,9 @@ def summarise(
     }
     if log.tiers:
         summary["kv_tiers"] = tier_facts(log, metrics)
+    speculation = speculation_facts(build, log, summary["step_accounts_s"])
+    if speculation is not None:
+        summary["speculation"] = speculation
     if log.service is not None:
         summary["service"] = service_facts(log, metrics)
     fleet = fleet_facts(log, metrics.window)
@@ -165,6 +169,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
     shared = engine.shared_prefix_attention
     return {
         "async_scheduling": engine.async_scheduling,
+        **({} if engine.speculation is None else {"num_speculative_tokens": _drafts(engine)}),
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_num_seqs": engine.max_num_seqs,
         "max_model_len": engine.max_model_len,
@@ -174,6 +179,15 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
         "shared_prefix_attention": None if shared == "none" else shared,
     }
+
+
+def _drafts(engine: EngineConfig) -> int | str:
+    """Tokens drafted a sequence, or how many by decoding sequences."""
+    assert engine.speculation is not None
+    table = engine.speculation.drafts_by_seqs
+    if len(table) == 1:
+        return table[0][1]
+    return ", ".join(f"{drafts} from {least} sequences on" for least, drafts in table)
 
 
 def _cost_model(operators: str | dict[str, str]) -> str:
@@ -259,13 +273,18 @@ def _share_beyond(log: RunLog, build: Build) -> float:
         for c in steps.chunks():
             prefill_kv = c["prefill_context_tokens"] + c["prefill_tokens"]
             beyond = (
-                (c["decode_seqs"] + c["prefill_tokens"] > fitted.step_tokens)
+                (_tokens(c) > fitted.step_tokens)
                 | (c["decode_context_tokens"] > fitted.context_tokens * c["decode_seqs"])
                 | (prefill_kv > fitted.context_tokens * c["prefill_seqs"])
             )
             total_ns += int(c["gpu_ns"].sum())
             beyond_ns += int(c["gpu_ns"][beyond].sum())
     return beyond_ns / total_ns if total_ns else 0.0
+
+
+def _tokens(columns: dict[str, Any]) -> Any:
+    tokens = columns["decode_seqs"] + columns["prefill_tokens"]
+    return tokens + columns.get("draft_tokens", 0)
 
 
 def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:

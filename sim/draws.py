@@ -9,7 +9,6 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_MULTIPLES = np.arange(1024, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 def uniform(seed: int, request: int, index: int) -> float:
@@ -25,8 +24,18 @@ def uniform(seed: int, request: int, index: int) -> float:
 
 def uniforms(seed: int, request: int, count: int, start: int = 0) -> NDArray[np.float64]:
     """`uniform` for ``count`` draws of a request from ``start`` on, bit for bit: ``[count]``."""
-    base = (((seed + 1) * _GOLDEN + request) * _GOLDEN + start) * _GOLDEN & _MASK
-    state = _multiples(count) + np.uint64(base)
+    found: NDArray[np.float64] = uniforms_of(seed, request, 1, count, start)[0]
+    return found
+
+
+def uniforms_of(
+    seed: int, first: int, requests: int, count: int, start: int = 0
+) -> NDArray[np.float64]:
+    """The same of as many ``requests`` from ``first`` on: ``[requests, count]``."""
+    base = (((seed + 1) * _GOLDEN + first) * _GOLDEN + start) * _GOLDEN & _MASK
+    rows = np.arange(requests, dtype=np.uint64)[:, None] * np.uint64(_GOLDEN * _GOLDEN & _MASK)
+    rows += np.uint64(base)
+    state = rows + np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)
     state ^= state >> _SHIFTS[0]
     state *= _FACTORS[0]
     state ^= state >> _SHIFTS[1]
@@ -34,10 +43,3 @@ def uniforms(seed: int, request: int, count: int, start: int = 0) -> NDArray[np.
     state ^= state >> _SHIFTS[2]
     found: NDArray[np.float64] = state.astype(np.float64) * 2.0**-64
     return found
-
-
-def _multiples(count: int) -> NDArray[np.uint64]:
-    """0, 1, 2, ... times the golden number: ``[count]``."""
-    if count > len(_MULTIPLES):
-        return np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)
-    return _MULTIPLES[:count]

@@ -66,9 +66,9 @@ def time_books(log: RunLog) -> TimeBooks:
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
-        fetched_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
-        rows["fetch_ns"] = _of_some(fetched_ns, chosen)
         rows["load_ns"] = _of_some(requests.load_ns, chosen)
+        fetch_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
+        rows["fetch_ns"] = _of_some(fetch_ns, chosen)
         mine = _of_these(apart, chosen)
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:

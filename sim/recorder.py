@@ -120,13 +120,13 @@ class RequestLog(Residence):
         """When a request was last sent, where it was sent more than once."""
         self.attempts: dict[int, int] = {}
         """How often, the first time included, where more than once."""
-        self.fetched: dict[int, tuple[int, int]] = {}
-        """(ns, tokens) of prefixes that were fetched from another engine before a request could
-        join the queue of its own."""
         self.load_ns: dict[int, int] = {}
         """How long a request waited for its KV from lower tiers before it was admitted."""
         self.tier_tokens: dict[int, dict[int, int]] = {}
         """Its hits by tier, where some came from below device memory (0)."""
+        self.fetched: dict[int, tuple[int, int]] = {}
+        """(ns, tokens) of prefixes that were fetched from another engine before a request could
+        join the queue of its own."""
         self.rounds: dict[int, bytes] = {}
         """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
@@ -181,9 +181,9 @@ class RequestLog(Residence):
         for column in columns:
             column[index] = UNSET
         self.cached_tokens[index] = 0
-        self.fetched.pop(index, None)
         self.load_ns.pop(index, None)
         self.tier_tokens.pop(index, None)
+        self.fetched.pop(index, None)
         self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)

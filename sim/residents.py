@@ -327,8 +327,8 @@ class Residents:
     @property
     def any_kv_elsewhere(self) -> bool:
         """Whether blocks are held for KV that moves between engines, or comes from a lower tier."""
-        moves = self.handed_over or self.arriving or self.coming or self.lending
-        return bool(moves or self.view.loading)
+        between = self.handed_over or self.arriving or self.coming or self.lending
+        return bool(between or self.view.loading)
 
     @property
     def is_empty(self) -> bool:
@@ -340,9 +340,9 @@ class Residents:
         """Tell who asked of the load."""
         if self.on_load is not None:
             waiting, running = len(self.view.waiting) + len(self.inbox), len(self.view.running)
-            waiting += len(self.coming)
             if self.view.loading is not None:
                 waiting += len(self.view.loading)
+            waiting += len(self.coming)
             if self.arriving is not None:
                 waiting += len(self.arriving.waiting)
                 running += self.arriving.in_place

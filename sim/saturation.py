@@ -15,10 +15,15 @@ from sim.handover import TransferConfig
 from sim.kv_layout import PLAIN
 from sim.protocols import StepCost
 from sim.recorder import UNSET
+from sim.request import Request
 from sim.shape import SharedSums, StepShape
+from sim.speculation import Speculation
 from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
+
+_SAMPLED = 200
+"""Requests whose drafts stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,22 +118,30 @@ def _pool_per_s(
     )
 
     fitting = _sequences_that_fit(config, context, float(prompt.mean()))
-    prefills = config.max_num_batched_tokens / (float(computed.mean()) + decodes)
-    if decodes:
-        prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
-    seqs = prefills * decodes
+    # Drafts depend on the batch, the batch on the tokens that drafts leave room for.
+    drafts, seqs, tokens = 0, math.inf, decodes
+    for _ in range(1 if config.speculation is None else 3):
+        if config.speculation is not None:
+            drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
+            decodes = tokens / _tokens_a_step(log, config.speculation, admitted, drafts)
+        a_prefill = float(computed.mean()) + decodes * (1 + drafts)
+        prefills = config.max_num_batched_tokens / a_prefill
+        if decodes:
+            prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
+        seqs = prefills * decodes
     # A step has a whole number of prefills, and between them are steps with none; or the mean
     # prompt takes several steps, each with a part of its tokens.
     parts = 1.0
     if prefills < 1:
-        parts = max(1.0, float(computed.mean()) / (config.max_num_batched_tokens - seqs))
+        room = config.max_num_batched_tokens - seqs * (1 + drafts)
+        parts = max(1.0, float(computed.mean()) / room)
     a_step = 1.0 / parts if prefills < 1 else float(math.ceil(prefills))
     if pool.role == "prefill":
         a_step = prefills
     before = float(cached.mean()) * parts + float(computed.mean()) * (parts - 1) / 2
     per_prefill = (computed.mean(), before, pairs)
     new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
-    new = min(new, config.max_num_batched_tokens - round(seqs))
+    new = min(new, config.max_num_batched_tokens - round(seqs) * (1 + drafts))
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
     for clip in config.clip_tokens:
@@ -151,6 +164,11 @@ def _pool_per_s(
     decoding = StepShape(
         round(seqs), round(seqs * context), logits=round(seqs), clipped=tuple(clipped)
     )
+    if config.speculation is not None:
+        verified = round(seqs) * drafts
+        rises = (0 for clip in config.clip_tokens if isinstance(clip, int))
+        logits, speculated = round(seqs) + verified, (verified, 0, 0, *rises)
+        decoding = decoding._replace(logits=logits, speculated=speculated)
     if config.shared_prefix_attention != "none":
         decoding = decoding._replace(shared=_shared(steps, decoding))
     mixed = decoding._replace(
@@ -159,12 +177,27 @@ def _pool_per_s(
         prefill_tokens=new,
         prefill_context_tokens=context_read,
         prefill_pairs=new_pairs,
-        logits=round(seqs) + min(math.ceil(a_step), config.max_num_seqs - round(seqs)),
+        logits=decoding.logits + min(math.ceil(a_step), config.max_num_seqs - round(seqs)),
     )
     share = 0.0 if pool.role == "decode" else prefills / a_step
     mixed_s, decoding_s = (_step_s(pool.cost, config, shape) for shape in (mixed, decoding))
     step_s = share * mixed_s + (1 - share) * decoding_s
     return pool.replicas * prefills / step_s
+
+
+def _tokens_a_step(
+    log: RunLog, speculation: Speculation, admitted: NDArray[np.bool_], drafts: int
+) -> float:
+    """Tokens that a decode step with so many drafts gives, of some of the run's requests."""
+    chosen = np.flatnonzero(admitted & (log.table.output_tokens > 1))
+    given = steps = 0
+    for index in chosen[:: max(1, len(chosen) // _SAMPLED)].tolist():
+        tenant = 0 if log.table.class_index is None else int(log.table.class_index[index])
+        length = int(log.table.output_tokens[index])
+        request = Request(index, 0, 1, length, tenant=tenant)
+        given += length - 1
+        steps += len(speculation.acceptance.gains(request, 1, drafts))
+    return given / steps if steps else 1.0
 
 
 def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:

@@ -25,6 +25,8 @@ pytestmark = [
     # Of the clusters' own: sockets and processes they leave to the interpreter's end.
     pytest.mark.filterwarnings("ignore"),
 ]
+# On the loopback alone, and so without the token that Ray would leave in the user's home.
+os.environ["RAY_AUTH_MODE"] = "disabled"
 CHECKOUT = Path(__file__).resolve().parents[1]
 NUMBERS = list(range(12))
 SQUARES = [(n, n * n) for n in NUMBERS]
@@ -47,7 +49,7 @@ def ray_address() -> Iterator[str]:
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     head, clients = _free_port(), _free_port()
     ports = [f"--port={head}", f"--ray-client-server-port={clients}"]
-    workers = ["--min-worker-port=0", "--max-worker-port=0"]
+    workers = ["--node-ip-address=127.0.0.1", "--min-worker-port=0", "--max-worker-port=0"]
     nodes = [["--head", "--include-dashboard=false", *ports]]
     nodes += [[f"--address=127.0.0.1:{head}"]] * (WORKERS - 1)
     with ExitStack() as stack:

@@ -254,6 +254,10 @@ def check_closed_loop(log: RunLog) -> None:
 def check_sampled_tokens(log: RunLog) -> None:
     """Of a run to its end: each answer token is sampled once, preempted or not."""
     sampled = sum(int((s.column("steps") * s.column("logits")).sum()) for s in log.steps)
+    for s in log.steps:
+        if s.speculates:  # of the drafts, which need logits too, those that were accepted
+            sampled -= int((s.column("steps") * s.column("draft_tokens")).sum())
+            sampled += int(s.column("accepted_tokens").sum())
     finished = statuses(log) == Status.FINISHED
     expected = int(np.maximum(log.table.all_output_tokens[finished], 1).sum())
     if log.table.samples is not None:  # a prompt's logits give the first token of each answer

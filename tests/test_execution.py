@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -41,9 +42,8 @@ def test_an_item_that_kills_every_worker_is_told_apart_from_those_beside_it() ->
 
 
 def test_a_caller_that_leaves_stops_the_rest() -> None:
-    runs = spread(square, NUMBERS, jobs=2)
-    next(runs)
-    runs.close()
+    with closing(spread(square, NUMBERS, jobs=2)) as runs:
+        next(runs)
     assert sorted(spread(square, NUMBERS, jobs=2)) == SQUARES
 
 

@@ -16,13 +16,14 @@ from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.plan.find import find_plan, judge_of, targeted
 from scenarios.plan.judge import next_share
-from scenarios.plan.question import ask
+from scenarios.plan.question import ask, runs_for
 from scenarios.plan.read import Asked, asked, read_plan
 from scenarios.plan.search import Search, rank_key
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
 from tests.scenario_helpers import write
 
+SHIPPED_PLANS = sorted((Path(__file__).resolve().parents[1] / "scenarios" / "plans").glob("*.yaml"))
 PLAN: dict[str, Any] = {
     "scenario": {
         "model": "llama-3.1-8b",
@@ -48,7 +49,7 @@ PLAN: dict[str, Any] = {
     "options": {"engine.max_num_batched_tokens": [1024, 8192]},
     "most_replicas": 6,
     "num_requests": 150,
-    "replications": 3,
+    "confidence": 0.75,
     "ranked": 1,
 }
 
@@ -269,12 +270,18 @@ def test_what_relaxes_an_infeasible_plan_makes_it_feasible() -> None:
     assert searched(gpus=[offer], options={}, demand=lighter).ranked
 
 
-def test_the_prediction_bound_is_students() -> None:
-    """Of runs whose shares are 0.9, 0.95 and 1.0: mean less t * s * sqrt(1 + 1/3)."""
-    runs = [((90,), (100,)), ((95,), (100,)), ((100,), (100,))]
-    expected = 0.95 - 2.919986 * 0.05 * (1 + 1 / 3) ** 0.5
-    assert next_share(runs, 1, 0.95) == pytest.approx(expected, abs=1e-6)
-    assert next_share([((5, 5), (5, 5))], 2, 0.95) == 1.0
+def test_as_many_runs_as_the_confidence_asks_for() -> None:
+    """The last of k + 1 exchangeable runs is the worst with a chance of 1 / (k + 1)."""
+    for confidence, runs in ((0.5, 1), (0.75, 3), (0.9, 9), (0.95, 19), (0.99, 99)):
+        assert runs_for(confidence) == runs
+        assert 1 / (runs + 1) <= 1 - confidence + 1e-12
+
+
+def test_another_trace_is_bounded_by_students_prediction() -> None:
+    """Of stretches whose shares are 0.9, 0.95 and 1.0: mean less t * s / sqrt(3) * sqrt(2)."""
+    expected = 0.95 - 2.919986 * 0.05 / 3**0.5 * 2**0.5
+    assert next_share((90, 95, 100), (100, 100, 100), 0.95) == pytest.approx(expected, abs=1e-6)
+    assert next_share((5, 5), (5, 5), 0.95) == 1.0
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -320,6 +327,21 @@ def test_no_fleet_is_exit_code_3(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(path), "--jobs", "1"])
     assert result.exit_code == 3
     assert "TTFT p90 ≤ 3 ms binds" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("path", SHIPPED_PLANS, ids=lambda path: path.stem)
+def test_shipped_plans_ask_what_can_be_answered(path: Path) -> None:
+    """All but the simulations: they can be read, and not all candidates are ruled out."""
+    question_of = read_plan(path)
+    search = searching(question_of)
+    outcomes = [search.bounded(candidate) for candidate in targeted(question_of)]
+    assert any(outcome.stage == "simulated" for outcome in outcomes)
+
+
+def test_the_schema_of_plans_can_be_printed() -> None:
+    result = CliRunner().invoke(app, ["schema", "plan"])
+    assert set(json.loads(result.output)["properties"]) >= {"scenario", "targets", "gpus"}
+    assert CliRunner().invoke(app, ["schema", "plans"]).exit_code == 2
 
 
 def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:

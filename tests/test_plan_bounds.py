@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from scenarios.plan.candidates import Candidate
 from scenarios.plan.find import judge_of, targeted
 from scenarios.plan.question import Question, ask
 from scenarios.plan.read import Asked, asked
+from sim.protocols import StepCost
 from sim.request_table import PrefixChains
 from sim.shape import StepShape
 
@@ -110,6 +111,14 @@ def test_the_bound_of_full_steps_is_no_empty_promise(name: str) -> None:
     assert least_ns + bounds.pair_ns * pairs > 0.6 * made.cost.price(shape).gpu_ns
 
 
+def test_a_step_cost_of_another_make_rules_nothing_out() -> None:
+    class Mine:
+        throttle = None
+
+    bounds = step_bounds(cast(StepCost, Mine()), 512)
+    assert bounds.prompt_ns(np.array([100.0])) == bounds.decode_ns(np.array([100.0])) == 0
+
+
 def test_a_prompt_takes_no_less_in_chunks_than_its_bound() -> None:
     made, bounds = built("one")
     for tokens in (100, 3_000, 20_000):
@@ -174,12 +183,12 @@ def test_simulated_fleets_are_never_better_than_their_bounds(case: str) -> None:
     for candidate in every:
         bounds = bounds_of(candidate, question)
         assert bounds.refused is None
-        large = judge.once(candidate, 12).runs[0]
+        large = judge.first(candidate, 12, looks=False).runs[0]
         for met, least_s in zip(large.met, bounds.least_s, strict=True):
             assert 0 < least_s <= met.value_s
         assert bounds.units >= 1
         if bounds.units > 1:
-            assert not judge.once(candidate, bounds.units - 1).kept
+            assert not judge.first(candidate, bounds.units - 1).kept
 
 
 def bounds_of(candidate: Candidate, question: Question) -> Any:

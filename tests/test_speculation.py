@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -17,22 +16,10 @@ from policies.acceptance.tree import Tree
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.protocols import Acceptance
-from sim.request import Status
 from sim.request_table import RequestTable
 from sim.speculation import Speculation
 from tests.helpers import AffineCost, small_run
-from tests.test_conservation import (
-    MAKERS,
-    audited,
-    check_books,
-    check_closed_loop,
-    check_empty,
-    check_order,
-    check_prefilled_tokens,
-    check_requests,
-    check_token_times,
-    statuses,
-)
+from tests.test_conservation import MAKERS, audited, check_run_to_the_end
 from tests.test_jumping import COSTS, ENGINES, outcome, tables
 
 PATHS = [(0,), (1,), (0, 0), (2,), (0, 1), (0, 0, 0)]
@@ -148,17 +135,4 @@ def test_a_run_to_its_end_conserves_everything(
     log = small_run(
         table, engine=config, cost=cost, scheduler=make, router=router, replicas=replicas
     )
-    assert (statuses(log) != Status.UNFINISHED).all()
-    for check in (check_requests, check_closed_loop, check_books, check_order, check_token_times):
-        check(log)
-    check_prefilled_tokens(log, auditors)
-    check_empty(auditors)
-    given = 0
-    for s in log.steps:
-        sampled = s.column("logits") - s.column("draft_tokens")
-        given += int((s.column("steps") * sampled).sum() + s.column("accepted_tokens").sum())
-    finished = statuses(log) == Status.FINISHED
-    expected = int(np.maximum(log.table.all_output_tokens[finished], 1).sum())
-    if log.table.samples is not None:
-        expected -= int(np.diff(log.table.samples.offsets)[finished].sum())
-    assert given == expected
+    check_run_to_the_end(log, auditors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from scenarios.cli import app
+from scenarios.sweep.points import make_points
 from scenarios.sweep.results import FILE
+from scenarios.sweep.schema import PlotSpec, RandomAxes, SweepFile
+from scenarios.sweep.sweep_file import read_sweep
 from tests.sweep_sample import RATES, SCENARIO, run, write_sweep_file
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -76,8 +81,9 @@ def test_it_says_what_it_does_and_where_it_is(tmp_path: Path) -> None:
     assert content["axes"][0] == {
         "key": "workload.rate_per_s",
         "kind": "grid",
-        "values": ["4", "8", "16"],
+        "values": [4, 8, 16],
         "draws": None,
+        "leads": True,
     }
     assert content["left_out"] == {"rate_per_s < 10": 1}
 
@@ -119,3 +125,32 @@ def test_a_cluster_asks_for_its_package(
     said = invoke(file, "--out", tmp_path / "out", "--cluster", cluster)
     assert said.exit_code == 2
     assert f"pip install 'fleetcast[{cluster}]'" in said.stderr
+
+
+def test_a_new_sweep_runs_and_has_every_field(tmp_path: Path) -> None:
+    scenario, file = tmp_path / "mine.yaml", tmp_path / "my_sweep.yaml"
+    scenario.write_text(yaml.safe_dump(SCENARIO))
+    said = CliRunner().invoke(app, ["scenario", "init-sweep", str(file), "--scenario", "mine.yaml"])
+    assert f"run it with: fleetcast sweep {file}" in said.stdout
+    text = file.read_text()
+    for name in (*SweepFile.model_fields, *RandomAxes.model_fields, *PlotSpec.model_fields):
+        assert f"{name}:" in text
+    assert len(make_points(read_sweep(file)).points) == 20
+    # Every field that is commented out is right as it stands, too.
+    live = re.sub(r"^# (?=( *- )?[ a-z_.]+:| *- )", "", text, flags=re.MULTILINE)
+    points = make_points(read_sweep(write_text(tmp_path / "live.yaml", live)))
+    assert points.runs[0].scenario.workload.num_requests == 2000
+    assert len(points.axes) == 5
+
+
+def write_text(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_shipped_sweep_is_right(tmp_path: Path) -> None:
+    file = CHECKOUT / "scenarios" / "sweeps" / "cheapest_gpu.yaml"
+    points = make_points(read_sweep(file))
+    assert len(points.points) == 128
+    assert all(point.refused is None for point in points.points)
+    assert {run.scenario.prices is not None for run in points.runs} == {True}

@@ -14,6 +14,7 @@ from scenarios.address import result_address
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 from scenarios.sweep import run as sweep_run
+from scenarios.sweep.columns import row_of
 from scenarios.sweep.points import make_points
 from scenarios.sweep.results import FILE, Result, Results
 from scenarios.sweep.sweep_file import read_sweep
@@ -84,7 +85,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, simulated: list[float | 
 def test_after_a_stop_in_the_middle_only_the_rest_is_done(
     tmp_path: Path, simulated: list[float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, row_of = write_sweep_file(tmp_path, RATES), sweep_run.row_of
+    file = write_sweep_file(tmp_path, RATES)
 
     def stopped(result: Any) -> Any:
         if result.scenario.workload.rate_per_s == 8:
@@ -138,7 +139,7 @@ def test_points_that_cannot_be_run_are_rows_with_their_message(
 def test_a_fault_of_the_simulator_is_a_row_too_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, row_of = write_sweep_file(tmp_path, RATES), sweep_run.row_of
+    file = write_sweep_file(tmp_path, RATES)
 
     def broken(result: Any) -> Any:
         if result.scenario.workload.rate_per_s == 8:

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import simpy
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from sim.accounts import ADMISSION_QUEUE, CACHE_LOAD, LAUNCH_AND_HOST, TIME_ACCOUNTS
 from sim.cache_config import CacheConfig
@@ -29,12 +29,19 @@ from sim.tier_store import Pipe, TierConfig, TierStore
 from sim.tiers import Tiers, TiersConfig, Write, shared_tiers
 from tests.helpers import SHARED, AffineCost, chains_of, small_run
 from tests.service_runs import MS, fleets, pool_of, stepped
-from tests.test_conservation import MAKERS, audited, check_run_to_the_end
+from tests.test_conservation import MAKERS, audited, check_books, check_run_to_the_end
 from tests.test_faults import FINAL, whole_outcome
 from tests.test_jumping import COSTS, ENGINES, outcome, tables
 from tests.test_prefix_caches import CACHES
+from tests.test_speculation import POLICIES, SPECULATING, everything
 from workloads.readers.detect import read_trace
 
+moderately = settings(
+    deadline=None,
+    max_examples=50,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 GB = 10**9
 BLOCK_BYTES = 1_000_000
@@ -312,7 +319,7 @@ CACHE_CONFIGS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=120, phases=PHASES)
+@settings(deadline=None, max_examples=80, phases=PHASES)
 @given(
     table=tables(),
     engine=PLAIN_ENGINES,
@@ -348,7 +355,35 @@ def test_a_run_over_tiers_conserves_everything_and_jumps_as_it_steps(
         assert outcomes[0] == outcomes[1]
 
 
-@settings(deadline=None, max_examples=120, phases=PHASES)
+@moderately
+@given(
+    table=tables(),
+    engine=SPECULATING.map(lambda engine: replace(engine, kv_layout=KVLayout())),
+    cost=COSTS,
+    cache=CACHE_CONFIGS,
+    scheduler=st.sampled_from(POLICIES),
+)
+def test_engines_that_speculate_load_as_well(
+    table: RequestTable,
+    engine: EngineConfig,
+    cost: AffineCost,
+    cache: CacheConfig,
+    scheduler: str,
+) -> None:
+    outcomes = []
+    for fast_forward in (True, False):
+        config = replace(engine, fast_forward=fast_forward)
+        make = MAKERS[scheduler]
+        log = small_run(table, engine=config, cost=cost, scheduler=make, cache=cache)
+        check_tiers(log)
+        check_hits(log)
+        check_books(log)
+        outcomes.append((everything(log), tier_outcome(log)))
+    if scheduler != "capricious":  # its die falls by the clock
+        assert outcomes[0] == outcomes[1]
+
+
+@settings(deadline=None, max_examples=80, phases=PHASES)
 @given(
     table=tables(),
     fleet=fleets(PLAIN_ENGINES),

@@ -52,16 +52,16 @@ def certainty(content: Content) -> str:
         return ""
     asked, best = content["question"], content["ranked"][0]
     row, attained = asked["targets"][best["worst"]], best["attained"][best["worst"]]
-    another = f"another {asked['requests']:,} requests"
+    another, lowest = f"another {asked['requests']:,} requests", "the worst run"
     if asked["fixed"]:
-        another = "another trace like this one, as its tenths differ,"
+        another, lowest = "another trace like this one, as its tenths differ,", "such a one"
     text = (
         f"With {asked['confidence']:.0%} confidence {another} would meet them too. Nearest to its "
         f"limit is {target_name(row)}: {share_text(attained['share'])} keep within "
         f"{target(row['within_s'])}, {share_text(row['share'])} must"
     )
-    if attained["bound"] is not None and attained["bound"] < attained["share"]:
-        text += f", and {share_text(attained['bound'])} is the least expected next time"
+    if attained["lowest"] is not None and attained["lowest"] < attained["share"]:
+        text += f", and in {lowest} {share_text(max(attained['lowest'], 0.0))} do"
     return f"{text}."
 
 

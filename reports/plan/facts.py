@@ -18,7 +18,7 @@ STAGES = {
     "simulated": "misses",
     "supply": "not to be had",
     "latency": "too slow",
-    "memory": "does not fit",
+    "memory": "cannot run",
 }
 
 
@@ -79,7 +79,7 @@ def _engines(fleet: dict[str, Any]) -> str:
 
 
 def attained_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
-    """The winner, target by target: name, percentile, share, least next time, share asked."""
+    """The winner, target by target: name, percentile, share, least of any run, share asked."""
     if not content["ranked"]:
         return []
     pairs = zip(content["question"]["targets"], content["ranked"][0]["attained"], strict=True)
@@ -88,7 +88,7 @@ def attained_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
             f"{target_name(asked)} ≤ {target(asked['within_s'])}",
             duration(row["value_s"]),
             share_text(row["share"]),
-            MISSING if row["bound"] is None else share_text(max(row["bound"], 0.0)),
+            MISSING if row["lowest"] is None else share_text(max(row["lowest"], 0.0)),
             share_text(asked["share"]),
         )
         for asked, row in pairs

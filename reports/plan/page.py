@@ -36,7 +36,7 @@ from reports.templates import render_page, save_page
 from reports.words import significant, whole_percent
 from sim.errors import ScenarioError
 
-_TONES = {"kept": "good", "misses": "poor", "too slow": "poor", "does not fit": "poor"}
+_TONES = {"kept": "good", "misses": "poor", "too slow": "poor", "cannot run": "poor"}
 
 
 def write_plan_page(folder: Path | str) -> Path:
@@ -92,7 +92,7 @@ def render_plan(content: Content, plan_yaml: str) -> str:
             Column("Target"),
             Column("Percentile", "n"),
             Column("Within", "n"),
-            Column("Least next time", "n"),
+            Column("Worst run", "n"),
             Column("Asked", "n"),
         ],
         attained_rows=attained_rows(content),

@@ -61,7 +61,7 @@ def _print_found(screen: Screen, content: Content) -> None:
         wraps=("candidate",),
     )
     screen.heading("The cheapest, target by target")
-    screen.table(("target", "percentile", "within", "least next", "asked"), attained_rows(content))
+    screen.table(("target", "percentile", "within", "worst run", "asked"), attained_rows(content))
     rows = fleet_rows(content)
     if len(rows) > 1:
         screen.heading("What more money buys: the latency nearest to its target")

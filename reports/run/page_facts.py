@@ -23,6 +23,7 @@ from reports.run.book_facts import account_table, byte_rows
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
+from reports.run.speculation import speculation_text
 from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
 from reports.run.tier_rows import tier_rows
 from reports.run.verdict import SENTENCES, pool_texts, slo_targets, system_text, verdict
@@ -103,6 +104,7 @@ def page_facts(summary: Summary) -> dict[str, Any]:
             "Throughput and requests": throughput_rows(summary),
             "Utilisation": [*utilisation_rows(summary), *other_rows(summary)],
         },
+        "speculation": speculation_text(summary),
         **account_table(summary),
         "figure_evidence": {
             name: _evidence_of(summary, metrics) for name, metrics in _FIGURE_METRICS.items()

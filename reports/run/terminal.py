@@ -17,6 +17,7 @@ from reports.facts import (
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
+from reports.run.speculation import speculation_text
 from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
 from reports.run.tier_rows import tier_rows
 from reports.run.verdict import SENTENCES, conditions_text, verdict
@@ -50,6 +51,8 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     _print_classes(screen, summary)
     _print_gauges(screen, summary)
     _print_tiers(screen, summary)
+    if text := speculation_text(summary):
+        screen.say(text, "dim")
     _print_accounts(screen, summary)
     _print_operators(screen, summary)
     screen.warnings(warning_texts(summary))

@@ -212,6 +212,8 @@ def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
         held_ns = window.overlap_ns(plan_ns, np.maximum(end_ns, plan_ns))
         if what == "tokens":
             held = steps.column("decode_seqs") + steps.column("prefill_tokens")
+            if steps.speculates:
+                held = held + steps.column("draft_tokens")
         else:
             held = steps.column(what)
         total += float(held_ns.sum())

@@ -110,13 +110,28 @@ def simulate(
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder written with --out.")],
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a sweep: a figure over one or two axes, figure,axis[,axis[,heatmap]], e.g. "
+            "ttft.p99,rate_per_s,gpu; may repeat."
+        ),
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Write the HTML page of a result folder again: a run's, what-if's, capacity's or plan's."""
+    """Write the HTML page of a result folder again, whatever the command that wrote it."""
     from reports.capacity.facts import is_capacity
     from reports.plan.facts import is_plan
+    from reports.sweep.folder import is_sweep
     from reports.whatif.folder import is_whatif
 
+    if plot and not is_sweep(folder):
+        raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")
+    if is_sweep(folder):
+        from reports.sweep.page import write_sweep_page
+
+        _show(write_sweep_page(folder, plot or ()), open_page=open_page)
+        return
     if is_whatif(folder):
         from reports.whatif.page import write_whatif_page as write_page
     elif is_capacity(folder):
@@ -126,7 +141,10 @@ def report(
     else:
         from reports.run.page import write_page
 
-    page = write_page(folder)
+    _show(write_page(folder), open_page=open_page)
+
+
+def _show(page: Path, *, open_page: bool) -> None:
     typer.echo(page)
     if open_page:
         open_in_browser(page)

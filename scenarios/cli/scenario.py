@@ -87,6 +87,22 @@ def init(
     typer.echo(run_init(file, given, override or [], force=force), nl=False)
 
 
+@scenario_app.command("init-sweep")
+def init_sweep(
+    file: Annotated[
+        Path | None, typer.Argument(help="File to write. Default: standard output.")
+    ] = None,
+    scenario: Annotated[
+        str, typer.Option(help="The scenario file of all points, from the sweep's folder.")
+    ] = "scenario.yaml",
+    force: Force = False,
+) -> None:
+    """Write a sweep over a scenario with every field there is: axes set, the others explained."""
+    from scenarios.init.sweep import run_init_sweep
+
+    typer.echo(run_init_sweep(file, scenario, force=force), nl=False)
+
+
 @scenario_app.command("from-vllm")
 def from_vllm(
     command: Command,

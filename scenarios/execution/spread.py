@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from sim.errors import FleetcastError, ScenarioError
@@ -24,7 +24,7 @@ def spread(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-) -> Iterator[tuple[int, R | WorkerLostError]]:
+) -> Generator[tuple[int, R | WorkerLostError], None, None]:
     """Each item's position and what ``function`` makes of it, as they are done.
 
     ``function`` is one of a module (or a ``functools.partial`` of one): it and the items travel to
@@ -54,7 +54,7 @@ def check_cluster(cluster: str) -> None:
 
 def _on_cluster(
     function: Callable[[T], R], items: Sequence[T], cluster: str, jobs: int | None
-) -> Iterator[tuple[int, R | WorkerLostError]]:
+) -> Generator[tuple[int, R | WorkerLostError], None, None]:
     check_cluster(cluster)
     if not items:
         return

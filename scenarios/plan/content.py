@@ -24,11 +24,18 @@ SCHEMA = "fleetcast.plan/1"
 _LABEL_SHARE = 0.05  # of the time, for a label to count
 _HOURS_A_MONTH = 730
 _METHOD = (
-    "A fleet passes if each of its runs meets every target, its queue does not grow, and Student's "
-    "prediction bound says that a further run of the same length would, with the confidence asked "
-    "for. Candidates are given up unsimulated only by proven bounds: what does not fit in memory, "
+    "A fleet passes if each of its runs meets every target and its queue does not grow. {runs} "
+    "Candidates are given up unsimulated only by proven bounds: what does not fit in memory, "
     "latencies that idle engines exceed, and the GPU time that the requests need at least. More "
     "replicas of a candidate are taken to do no worse than fewer."
+)
+_RUNS = (
+    "Its {count} runs differ by their seeds alone, so a further one is the worst of all with a "
+    "chance of one in {more}."
+)
+_ONE_RUN = (
+    "A recorded trace has one run; what another like it would do is Student's prediction bound "
+    "over its tenths."
 )
 
 
@@ -57,14 +64,20 @@ def content(
         "winner": None if not finalists else winner(finalists[0], question),
         "conditions": _conditions(search, question),
         "evidence": _evidence(finalists),
-        "method": _METHOD,
+        "method": _METHOD.format(runs=_runs_text(question)),
         "run": {
             "requests": judge.simulated,
-            "fleets": len(judge.verdicts),
+            "fleets": len(judge.firsts | judge.verdicts),
             "candidates": len(outcomes),
             "wall_s": wall_s,
         },
     }
+
+
+def _runs_text(question: Question) -> str:
+    if question.plan.fixed:
+        return _ONE_RUN
+    return _RUNS.format(count=question.replications, more=question.replications + 1)
 
 
 def _asked(asked: Asked, question: Question) -> dict[str, Any]:
@@ -135,7 +148,7 @@ def _counts(search: Search, question: Question) -> dict[str, Any]:
 
 
 def _attained(verdict: Verdict, targets: Sequence[Target]) -> list[dict[str, Any]]:
-    """Target by target: the share that kept it, the bound, and the percentile itself."""
+    """Target by target: the share that kept it, the least of any run, and the percentile."""
     found = []
     for i, target in enumerate(targets):
         values = [run.met[i].value_s for run in verdict.runs]
@@ -143,8 +156,7 @@ def _attained(verdict: Verdict, targets: Sequence[Target]) -> list[dict[str, Any
         found.append(
             {
                 "share": fmean(run.met[i].share for run in verdict.runs) if verdict.runs else None,
-                "lowest": min((run.met[i].share for run in verdict.runs), default=None),
-                "bound": verdict.bounds[i] if verdict.bounds else None,
+                "lowest": verdict.lowest[i] if verdict.lowest else None,
                 "value_s": fmean(values) if math.isfinite(value) else None,
                 "of_target": fmean(values) / target.within_s if math.isfinite(value) else None,
             }
@@ -241,7 +253,7 @@ def _candidate_row(outcome: Outcome, judge: Judge, question: Question) -> dict[s
             "least_s": least if math.isfinite(least) else None,
         }
     if outcome.tried is not None:
-        verdict = judge.verdicts[candidate.name, outcome.tried]
+        verdict = judge.verdict_so_far(candidate, outcome.tried)
         row["missed"] = _missed_row(verdict, outcome, question)
     return row
 
@@ -264,7 +276,7 @@ def _fleets(search: Search, judge: Judge, question: Question) -> list[dict[str, 
     """Every fleet that was simulated to the end and met the targets; which are on the front."""
     rows = []
     by_name = {outcome.candidate.name: outcome.candidate for outcome in search.outcomes.values()}
-    for (name, units), verdict in sorted((judge.glances | judge.verdicts).items()):
+    for (name, units), verdict in sorted((judge.firsts | judge.verdicts).items()):
         candidate = by_name[name]
         if not verdict.kept or not search.is_had(candidate, units):
             continue

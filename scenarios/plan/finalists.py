@@ -89,4 +89,4 @@ def front(chosen: Search, judge: Judge) -> None:
         assert outcome.units is not None
         for units in sorted({outcome.units + 1, *(math.ceil(outcome.units * m) for m in _MORE)}):
             if chosen.is_had(outcome.candidate, units):
-                judge.once(outcome.candidate, units)
+                judge.first(outcome.candidate, units, looks=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,7 @@ def ask(plan: PlanFile, candidate: Candidate) -> Question:
     targets = tuple(plan.targets)
     counted = None
     if not has_own_size(scenario):
-        counted = plan.num_requests or automatic_count(max(t.share for t in targets))
+        counted = plan.num_requests or automatic_count(max(t.share for t in targets)) // 2
     elif plan.num_requests is not None:
         raise ScenarioError(
             "num_requests: this workload has a size of its own (a trace, a drift, or classes with "
@@ -83,12 +84,20 @@ def ask(plan: PlanFile, candidate: Candidate) -> Question:
         now=now,
         plan=runs,
         targets=targets,
-        replications=1 if fixed else plan.replications,
+        replications=1 if fixed else runs_for(plan.confidence),
         table=table,
         counted=counts,
         look_s=_look_s(table, counts) if table.is_open_loop else None,
         allowed=tuple(_allowed(target, table, counts) for target in targets),
     )
+
+
+def runs_for(confidence: float) -> int:
+    """How many runs must all meet the targets for a further one to do so with a confidence.
+
+    Of exchangeable runs, the last is the worst of ``k + 1`` with a chance of one in ``k + 1``.
+    """
+    return max(math.ceil(confidence / (1 - confidence) - 1e-9), 1)
 
 
 def _table(candidate: Candidate, runs: RunPlan, level: float) -> RequestTable:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from scenarios.build import Build, build
@@ -174,26 +175,47 @@ class Search:
         return True
 
     def _fewest(self, outcome: Outcome, most: int) -> int | None:
-        """The fewest units that pass, up to ``most``; None: not even those."""
+        """The fewest units that pass, up to ``most``; None: not even those.
+
+        First the fewest whose first run passes, which costs little; then, from there, whose runs
+        all do.
+        """
         assert outcome.bounds is not None
         candidate, fails = outcome.candidate, outcome.bounds.units - 1
-        at = min(max(math.ceil(_AT_FIRST * outcome.bounds.units), fails + 1), most)
-        passes, step = None, 1
-        while passes is None or passes - fails > 1:
-            verdict = self.judge.verdict(candidate, at)
+        start = max(math.ceil(_AT_FIRST * outcome.bounds.units), fails + 1)
+        for judged in (self.judge.first, self.judge.verdict):
+            found = self._bracket(outcome, partial(judged, candidate), fails, start, most)
+            if found is None:
+                return None
+            start, fails = found, found - 1
+        return start
+
+    def _bracket(
+        self,
+        outcome: Outcome,
+        judged: Callable[[int], Verdict],
+        fails: int,
+        start: int,
+        most: int,
+    ) -> int | None:
+        """The fewest units that pass, above ``fails``, which do not; None: none up to ``most``."""
+        at, step, passes = min(start, most), 1, most + 1
+        is_known = False  # whether `fails` was simulated, not bounded
+        while passes - fails > 1:
+            verdict = judged(at)
             if verdict.kept:
                 passes = at
-                at = max(passes - step, fails + 1)
             else:
-                fails, outcome.tried = at, at
-                outcome.alone = self._is_alone(candidate, at, verdict)
-                if passes is None and (at == most or outcome.alone):
+                fails, outcome.tried, is_known = at, at, True
+                outcome.alone = self._is_alone(outcome.candidate, at, verdict)
+                if passes > most and outcome.alone:
                     return None
+            if passes > most:
                 at = min(at + max(step, _missing(at, verdict)), most)
-            if passes is not None and fails >= outcome.bounds.units:
-                at = (fails + passes) // 2
+            else:
+                at = (fails + passes) // 2 if is_known else max(passes - step, fails + 1)
             step *= 2
-        return passes
+        return passes if passes <= most else None
 
     def _is_alone(self, candidate: Candidate, units: int, verdict: Verdict) -> bool:
         """Whether requests have engines to themselves already: more of these change nothing."""

@@ -18,47 +18,49 @@ class Speculative(Section):
     """Drafted tokens that each decode step verifies. Evidence: acceptance decides what it gains."""
 
     method: Literal["draft_model", "eagle", "medusa", "mtp", "ngram", "dflash"] = Field(
-        description="draft_model: a small model, token by token; eagle: a layer on the target's "
-        "features, a chain or a tree; medusa: further heads, a tree; mtp: a layer of the target's "
-        "own kind; ngram: what followed the last tokens earlier (prompt lookup); dflash: a few "
-        "layers that draft a block in one forward"
+        description="a small model, token by token (draft_model); a layer on the target's "
+        "features, a chain or a tree (eagle); further heads, a tree (medusa); a layer of the "
+        "target's own kind (mtp); what followed the last tokens earlier in the sequence (ngram, "
+        "prompt lookup); a few layers that draft a block in one forward (dflash)"
     )
     model: str | None = Field(
         None,
-        description="method draft_model: a name of `fleetcast list models`, or a config.json",
+        description="of method draft_model, a name of `fleetcast list models` or a config.json",
     )
     num_speculative_tokens: Annotated[Whole, Field(ge=1, le=250)] | None = Field(
         None, description="tokens drafted for a sequence a step; None: the method's usual number"
     )
     tree: Literal["best"] | tuple[tuple[Whole, ...], ...] | None = Field(
         None,
-        description="eagle, medusa: the nodes as paths of ranks, [[0], [1], [0, 0], ...], parents "
-        "first; best: the num_speculative_tokens likeliest by the acceptance rates; None: a chain, "
-        "of medusa best",
+        description="of eagle and medusa, its nodes as paths of ranks, [[0], [1], [0, 0]], parents "
+        "first, or best, the likeliest num_speculative_tokens nodes by the acceptance rates; None: "
+        "a chain, of medusa best",
     )
     acceptance: Rates | dict[str, Rates] | None = Field(
         None,
-        description="rate at which a draft is accepted, if all before it were: one; one a place, "
-        "[0.8, 0.7]; of a tree one a rank and depth, [[0.6, 0.1], [0.5, 0.1]]; or any of these by "
-        "request class, {chat: 0.6, default: 0.8}; None: the method's "
-        "(drafters.yaml)",
+        description="rate at which a draft is accepted, if all before it were; one rate, or one a "
+        "place as [0.8, 0.7], or of a tree one a rank and depth as [[0.6, 0.1], [0.5, 0.1]], or "
+        "any of these by request class with default for the others; None: what drafters.yaml has "
+        "of the method",
     )
     acceptance_source: str | None = Field(
         None, description="where the rates were reported; None: they are assumed"
     )
     acceptance_file: str | None = Field(
         None,
-        description="in place of rates, recorded accepted lengths, replayed step by step: a "
-        "CSV file with a column accepted, and maybe request (counted from 0)",
+        description="in place of rates, recorded accepted lengths, replayed step by step; a CSV "
+        "file with a column accepted, and maybe request, counted from 0",
     )
     drafts_by_seqs: dict[Count, Drafts] | None = Field(
         None,
-        description="tokens drafted by number of decoding sequences, from so many on: "
-        "{1: 5, 32: 3, 64: 0} drafts less under load and nothing from 64 on; None: always as many",
+        description="tokens drafted for a sequence by how many sequences decode, as {1: 5, 32: 3, "
+        "64: 0} for less under load and nothing from 64 on; None: always as many",
     )
-    draft_layers: Count | None = Field(None, description="dflash: layers of the drafter; None: 5")
+    draft_layers: Count | None = Field(
+        None, description="of dflash, layers of the drafter; None: 5"
+    )
     draft_vocab_size: Tokens | None = Field(
-        None, description="eagle: vocabulary of an LM head of its own (EAGLE-3); None: the target's"
+        None, description="of eagle, vocabulary of its own LM head (EAGLE-3); None: the target's"
     )
 
     @model_validator(mode="after")

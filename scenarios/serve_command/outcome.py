@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from scenarios.explain import nearest
 from scenarios.serve_command.given import Given
+from scenarios.serve_command.speculation import READERS as SPECULATION
 from scenarios.serve_command.table import Flag, Table
 from scenarios.serve_command.values import NEED_OTHERS, READERS, NotPriced
 from sim.errors import ScenarioError
@@ -48,7 +49,10 @@ def settle(
     out.
     """
     left_out = [_ignored(name, given, environment, table) for name in ignored]
-    settings: dict[str, Any] = {}
+    # Some flags are read together with the texts of others.
+    settings: dict[str, Any] = {
+        one.flag.name: one.value for one in given if one.flag is not None and one not in left_out
+    }
     outcomes: dict[int, Outcome] = {}
     for n in sorted(range(len(given)), key=lambda n: _needs_others(given[n])):
         one = given[n]
@@ -110,7 +114,7 @@ def read_value(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
         if text.lower() not in known:
             raise NotPriced
         return flag.choices[known[text.lower()]]
-    return (READERS | NEED_OTHERS)[flag.reads](text, settings)
+    return {**READERS, **NEED_OTHERS, **SPECULATION}[flag.reads](text, settings)
 
 
 def _needs_others(one: Given) -> bool:

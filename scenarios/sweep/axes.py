@@ -23,13 +23,16 @@ class Axis(NamedTuple):
     kind: Literal["grid", "zipped", "random"]
     values: list[Any]
     """In the order they were given; of a random axis all that were drawn, in order of draws."""
+    leads: bool = True
+    """Whether it names its points: of a zipped block the first list does, the others follow it."""
 
 
 def axes_of(sweep: SweepFile) -> list[Axis]:
     """Every axis, in the order of the columns."""
     found = [Axis(key, "grid", values_of(axis)) for key, axis in sweep.axes.items()]
     for block in sweep.zipped:
-        found += [Axis(key, "zipped", list(values)) for key, values in block.items()]
+        first = next(iter(block))
+        found += [Axis(k, "zipped", list(values), k == first) for k, values in block.items()]
     if sweep.random is not None:
         drawn = (
             Axis(key, "random", draw(axis, key, sweep.random.draws, sweep.random.seed))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scenarios.dump import dump_scenario
 from scenarios.execution.spread import check_cluster
@@ -21,6 +22,9 @@ from scenarios.sweep.run import Spent, run_all
 from scenarios.sweep.sweep_file import Sweep, read_sweep
 from scenarios.sweep.table import sweep_table, write_table
 from sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Terminated(BaseException):
@@ -74,18 +78,26 @@ def run_sweep(
         raise
     finally:
         results.close()
-    content = write_sweep(sweep, points, results, folder, spent)
+    from reports.sweep.page import write_sweep_page
+
+    content, frame = write_sweep(sweep, points, results, folder, spent)
+    page = write_sweep_page(folder)
     if as_json:
         print(json.dumps(content, indent=1, allow_nan=False))
-    return folder
+    else:
+        from reports.sweep.text import print_sweep
+
+        print_sweep(content, frame)
+        print(f"\ntable in {folder / 'sweep.parquet'}, page in {page}")
+    return page
 
 
 def write_sweep(
     sweep: Sweep, points: Points, results: Results, folder: Path, spent: Spent | None
-) -> dict[str, Any]:
-    """Write sweep.parquet, sweep.json, the sweep and its scenario; returns what sweep.json has."""
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Write sweep.parquet, sweep.json, the sweep and its scenario; what the first two have."""
     frame = sweep_table(points, results.known)
-    content = make_content(sweep, points, list(frame.columns), len(frame), spent)
+    content = make_content(sweep, points, frame, spent)
     write_table(frame, folder)
     try:
         (folder / "sweep.yaml").write_text(sweep.text, encoding="utf-8")
@@ -95,7 +107,7 @@ def write_sweep(
         (folder / "sweep.json").write_text(text + "\n", encoding="utf-8")  # last: it is complete
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror}") from None
-    return content
+    return content, frame
 
 
 def _plan_text(points: Points, results: Results, folder: Path) -> str:
@@ -120,6 +132,9 @@ def _stoppable() -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
         raise Terminated
 
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a caller from Python, whose signals are its own
+        return
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield

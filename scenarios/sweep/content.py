@@ -2,63 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scenarios import __version__
 from scenarios.address import code_address
 from scenarios.explain import nearest
 from scenarios.schema import Scenario
-from scenarios.sweep.axes import as_cell
+from scenarios.sweep.axes import Axis, as_cell
+from scenarios.sweep.choice import choose, column_facts
 from scenarios.sweep.expressions import Expression
 from scenarios.sweep.points import Points
 from scenarios.sweep.run import Spent
 from scenarios.sweep.sweep_file import Sweep
 from sim.errors import ScenarioError
 
-SCHEMA = "fleetcast.sweep/1"
+if TYPE_CHECKING:
+    import pandas as pd
 
-_LOWER = (
-    *("ttft.", "tpot.", "itl.", "e2e.", "queue.", "waiting.", "preemptions"),
-    *("usd_", "cost", "gpu_hours", "gpus", "energy", "mean_power"),
-)
-"""How columns start that are better low."""
+SCHEMA = "fleetcast.sweep/1"
 
 
 def make_content(
-    sweep: Sweep, points: Points, columns: list[str], rows: int, spent: Spent | None
+    sweep: Sweep, points: Points, frame: pd.DataFrame, spent: Spent | None
 ) -> dict[str, Any]:
     """Plain values. Raises ScenarioError for a column that the table does not have."""
-    check_columns(sweep, columns)
+    columns = [str(name) for name in frame.columns]
+    is_measured = bool((frame["status"] == "done").any())
+    if is_measured:
+        check_columns(sweep, columns)
     scenario = next(run.scenario for point in points.points for run in point.runs)
-    best = _best(sweep, scenario, columns)
+    where = "require" if sweep.file.require is None else sweep.place("require")
     return {
         "schema": SCHEMA,
         "fleetcast_version": __version__,
         "code_sha256": code_address(),
         "name": sweep.name,
-        "axes": [
-            {
-                "key": axis.key,
-                "kind": axis.kind,
-                "values": list(dict.fromkeys(str(as_cell(v)) for v in axis.values))
-                if axis.kind != "random"
-                else None,
-                "draws": len(axis.values) if axis.kind == "random" else None,
-            }
-            for axis in points.axes
-        ],
+        "axes": [_axis_facts(axis) for axis in points.axes],
+        "columns": column_facts(columns),
         "points": len(points.points),
         "left_out": points.left_out,
         "runs": len(points.runs),
-        "refused": sum(point.refused is not None for point in points.points),
-        "rows": rows,
+        "missing": len(points.runs) + _refused(points) - len(frame),
         "replications": max(len(point.runs) for point in points.points),
-        "best": best,
-        "best_is": "lowest" if best.startswith(_LOWER) else "highest",
-        "require": sweep.file.require,
+        "choice": choose(frame, sweep.file.best, sweep.file.require, where)
+        if is_measured
+        else None,
         "plots": [plot.model_dump() for plot in sweep.file.plots],
         "slo": scenario.slo.model_dump(),
-        "base": {"model": scenario.model, "gpu": scenario.hardware.gpu},
+        "base": _base_facts(scenario, {axis.key for axis in points.axes}),
         "run": None
         if spent is None
         else {
@@ -68,6 +59,35 @@ def make_content(
             "core_s": spent.core_s,
         },
     }
+
+
+def _axis_facts(axis: Axis) -> dict[str, Any]:
+    is_random = axis.kind == "random"
+    return {
+        "key": axis.key,
+        "kind": axis.kind,
+        "values": None if is_random else [as_cell(value) for value in axis.values],
+        "draws": len(axis.values) if is_random else None,
+        "leads": axis.leads,
+    }
+
+
+def _base_facts(scenario: Scenario, axes: set[str]) -> dict[str, Any]:
+    """What all points have in common, of what a reader asks first."""
+    facts = {
+        "model": scenario.model,
+        "hardware.gpu": scenario.hardware.gpu,
+        "engine.tensor_parallel_size": scenario.engine.tensor_parallel_size,
+        "pool.replicas": scenario.pool.replicas,
+        "engine.profile": scenario.engine.profile,
+        "engine.scheduler": scenario.engine.scheduler,
+        "seed": scenario.seed,
+    }
+    return {key: as_cell(value) for key, value in facts.items() if key not in axes}
+
+
+def _refused(points: Points) -> int:
+    return sum(point.refused is not None for point in points.points)
 
 
 def check_columns(sweep: Sweep, columns: list[str]) -> None:
@@ -89,14 +109,3 @@ def check_columns(sweep: Sweep, columns: list[str]) -> None:
     if file.require is not None:
         where = f"{sweep.place('require')}: require {file.require!r}"
         Expression(file.require, where).check(every)
-
-
-def _best(sweep: Sweep, scenario: Scenario, columns: list[str]) -> str:
-    """The column that decides, or what the scenario asks about: money, the SLO, else work."""
-    if sweep.file.best is not None:
-        return sweep.file.best
-    has_slo = any(value is not None for value in scenario.slo.model_dump().values())
-    choices = ["usd_per_good_request"] if has_slo else ["usd_per_million_tokens"]
-    choices += ["goodput_per_gpu"] if has_slo else []
-    choices += ["total_throughput_per_gpu"]
-    return next((name for name in choices if name in columns), choices[-1])

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from scenarios.schema.fields import Number, Section, Whole
 
-MOST_POINTS = 1_000_000
+MOST_POINTS = 200_000
 _Steps = Annotated[Whole, Field(ge=2, le=10_000)]
 
 

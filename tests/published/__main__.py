@@ -6,6 +6,7 @@ import sys
 
 from tests.published import (
     chunk_sizes,
+    deepseek_day,
     distserve,
     flexgen,
     hydragen,
@@ -16,6 +17,7 @@ from tests.published import (
     mooncake_routing,
     orca,
     qserve,
+    speculation,
     vllm_batches,
     yoco,
 )
@@ -26,11 +28,16 @@ MODULES = {
     "a3": hydragen,
     "b3": kimi_linear,
     "b4": kimi_k3,
+    "b5": speculation,
+    "b6": speculation,
+    "b7": speculation,
+    "b8": speculation,
     "b9": distserve,
     "b11": vllm_batches,
     "b12": orca,
     "b14-load": mooncake_loading,
     "b14": mooncake_routing,
+    "b15": deepseek_day,
     "b16": kernels,
     "b18": qserve,
     "b19": flexgen,

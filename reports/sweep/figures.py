@@ -1,0 +1,180 @@
+"""Figures of a sweep: lines and points over one or two of its axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from reports import svg
+from reports.sweep.facts import axis_keys, half_widths, kept_points, over_others, same
+from reports.sweep.folder import Content
+from reports.sweep.heatmap import draw_heatmap
+from reports.sweep.panel_axes import scale_x, scale_y, target_of
+from reports.sweep.plots import PlotSpec, is_decided, others_text, panels_of, plot_title
+from reports.sweep.words import (
+    axis_title,
+    axis_value,
+    figure_label,
+    money_scale,
+    unit_of,
+    value_text,
+)
+from reports.words import target
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
+_MARKS = ("o", "s", "^", "D", "v", "P")
+_A_ROW = 2
+
+
+class _Look(NamedTuple):
+    """A line of one value of an axis."""
+
+    colour: str
+    mark: str
+    label: str
+
+
+def draw_plots(
+    content: Content, table: pd.DataFrame, points: pd.DataFrame, specs: list[PlotSpec]
+) -> list[svg.Plot]:
+    """Each figure that there is data for, in order."""
+    drawn = []
+    for index, spec in enumerate(specs):
+        make = draw_heatmap if spec.kind == "heatmap" else draw_lines
+        plot = make(content, table, points, spec, f"sweep-{index}")
+        if plot is not None:
+            drawn.append(plot)
+    return drawn
+
+
+def draw_lines(
+    content: Content, table: pd.DataFrame, points: pd.DataFrame, spec: PlotSpec, name: str
+) -> svg.Plot | None:
+    """A panel a figure, or a value of the facet; a line a value of ``by``."""
+    panels = [panel for panel in panels_of(points, spec) if panel[2][panel[0]].notna().any()]
+    if not panels:
+        return None
+    keys = axis_keys(content)
+    rows_of_panels, columns = -(-len(panels) // _A_ROW), min(_A_ROW, len(panels))
+    with svg.drawing(svg.WIDTH_IN, 0.5 + 2.5 * rows_of_panels) as figure:
+        grid = figure.subplots(rows_of_panels, columns, squeeze=False).ravel()
+        figure.set_layout_engine("constrained", wspace=0.06, hspace=0.08)
+        for axes, (column, value, rows) in zip(grid, panels, strict=False):
+            _draw_panel(axes, content, table, rows, spec, column)
+            # Panels of one figure are compared: one scale for all of them.
+            values = points[column].dropna().to_numpy(float)
+            scale_y(axes, content, column, values, money_scale(content, column, points[column]))
+            title = f"{axis_title(str(spec.facet), keys)} {value}"
+            axes.set_title(figure_label(column) if value is None else title)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        handles, labels = grid[0].get_legend_handles_labels()
+        if len(labels) > 1:
+            title, columns = axis_title(str(spec.by), keys), min(len(labels), 6)
+            figure.legend(handles, labels, title=title, loc="outside lower left", ncols=columns)
+        text = svg.render(figure, name, _alt(content, points, spec))
+    return svg.Plot(name, plot_title(content, spec), text, _caption(content, points, spec))
+
+
+def _draw_panel(
+    axes: Axes,
+    content: Content,
+    table: pd.DataFrame,
+    points: pd.DataFrame,
+    spec: PlotSpec,
+    column: str,
+) -> None:
+    places = {axis_value(v): place for place, v in enumerate(dict.fromkeys(points[spec.x]))}
+    factor = money_scale(content, column, points[column]).factor
+    half = half_widths(table, column) if content["replications"] > 1 else None
+    values: list[Any] = [None] if spec.by is None else list(dict.fromkeys(points[spec.by]))
+    for index, value in enumerate(values):
+        rows = points if spec.by is None else points[[same(v, value) for v in points[spec.by]]]
+        label = "" if spec.by is None else axis_value(value)
+        look = _Look(_COLOURS[index % 6], _MARKS[index % 6], label)
+        kept = rows
+        if is_decided(content, column):
+            kept = rows.loc[[point for point in kept_points(content) if point in rows.index]]
+        if spec.kind == "points":
+            _draw_points(axes, rows, kept, spec.x, column, look, factor)
+            continue
+        if len(kept) < len(rows):
+            xs, ys = _line(content, rows, spec.x, column, places)
+            axes.plot(xs, ys * factor, ":", color=look.colour, lw=1.2, alpha=0.5)
+        xs, ys = _line(content, kept, spec.x, column, places)
+        style: dict[str, Any] = {"color": look.colour, "marker": look.mark, "ms": 3.5, "lw": 1.5}
+        axes.plot(xs, ys * factor, label=look.label, **style)
+        if half is not None and len(xs) == len(kept):
+            spread = half.reindex(kept.index).fillna(0.0).to_numpy(float) * factor
+            xs, ys = _places(kept[spec.x], places), kept[column].to_numpy(float) * factor
+            axes.errorbar(xs, ys, spread, color=look.colour, fmt="none", capsize=2, lw=0.9)
+    scale_x(axes, content, spec.x, list(dict.fromkeys(points[spec.x])))
+
+
+def _draw_points(
+    axes: Axes,
+    rows: pd.DataFrame,
+    kept: pd.DataFrame,
+    x: str,
+    column: str,
+    look: _Look,
+    factor: float,
+) -> None:
+    if len(kept) < len(rows):
+        axes.plot(rows[x], rows[column] * factor, look.mark, ms=3, color=look.colour, alpha=0.2)
+    style: dict[str, Any] = {"ms": 3.5, "color": look.colour, "alpha": 0.8, "label": look.label}
+    axes.plot(kept[x], kept[column] * factor, look.mark, **style)
+
+
+def _line(
+    content: Content, rows: pd.DataFrame, x: str, column: str, places: dict[str, int]
+) -> tuple[Any, Any]:
+    """A figure over an axis, the best of all other axes at each place."""
+    line = over_others(content, rows, column, [x])
+    xs = _places(line[x], places)
+    order = np.argsort(xs, kind="stable")
+    return xs[order], line[column].to_numpy(float)[order]
+
+
+def _places(cells: pd.Series[Any], places: dict[str, int]) -> Any:
+    """Where values stand on an axis: numbers at themselves, anything else in a row."""
+    if cells.dtype.kind in "if":
+        return cells.to_numpy(float)
+    return np.array([places[axis_value(value)] for value in cells], dtype=float)
+
+
+def _caption(content: Content, points: pd.DataFrame, spec: PlotSpec) -> str:
+    sentences = [others_text(content, points, spec)]
+    if any(is_decided(content, column) for column in spec.figures):
+        pale = "pale marks" if spec.kind == "points" else "dotted lines"
+        sentences.append(f"Of what decides, {pale} ask nothing of the SLO; the others keep it.")
+    aims = []
+    for column in spec.figures:
+        aim = target_of(content, column)
+        if aim is not None:
+            is_time = unit_of(content, column) == "s"
+            aims.append(f"{figure_label(column)} {target(aim) if is_time else f'{aim:.4g}'}")
+    sentences.append(f"Dashed: what is aimed at ({', '.join(aims)})." if aims else "")
+    if content["replications"] > 1 and spec.kind == "lines":
+        sentences.append(
+            f"Means over {content['replications']} seeds; bars, where every point is shown, are "
+            "95% intervals."
+        )
+    if spec.kind == "points":
+        sentences.append("Each mark is a point.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _alt(content: Content, points: pd.DataFrame, spec: PlotSpec) -> str:
+    said = [f"{plot_title(content, spec)}."]
+    for column in spec.figures:
+        known = points[column].dropna()
+        if len(known):
+            low, high = (value_text(content, column, v) for v in (known.min(), known.max()))
+            said.append(f"{figure_label(column)} from {low} to {high}.")
+    return " ".join(said)
