@@ -240,7 +240,8 @@ class Engine:
             self._idle.ring()
             self._idle = None
         elif self._jumping is not None:
-            self._jumping.cut(Alarm(self._env, self.replica), self._now_ns)
+            steps = self._planned(self._jumping)
+            self._jumping.cut(Alarm(self._env, self.replica), steps, self._now_ns)
 
     def run(self) -> Process:
         """The process: one round a scheduler call."""

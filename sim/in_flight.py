@@ -44,9 +44,8 @@ class Jump:
     taken_steps: int = 1
     """Steps whose KV blocks are held already."""
 
-    def cut(self, alarm: Alarm, now_ns: int) -> None:
-        """Something arrived: wake the engine for its next plan from now on, with this alarm."""
-        steps = self.times.first_plan_from(now_ns)
+    def cut(self, alarm: Alarm, steps: int, now_ns: int) -> None:
+        """Something arrived: wake the engine, with this alarm, for the plan after so many steps."""
         if steps < self.steps:
             self.steps = steps
             alarm.ring(self.times.plan_ns(steps) - now_ns)
