@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.calibration import load_constants
+from costmodels.draft_memory import draft_weight_bytes
 from costmodels.drafters import with_drafter
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
@@ -18,7 +19,7 @@ from costmodels.models import load_model
 from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
-from costmodels.speculative_build import PoolCosts, compile_speculative_cost, draft_weight_bytes
+from costmodels.speculative_build import PoolCosts, compile_speculative_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.kernels import load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
