@@ -30,7 +30,7 @@ from scenarios.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.schema import EngineOptions, Scenario
 from scenarios.schema.service import Prices
 from scenarios.service import has_service, service_config, service_notes, start_ns
-from scenarios.speculation import Speculating, speculation_of
+from scenarios.speculation import Speculating, graph_notes, speculation_of
 from sim.clock import to_ns
 from sim.cluster import Fleet, PoolConfig, Role
 from sim.engine_view import EngineConfig
@@ -238,6 +238,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
             *offload_notes(scenario, memory),
             *kernels.operators.notes,
             *(() if speculating is None else speculating.notes),
+            *graph_notes(cost, seqs),
         ),
     )
 
