@@ -390,6 +390,11 @@ class SpeculativeStepCost:
         """Host times."""
         return self.plain.profile
 
+    def largest_graph(self, drafts: int) -> int:
+        """Tokens of the largest CUDA graph of steps that verify so many drafts, a rank."""
+        cost = self.targets[drafts]
+        return (cost.rank if isinstance(cost, GroupStepCost) else cost).largest_graph
+
     @property
     def throttle(self) -> PowerThrottle | None:
         """The device's power limit."""
