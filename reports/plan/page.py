@@ -28,6 +28,7 @@ from reports.plan.words import (
     gpus_of,
     level_text,
     option_text,
+    runs_text,
     share_text,
     targets_text,
     usd,
@@ -178,7 +179,7 @@ def _conditions(content: Content) -> list[tuple[str, str]]:
             f"{asked['prompt_tokens']:,.0f} tokens in, {asked['output_tokens']:,.0f} out",
         ),
         ("Confidence", share_text(asked["confidence"])),
-        ("Runs a fleet", f"{asked['replications']} of {asked['requests']:,} counted requests"),
+        ("A fleet that passes", runs_text(content)),
     ]
     for offer in asked["gpus"]:
         had = "any number" if offer["available"] is None else f"{offer['available']:,}"

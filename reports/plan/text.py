@@ -14,7 +14,7 @@ from reports.plan.answer import (
     spare_sentence,
 )
 from reports.plan.facts import attained_rows, candidate_rows, fleet_rows, ranked_rows
-from reports.plan.words import Content, level_text
+from reports.plan.words import Content, level_text, runs_text
 from reports.screen import MAX_WIDTH, Screen
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def _print_commands(screen: Screen, content: Content) -> None:
 
 
 def _print_conditions(screen: Screen, content: Content) -> None:
-    conditions, run, asked = content["conditions"], content["run"], content["question"]
+    conditions, run = content["conditions"], content["run"]
     screen.say("")
     screen.say(
-        f"{conditions['model']} · {conditions['workload']} · {asked['replications']} runs of "
-        f"{asked['requests']:,} counted requests a fleet · {run['candidates']:,} candidates, "
+        f"{conditions['model']} · {conditions['workload']} · {runs_text(content)} a fleet · "
+        f"{run['candidates']:,} candidates, "
         f"{run['fleets']:,} fleets and {run['requests']:,} requests simulated · evidence: "
         f"{content['evidence']['label'] or 'none'}",
         "dim",

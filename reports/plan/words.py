@@ -47,6 +47,13 @@ def level_text(content: Content, level: float) -> str:
     return f"{text} {unit}"
 
 
+def runs_text(content: Content) -> str:
+    """``19 runs of 5,000 counted requests``."""
+    asked = content["question"]
+    runs = asked["replications"]
+    return f"{runs:,} run{'s' * (runs != 1)} of {asked['requests']:,} counted requests"
+
+
 def gpus_of(fleet: Mapping[str, Any]) -> str:
     """``24 x H100`` (with a sign for times), of several kinds all of them."""
     counts: dict[str, int] = {}
