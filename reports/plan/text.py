@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.plan.answer import (
-    certainty,
-    counts_rows,
-    demand_sentence,
-    headline,
-    relaxed_sentences,
-    room,
-    spare_sentence,
-)
+from reports.plan.answer import counts_rows, headline, reasons, relaxed_sentences
 from reports.plan.facts import attained_rows, candidate_rows, fleet_rows, ranked_rows
 from reports.plan.words import Content, level_text, runs_text
 from reports.screen import MAX_WIDTH, Screen
@@ -34,8 +26,7 @@ def print_plan(content: Content, console: Console | None = None) -> None:
     screen = Screen(chosen)
     found = bool(content["ranked"])
     screen.say(headline(content), "bold green" if found else "bold red")
-    more = (demand_sentence(content), certainty(content), room(content), spare_sentence(content))
-    for line in (*more, *relaxed_sentences(content)):
+    for line in (*reasons(content), *relaxed_sentences(content)):
         if line:
             screen.say(line)
     screen.heading("GPUs")

@@ -82,9 +82,9 @@ def fleet_text(fleet: Mapping[str, Any]) -> str:
 def option_text(key: str, value: Any) -> str:
     """``kv cache_dtype fp8``."""
     section, _, name = key.rpartition(".")
-    shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-    if isinstance(shown, int):
-        shown = f"{shown:,}"
+    shown = f"{value:,}" if isinstance(value, int) else str(value)
+    if value is None or isinstance(value, bool):
+        shown = {True: "on", False: "off", None: "none"}[value]
     return f"{section} {name} {shown}".strip()
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from costmodels.evidence import LABELS
+from costmodels.uncertainty import NORMAL_90
 from scenarios import __version__
 from scenarios.plan.finalists import Finalist
 from scenarios.plan.infeasible import Relaxed
@@ -169,9 +170,14 @@ def _conditions(search: Search, question: Question) -> dict[str, Any]:
 def _evidence(finalists: Sequence[Finalist]) -> dict[str, Any]:
     """Of the winner's time."""
     if not finalists:
-        return {"shares": {}, "label": None}
-    runs = [run.facts.evidence for run in finalists[0].verdict.runs]
+        return {"shares": {}, "label": None, "half_width": None}
+    facts = [run.facts for run in finalists[0].verdict.runs]
+    runs = [one.evidence for one in facts]
     shares = {name: fmean(run.get(name, 0.0) for run in runs) for name in LABELS}
     shares = {name: share for name, share in shares.items() if share}
     weakest = [name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE]
-    return {"shares": shares, "label": weakest[0] if weakest else None}
+    return {
+        "shares": shares,
+        "label": weakest[0] if weakest else None,
+        "half_width": NORMAL_90 * facts[0].errors[0],  # of the time a step takes on the GPU
+    }
