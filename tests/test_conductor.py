@@ -12,6 +12,7 @@ from hypothesis import Phase, given, settings
 
 from policies import ADMISSIONS, ROUTERS
 from policies.routers.conductor import Conductor
+from reports.run.verdict import fleet_sentence
 from scenarios.load import parse_scenario
 from scenarios.plugins import load_attribute
 from scenarios.simulate import simulate
@@ -291,4 +292,5 @@ def test_a_scenario_with_a_conductor_says_what_was_fetched() -> None:
         )
     )
     assert result.summary["fleet"]["reuse"]["fetched_share"] > 0
+    assert "fetched from another engine" in fleet_sentence(result.summary)
     assert result.summary["conditions"]["pools"][0]["router"] == "conductor"

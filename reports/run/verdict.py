@@ -236,9 +236,11 @@ def fleet_sentence(summary: Summary) -> str:
     reuse = section(fleet, "reuse")
     cached, lost = reuse.get("cached_share"), reuse.get("lost_to_routing_share")
     if is_number(cached) and is_number(lost) and (cached or lost):
+        fetched = reuse.get("fetched_share")
+        brought = f", {percent(fetched)} fetched from another engine," if is_number(fetched) else ""
         parts.append(
-            f"{percent(cached)} of prompt tokens come from a cache and {percent(lost)} were "
-            "computed before on another engine"
+            f"{percent(cached)} of prompt tokens come from a cache{brought} and {percent(lost)} "
+            "were computed before on another engine"
         )
     network = section(fleet, "network")
     if is_number(network.get("busy_share")):
