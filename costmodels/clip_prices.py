@@ -50,6 +50,16 @@ class ClipPrices:
         growing = zip(clipped[1::4], self.decode_token, strict=True)
         return sum(seqs * rates[decodes] for seqs, rates in growing)
 
+    def of_rises(self, decodes: int, clips: list[list[int]], steps: int) -> list[int]:
+        """How much more the decodes of each step of a run cost than those of its first."""
+        rates = [of_clip[decodes] for of_clip in self.decode_token]
+        if not clips:
+            return [0] * steps
+        return [
+            sum(risen * rate for risen, rate in zip(step, rates, strict=True))
+            for step in zip(*clips, strict=True)
+        ]
+
     def of_chunks(
         self, seqs: int, tokens: int, clipped: tuple[int, ...], prefix: int, pairs: int
     ) -> tuple[int, int]:

@@ -85,9 +85,14 @@ class ShortRates:
 
 
 def decode_rates(
-    shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
+    shard: RankShard,
+    price: Price,
+    mixers: tuple[tuple[Mixer, int], ...] | None = None,
+    queries: int = 1,
 ) -> DecodeRates:
     """The decode rates of a rank's layers, or of those of some kinds alone, each with its count.
+
+    ``queries`` of a sequence read its context once, and compute with it each.
 
     Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
     compute it for each other's heads too, so that only reads become fewer.
@@ -99,10 +104,10 @@ def decode_rates(
         work = mixer.attention(shard.local.precision)
         token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
         for term in work.decode:
-            seconds = price(_unit(term, count, flops=1.0 / copies, reads=1.0 / parts))
+            seconds = price(_unit(term, count, flops=queries / copies, reads=1.0 / parts))
             token_s[term.clip] = token_s.get(term.clip, 0.0) + seconds
         once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)
-        seq_s += price(_unit(once, count, flops=1.0, reads=1.0))
+        seq_s += price(_unit(once, count, flops=float(queries), reads=1.0))
     return DecodeRates(by_kv_heads=by_kv_heads, seq_s=seq_s)
 
 

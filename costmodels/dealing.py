@@ -102,26 +102,30 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     ranks = layout.data_parallel_size
     ways = ranks * micro_batches
     decodes = _ceil(shape.decode_seqs, ways)
+    # Tokens of each decode: drafts to verify are as many for every sequence.
+    each = 1 + shape.draft_tokens // max(shape.decode_seqs, 1)
     prompts = _ceil(shape.prefill_seqs, ways)
     tokens, share = 0, (0, 1)
     if shape.prefill_tokens:
         tokens = _ceil(shape.prefill_tokens * prompts, shape.prefill_seqs)
-        room = max(1, limits.max_num_batched_tokens - decodes)
+        room = max(1, limits.max_num_batched_tokens - each * decodes)
         # Contexts go with sequences; beyond the room there is, with the tokens in it.
         share = (room, shape.prefill_tokens) if tokens > room else (prompts, shape.prefill_seqs)
         tokens = min(tokens, room)
     part = partial(_part, shape=shape, own=(decodes, tokens, prompts), share=share)
     sums = [part(name, getattr(shape, name)) for name in SUMS]
     clipped = map(part, cycle(ClippedSums._fields), shape.clipped)
-    own = StepShape._make([*sums, tuple(clipped), ()])
-    decode_logits = min(shape.decode_seqs, shape.logits)
+    drafts = ((each - 1) * decodes,) if each > 1 else ()
+    own = StepShape._make([*sums, tuple(clipped), (), drafts])
+    decode_logits = min(each * shape.decode_seqs, shape.logits)
     logits = _ceil(decode_logits, ways) + _ceil(shape.logits - decode_logits, ways)
-    everywhere = _ceil(shape.decode_seqs, micro_batches) + min(shape.prefill_tokens, ranks * tokens)
+    everywhere = each * _ceil(shape.decode_seqs, micro_batches)
+    everywhere += min(shape.prefill_tokens, ranks * tokens)
     mean = _ceil(everywhere, ranks)
     if not shape.prefill_tokens and own.num_tokens <= limits.largest_graph:
         mean = own.num_tokens  # ranks replay the same graph, padded to the busiest of them
     drain = 0
-    if micro_batches > 1 and not layout.enable_dbo and shape.logits > shape.decode_seqs:
+    if micro_batches > 1 and not layout.enable_dbo and shape.logits > decode_logits:
         chunks = _ceil(shape.prefill_tokens, limits.max_num_batched_tokens)
         chunks = min(micro_batches, chunks)
         drain = chunks - 1 if shape.prefill_seqs < chunks else 0
@@ -163,8 +167,9 @@ def _deal_columns(
     seqs, prefills = columns["decode_seqs"], columns["prefill_seqs"]
     prefill_tokens, all_logits = columns["prefill_tokens"], columns["logits"]
     decodes, prompts = np.ceil(seqs / ways), np.ceil(prefills / ways)
+    each = 1 + columns.get("draft_tokens", np.zeros_like(seqs)) / np.maximum(seqs, 1)
     tokens = np.ceil(prefill_tokens * prompts / np.maximum(prefills, 1))
-    room = np.maximum(limits.max_num_batched_tokens - decodes, 1)
+    room = np.maximum(limits.max_num_batched_tokens - each * decodes, 1)
     by_tokens, by_seqs = room / np.maximum(prefill_tokens, 1), prompts / np.maximum(prefills, 1)
     prefill_share = np.where(tokens > room, by_tokens, by_seqs)
     tokens = np.minimum(tokens, room)
@@ -175,20 +180,21 @@ def _deal_columns(
         for name, values in columns.items()
     }
     shape["logits"] = np.zeros_like(decodes)
-    decode_logits = np.minimum(seqs, all_logits)
+    decode_logits = np.minimum(each * seqs, all_logits)
     logits = np.ceil(decode_logits / ways) + np.ceil((all_logits - decode_logits) / ways)
-    everywhere = np.ceil(seqs / micro_batches) + np.minimum(prefill_tokens, ranks * tokens)
+    decoded = each * decodes
+    everywhere = each * np.ceil(seqs / micro_batches) + np.minimum(prefill_tokens, ranks * tokens)
     mean = np.ceil(everywhere / ranks)
-    mean = np.where((prefill_tokens == 0) & (decodes <= limits.largest_graph), decodes, mean)
+    mean = np.where((prefill_tokens == 0) & (decoded <= limits.largest_graph), decoded, mean)
     drain = np.zeros_like(decodes)
     if micro_batches > 1 and not layout.enable_dbo:
         chunks = np.ceil(prefill_tokens / limits.max_num_batched_tokens)
         chunks = np.minimum(micro_batches, chunks)
-        waits = (all_logits > seqs) & (prefills < chunks)
+        waits = (all_logits > decode_logits) & (prefills < chunks)
         drain = np.where(waits, chunks - 1, 0.0)
     return DealtColumns(
         shape=shape,
-        tokens=(decodes + tokens).astype(np.int64),
+        tokens=(decoded + tokens).astype(np.int64),
         logits=np.minimum(logits, limits.max_num_seqs).astype(np.int64),
         mean_tokens=np.minimum(mean, limits.max_num_batched_tokens).astype(np.int64),
         sampling=np.minimum(all_logits, micro_batches).astype(np.int64),

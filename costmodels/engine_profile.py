@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from costmodels.datafile import find_name, read_data
 from costmodels.evidence import Evidence, Source
 from costmodels.model_spec import ModelSpec
+from costmodels.operator_tables.kinds import TableKind
 from sim.errors import ScenarioError
 
 HOST_TERMS = (
@@ -60,6 +62,11 @@ class EngineProfile:
     by the mean. The next two: eager launches of dense models, and of models with experts."""
     eager_spread: tuple[float, ...]
     eager_moe_spread: tuple[float, ...]
+    kernels: Mapping[TableKind, str]
+    """Which kernel the engine runs, by kind of operator, where several are measured."""
+    between_passes_s: float
+    """GPU time of the engine's own kernels and copies a step, the model's apart. Constants that are
+    fitted to whole steps have it in their fixed times."""
     graph_sizes: tuple[int, ...]
     """Token counts with a captured graph, ascending; smaller batches are padded up."""
     runtime_bytes: int
@@ -68,6 +75,7 @@ class EngineProfile:
     host_evidence: Evidence
     graph_evidence: Evidence
     memory_evidence: Evidence
+    kernel_evidence: Evidence
 
     def piecewise_launch_s(self, model: ModelSpec) -> float:
         """Mean launch time of a step of ``model`` with prefill that fits a graph."""
@@ -89,6 +97,7 @@ class EngineProfile:
         terms = [(term, self.host_evidence) for term in HOST_TERMS]
         terms += [(spread, self.host_evidence) for spread in SPREADS]
         terms.append(("graph_sizes", self.graph_evidence))
+        terms.append(("between_passes_s", self.kernel_evidence))
         terms += [(term, self.memory_evidence) for term in _MEMORY_TERMS]
         return [
             Source(
@@ -132,6 +141,9 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         graph_sizes=_graph_sizes(**{k: row["graphs"][k] for k in _GRAPH_KEYS}),
         host_evidence=_evidence(row["host"]),
         graph_evidence=_evidence(row["graphs"]),
+        kernels=row["kernels"]["names"],
+        kernel_evidence=_evidence(row["kernels"]),
+        **row["kernels"]["constants"],
         memory_evidence=_evidence(row["memory"]),
         **row["host"]["constants"],
         piecewise_spread=tuple(spreads["piecewise_spread"]),

@@ -71,16 +71,21 @@ class OperatorRow(NamedTuple):
 
 
 def describe_step(
-    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape
+    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape, tokens_a_seq: int = 1
 ) -> list[OperatorRow]:
-    """The operators of one step in the order of `token_operators`; their seconds add up to it."""
-    if not shape.num_tokens:
+    """The operators of one step in the order of `token_operators`; their seconds add up to it.
+
+    ``tokens_a_seq``: that each decoding sequence computes.
+    """
+    num_tokens = tokens_a_seq * shape.decode_seqs + shape.prefill_tokens
+    if not num_tokens:
         return []
     shard, efficiency = kernels.shard, kernels.efficiency
-    tokens = np.array([float(padded_size(shape.num_tokens, graph_sizes))])
+    tokens = np.array([float(padded_size(num_tokens, graph_sizes))])
     rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
-    rates = kernels.attention_rates(max(shape.decode_seqs, 1))
+    rates = kernels.attention_rates(max(shape.decode_seqs, 1), queries=tokens_a_seq)
     names = shape_columns(rates.clip_tokens, shares_prefixes=bool(shape.shared))
+    shape = shape._replace(speculated=())
     columns = dict(zip(names, map(_one, shape_values(shape)), strict=True))
     if shape.decode_seqs:
         seqs = columns["decode_seqs"]

@@ -32,12 +32,12 @@ from costmodels.layout import Layout
 from costmodels.links import load_links
 from costmodels.parallel import RankShard
 from costmodels.roofline import OperatorSeconds
-from costmodels.step_cost import RooflineStepCost
+from costmodels.step_cost import RooflineStepCost, risen_steps
 from costmodels.step_split import post_operator
 from costmodels.streamed_cost import StreamedStepCost
 from costmodels.work import Array
 from sim import accounts
-from sim.protocols import DecodeRun, StepPrice
+from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, grown
 from sim.throttle import PowerThrottle
 
@@ -131,6 +131,11 @@ class GroupStepCost:
         gpu_ns = [self._step_ns(layers_ns, dealt) for layers_ns in each]
         return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
 
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps whose contexts grow unevenly; see `sim.protocols.RoundCost`."""
+        gpu_ns = [self.price(step).gpu_ns for step in risen_steps(shape, rises)]
+        return DecodeRun(self.price(shape), list(accumulate(gpu_ns)), min(gpu_ns))
+
     def schedule_ns(self, running: int, /) -> int:
         """Host time of the scheduler calls of one step: a rank's, once a micro-batch."""
         layout = self.layout
@@ -182,14 +187,15 @@ class GroupStepCost:
         dealt = deal_columns(columns, self.layout, self.limits)
         own, mean, tokens = dealt.shape, dealt.mean_tokens, dealt.tokens
         seconds = self.rank.split(own)
-        decodes = np.where(own["prefill_tokens"] > 0, own["decode_seqs"], mean).astype(np.int64)
+        decoded = self.rank.tokens_a_seq * own["decode_seqs"]
+        decodes = np.where(own["prefill_tokens"] > 0, decoded, mean).astype(np.int64)
         decodes = np.where(own["decode_seqs"] > 0, np.minimum(decodes, mean), 0)
         for operator in self.group:
             post_operator(seconds, operator, mean, decodes)
         self._overlap(seconds, dealt.halves, tokens)
         logits = dealt.logits
         # Halves are sampled together: the logits are of both.
-        sampled = own["decode_seqs"].astype(np.int64) * np.where(dealt.halves, 2, 1)
+        sampled = decoded.astype(np.int64) * np.where(dealt.halves, 2, 1)
         decode_logits = np.where(own["prefill_tokens"] > 0, np.minimum(sampled, logits), logits)
         stages, shard = self.layout.pipeline_parallel_size, self.shard
         for account in seconds:

@@ -58,6 +58,9 @@ class KernelTimes:
     own."""
     shared_prefix_attention: str = "none"
     """Which kernel reads shared prefixes once (`costmodels.shared_prefix`)."""
+    between_passes_s: float = 0.0
+    """What the engine itself has the GPU do for a step, counted with the sampler; see
+    `costmodels.engine_profile.EngineProfile`."""
 
     def price(self, operator: Operator) -> OperatorSeconds:
         """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
@@ -80,7 +83,9 @@ class KernelTimes:
             return self._unpacked(operator, by_roofline, efficiency)
         hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
         seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
-        return replace(by_roofline, work_s=seconds, fixed_s=np.zeros_like(seconds))
+        around_s = self.between_passes_s if operator.kind == "sampling" else 0.0
+        fixed_s = np.where(operator.rows > 0, around_s, 0.0)
+        return replace(by_roofline, work_s=seconds, fixed_s=fixed_s)
 
     def _unpacked(
         self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency
@@ -121,13 +126,15 @@ class KernelTimes:
         """The same of prompts."""
         return _fitted(prefill_labels(found.prefill, mixer)) if found.prefill else None
 
-    def attention_rates(self, max_num_seqs: int, *, equal_contexts: bool = False) -> AttentionRates:
-        """Attention of steps of up to so many decoding sequences.
+    def attention_rates(
+        self, max_num_seqs: int, *, equal_contexts: bool = False, queries: int = 1
+    ) -> AttentionRates:
+        """Attention of steps of up to so many decoding sequences, with so many queries each.
 
         The schedule of decode kernels and the query tiles of prefill kernels are those of
         grouped-query attention, for every kind of layer.
         """
-        token_s, seqs_s, curves = self._decodes(max_num_seqs, equal_contexts)
+        token_s, seqs_s, curves = self._decodes(max_num_seqs, equal_contexts, queries)
         prefill, decode = self._constants("prefill_attention"), self._constants("decode_attention")
         return AttentionRates(
             max_num_seqs=max_num_seqs,
@@ -171,10 +178,14 @@ class KernelTimes:
         return replace(priced, fixed_s=np.where(operator.rows > 0, fixed_s, 0.0))
 
     def _decodes(
-        self, max_num_seqs: int, equal_contexts: bool
+        self, max_num_seqs: int, equal_contexts: bool, queries: int = 1
     ) -> tuple[dict[Cap, Array], Array, DecodeCurves | None]:
         """By cap, a token of all contexts, longer by what unequal contexts leave SMs idle; what
-        sequences take beyond: ``[max_num_seqs + 1]`` each; and what is no line in the context."""
+        sequences take beyond: ``[max_num_seqs + 1]`` each; and what is no line in the context.
+
+        Several queries of a sequence read its context once, and compute each. Tables are of one
+        query: beyond what they say, of several the compute side may be the longer one.
+        """
         found: dict[Cap, Array] = {}
         curves: list[DecodeCurves] = []
         seqs_s = np.zeros(max_num_seqs + 1)
@@ -187,25 +198,40 @@ class KernelTimes:
                 # Tables have equal contexts.
                 measured = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts=True)
                 idle = imbalance / measured
+                computed_s = self._computed_s(mixer, count, queries)
                 if tables.cap_tokens is None and len(tables.contexts) > 1:
-                    curves.append(_curves(tables, max_num_seqs, count, idle))
+                    curve = _curves(tables, max_num_seqs, count, idle)
+                    curves.append(_at_least(curve, computed_s) if queries > 1 else curve)
                     continue
                 fit = tables.decode_fit(max_num_seqs, seq_tokens)
                 if fit.token_s.any():
                     of_table, token_s = tables.cap_tokens, count * fit.token_s * idle
+                    if queries > 1:
+                        token_s = np.maximum(token_s, computed_s)
                     found[of_table] = found.get(of_table, 0.0) + token_s
                 seqs_s = seqs_s + count * fit.seqs_s
                 continue
             price = self._decode_price(decode_family(mixer))
-            rates = decode_rates(self.shard, price, ((mixer, count),))
+            rates = decode_rates(self.shard, price, ((mixer, count),), queries)
             for cap, seconds in rates.token_s.items():
                 found[cap] = found.get(cap, 0.0) + seconds * imbalance
             scores = self._scores_of(mixer, count)
             if scores:
-                scores_s = np.full(max_num_seqs + 1, self._moved_s(scores))
+                scores_s = np.full(max_num_seqs + 1, queries * self._moved_s(scores))
                 found[None] = found.get(None, 0.0) + scores_s
             seqs_s = seqs_s + rates.seq_s * seqs
         return found, seqs_s, summed_curves(curves)
+
+    def _computed_s(self, mixer: Mixer, count: int, queries: int) -> float:
+        """Compute side of a token of context, so many layers: the terms of whole contexts."""
+        price = self._decode_price(decode_family(mixer))
+        flops = [
+            replace(term, bytes=0.0)
+            for term in mixer.attention(self.shard.local.precision).decode
+            if term.clip is None
+        ]
+        units = np.array([float(queries)])
+        return sum(price(term_operator(term, count, units, units)) for term in flops)
 
     @property
     def score_bytes(self) -> float:
@@ -365,6 +391,14 @@ def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) ->
     return DecodeCurves(
         contexts=np.append(0.0, tables.contexts),
         seconds=np.concatenate([seconds[:, :1], seconds], axis=1),
+    )
+
+
+def _at_least(curves: DecodeCurves, token_s: float) -> DecodeCurves:
+    """Curves, of which a token of context takes so long at least."""
+    seqs = np.arange(len(curves.seconds))[:, None]
+    return replace(
+        curves, seconds=np.maximum(curves.seconds, token_s * seqs * curves.contexts[None, :])
     )
 
 

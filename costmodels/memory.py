@@ -53,6 +53,8 @@ class DeviceMemory:
     """Pages."""
     layout: KVLayout
     """How many of them a sequence holds."""
+    draft_weight_bytes: int = 0
+    """A drafter's, part of ``weight_bytes``."""
     host_weight_bytes: int = 0
     """Beside the device: weights in host memory, the next on disk, keys and values on the host."""
     disk_weight_bytes: int = 0
@@ -94,6 +96,8 @@ def plan_memory(
     offload: Offload | None = None,
     writes_scores: bool = False,
     mamba_cache_mode: MambaCacheMode = "none",
+    draft_weight_bytes: int = 0,
+    kept: ModelSpec | None = None,
 ) -> DeviceMemory:
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
@@ -101,8 +105,9 @@ def plan_memory(
     utilization, but not beyond the device. ``mamba_cache_mode`` other than none: recurrent states
     are cached with prefixes. ``layout`` replaces ``tensor_parallel_size``; of a pipeline the rank
     with most bytes is planned. What ``offload`` keeps elsewhere is not on the device but for the
-    layers on their way. ``writes_scores``: attention keeps the scores of a whole prompt in memory.
-    Raises `ScenarioError`, with the arithmetic, if a
+    layers on their way. ``draft_weight_bytes`` are a drafter's on a rank, ``kept`` the model with
+    the layers that keep keys and values for it; None: the model's own. ``writes_scores``: attention
+    keeps the scores of a whole prompt in memory. Raises `ScenarioError`, with the arithmetic, if a
     number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
@@ -119,12 +124,13 @@ def plan_memory(
     limits = max_num_batched_tokens, max_num_seqs, writes_scores
     workspace_bytes = _workspace_bytes(rank, profile, *limits)
     away = rank_offload(rank, offload)
-    weight_bytes = rank.weight_bytes - away.freed_bytes
+    weight_bytes = rank.weight_bytes - away.freed_bytes + draft_weight_bytes
     check_mamba_cache_mode(model, mamba_cache_mode)
     unit = block_unit(rank, gpu, block_size)
     block_size = attention_block_tokens(rank, unit)
-    block_bytes = page_bytes(rank, block_size, mamba_cache_mode)
-    pages = kv_layout(rank, block_size, mamba_cache_mode)
+    paged = rank if kept is None else shard(kept, parallel)
+    block_bytes = page_bytes(paged, block_size, mamba_cache_mode)
+    pages = kv_layout(paged, block_size, mamba_cache_mode)
     on_device = block_bytes * away.kv_device_share
     host_block_bytes = block_bytes * offload.kv_host if offload else Fraction(0)
     granted_bytes = int(gpu.hbm_bytes * gpu_memory_utilization)
@@ -143,13 +149,15 @@ def plan_memory(
         blocks = max(num_gpu_blocks, least_blocks)
 
         def fits(ranks: int) -> bool:
-            other = shard(model, replace(parallel, tensor_parallel_size=ranks))
-            other_page = page_bytes(other, attention_block_tokens(other, unit), mamba_cache_mode)
+            size = replace(parallel, tensor_parallel_size=ranks)
+            other, other_paged = shard(model, size), shard(kept or model, size)
+            tokens = attention_block_tokens(other, unit)
+            other_page = page_bytes(other_paged, tokens, mamba_cache_mode)
             try:
                 gone = rank_offload(other, offload)
             except ScenarioError:
                 return False
-            other_bytes = other.weight_bytes - gone.freed_bytes
+            other_bytes = other.weight_bytes - gone.freed_bytes + draft_weight_bytes
             other_bytes += math.ceil(blocks * other_page * gone.kv_device_share)
             other_bytes += _workspace_bytes(other, profile, *limits)
             return other_bytes <= limit_bytes
@@ -165,6 +173,7 @@ def plan_memory(
     return DeviceMemory(
         device_bytes=gpu.hbm_bytes,
         weight_bytes=weight_bytes,
+        draft_weight_bytes=draft_weight_bytes,
         workspace_bytes=workspace_bytes,
         communication_bytes=sum(
             buffer.num_bytes for buffer in communication_buffers(rank, max_num_batched_tokens)

@@ -22,7 +22,7 @@ from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
 from costmodels.operator_choice import AIC, DATASHEET, FITTED, OURS, Choice, parsed
-from costmodels.operator_tables.bundle import OperatorTables, operator_tables
+from costmodels.operator_tables.bundle import NO_KERNELS, OperatorTables, operator_tables
 from costmodels.operator_tables.families import (
     ATTENTION,
     PRICED,
@@ -134,14 +134,19 @@ class OperatorSources:
 
 
 def load_operators(
-    choice: Choice, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout | int = 1
+    choice: Choice,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    fitted: Efficiency,
+    layout: Layout | int = 1,
+    engine_kernels: Mapping[TableKind, str] = NO_KERNELS,
 ) -> OperatorSources:
     """The efficiency constants and tables of a choice.
 
     ``fitted``: the GPU's fitted constants alone (generic ones where there are none).
     ``datasheet``: generic constants alone. ``ours``: our own tables of this GPU; ``aic`` or
     ``aic:vllm-0.24``: AIConfigurator's. Else a folder of tables that `fleetcast calibrate import`
-    wrote, or files separated by commas.
+    wrote, or files separated by commas. ``engine_kernels``: see `operator_tables`.
     Raises `ScenarioError` where there is no such source, it does not fit the GPU, or it has no
     tables of a family that was named.
     """
@@ -166,7 +171,7 @@ def load_operators(
             reason = ""
         except Lack as lack:
             reason = str(lack)
-        tables = operator_tables(of_family)
+        tables = operator_tables(of_family, engine_kernels)
         reason = reason or _lack(tables, family, rank, needed)
         if reason and family in named:
             raise ScenarioError(f"engine.operators.{family}: {source}: {reason}")

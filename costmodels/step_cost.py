@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -27,20 +27,20 @@ from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
-from sim.protocols import DecodeRun, StepPrice
-from sim.shape import StepShape
+from sim.protocols import DecodeRun, Rises, StepPrice
+from sim.shape import StepShape, risen
 from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
-_FRACTION_BITS = 32
-_HALF = 1 << (_FRACTION_BITS - 1)
+FRACTION_BITS = 32
+_HALF = 1 << (FRACTION_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineStepCost:
     """A `sim.protocols.StepCost` from the roofline of each operator. `compile_step_cost` builds it.
 
-    The tables hold nanoseconds in fixed point, `_FRACTION_BITS` bits of them behind the point: a
+    The tables hold nanoseconds in fixed point, `FRACTION_BITS` bits of them behind the point: a
     price is exact integer arithmetic, rounded once, so that a run of steps costs a shift a step.
     """
 
@@ -69,6 +69,8 @@ class RooflineStepCost:
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
     update_table_ns: list[int]
     seq_tokens: int
+    tokens_a_seq: int
+    """Tokens that each decoding sequence computes: its own, and drafts to verify."""
     largest_graph: int
     full_graph_ns: tuple[int, int, int]
     """Launch delay, launch, tail of a decode-only step in one graph; and so on."""
@@ -97,8 +99,8 @@ class RooflineStepCost:
 
         Raises `ScenarioError` beyond the compiled limits.
         """
-        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared = shape
-        tokens = decodes + prefill_tokens
+        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, _ = shape
+        tokens = self.tokens_a_seq * decodes + prefill_tokens
         if not tokens:
             return _FREE
         try:
@@ -117,7 +119,7 @@ class RooflineStepCost:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns
             if shared and in_graph and self.shared is not None and self.shared.cascades(shape):
                 host = self.piecewise_ns  # vLLM captures no full graph with it
-            return StepPrice(fixed_ns >> _FRACTION_BITS, *host)
+            return StepPrice(fixed_ns >> FRACTION_BITS, *host)
         kv_tokens = prefix + prefill_tokens
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
         attention_ns += prefix * self.prefill_prefix_fixed_ns
@@ -126,10 +128,10 @@ class RooflineStepCost:
         if self.clips is not None:
             more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped, prefix, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
-        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> _FRACTION_BITS)
+        compute_ns = self.token_compute_ns[tokens] + (attention_ns >> FRACTION_BITS)
         if memory_ns > attention_ns:
             compute_ns, attention_ns = self.token_compute_ns[tokens], memory_ns
-        gpu_ns = (fixed_ns + attention_ns) >> _FRACTION_BITS
+        gpu_ns = (fixed_ns + attention_ns) >> FRACTION_BITS
         delay_ns, launch_ns, tail_ns = self.piecewise_ns if in_graph else self.eager_ns
         if draw is not None:
             spread = self.profile.piecewise_spread if in_graph else self.eager_spread
@@ -142,8 +144,8 @@ class RooflineStepCost:
         first = self.price(shape)
         if not decodes:
             return DecodeRun(first, [0] * steps, 0)
-        read = shape.decode_context_tokens + self.seq_tokens * decodes
-        start = self.token_fixed_ns[decodes] + self.logit_fixed_ns[shape.logits] + _HALF
+        tokens, read = self.tokens_a_seq * decodes, self._read_tokens(shape)
+        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + _HALF
         start += read * self.decode_token_fixed_ns[decodes]
         growth = decodes * self.decode_token_fixed_ns[decodes]
         if self.clips is not None:
@@ -153,13 +155,48 @@ class RooflineStepCost:
             start += self._shared_fixed_ns(shape)
         if self.curves is not None:
             curved = self.curves.run(decodes, shape.decode_context_tokens, steps)
-            gpu_ns = [(start + i * growth + c) >> _FRACTION_BITS for i, c in enumerate(curved)]
+            gpu_ns = [(start + i * growth + c) >> FRACTION_BITS for i, c in enumerate(curved)]
             return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
         if not growth:
             return DecodeRun(first, [first.gpu_ns * i for i in range(1, steps + 1)], first.gpu_ns)
         fixed_ns = range(start, start + steps * growth, growth)
-        gpu_ns = [fixed >> _FRACTION_BITS for fixed in fixed_ns]
+        gpu_ns = [fixed >> FRACTION_BITS for fixed in fixed_ns]
         return DecodeRun(first, list(accumulate(gpu_ns)), first.gpu_ns)
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps whose contexts grow unevenly; see `sim.protocols.RoundCost`."""
+        decodes, first = shape.decode_seqs, self.price(shape)
+        if self.curves is not None or not decodes:
+            gpu_ns = [self.price(step).gpu_ns for step in risen_steps(shape, rises)]
+            return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
+        tokens = self.tokens_a_seq * decodes
+        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + _HALF
+        a_token = self.decode_token_fixed_ns[decodes]
+        start += self._read_tokens(shape) * a_token
+        if self.clips is None:
+            gpu_ns = [(start + risen * a_token) >> FRACTION_BITS for risen in rises.context]
+        else:
+            start += self.clips.of_decodes(decodes, shape.clipped)
+            more = self.clips.of_rises(decodes, rises.clips, len(rises.context))
+            gpu_ns = [
+                (start + risen * a_token + clipped) >> FRACTION_BITS
+                for risen, clipped in zip(rises.context, more, strict=True)
+            ]
+        return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
+
+    def line(self, seqs: int, logits: int) -> tuple[int, int] | None:
+        """Steps of so many decodes as a start and a token of their contexts, in fixed point.
+
+        None where they are no line in the contexts alone.
+        """
+        if self.curves is not None or self.clips is not None:
+            return None
+        a_token = self.decode_token_fixed_ns[seqs]
+        start = self.token_fixed_ns[self.tokens_a_seq * seqs] + self.logit_fixed_ns[logits]
+        return start + self.seq_tokens * seqs * a_token, a_token
+
+    def _read_tokens(self, shape: StepShape) -> int:
+        return shape.decode_context_tokens + self.seq_tokens * shape.decode_seqs
 
     def _shared_fixed_ns(self, shape: StepShape) -> int:
         """What reading shared prefixes once takes, less what reading them each would have."""
@@ -224,7 +261,7 @@ class RooflineStepCost:
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
         """Work and time of each operator in a step of this shape, for people."""
-        return describe_step(self.kernels, self.graph_sizes, shape)
+        return describe_step(self.kernels, self.graph_sizes, shape, self.tokens_a_seq)
 
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
         return ScenarioError(
@@ -248,6 +285,7 @@ def compile_step_cost(
     layout: Layout | None = None,
     backend: AttentionBackend | None = None,
     shared_prefix_attention: str = "none",
+    tokens_a_seq: int = 1,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
@@ -257,7 +295,8 @@ def compile_step_cost(
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
     kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
-    kernel that reads shared prefixes once, if any does. Raises `ScenarioError` if the limits are
+    kernel that reads shared prefixes once, if any does. ``tokens_a_seq``: that each decoding
+    sequence computes, drafts to verify included. Raises `ScenarioError` if the limits are
     not positive, fewer tokens than sequences fit a step, or the model does not divide over the
     ranks.
     """
@@ -277,14 +316,16 @@ def compile_step_cost(
         constants=operators.constants if operators and not backend else {},
         backend=backend,
         shared_prefix_attention=shared_prefix_attention,
+        between_passes_s=_between_passes_s(profile, operators),
     )
-    graph_sizes = profile.graphs_for(max_num_seqs)
+    graph_sizes = profile.graphs_for(max_num_seqs * tokens_a_seq)
     tables = build_tables(
         kernels,
         graph_sizes=graph_sizes,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
         equal_contexts=equal_contexts,
+        tokens_a_seq=tokens_a_seq,
     )
     attention = tables.attention
     whole_s = attention.decode_token_s.get(None, np.zeros(max_num_seqs + 1))
@@ -318,6 +359,7 @@ def compile_step_cost(
             for seqs in range(max_num_seqs + 1)
         ],
         seq_tokens=attention.seq_tokens,
+        tokens_a_seq=tokens_a_seq,
         largest_graph=graph_sizes[-1] if graph_sizes else 0,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
@@ -327,8 +369,21 @@ def compile_step_cost(
     )
 
 
+def _between_passes_s(profile: EngineProfile, operators: OperatorSources | None) -> float:
+    """Of an engine whose small kernels are measured; fitted ones have it in their fixed time."""
+    tables = operators.tables if operators else None
+    is_measured = tables is not None and tables.lookups.get("elementwise")
+    return profile.between_passes_s if is_measured else 0.0
+
+
+def risen_steps(shape: StepShape, rises: Rises) -> Iterator[StepShape]:
+    """Each step of a run, the first of which has this shape."""
+    for step, context in enumerate(rises.context):
+        yield risen(shape, context, tuple(clip[step] for clip in rises.clips))
+
+
 def _fixed_ns(seconds: float) -> int:
-    return round(seconds * NS_PER_S * (1 << _FRACTION_BITS))
+    return round(seconds * NS_PER_S * (1 << FRACTION_BITS))
 
 
 def _host_ns(delay_s: float, launch_s: float, tail_s: float) -> tuple[int, int, int]:

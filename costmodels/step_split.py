@@ -30,10 +30,10 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     the roofline binds. What prefills add is prefill compute or memory, by the side that binds the
     operator in the whole step; what they add on the links is communication.
     """
-    decode_seqs = columns["decode_seqs"]
-    tokens = _index(decode_seqs + columns["prefill_tokens"])
+    decoded = tables.tokens_a_seq * columns["decode_seqs"]
+    tokens = _index(decoded + columns["prefill_tokens"])
     logits = _index(columns["logits"])
-    decodes = _index(decode_seqs)
+    decodes = _index(decoded)
     seconds = {account: np.zeros(tokens.size) for account in accounts.GPU_ACCOUNTS}
     for operator in tables.by_tokens:
         post_operator(seconds, operator, tokens, decodes)

@@ -101,6 +101,11 @@ class WrappedStepCost(ABC):
         return self.kernel_cost.graph_sizes
 
     @property
+    def tokens_a_seq(self) -> int:
+        """Tokens that each decoding sequence computes."""
+        return self.kernel_cost.tokens_a_seq
+
+    @property
     def largest_graph(self) -> int:
         """In tokens."""
         return self.kernel_cost.largest_graph

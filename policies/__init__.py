@@ -25,6 +25,8 @@ ROUTERS: dict[str, str] = {
     "session_sticky": "policies.routers.session_sticky:SessionSticky",
     "consistent_hash": "policies.routers.consistent_hash:ConsistentHash",
     "prefix_affinity": "policies.routers.prefix_affinity:PrefixAffinity",
+    "conductor": "policies.routers.conductor:Conductor",
+    "preble": "policies.routers.preble:Preble",
 }
 
 ADMISSIONS: dict[str, str] = {
@@ -33,10 +35,24 @@ ADMISSIONS: dict[str, str] = {
     "rate_limit": "policies.admission.rate_limit:RateLimit",
     "token_budget": "policies.admission.token_budget:TokenBudget",
     "early_rejection": "policies.admission.early_rejection:EarlyRejection",
+    "decode_load": "policies.admission.decode_load:DecodeLoad",
 }
 
 AUTOSCALERS: dict[str, str] = {
     "queue_threshold": "policies.autoscalers.thresholds:QueueThreshold",
     "kv_threshold": "policies.autoscalers.thresholds:KvThreshold",
     "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
+}
+
+EVICTIONS: dict[str, str] = {
+    "lru": "policies.eviction.lru:LeastRecentlyUsed",
+    "lfu": "policies.eviction.lfu:LeastFrequentlyUsed",
+    "fifo": "policies.eviction.fifo:FirstInFirstOut",
+    "ttl": "policies.eviction.ttl:TimeToLive",
+}
+
+ACCEPTANCES: dict[str, str] = {
+    "chain": "policies.acceptance.chain:Chain",
+    "tree": "policies.acceptance.tree:Tree",
+    "replay": "policies.acceptance.replay:Replay",
 }

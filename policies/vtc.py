@@ -49,7 +49,7 @@ class VirtualTokenCounter:
             if not batch.admit(request):
                 break
             self._last = request.tenant
-            if not request.num_preemptions:
+            if not request.num_preemptions and request in view.running:
                 tokens = self._input_weight * request.prompt_tokens + self._output_weight
                 self._base[request.tenant] += tokens
         return batch.plan(repeat=self._steps_to_change())

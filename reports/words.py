@@ -40,6 +40,8 @@ UTILISATION_LABELS = {
     "running": "Running",
     "waiting": "Waiting",
     "cache_hit_fraction": "Prefix cache hits",
+    "accepted_length": "Accepted length",
+    "acceptance_rate": "Drafts accepted",
     "gpu_hours": "GPU-hours",
     "energy": "Energy",
     "mean_power_per_gpu": "Mean power of a GPU",

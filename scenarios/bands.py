@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodels.layout_cost import StepCosts
+from costmodels.speculative_build import PoolCosts
 from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
 from scenarios.build import Build
 from scenarios.figures import Figure, run_figures
 from sim.cluster import Fleet, RunLog
 from sim.metrics import RequestMetrics
 
-Slower = Callable[[Callable[[StepCosts], StepCosts]], RunLog]
+Slower = Callable[[Callable[[PoolCosts], PoolCosts]], RunLog]
 """Runs again with changed step costs."""
 Values = Mapping[tuple[str, str], float | None]
 """Figures of a run by metric and statistic; None where there is no number."""
@@ -45,7 +45,7 @@ def error_bands(
     return bands
 
 
-def _slower_host(cost: StepCosts) -> StepCosts:
+def _slower_host(cost: PoolCosts) -> PoolCosts:
     return cost.slower(host=1 + host_time_error(cost.profile.host_evidence.label))
 
 

@@ -7,27 +7,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.calibration import load_constants
+from costmodels.draft_memory import draft_weight_bytes
+from costmodels.drafters import with_drafter
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from costmodels.layout import Layout
-from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.model_spec import ModelSpec, in_dtype
 from costmodels.models import load_model
 from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
+from costmodels.speculative_build import PoolCosts
 from policies import ROUTERS, SCHEDULERS
-from scenarios.kept import content_key, kept
+from scenarios.cache import Cache, cache_of
 from scenarios.kernels import kernels_key, load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
 from scenarios.offload import offload_notes, offload_of
 from scenarios.plugins import router_factory, scheduler_factory
+from scenarios.pool_cost import pool_cost
 from scenarios.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.schema import EngineOptions, Scenario
 from scenarios.schema.service import Prices
 from scenarios.service import has_service, service_config, service_notes, start_ns
+from scenarios.speculation import Speculating, graph_notes, speculation_of
 from sim.clock import to_ns
 from sim.cluster import Fleet, PoolConfig, Role
 from sim.engine_view import EngineConfig
@@ -48,10 +52,15 @@ class Build:
     profile: EngineProfile
     memory: DeviceMemory
     layout: Layout
-    cost: StepCosts
+    cost: PoolCosts
+    kept: ModelSpec
+    """The model, and the layers of a drafter whose keys and values share its blocks."""
+    speculating: Speculating | None
     pool: PoolConfig
     operators: OperatorSources
     """What prices each family of operators."""
+    cache: Cache
+    """The prefix cache of each engine."""
     notes: tuple[str, ...]
     """What was decided for the user, in plain words."""
     others: tuple[Build, ...] = ()
@@ -71,7 +80,7 @@ class Build:
         """All pools, to be simulated."""
         return self._fleet(tuple(part.pool for part in self.parts))
 
-    def with_costs(self, change: Callable[[StepCosts], StepCosts]) -> Fleet:
+    def with_costs(self, change: Callable[[PoolCosts], PoolCosts]) -> Fleet:
         """The same pools with other step costs."""
         pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
         return self._fleet(tuple(pools))
@@ -114,15 +123,25 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    kernels = load_kernels(options, gpu, model, fitted, layout)
+    kernels = load_kernels(options, gpu, model, profile, fitted, layout)
+    key = kernels_key(options, gpu, model, profile, fitted, layout)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = batch_limits(scenario, gpu)
     offload = offload_of(scenario, gpu)
+    speculating = speculation_of(scenario, model)
+    drafter = None if speculating is None else speculating.drafter
+    if drafter is not None and offload is not None:
+        raise ScenarioError(
+            "engine.speculative is not modelled with weights or state off the devices (offload, "
+            "engine.cpu_offload_gb)"
+        )
     memory = plan_memory(
         model,
         gpu,
+        kept=with_drafter(model, drafter),
+        draft_weight_bytes=0 if drafter is None else draft_weight_bytes(drafter, layout),
         layout=layout,
         gpu_memory_utilization=kv.gpu_memory_utilization,
         max_num_batched_tokens=tokens,
@@ -146,19 +165,19 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     if swapping:
         rate = memory.block_bytes / swapping["swap_ns_per_block"] / layout.data_parallel_size
         notes = (*notes, f"preempted requests move to the host and back at {rate:.3g} GB/s a GPU")
-    compiled: dict[str, Any] = {
-        "max_num_batched_tokens": tokens,
-        "max_num_seqs": seqs,
-        "profile": profile,
-        "offload": offload,
-        "shared_prefix_attention": options.shared_prefix_attention,
-    }
-    key = content_key(kernels_key(options, gpu, model, fitted, layout), compiled)
-    cost = kept(
-        "cost",
-        key,
-        lambda: compile_layout_cost(model, gpu, layout, **compiled, **kernels._asdict()),
+    cost = pool_cost(
+        options,
+        model,
+        gpu,
+        layout,
+        limits=(tokens, seqs),
+        profile=profile,
+        kernels=kernels,
+        kernels_key=key,
+        offload=offload,
+        speculating=speculating,
     )
+    cache = cache_of(scenario, model, gpu, memory, layout)
     ranks = layout.data_parallel_size
     pool = PoolConfig(
         engine=EngineConfig(
@@ -173,7 +192,10 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
             long_prefill_token_threshold=_longest_chunk(options, layout, tokens),
             shared_prefix_attention=options.shared_prefix_attention,
             enable_prefix_caching=prefix_caching,
-            async_scheduling=options.async_scheduling,
+            async_scheduling=options.async_scheduling
+            if speculating is None
+            else speculating.async_scheduling,
+            speculation=None if speculating is None else speculating.speculation,
             seed=scenario.seed,
             **swapping,
         ),
@@ -185,6 +207,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         provision_ns=to_ns(scenario.startup.provision_s),
         name=name,
         role=role,
+        cache=cache.config,
     )
     return Build(
         model=model,
@@ -193,15 +216,21 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         memory=memory,
         layout=layout,
         cost=cost,
+        kept=with_drafter(model, drafter),
+        speculating=speculating,
         pool=pool,
         operators=kernels.operators,
+        cache=cache,
         notes=(
             *notes,
+            *cache.notes,
             *format_notes,
             *policy_notes(kv.policy),
             *layout_notes(layout),
             *offload_notes(scenario, memory),
             *kernels.operators.notes,
+            *(() if speculating is None else speculating.notes),
+            *graph_notes(cost, seqs),
         ),
     )
 

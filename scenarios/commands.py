@@ -10,6 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
 from scenarios.dump import save_scenario
 from scenarios.explain import nearest
 from scenarios.schema import Scenario
@@ -84,9 +86,14 @@ def print_models_json() -> None:
     print(json.dumps(model_rows(), indent=1))
 
 
-def print_schema() -> None:
-    """Print the JSON Schema of a scenario."""
-    print(json.dumps(Scenario.model_json_schema(), indent=1))
+def print_schema(what: str) -> None:
+    """Print the JSON Schema of a kind of file."""
+    from scenarios.schema.plan import PlanFile
+
+    kinds: dict[str, type[BaseModel]] = {"scenario": Scenario, "plan": PlanFile}
+    if what not in kinds:
+        raise ScenarioError(f"no schema of {what!r}; {nearest(what, kinds)}")
+    print(json.dumps(kinds[what].model_json_schema(), indent=1))
 
 
 def _print_models() -> None:
@@ -107,7 +114,7 @@ def _print_gpus() -> None:
 
 
 def _print_policies() -> None:
-    from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
+    from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
     from scenarios.plugins import load_attribute
     from scenarios.policy_options import option_text
 
@@ -116,6 +123,7 @@ def _print_policies() -> None:
         "router": ROUTERS,
         "admission": ADMISSIONS,
         "autoscaler": AUTOSCALERS,
+        "eviction": EVICTIONS,
     }
     for kind, names in kinds.items():
         for name, target in names.items():

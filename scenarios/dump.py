@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -19,6 +21,12 @@ def dump_scenario(scenario: Scenario) -> str:
     return _yaml(relocated(values, None))
 
 
+def given_text(scenario: Scenario, *, leave_out: Collection[str] = ()) -> str:
+    """Only what was given and is not empty, paths absolute; ``leave_out``: fields left out too."""
+    values = scenario.model_dump(mode="json", exclude_unset=True, exclude=set(leave_out))
+    return _yaml(relocated(_without_empty(values), None))
+
+
 def save_scenario(scenario: Scenario, path: Path) -> None:
     """Write only what was given, so that it reads as if written by hand. Reproduces the run.
 
@@ -33,3 +41,12 @@ def save_scenario(scenario: Scenario, path: Path) -> None:
 
 def _yaml(values: dict[str, object]) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
+    """Without nulls and empty lists, which say no more than the default."""
+    return {
+        key: _without_empty(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None and value != []
+    }

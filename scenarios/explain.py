@@ -33,12 +33,12 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(error: ValidationError, places: Places) -> str:
-    """One line for each thing wrong."""
+def explain(error: ValidationError, places: Places, root: type[BaseModel] = Scenario) -> str:
+    """One line for each thing wrong; ``root`` is what was read."""
     lines = []
     for item in error.errors(include_url=False):
         path = tuple(item["loc"])
-        problem = _problem(item["type"], item["msg"], path, item.get("input"))
+        problem = _problem(item["type"], item["msg"], path, item.get("input"), root)
         lines.append(f"{place_of(path, places)}: {problem}")
     return "\n".join(lines)
 
@@ -65,17 +65,17 @@ def nearest(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
     return f"known: {', '.join(known)}" if list_all else ""
 
 
-def _problem(kind: str, message: str, path: Path, value: Any) -> str:
+def _problem(kind: str, message: str, path: Path, value: Any, root: type[BaseModel]) -> str:
     field = dotted(path)
     if kind == "extra_forbidden":
-        hint = nearest(str(path[-1]), _section_at(path[:-1]).model_fields)
+        hint = nearest(str(path[-1]), _section_at(path[:-1], root).model_fields)
         return f"{field}: unknown key; {hint}"
     if kind == "missing":
         return f"{field}: required, but not given"
     if kind == "invalid_key":
         return f"{dotted(path[:-1]) or 'scenario'}: keys must be names, not {path[-1]!r}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        keys = ", ".join(_section_at(path).model_fields)
+        keys = ", ".join(_section_at(path, root).model_fields)
         return (
             f"{field or 'a scenario'}: must be a section with keys of its own ({keys}){_but(value)}"
         )
@@ -91,9 +91,9 @@ def _but(value: Any) -> str:
     return ", but is empty" if value is None else f", not {reprlib.repr(value)}"
 
 
-def _section_at(path: Path) -> type[BaseModel]:
+def _section_at(path: Path, root: type[BaseModel]) -> type[BaseModel]:
     """The section a path leads to, through optional sections and lists of sections."""
-    section: type[BaseModel] = Scenario
+    section = root
     for part in path:
         if isinstance(part, str) and part in section.model_fields:
             annotation = section.model_fields[part].annotation

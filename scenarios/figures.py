@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from scenarios.build import Build
 from scenarios.economics import economics_figures
+from scenarios.speculation_facts import speculation_figures
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics, itl_statistics
 from sim.percentiles import STATISTICS, statistics
@@ -26,6 +27,7 @@ def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figu
     """All figures of a run, in the order they are shown."""
     latencies, rates = latency_figures(log, metrics), rate_figures(log, metrics, build)
     figures = latencies + rates + state_figures(log, metrics.window)
+    figures += speculation_figures(log, build)
     if build.prices is not None:
         figures += economics_figures(log, metrics, build, build.prices)
     return figures

@@ -28,7 +28,7 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
     frame = pd.DataFrame(
         {
             "request": np.arange(len(table)),
-            "replica": np.frombuffer(requests.replica, np.int16),
+            "replica": np.frombuffer(requests.replica, np.int32),
             "status": names[metrics.status],
             "reject_reason": pd.array(reasons, dtype="str"),
             **failures,
@@ -45,6 +45,10 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
             "measured": metrics.measured,
         }
     )
+    if log.tiers:
+        frame["loaded_tokens"] = 0
+        for index, by_tier in requests.tier_tokens.items():
+            frame.loc[index, "loaded_tokens"] = sum(n for tier, n in by_tier.items() if tier)
     if table.class_index is not None:
         frame["class"] = np.array(table.class_names)[table.class_index]
     accounts = {
@@ -73,7 +77,7 @@ def preemptions_frame(log: RunLog) -> pd.DataFrame:
     come back from the host."""
     swapped = [(request, start, stop - 1) for request, start, stop in log.requests.swapped]
     requests = np.array([*log.requests.recomputes, *swapped], np.int64).reshape(-1, 3)
-    replica = np.frombuffer(log.requests.replica, np.int16)[requests[:, 0]]
+    replica = np.frombuffer(log.requests.replica, np.int32)[requests[:, 0]]
     start_s, end_s = np.empty(len(requests)), np.empty(len(requests))
     for index, steps in enumerate(log.steps):
         chosen = replica == index

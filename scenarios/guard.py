@@ -13,7 +13,7 @@ from scenarios.policy_options import MakeOne
 from sim.batch import Plan
 from sim.engine_view import EngineView
 from sim.errors import FleetcastError, PolicyError
-from sim.protocols import Router, RoutingContext, Scheduler, ServiceView
+from sim.protocols import CachedContent, Eviction, Router, RoutingContext, Scheduler, ServiceView
 from sim.request import Request
 
 _P = ParamSpec("_P")
@@ -75,6 +75,43 @@ def checked_router(target: Any, name: str, context: RoutingContext) -> Router:
     return _CheckedRouter(router, name, num_replicas)
 
 
+def checked_eviction(target: Any, name: str) -> Eviction:
+    """An eviction policy of a user's class or function; raises PolicyError where it goes wrong."""
+    label = f"eviction {name}"
+    if not isinstance(target, type | MakeOne):
+        if not callable(target):
+            raise PolicyError(
+                f"{label} is of type {type(target).__name__}; it must be a function of cached "
+                "content, or a class with priority(content) or lifetime_ns"
+            )
+        return _CheckedEviction(_guarded(target, label), label)
+    policy = _guarded(target, f"making {label}")()
+    priority = getattr(policy, "priority", None)
+    if priority is not None:
+        return _CheckedEviction(_guarded(priority, f"priority of {label}"), label)
+    lifetime_ns = getattr(policy, "lifetime_ns", None)
+    if lifetime_ns is not None and (not isinstance(lifetime_ns, int) or lifetime_ns < 1):
+        raise PolicyError(
+            f"lifetime_ns of {label} is {_shown(lifetime_ns)}; it must be a whole number of "
+            "nanoseconds from 1 on, or None"
+        )
+    return policy  # type: ignore[no-any-return]
+
+
+class _CheckedEviction:
+    def __init__(self, priority: Callable[[CachedContent], Any], label: str) -> None:
+        self._call = priority
+        self._label = label
+
+    def priority(self, content: CachedContent) -> float:
+        found = self._call(content)
+        if isinstance(found, bool) or not isinstance(found, int | float) or found != found:
+            raise PolicyError(
+                f"{self._label} gave {_shown(found)} as a priority; it must be a number"
+            )
+        return found
+
+
 def checked_service_policy(
     target: Any, name: str, view: ServiceView, methods: tuple[str, ...]
 ) -> Any:
@@ -124,7 +161,7 @@ class _CheckedRouter:
     def __init__(self, router: Any, name: str, num_replicas: int) -> None:
         self._choose = _guarded(router.choose, f"choose of router {name}")
         self.publish = _guarded(router.publish, f"publish of router {name}")
-        for optional in ("down", "up"):
+        for optional in ("down", "up", "source"):
             if callable(getattr(router, optional, None)):
                 call = _guarded(getattr(router, optional), f"{optional} of router {name}")
                 setattr(self, optional, call)

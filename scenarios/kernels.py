@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from costmodels.attention_backends import AttentionBackend, attention_backend
 from costmodels.efficiency import Efficiency
+from costmodels.engine_profile import EngineProfile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
 from costmodels.model_spec import ModelSpec
@@ -26,29 +27,44 @@ class Kernels(NamedTuple):
 
 
 def load_kernels(
-    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+    options: EngineOptions,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    profile: EngineProfile,
+    fitted: Efficiency,
+    layout: Layout,
 ) -> Kernels:
     """What the engine's options name; ``fitted`` are the profile's constants.
 
     Raises ScenarioError for what is not there, or not for this GPU or model.
     """
-    key = kernels_key(options, gpu, model, fitted, layout)
-    return kept("kernels", key, lambda: _load(options, gpu, model, fitted, layout))
+    key = kernels_key(options, gpu, model, profile, fitted, layout)
+    return kept("kernels", key, lambda: _load(options, gpu, model, profile, fitted, layout))
 
 
 def kernels_key(
-    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+    options: EngineOptions,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    profile: EngineProfile,
+    fitted: Efficiency,
+    layout: Layout,
 ) -> str:
     """The key of what `load_kernels` gives (see `scenarios.kept`)."""
     named = (with_contents(options.operators), options.attention_backend)
-    return content_key(*named, gpu, model, fitted, layout)
+    return content_key(*named, gpu, model, dict(profile.kernels), fitted, layout)
 
 
 def _load(
-    options: EngineOptions, gpu: GpuSpec, model: ModelSpec, fitted: Efficiency, layout: Layout
+    options: EngineOptions,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    profile: EngineProfile,
+    fitted: Efficiency,
+    layout: Layout,
 ) -> Kernels:
     name = options.attention_backend
-    operators = load_operators(options.operators, gpu, model, fitted, layout)
+    operators = load_operators(options.operators, gpu, model, fitted, layout, profile.kernels)
     for one in operators.families:
         if name != "auto" and one.family in ATTENTION and one.source not in (FITTED, DATASHEET):
             raise ScenarioError(

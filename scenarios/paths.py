@@ -23,16 +23,15 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """
     for holder, key in _files(values):
         holder[key] = str(folder / holder[key])
-    model = values.get("model")
-    if isinstance(model, str) and _is_config(model, folder):
-        values["model"] = str(folder / model)
+    for holder in (values, *_speculations(values)):
+        model = holder.get("model")
+        if isinstance(model, str) and _is_config(model, folder):
+            holder["model"] = str(folder / model)
     for holder, key in _own_sources(values, folder):
         holder[key] = ",".join(str(folder / part.strip()) for part in holder[key].split(","))
     for holder, key in _described(values):
         holder[key] = str(folder / holder[key])
-    for section, key in _POLICIES:
-        policies = _section(values, section) if section else values
-        holder, name = _policy(policies, key)
+    for holder, name in _policies(values):
         if isinstance(holder.get(name), str):
             holder[name] = anchored_policy(holder[name], folder)
 
@@ -60,11 +59,10 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
     for holder, key in _files(values):
         holder[key] = moved(holder[key])
-    if _is_config(values["model"], Path()):
-        values["model"] = moved(values["model"])
-    for section, key in _POLICIES:
-        policies = _section(values, section) if section else values
-        holder, name = _policy(policies, key)
+    for named in (values, *_speculations(values)):
+        if isinstance(named.get("model"), str) and _is_config(named["model"], Path()):
+            named["model"] = moved(named["model"])
+    for holder, name in _policies(values):
         if isinstance(holder.get(name), str):
             file, _, attribute = anchored_policy(holder[name], Path()).rpartition(":")
             if file.endswith(".py"):
@@ -76,6 +74,15 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     for holder, key in _described(values):
         holder[key] = moved(holder[key])
     return values
+
+
+def _policies(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Where the names of policies stand."""
+    holders = [
+        (_section(values, section) if section else values, key) for section, key in _POLICIES
+    ]
+    holders += [(section, "acceptance_policy") for section in _speculations(values)]
+    return [_policy(holder, key) for holder, key in holders]
 
 
 def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
@@ -137,7 +144,16 @@ def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
             found += [(_section(generator, key), "from_file") for key in _LENGTHS]
             found.append((_section(_section(generator, "sessions"), "new_tokens"), "from_file"))
             found.append((_section(_section(generator, "documents"), "tokens"), "from_file"))
+    found += [(section, "acceptance_file") for section in _speculations(values)]
     return [(section, key) for section, key in found if isinstance(section.get(key), str)]
+
+
+def _speculations(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The speculation of the engine, and of pools with engines of their own."""
+    pools = values.get("pools")
+    holders = [values, *(pools if isinstance(pools, list | tuple) else [])]
+    engines = [_section(holder, "engine") for holder in holders if isinstance(holder, dict)]
+    return [_section(engine, "speculative") for engine in engines]
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:

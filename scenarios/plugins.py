@@ -12,6 +12,7 @@ from typing import Any
 
 from scenarios.explain import nearest
 from scenarios.guard import (
+    checked_eviction,
     checked_router,
     checked_scheduler,
     checked_service_policy,
@@ -20,7 +21,7 @@ from scenarios.guard import (
 from scenarios.policy_options import MakeOne, name_and_options, with_options
 from scenarios.schema.fields import Policy
 from sim.errors import ScenarioError
-from sim.protocols import Router, RoutingContext, Scheduler, ServiceView
+from sim.protocols import Eviction, Router, RoutingContext, Scheduler, ServiceView
 
 
 def load_attribute(target: str) -> Any:
@@ -92,6 +93,20 @@ def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[Routin
     if name in known:
         return target  # type: ignore[no-any-return]
     return lambda context: checked_router(target, policy_label(policy), context)
+
+
+def eviction_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Eviction]:
+    """Makes a fresh eviction policy for each engine's prefix cache.
+
+    A user's own is a class as `sim.protocols.Eviction` says, or a function of cached content that
+    gives its priority; it is checked. Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
+    target = with_options(resolve(name, known, "eviction policy"), options, f"eviction {name}")
+    if name in known:
+        target()  # options that cannot be are refused here
+        return target  # type: ignore[no-any-return]
+    return lambda: checked_eviction(target, policy_label(policy))
 
 
 def service_policy(

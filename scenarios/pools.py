@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scenarios.schema import PoolSpec, Scenario
+from scenarios.schema import KvOptions, PoolSpec, Scenario
 from sim.cluster import Role
 from sim.errors import ScenarioError
 from sim.handover import TransferConfig
@@ -30,12 +30,22 @@ def _of_pool(scenario: Scenario, spec: PoolSpec) -> Scenario:
     changed: dict[str, object] = {}
     for section in _SECTIONS:
         own = getattr(spec, section)
+        if section == "kv" and own is not None:
+            _check_kv(own, spec.name)
         if own is not None:
             given = {name: getattr(own, name) for name in own.model_fields_set}
             changed[section] = getattr(scenario, section).model_copy(update=given)
     router = scenario.pool.router if spec.router is None else spec.router
     pool = scenario.pool.model_copy(update={"replicas": spec.replicas, "router": router})
     return scenario.model_copy(update={**changed, "pool": pool, "pools": ()})
+
+
+def _check_kv(kv: KvOptions, name: str) -> None:
+    if "share_across_tenants" in kv.model_fields_set:
+        raise ScenarioError(
+            f"pools: kv.share_across_tenants is of all pools, not of {name}: give it in the "
+            "scenario's own kv section"
+        )
 
 
 def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferConfig | None:
@@ -48,14 +58,15 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
         return None
     options = scenario.kv_transfer
     sizes = {
-        (p.model.kv_bytes_per_token, p.model.fixed_state_bytes_per_sequence)
+        (p.kept.kv_bytes_per_token, p.kept.fixed_state_bytes_per_sequence)
         for role in by_role.values()
         for p in role
     }
     if len(sizes) > 1:
         raise ScenarioError(
             "pools: prefill and decode pools keep KV of different sizes, "
-            f"{', '.join(f'{a:,} B a token' for a, _ in sorted(sizes))}: give kv.cache_dtype alike"
+            f"{', '.join(f'{a:,} B a token' for a, _ in sorted(sizes))}: give kv.cache_dtype, and "
+            "engine.speculative where its drafter keeps KV, alike"
         )
     bytes_per_token, fixed_bytes = sizes.pop()
     nics = {}
@@ -73,7 +84,7 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
     return TransferConfig(
         bytes_per_token=bytes_per_token,
         fixed_bytes=fixed_bytes,
-        layers=by_role["prefill"][0].model.num_layers,
+        layers=by_role["prefill"][0].kept.num_layers,
         latency_ns=round(options.latency_s * 1e9),
         mode=options.mode,
         prefill_nic_bytes_per_s=nics["prefill"],

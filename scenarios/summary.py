@@ -8,19 +8,23 @@ from typing import Any
 
 from costmodels.evidence import LABELS, Source, weakest
 from costmodels.layout import Layout
+from costmodels.parallel import shard
 from scenarios import __version__
 from scenarios.build import Build
+from scenarios.cache_facts import tier_facts
 from scenarios.calibration.served import calibration_address, operator_facts
 from scenarios.class_facts import class_facts, slo_facts
 from scenarios.figures import run_figures
+from scenarios.fleet_facts import fleet_facts
 from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.pools import pool_scenarios
 from scenarios.schema import Scenario
 from scenarios.service_facts import service_facts
+from scenarios.speculation_facts import speculation_facts
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
-from sim.accounts import KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
+from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.ledger import TimeBooks, waits_only
@@ -77,9 +81,17 @@ def summarise(
             "wall_s": wall_s,
         },
     }
+    if log.tiers:
+        summary["kv_tiers"] = tier_facts(log, metrics)
+    speculation = speculation_facts(build, log, summary["step_accounts_s"])
+    if speculation is not None:
+        summary["speculation"] = speculation
     if log.service is not None:
         summary["service"] = service_facts(log, metrics)
-    summary["warnings"] = warnings_for(log, metrics, summary)
+    fleet = fleet_facts(log, metrics.window)
+    if fleet:
+        summary["fleet"] = fleet
+    summary["warnings"] = warnings_for(scenario, log, metrics, summary)
     return summary
 
 
@@ -148,6 +160,7 @@ def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> lis
 def _sources(build: Build) -> list[Source]:
     """What all pools' costs rest on, each source once."""
     found = [source for part in build.parts for source in part.cost.sources()]
+    found += [source for part in build.parts for source in part.cache.sources]
     return list({tuple(source.items()): source for source in found}.values())
 
 
@@ -156,6 +169,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
     shared = engine.shared_prefix_attention
     return {
         "async_scheduling": engine.async_scheduling,
+        **({} if engine.speculation is None else {"num_speculative_tokens": _drafts(engine)}),
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_num_seqs": engine.max_num_seqs,
         "max_model_len": engine.max_model_len,
@@ -165,6 +179,15 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
         "shared_prefix_attention": None if shared == "none" else shared,
     }
+
+
+def _drafts(engine: EngineConfig) -> int | str:
+    """Tokens drafted a sequence, or how many by decoding sequences."""
+    assert engine.speculation is not None
+    table = engine.speculation.drafts_by_seqs
+    if len(table) == 1:
+        return table[0][1]
+    return ", ".join(f"{drafts} from {least} sequences on" for least, drafts in table)
 
 
 def _cost_model(operators: str | dict[str, str]) -> str:
@@ -199,10 +222,10 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     return counts
 
 
-def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | None:
-    name, _ = name_and_options(scenario.engine.scheduler)
-    if name in _OTHER_BATCHES or scenario.pools:
-        return None  # the estimate is of equal engines with the engine's own batches
+def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
+    schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
+    if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
+        return None  # the estimate is of the engine's own batches
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room to estimate one
@@ -210,6 +233,7 @@ def _saturation(scenario: Scenario, log: RunLog) -> dict[str, float | None] | No
         "offered_per_s": limit.offered_per_s,
         "saturation_per_s": limit.saturation_per_s,
         "load": limit.load,
+        **({"by_part_per_s": limit.by_part_per_s} if len(limit.by_part_per_s) > 1 else {}),
     }
 
 
@@ -220,6 +244,9 @@ def _evidence_shares(
     by_pool = [part.cost.evidence() for part in build.parts]
     labels = {account: weakest(known[account] for known in by_pool) for account in by_pool[0]}
     labels[KV_TRANSFER] = "datasheet"  # of the network
+    loads = [label for part in build.parts if (label := part.cache.load_label) is not None]
+    if loads:
+        labels[CACHE_LOAD] = weakest(loads)
     prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
     total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
     shares: dict[str, float] = {}
@@ -246,13 +273,18 @@ def _share_beyond(log: RunLog, build: Build) -> float:
         for c in steps.chunks():
             prefill_kv = c["prefill_context_tokens"] + c["prefill_tokens"]
             beyond = (
-                (c["decode_seqs"] + c["prefill_tokens"] > fitted.step_tokens)
+                (_tokens(c) > fitted.step_tokens)
                 | (c["decode_context_tokens"] > fitted.context_tokens * c["decode_seqs"])
                 | (prefill_kv > fitted.context_tokens * c["prefill_seqs"])
             )
             total_ns += int(c["gpu_ns"].sum())
             beyond_ns += int(c["gpu_ns"][beyond].sum())
     return beyond_ns / total_ns if total_ns else 0.0
+
+
+def _tokens(columns: dict[str, Any]) -> Any:
+    tokens = columns["decode_seqs"] + columns["prefill_tokens"]
+    return tokens + columns.get("draft_tokens", 0)
 
 
 def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
@@ -275,14 +307,15 @@ def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window)
     wasted = 0
     # With a state at every block, what a page holds beside its tokens is a checkpoint.
     if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
-        rank = build.cost.shard
+        rank = shard(build.kept, build.layout)
         prompt = max(1, round(float(log.table.prompt_tokens.mean())))
         a_sequence = memory.fragmentation_bytes(rank, prompt)
         wasted = round(running / build.layout.data_parallel_size * a_sequence)
         wasted = min(wasted, memory.kv_cache_bytes)
     between_ranks = memory.communication_bytes
     return {
-        "weights": memory.weight_bytes,
+        "weights": memory.weight_bytes - memory.draft_weight_bytes,
+        **({"draft_weights": memory.draft_weight_bytes} if memory.draft_weight_bytes else {}),
         "workspace": memory.workspace_bytes - between_ranks,
         **({"communication_buffers": between_ranks} if between_ranks else {}),
         "kv_cache": memory.kv_cache_bytes - wasted,

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.fleet_facts import hot_spot, lost_prefixes, thin_link
+from scenarios.schema import Scenario
 from scenarios.service_facts import storm_facts
 from sim.cluster import RunLog
 from sim.metrics import RequestMetrics
@@ -13,21 +15,26 @@ from sim.metrics import RequestMetrics
 _FEWEST_ARRIVALS = 50  # for a trend to be told from the system filling up
 _FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting
 _CLOSE_TO_SATURATION = 0.85
+_TIGHT = 0.8  # a ledger's use from which on it is tight
 
 
 def warnings_for(
-    log: RunLog, metrics: RequestMetrics, summary: dict[str, Any]
+    scenario: Scenario, log: RunLog, metrics: RequestMetrics, summary: dict[str, Any]
 ) -> list[dict[str, str]]:
     """Warnings as {code, text}, the gravest first."""
+    overdrawn = (check(scenario, summary) for check in (hot_spot, lost_prefixes, thin_link))
     checks = (
         _nothing_finished(summary),
         _retry_storm(log, metrics),
+        *(None if found is None else _warning(*found) for found in overdrawn),
         _unstable(log, metrics),
         _near_saturation(summary),
         _rejected(summary),
         _failed(summary),
         _recomputed(log),
         _unfinished(summary),
+        _nothing_to_cache(log),
+        _tier_links(summary),
         _few_samples(summary),
     )
     return [warning for warning in checks if warning is not None]
@@ -95,16 +102,21 @@ def _near_saturation(summary: dict[str, Any]) -> dict[str, str] | None:
     limit = summary["saturation"]
     if limit is None or limit["load"] is None or limit["load"] < _CLOSE_TO_SATURATION:
         return None
+    by_part = limit.get("by_part_per_s")
+    of = ""
+    if by_part:
+        part = min(by_part, key=by_part.get)
+        of = f" of the {part}" if part == "network" else f" of the {part} engines"
     if limit["load"] >= 1:
         return _warning(
             "near_saturation",
-            f"the load is {limit['load']:.3g} times the estimated saturation rate "
+            f"the load is {limit['load']:.3g} times the estimated saturation rate{of} "
             f"({limit['saturation_per_s']:.3g} requests/s): the queue grows for as long as "
             "requests keep coming",
         )
     return _warning(
         "near_saturation",
-        f"the load is {limit['load']:.0%} of the estimated saturation rate "
+        f"the load is {limit['load']:.0%} of the estimated saturation rate{of} "
         f"({limit['saturation_per_s']:.3g} requests/s): a 2% error in step times becomes 10 to "
         "50% of TTFT here",
     )
@@ -143,6 +155,30 @@ def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:
         "unfinished",
         f"{_requests(count, 'was', 'were')} still in the system at the horizon: latencies are of "
         "finished requests only, so they are biased low",
+    )
+
+
+def _nothing_to_cache(log: RunLog) -> dict[str, str] | None:
+    """Tiers below the prefix caches of a workload that shares none."""
+    if not log.tiers or log.table.chains is not None:
+        return None
+    return _warning(
+        "nothing_to_cache",
+        "the workload names no prefixes that requests share, so kv.tiers hold nothing; traces with "
+        "hash ids do, and generators with system_prompts, documents or sessions",
+    )
+
+
+def _tier_links(summary: dict[str, Any]) -> dict[str, str] | None:
+    """Links to a tier that are busy nearly all the time: loads wait in their queue."""
+    busy = [f for f in summary.get("kv_tiers", ()) if f.get("link_busy", 0.0) >= _TIGHT]
+    if not busy:
+        return None
+    parts = ", ".join(f"{f['tier']} {f['link_busy']:.0%} of the time" for f in busy)
+    return _warning(
+        "tier_links",
+        f"links to tiers of the prefix cache are hardly ever idle ({parts}): loads wait for each "
+        "other and for writes, and what comes too late is computed again",
     )
 
 

@@ -11,13 +11,16 @@ DECODE_STATE_READS = "decode_state_reads"
 COMMUNICATION = "communication"
 LAUNCH_AND_HOST = "launch_and_host"
 OTHERS_PREFILL = "others_prefill"
+SPECULATION_DRAFT = "speculation_draft"
+SPECULATION_WASTE = "speculation_waste"
 PREEMPTION_RECOMPUTE = "preemption_recompute"
 PREEMPTION_SWAP = "preemption_swap"
 FAILURE_REWORK = "failure_rework"
 REMAINDER = "remainder"
 
 # What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
-# decode accounts; what prefills add goes to the prefill accounts, by what binds them.
+# decode accounts; what prefills add goes to the prefill accounts, by what binds them. What drafts
+# cost is apart, and of what verifying them adds the part of those that were rejected.
 GPU_ACCOUNTS = (
     PREFILL_COMPUTE,
     PREFILL_MEMORY,
@@ -25,6 +28,8 @@ GPU_ACCOUNTS = (
     DECODE_STATE_READS,
     COMMUNICATION,
     LAUNCH_AND_HOST,
+    SPECULATION_DRAFT,
+    SPECULATION_WASTE,
     REMAINDER,
 )
 
@@ -39,6 +44,8 @@ TIME_ACCOUNTS = (
     DECODE_STATE_READS,
     COMMUNICATION,
     LAUNCH_AND_HOST,
+    SPECULATION_DRAFT,
+    SPECULATION_WASTE,
     OTHERS_PREFILL,
     KV_TRANSFER,
     PREEMPTION_RECOMPUTE,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sim.request import Request, Status
-from sim.shape import StepShape, causal_pairs, chunk_sums, clip_layers, clipped
+from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
 from sim.together import Gang
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ class BatchBuilder:
         gate; only the chunk's blocks are taken). One that was swapped out is swapped in, and goes
         on where it was.
 
+        Where its prefix is worth loading from a tier below device memory, True means that it is
+        being loaded: it is in neither queue, and comes back to wait (`sim.loading_kv`).
+
         ``max_tokens=0`` gives it a place, and tokens in a later step. ``reserve_tokens``: prompt
         and answer tokens whose blocks it holds from now on, at most what the pool has; it grows
         block by block if it gets longer. ``gang``: it leaves together with all of these.
@@ -123,6 +126,9 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
+        loading = view.loading
+        if loading is not None and loading.begin(request, hit):
+            return True
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
                 return False
@@ -130,6 +136,8 @@ class BatchBuilder:
                 junction = (hit.common - hit.blocks) * view.config.block_size
                 max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         kv.pin(request, hit)
+        if loading is not None:
+            loading.overlap(request, hit)
         if reserve_tokens or request.samples is not None:
             kv.hold(request, reserve_tokens)
         if gang is not None and request.gang is None:
@@ -154,7 +162,7 @@ class BatchBuilder:
         if request.status is Status.DECODING and self._has_decode(request):
             chosen = self._chosen_decodes()
             extra_blocks = chosen.pop(request)
-            self._token_budget += 1
+            self._token_budget += self._view.decode_group.tokens_a_seq
         self._view.preempted(request, extra_blocks=extra_blocks)
         self._preempted += 1
 
@@ -187,6 +195,7 @@ class BatchBuilder:
         )
         if self._view.follows_prefixes:
             shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
+        shape = group.with_drafts(shape, held_back)
         chunks = list(self._prefills.items())
         return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
 
@@ -194,16 +203,17 @@ class BatchBuilder:
         """`StepShape.clipped` of the step."""
         group = self._view.decode_group
         contexts = [
-            (group.computed_tokens(request), request.prompt_tokens) for request in held_back
+            (request, group.computed_tokens(request), request.prompt_tokens)
+            for request in held_back
         ]
         found: list[int] = []
         clips = self._view.config.clip_tokens
         for clip, (tokens, growing) in zip(clips, group.clipped_sums(), strict=True):
             if not decodes:
                 tokens = growing = 0
-            for context, prompt in contexts:
+            for request, context, prompt in contexts:
                 tokens -= clipped(clip, context, prompt)
-                growing -= clip_layers(clip) if isinstance(clip, tuple) else context < clip
+                growing -= group.clip_growth(request, clip)
             prefix = pairs = 0
             for request, chunk in self._prefills.items():
                 more = chunk_sums(clip, request.num_computed_tokens, chunk)
@@ -217,14 +227,15 @@ class BatchBuilder:
         group, seqs = view.decode_group, len(view.decode_group.members)
         if self._all_decodes:
             return True
-        if self._decoding is not None or seqs > self._token_budget:
+        tokens = seqs * group.tokens_a_seq
+        if self._decoding is not None or tokens > self._token_budget:
             return False
         due = group.blocks_due(1)
         if due > view.kv.free_blocks:
             return False
         view.kv.take(due)
         self._all_decodes = True
-        self._token_budget -= seqs
+        self._token_budget -= tokens
         return True
 
     def _add_each(
@@ -239,23 +250,25 @@ class BatchBuilder:
 
     def _swap_in(self, request: Request, max_tokens: int | None) -> bool:
         """Admit one whose blocks are on the host: they and its next token's have to fit."""
-        view = self._view
-        tokens = max(request.num_target_tokens, request.num_computed_tokens + 1)
+        view, group = self._view, self._view.decode_group
         if request.num_uncomputed_tokens:
-            needed = view.kv.blocks_for(tokens)
+            tokens = max(request.num_target_tokens, request.num_computed_tokens + 1)
+            needed, least = view.kv.blocks_for(tokens), 1
         else:
-            needed = view.kv.blocks_held(request, tokens)
-        if needed > view.kv.free_blocks or self._token_budget <= 0:
+            tokens = request.num_computed_tokens + group.tokens_ahead
+            needed = view.kv.blocks_held(request, min(tokens, view.config.max_model_len))
+            least = group.tokens_a_seq
+        if needed > view.kv.free_blocks or self._token_budget < least:
             return False
         view.admitted(request)
         if request.status is not Status.DECODING:
             return max_tokens == 0 or self.add(request, max_tokens)
-        if self._decoding is None and not self._all_decodes and len(view.decode_group.members) > 1:
+        if self._decoding is None and not self._all_decodes and len(group.members) > 1:
             self._decoding = {}  # of the others none was chosen so far
         elif self._decoding is None:
-            view.kv.take(view.decode_group.blocks_needed(request))
+            view.kv.take(group.blocks_needed(request))
             self._all_decodes = True
-            self._token_budget -= 1
+            self._token_budget -= group.tokens_a_seq
             return True
         return self._add(request, None)
 
@@ -263,7 +276,8 @@ class BatchBuilder:
         if self._token_budget <= 0:
             return False
         if request.status is Status.DECODING:
-            return not self._has_decode(request)
+            tokens = self._view.decode_group.tokens_a_seq
+            return tokens <= self._token_budget and not self._has_decode(request)
         if request.status is not Status.PREFILLING or request in self._prefills:
             return False
         return not self._aligns or self._chunk(request, request.num_computed_tokens) > 0
@@ -278,7 +292,7 @@ class BatchBuilder:
                     return False
                 kv.take(needed)
             self._chosen_decodes()[request] = needed
-            self._token_budget -= 1
+            self._token_budget -= self._view.decode_group.tokens_a_seq
             return True
         if max_tokens == 0:
             return False

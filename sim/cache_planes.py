@@ -1,29 +1,38 @@
 """States and windows of cached content, by node: what is there, and how far a hit may reach.
 
-`sim.cache_sides` says what they are for. Each entry has its place in the order of eviction of
-`sim.cache_nodes`.
+`sim.cache_sides` says what they are for. Each entry has its place in the order of eviction
+(`sim.eviction`).
 """
 
 from __future__ import annotations
 
-from sim.cache_nodes import CacheNodes, FreeRun
+from sim.cache_nodes import CacheNodes
+from sim.eviction import FreeRun
 
 Hits = list[tuple[int, int]]
 """(node, leading blocks of it), in order."""
 
 
 class Checkpoint:
-    """A state at a boundary of a node: one block of the LRU."""
+    """A state at a boundary of a node: one entry of the order of eviction."""
 
-    __slots__ = ("depth", "home", "node_id")
+    __slots__ = ("born", "depth", "home", "node_id", "uses")
 
-    def __init__(self, home: dict[int, dict[int, FreeRun]], node_id: int, depth: int) -> None:
+    def __init__(
+        self, home: dict[int, dict[int, FreeRun]], node_id: int, depth: int, born: int
+    ) -> None:
         self.home = home
         self.node_id = node_id
         self.depth = depth
+        self.born = born
+        self.uses = 1
+
+    def goes_before(self, run: FreeRun) -> FreeRun:
+        """As `sim.eviction.Owner` says."""
+        return run
 
     def evicted(self, run: FreeRun) -> None:
-        """As `sim.cache_nodes.Owner` says."""
+        """As `sim.eviction.Owner` says."""
         del self.home[self.node_id][self.depth]
         if not self.home[self.node_id]:
             del self.home[self.node_id]
@@ -32,15 +41,21 @@ class Checkpoint:
 class Span:
     """The blocks of one window that are cached of a node: runs, none overlapping, ascending."""
 
-    __slots__ = ("home", "node_id", "runs")
+    __slots__ = ("born", "home", "node_id", "runs", "uses")
 
-    def __init__(self, home: dict[int, Span], node_id: int) -> None:
+    def __init__(self, home: dict[int, Span], node_id: int, born: int) -> None:
         self.home = home
         self.node_id = node_id
+        self.born = born
+        self.uses = 0
         self.runs: list[FreeRun] = []
 
+    def goes_before(self, run: FreeRun) -> FreeRun:
+        """As `sim.eviction.Owner` says."""
+        return run
+
     def evicted(self, run: FreeRun) -> None:
-        """As `sim.cache_nodes.Owner` says."""
+        """As `sim.eviction.Owner` says."""
         if run.start == run.stop:
             self.runs.remove(run)
             if not self.runs:
@@ -66,8 +81,8 @@ class States:
 
     def add(self, node_id: int, depth: int) -> None:
         """Cache a state; its pages are there."""
-        owner = Checkpoint(self._checkpoints, node_id, depth)
-        run = self._nodes.add_free(owner, 0, 1, self.pages)
+        owner = Checkpoint(self._checkpoints, node_id, depth, self._nodes.birth())
+        run = self._nodes.order.add(owner, 0, 1, self.pages)
         self._checkpoints.setdefault(node_id, {})[depth] = run
         self._fresh.add((node_id, depth))
 
@@ -75,7 +90,7 @@ class States:
         """Make a state the LRU's youngest; False if none is cached there."""
         run = self._checkpoints.get(node_id, {}).get(depth)
         if run is not None:
-            self._nodes.refresh(run)
+            self._nodes.order.refresh(run)
         return run is not None
 
     def longest(self, hits: Hits, blocks: int) -> int:
@@ -116,7 +131,7 @@ class Windows:
             elif run.stop > stop:
                 run.start = stop
             else:
-                self._nodes.forget(run)
+                self._nodes.order.forget(run)
                 run.stop = run.start
                 run.owner.evicted(run)
         return taken
@@ -125,8 +140,9 @@ class Windows:
         """Cache blocks, of which none is; their pages are there."""
         span = self._spans.get(node_id)
         if span is None:
-            span = self._spans[node_id] = Span(self._spans, node_id)
-        span.runs.append(self._nodes.add_free(span, start, stop, self.pages))
+            span = self._spans[node_id] = Span(self._spans, node_id, self._nodes.birth())
+        span.uses += 1
+        span.runs.append(self._nodes.order.add(span, start, stop, self.pages))
         span.runs.sort(key=lambda one: one.start)
 
     def longest(self, hits: Hits, blocks: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -10,13 +12,17 @@ from typing import Literal
 import numpy as np
 import simpy
 
+from sim.cache_config import PLAIN_CACHE, CacheConfig
+from sim.clock import Clock
 from sim.engine import Engine
 from sim.engine_view import EngineConfig
 from sim.errors import PolicyError, ScenarioError
+from sim.fetches import Fetches
 from sim.gateway import Gateway
 from sim.group import Group
 from sim.handover import Handovers, TransferConfig
 from sim.kv_cache import KVCache
+from sim.kv_layout import PLAIN
 from sim.network import Network
 from sim.operations import Operations, Replica
 from sim.protocols import Router, RoutingContext, Scheduler, StepCost
@@ -27,7 +33,11 @@ from sim.request_table import RequestTable
 from sim.service import ServiceConfig, ServiceLog
 from sim.source import Source
 from sim.step_log import StepLog
+from sim.tiers import SharedTiers, Tiers, shared_tiers
 from sim.waiting import SortedQueue
+
+_COLLECT_AFTER = (50_000, 20, 100)
+"""`gc.set_threshold`: with Python's own, a quarter of a large fleet's time goes there."""
 
 Role = Literal["mixed", "prefill", "decode"]
 """What a pool's engines do with a request: all of it, its prompt, or what comes after."""
@@ -50,6 +60,8 @@ class PoolConfig:
     """From the wish for one more machine until it is there."""
     name: str = ""
     role: Role = "mixed"
+    cache: CacheConfig = PLAIN_CACHE
+    """How each engine's prefix cache finds and drops content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,25 +107,13 @@ class RunLog:
     """Bytes that crossed each link between engines."""
     service: ServiceLog | None = None
     """Where the fleet has a service configuration."""
+    tiers: dict[int, Tiers] = field(default_factory=dict)
+    """What lay below the device memory of engines, by replica."""
 
     @property
     def pool(self) -> PoolConfig:
         """The first pool: the only one, or the one that takes the arrivals."""
         return self.fleet.pools[0]
-
-
-class _CountingEnvironment(simpy.Environment):
-    """Counts the events it processes: a measure of work that no noisy machine disturbs."""
-
-    num_events = 0
-    last_ns = 0
-    """Time of the last event that anyone waited for: the alarm of a jump that was cut is none."""
-
-    def step(self) -> None:
-        self.num_events += 1
-        if self._queue and self._queue[0][3].callbacks:
-            self.last_ns = self._queue[0][0]  # type: ignore[assignment]  # an int: see Engine
-        super().step()
 
 
 def run_cluster(
@@ -131,50 +131,62 @@ def run_cluster(
     if isinstance(fleet, PoolConfig):
         fleet = Fleet(pools=(fleet,))
     fleet.check_roles()
-    env = _CountingEnvironment(initial_time=0)
+    env = Clock(initial_time=0)
     log = RequestLog(len(table))
     engines: list[Engine] = []
     entry: list[Engine] = []
     service = None if fleet.service is None else ServiceLog()
+    submit: Callable[[Engine, Request], None] = Engine.submit
 
     def send(request: Request) -> None:
         choice = router.choose(request)
         if not 0 <= choice < len(entry):
             raise PolicyError(f"the router chose replica {choice} of {len(entry)}")
-        entry[choice].submit(request)
+        submit(entry[choice], request)
 
     gateway = None
     if fleet.service is not None and service is not None:
         gateway = Gateway(env, table, log, service, fleet.service)
-    source = Source(env, table, send if gateway is None else gateway.send, progress)
-    on_leave = source.left if gateway is None else gateway.left
+    arrivals = Source(env, table, send if gateway is None else gateway.send, progress)
+    on_leave = arrivals.left if gateway is None else gateway.left
     for pool in fleet.pools:
         if pool.role == "decode" and log.decode is None:
             log.decode = DecodeLog(log)
         of_engine = log.decode if pool.role == "decode" else log
         assert of_engine is not None
+        shared = shared_tiers(pool.cache.tiers)
         for _ in range(pool.replicas):
-            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave))
+            engines.append(_engine(env, pool, table, of_engine, len(engines), on_leave, shared))
     decoding: list[Engine] = []
     for engine, pool in zip(engines, fleet.pool_of, strict=True):
         (decoding if pool.role == "decode" else entry).append(engine)
     in_service = gateway is not None
-    router = _route(entry, fleet.pool_of[entry[0].replica], env, table, grouped=in_service)
+    first = fleet.pool_of[entry[0].replica]
+    own = _make_router(entry, first, env, table, fleet.transfer)
+    router = _route(entry, own, first, env, grouped=in_service)
     network, handovers = Network(env), None
     groups = [router]
     if fleet.transfer is not None and log.decode is not None:
         of_decode = fleet.pool_of[decoding[0].replica]
-        groups.append(_route(decoding, of_decode, env, table, grouped=in_service))
+        of_others = _make_router(decoding, of_decode, env, table)
+        groups.append(_route(decoding, of_others, of_decode, env, grouped=in_service))
         handovers = Handovers(env, fleet.transfer, network, log.decode, groups[-1], decoding)
         handovers.connect(entry)
+        source = getattr(own, "source", None)
+        if source is not None:
+            submit = Fetches(env, fleet.transfer, network, log, entry, source).submit
     if gateway is not None and fleet.service is not None and service is not None:
         replicas = _replicas(fleet, groups)
         operations = Operations(env, fleet.service, service, replicas, network, gateway)
         assert isinstance(router, Group)
-        gateway.connect(fleet.service, router, handovers, source.left, operations.stop)
+        if len(groups) > 1:
+            assert isinstance(groups[1], Group)
+            router.decode = groups[1]
+        gateway.connect(fleet.service, router, handovers, submit, arrivals.left, operations.stop)
         operations.start()
-    env.process(source.run())
-    env.run(until=until_ns)
+    env.process(arrivals.run())
+    with _few_collections():
+        env.run(until=until_ns)
     for engine in engines:
         engine.close()
     log.drop_forgotten()
@@ -191,17 +203,36 @@ def run_cluster(
         num_events=env.num_events,
         link_bytes=network.moved_bytes,
         service=service,
+        tiers={e.replica: tiers for e in engines if (tiers := e.view.kv.tiers) is not None},
     )
 
 
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Look for cyclic garbage seldom: a run makes millions of objects, and next to no cycles."""
+    before = gc.get_threshold()
+    if gc.isenabled():
+        gc.set_threshold(*(max(pair) for pair in zip(before, _COLLECT_AFTER, strict=True)))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _engine(
-    env: simpy.Environment,
+    env: Clock,
     pool: PoolConfig,
     table: RequestTable,
     log: RequestLog | DecodeLog,
     replica: int,
     on_leave: Callable[[Request], None],
+    shared: SharedTiers,
 ) -> Engine:
+    if pool.cache.tiers is not None and pool.engine.kv_layout != PLAIN:
+        raise ScenarioError(
+            "tiers below device memory hold blocks of layers whose state grows with every token; "
+            "this model has windows, recurrent states or budgets beside them"
+        )
     kv = KVCache(
         pool.engine.num_gpu_blocks,
         pool.engine.block_size,
@@ -209,6 +240,8 @@ def _engine(
         chains=table.chains,
         layout=pool.engine.kv_layout,
         num_host_blocks=pool.engine.num_cpu_blocks,
+        cache=pool.cache,
+        clock=lambda: int(env.now),
     )
     scheduler, waiting = _scheduler(pool)
     return Engine(
@@ -221,6 +254,7 @@ def _engine(
         waiting=waiting,
         replica=replica,
         on_leave=on_leave,
+        tiers=None if pool.cache.tiers is None else Tiers(env, pool.cache.tiers, kv.index, shared),
     )
 
 
@@ -254,19 +288,29 @@ def _restart(engine: Engine, pool: PoolConfig) -> None:
     engine.restart(*_scheduler(pool))
 
 
-def _route(
+def _make_router(
     engines: list[Engine],
     pool: PoolConfig,
     env: simpy.Environment,
     table: RequestTable,
+    transfer: TransferConfig | None = None,
+) -> Router:
+    """A router among these engines; with ``transfer`` they may fetch from each other."""
+    return pool.make_router(Replicas(env, engines, table, pool.engine.seed, transfer))
+
+
+def _route(
+    engines: list[Engine],
+    router: Router,
+    pool: PoolConfig,
+    env: simpy.Environment,
     *,
     grouped: bool = False,
 ) -> Router:
-    """A router over these engines, told of their loads where there is a choice.
+    """Tell the router of these engines' loads where there is a choice.
 
     ``grouped``: with what else has to know of them in front of it (a `Group`).
     """
-    router = pool.make_router(Replicas(env, engines, table, pool.engine.seed))
     if grouped:
         router = Group(env, engines, router, pool.engine.seed)
     if grouped or len(engines) > 1:

@@ -16,8 +16,9 @@ from typing import Protocol
 
 from sim.crossings import Crossings
 from sim.kv_layout import PLAIN, KVLayout, window_blocks
+from sim.protocols import DecodeRun, StepCost
 from sim.request import Request
-from sim.shape import Clip, dropped
+from sim.shape import Clip, StepShape, dropped
 from sim.shared_prefix import PrefixTree
 
 _NEVER = 1 << 60
@@ -37,6 +38,11 @@ class Observer(Protocol):
 
 class DecodeGroup:
     """Members, their context sums, and when the next of them leaves or needs pages."""
+
+    tokens_a_seq = 1
+    """Tokens that a step computes of each member."""
+    tokens_ahead = 1
+    """Tokens beyond its context that a member's first step needs blocks for."""
 
     def __init__(
         self,
@@ -84,6 +90,29 @@ class DecodeGroup:
     def sampled_tokens(self, request: Request) -> int:
         """Tokens a member has been planned to sample, the ones in flight included."""
         return request.num_sampled_tokens + self.steps - request.joined_at
+
+    def begin_step(self) -> None:
+        """A step is planned."""
+
+    def held_tokens(self, request: Request) -> int:
+        """Tokens of a member whose blocks it holds, without what it reserved."""
+        return self.computed_tokens(request)
+
+    def last_gain(self, request: Request) -> int:
+        """Tokens of a member that its newest step gives; not known before it is read."""
+        return 1
+
+    def with_drafts(self, shape: StepShape, held_back: list[Request]) -> StepShape:
+        """The next step's shape: it verifies nothing."""
+        return shape
+
+    def run_shape(self, shape: StepShape, steps: int) -> StepShape:
+        """The shape of a run of steps from now on, the first of which has this shape."""
+        return shape
+
+    def price(self, cost: StepCost, shape: StepShape, steps: int) -> DecodeRun:
+        """Price the next steps, the first of which has this shape."""
+        return cost.price_decodes(shape, steps)
 
     def join(self, request: Request) -> None:
         """Add a request whose prefill is complete; it decodes from the next step on."""
@@ -153,6 +182,12 @@ class DecodeGroup:
         stop = start + rest
         wrapped = sum(self._due_by_phase[: max(stop - self._block_size, 0)])
         return cycles * self._due_a_cycle + sum(self._due_by_phase[start:stop]) + wrapped
+
+    def clip_growth(self, request: Request, clip: Clip) -> int:
+        """What a member adds to the growth of a clip's sum in the next step."""
+        if isinstance(clip, tuple):
+            return len(clip)
+        return self.computed_tokens(request) < clip
 
     def blocks_needed(self, request: Request) -> int:
         """New KV pages of this member's next token."""

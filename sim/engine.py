@@ -14,20 +14,22 @@ from collections.abc import Callable, Generator
 import simpy
 
 from sim.batch import UNTIL_CHANGE, Plan
-from sim.clock import Alarm, to_s
+from sim.clock import Alarm, Clock, to_s
 from sim.draws import uniform
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
 from sim.in_flight import InFlight, Jump
 from sim.kv_cache import KVCache
+from sim.loading_kv import LoadingKV, prefill_ns
 from sim.pipeline import launch_step, run_async, run_sync
-from sim.protocols import ReplicaLoad, Scheduler, StepCost
+from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
 from sim.residents import Residents
-from sim.shape import StepShape
+from sim.shape import SharedSums, StepShape, chunk_shape
 from sim.step_log import StepLog
 from sim.throttle import Heat
+from sim.tiers import Tiers
 from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
@@ -40,7 +42,7 @@ class Engine:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         config: EngineConfig,
         cost: StepCost,
         scheduler: Scheduler,
@@ -50,8 +52,10 @@ class Engine:
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
+        tiers: Tiers | None = None,
     ) -> None:
-        """``on_leave`` is told of every request that finishes or is rejected."""
+        """``on_leave`` is told of every request that finishes or is rejected. ``tiers``: where KV
+        content is beside device memory."""
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -62,11 +66,22 @@ class Engine:
         self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
+        self.evicting_ns: int | None = None
+        """When a jump evicted what its watcher is told of; None: now."""
+        self.on_crash: Callable[[Engine], None] | None = None
         self._gpu_free_ns = 0
+        self._tiers = tiers
+        if tiers is not None:
+            kv.set_over(tiers)
+            tiers.prefill_ns = lambda r, tokens: prefill_ns(self._cost, self.view.config, r, tokens)
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
         self._start(config, kv, scheduler, waiting)
-        self.steps = StepLog(config.clip_tokens, shares_prefixes=self.view.follows_prefixes)
+        self.steps = StepLog(
+            config.clip_tokens,
+            shares_prefixes=self.view.follows_prefixes,
+            speculates=config.speculation is not None,
+        )
 
     def _start(
         self,
@@ -77,6 +92,10 @@ class Engine:
     ) -> None:
         """A new process with nothing in it."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
+        if self._tiers is not None:
+            self.view.loading = LoadingKV(
+                self._env, self.view, self._tiers, self._requests, self._wake
+            )
         attach = getattr(scheduler, "attach", None)
         if attach is not None:
             attach(self.view)
@@ -93,6 +112,34 @@ class Engine:
         """Hand over an arriving request; the engine sees it at its next scheduler call."""
         if self.residents.submit(request, self._now_ns):
             self._wake()
+
+    def await_prefix(self, request: Request, give_up: Callable[[], None]) -> None:
+        """It was sent here, and joins the queue when `prefix_arrived`. ``give_up`` is called if it
+        is cancelled before."""
+        self.residents.await_prefix(request, give_up, self._now_ns)
+
+    def prefix_arrived(self, request: Request) -> None:
+        """What was to be fetched for it is cached, or will not come."""
+        self.residents.prefix_arrived(request)
+        self._wake()
+
+    def lend(self, prefixes: int) -> None:
+        """So many more of its cached prefixes are being fetched; negative: no longer."""
+        self.residents.lending += prefixes
+        if prefixes < 0:
+            self._wake()
+
+    def prefill_ns_alone(self, context_tokens: int, tokens: int) -> int:
+        """GPU time of a step with one chunk of one prompt."""
+        shape = chunk_shape(context_tokens, tokens, self.view.config.clip_tokens)
+        if self.view.follows_prefixes:
+            shape = shape._replace(shared=SharedSums())
+        return self._cost.price(shape).gpu_ns
+
+    @property
+    def gpu_free_ns(self) -> int:
+        """When all that was launched has been computed."""
+        return self._gpu_free_ns
 
     def expect(self, request: Request) -> None:
         """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
@@ -140,8 +187,13 @@ class Engine:
         free, jump = self.view.kv.free_blocks, self._jumping
         if jump is None:
             return free
-        group, steps = self.view.decode_group, jump.times.first_plan_from(self._now_ns)
-        return free - (group.blocks_due(min(steps, jump.steps)) - group.blocks_due(1))
+        group, steps = self.view.decode_group, self._planned(jump)
+        return free - (group.blocks_due(steps) - group.blocks_due(jump.taken_steps))
+
+    def catch_up(self) -> None:
+        """Amid a jump: evict what its steps so far evict, so that who watches the cache knows."""
+        if self._jumping is not None and self.view.kv.watched is not None:
+            self._take(self._jumping, self._planned(self._jumping))
 
     @property
     def is_empty(self) -> bool:
@@ -155,6 +207,9 @@ class Engine:
 
     def crash(self) -> None:
         """The process is gone, and all it held; what it had launched ends unread."""
+        self.catch_up()
+        if self.on_crash is not None:
+            self.on_crash(self)
         self.close()
         if self._jumping is not None:
             jump, now_ns = self._jumping, self._now_ns
@@ -168,6 +223,8 @@ class Engine:
         self._idle = self._jumping = None
         self.is_up = False
         self.view.kv.lose_all()
+        if self.view.loading is not None:
+            self.view.loading.void()
         if self.residents.on_load is not None:
             self.residents.on_load(ReplicaLoad(0, 0))
 
@@ -190,6 +247,8 @@ class Engine:
         view = self.view
         while True:
             now_ns = view.now_ns = self._now_ns
+            if view.kv.lifetime_ns is not None:
+                view.kv.expire()
             if self.residents.receive(self._in_flight, self.steps.num_rows, now_ns):
                 self._plan_stands = False
             if view.running or view.waiting:
@@ -230,11 +289,12 @@ class Engine:
         view, group = self.view, self.view.decode_group
         if not self._plan_stands or view.waiting or view.prefilling or not group.members:
             return None
-        due = group.blocks_due(1)
-        if due > view.kv.free_blocks:
+        group.begin_step()
+        due, seqs = group.blocks_due(1), len(group.members)
+        tokens = seqs * group.tokens_a_seq
+        if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
             return None
         view.kv.take(due)
-        seqs = len(group.members)
         shape = StepShape(seqs, group.context_tokens, logits=seqs)
         if view.config.clip_tokens:
             sums = group.clipped_sums()
@@ -242,6 +302,7 @@ class Engine:
             shape = shape._replace(clipped=tuple(clipped))
         if view.follows_prefixes:
             shape = shape._replace(shared=view.shared_sums(seqs))
+        shape = group.with_drafts(shape, [])
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _steps_to_jump(self, plan: Plan) -> int:
@@ -265,8 +326,8 @@ class Engine:
         unchanged = min(group.steps_to_leave(), group.steps_to_cross())
         steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
         kv = self.view.kv
-        # Who watches the cache sees each eviction when it happens: none on the way.
-        room = kv.empty_blocks if kv.is_watched else kv.free_blocks
+        # Who is told of each eviction when it happens cannot be told of any on the way.
+        room = kv.empty_blocks if kv.tells_at_once else kv.free_blocks
         return group.steps_within(room + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:
@@ -293,6 +354,8 @@ class Engine:
         else:
             price = self._cost.price(shape, self._draw(plan))
             swap_ns = self._swap_ns() if view.blocks_swapped else 0
+            if plan.prefills and view.loading is not None and view.loading.due:
+                swap_ns += self._stall_ns(now_ns + schedule_ns, price, swap_ns)
             launched_ns, end_ns, gpu_ns = launch_step(
                 now_ns, self._gpu_free_ns, schedule_ns, price, self._heat, swap_ns
             )
@@ -324,6 +387,14 @@ class Engine:
         view.blocks_swapped = 0
         return swap_ns
 
+    def _stall_ns(self, scheduled_ns: int, price: StepPrice, swap_ns: int) -> int:
+        """How long the step that is logged next waits for layers that are being loaded."""
+        assert self.view.loading is not None
+        start_ns = max(self._gpu_free_ns, scheduled_ns + price.launch_delay_ns) + swap_ns
+        stall_ns = self.view.loading.stall_ns(start_ns, price.gpu_ns)
+        self.steps.stalls.append((self.steps.num_rows, stall_ns))
+        return stall_ns
+
     def _draw(self, plan: Plan) -> float | None:
         """A uniform number that belongs to the step's first prefill: the same in every scenario."""
         if not plan.prefills:
@@ -334,7 +405,7 @@ class Engine:
     def _jump(self, plan: Plan, steps: int) -> Process:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
         view, group = self.view, self.view.decode_group
-        run = self._cost.price_decodes(plan.shape, steps)
+        run = group.price(self._cost, plan.shape, steps)
         schedule_ns = self._cost.schedule_ns(len(view.running))
         update_ns = self._cost.update_ns(len(group.members))
         before = self._in_flight.popleft() if self._in_flight else None
@@ -353,8 +424,9 @@ class Engine:
             if before.finishing:  # they leave on the way, at the run's second plan
                 leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
                 leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
-        if plan.until_ns is not None:
-            steps = times.first_plan_from(plan.until_ns)
+        until_ns = plan.until_ns if view.kv.lifetime_ns is None else self._until_ns(plan)
+        if until_ns is not None:
+            steps = min(steps, times.first_plan_from(until_ns))
 
         state = (len(view.running), len(view.waiting), view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
@@ -367,18 +439,52 @@ class Engine:
         batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
         self._gpu_free_ns = batch.gpu_end_ns
         self._log_jump(jump, steps, steps)
-        view.kv.take(group.blocks_due(steps) - group.blocks_due(1))  # the plan took the first's
+        self._take(jump, steps)
         self.residents.leave_group(group.advance(steps), batch)
         if before is None:
             self.residents.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
 
+    def _until_ns(self, plan: Plan) -> int | None:
+        """When to look again at the latest: for the policy, or as cached content goes."""
+        kv = self.view.kv
+        if kv.lifetime_ns is None or (kv.watched is None and not self.view.waiting):
+            return plan.until_ns  # nobody sees it before the next lookup
+        # What is let go of on the way goes a lifetime later.
+        times = (plan.until_ns, kv.index.next_expiry_ns(), self.view.now_ns + kv.lifetime_ns)
+        return min(time_ns for time_ns in times if time_ns is not None)
+
+    def _planned(self, jump: Jump) -> int:
+        """Steps of a jump under way that stepping would have planned before this event."""
+        steps = jump.times.first_plan_from(self._now_ns)
+        if steps >= jump.steps:
+            return jump.steps
+        comes_now = jump.times.plan_ns(steps) == self._now_ns
+        return steps + (comes_now and self._env.acting > jump.alarm.priority)
+
+    def _take(self, jump: Jump, steps: int) -> None:
+        """Hold the blocks of a jump's first steps; the plan took the first one's."""
+        kv, group = self.view.kv, self.view.decode_group
+        taken = group.blocks_due(jump.taken_steps)
+        if kv.watched == "when asked, with times":
+            for step in range(jump.taken_steps, steps):
+                due = group.blocks_due(step + 1)
+                if due > taken:
+                    self.evicting_ns = jump.times.plan_ns(step)
+                    kv.take(due - taken)
+                    taken = due
+            self.evicting_ns = None
+        else:
+            kv.take(group.blocks_due(steps) - taken)
+        jump.taken_steps = max(steps, jump.taken_steps)
+
     def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
         """Note the run: so many steps planned, the outputs of so many made visible."""
         times, busy_ns = jump.times, jump.run.gpu_cumulative_ns[steps - 1]
         plan_ns, end_ns = times.plan_ns(0), times.gpu_end_ns(steps)
-        self.steps.append(steps, plan_ns, end_ns, busy_ns, jump.shape, *jump.state, 0)
+        shape = self.view.decode_group.run_shape(jump.shape, steps)
+        self.steps.append(steps, plan_ns, end_ns, busy_ns, shape, *jump.state, 0)
         self.steps.add_visible(times.visible_ns(num_visible))
         if jump.before is not None and num_visible:
             self.residents.read_first_tokens(jump.before, times.plan_ns(1))

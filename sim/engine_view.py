@@ -12,9 +12,12 @@ from sim.decode_group import DecodeGroup
 from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout
+from sim.loading_kv import LoadingKV
 from sim.request import Request, Status
 from sim.shape import Clip, SharedSums
 from sim.shared_prefix import KINDS, common_prefix
+from sim.speculation import Speculation
+from sim.speculative_group import SpeculativeGroup
 from sim.waiting import WaitingQueue
 
 
@@ -50,6 +53,8 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     """Plan the next step before the last one's tokens are read (two steps in flight)."""
+    speculation: Speculation | None = None
+    """How tokens are drafted and accepted; None: each decode step gives one token a sequence."""
     fast_forward: bool = True
     """Jump over runs of equal steps; off, every step is planned. The results are the same."""
     seed: int = 0
@@ -69,6 +74,8 @@ class EngineConfig:
                 f"shared_prefix_attention is {self.shared_prefix_attention!r}; it is one of "
                 + ", ".join(KINDS)
             )
+        if self.speculation is not None:
+            self._check_speculation(self.speculation)
         longest = self.long_prefill_token_threshold or self.max_num_batched_tokens
         if self.aligns_chunks and min(longest, self.max_num_batched_tokens) < self.block_size:
             raise ScenarioError(
@@ -77,6 +84,36 @@ class EngineConfig:
                 f"({self.max_num_batched_tokens:,}) and long_prefill_token_threshold "
                 f"({self.long_prefill_token_threshold:,}; 0: none) must allow for one"
             )
+
+    def _check_speculation(self, speculation: Speculation) -> None:
+        if self.max_num_batched_tokens <= speculation.most_drafts:
+            raise ScenarioError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) has no room for one "
+                f"sequence and the {speculation.most_drafts} tokens drafted for it"
+            )
+        if self.shared_prefix_attention != "none":
+            raise ScenarioError(
+                f"shared_prefix_attention {self.shared_prefix_attention} is not modelled together "
+                "with speculation: set it to none"
+            )
+        if self.kv_layout.fixed_pages:
+            raise ScenarioError(
+                "speculation with recurrent layers is not modelled: rejected tokens would have to "
+                "be taken out of their states again"
+            )
+
+    @property
+    def unread_steps(self) -> int:
+        """Steps launched and not read when one is planned."""
+        return 1 if self.async_scheduling else 0
+
+    @property
+    def tokens_beyond(self) -> int:
+        """Tokens that a sequence may hold blocks for beyond its last one."""
+        if self.speculation is None:
+            return 0
+        drafts = self.speculation.most_drafts
+        return self.speculation.tokens_ahead(drafts, unread_steps=self.unread_steps) - 1
 
     @property
     def aligns_chunks(self) -> bool:
@@ -97,12 +134,7 @@ class EngineView:
         self.waiting = waiting
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
-        self.decode_group = DecodeGroup(
-            config.block_size,
-            config.clip_tokens,
-            config.kv_layout,
-            follow_prefixes=config.shared_prefix_attention == "tree",
-        )
+        self.decode_group = _decode_group(config)
         self.follows_prefixes = config.shared_prefix_attention != "none"
         """Whether steps say what their sequences share (`StepShape.shared`)."""
         self.now_ns = 0
@@ -111,6 +143,8 @@ class EngineView:
         among ``max_num_seqs``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
+        self.loading: LoadingKV | None = None
+        """Requests whose prefix comes from a tier below device memory; None: there is none."""
         self.blocks_swapped = 0
         """Blocks to move over the host link before the next step, in and out."""
 
@@ -122,12 +156,14 @@ class EngineView:
     def new_batch(self) -> BatchBuilder:
         """Start the next step."""
         self.kv.new_step()
+        self.decode_group.begin_step()
         return BatchBuilder(self)
 
     def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
         """`StepShape.shared` of a step in which so many of the decode group decode."""
         if self.decode_group.prefixes is None:
-            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs)
+            loading = 0 if self.loading is None else len(self.loading)
+            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs, loading)
         return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
     def admitted(self, request: Request) -> None:
@@ -201,6 +237,28 @@ class EngineView:
         if request.status is Status.DECODING and request in self.decode_group.members:
             computed = self.decode_group.computed_tokens(request)
             sampled = self.decode_group.sampled_tokens(request)
+            unread = self.decode_group.last_gain(request)
+        else:
+            unread = request.last_gain
         if request.status is Status.PREFILLING or not self.config.async_scheduling:
             return computed
-        return min(computed, max(request.num_target_tokens, request.prompt_tokens + sampled - 2))
+        known = request.prompt_tokens + sampled - unread - 1
+        return min(computed, max(request.num_target_tokens, known))
+
+
+def _decode_group(config: EngineConfig) -> DecodeGroup | SpeculativeGroup:
+    if config.speculation is not None:
+        return SpeculativeGroup(
+            config.block_size,
+            config.speculation,
+            clip_tokens=config.clip_tokens,
+            layout=config.kv_layout,
+            max_model_len=config.max_model_len,
+            unread_steps=config.unread_steps,
+        )
+    return DecodeGroup(
+        config.block_size,
+        config.clip_tokens,
+        config.kv_layout,
+        follow_prefixes=config.shared_prefix_attention == "tree",
+    )

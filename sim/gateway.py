@@ -67,12 +67,14 @@ class Gateway:
         config: ServiceConfig,
         entry: Group,
         handovers: Handovers | None,
+        submit: Callable[[Engine, Request], None],
         on_end: Callable[[Request], None],
         on_all_ended: Callable[[], None],
     ) -> None:
         """``on_end`` is told of every request that is over, ``on_all_ended`` of the last one."""
         self._entry = entry
         self._handovers = handovers
+        self._submit = submit
         self._admission = None if config.admission is None else config.admission(entry)
         self._on_end = on_end
         self._on_all_ended = on_all_ended
@@ -186,7 +188,7 @@ class Gateway:
         while True:
             attempt.engine = engine = entry.engines[position]
             if engine.is_up:
-                engine.submit(attempt.request)
+                self._submit(engine, attempt.request)
                 return
             other = entry.next_up(position)
             if attempt.proxied >= self._proxy_retries or other == position:

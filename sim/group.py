@@ -31,6 +31,8 @@ class Group:
         self.num_up = len(engines)
         self.num_starting = 0
         self.waiting = self.running = self.queued_tokens = 0
+        self.decode: Group | None = None
+        """Of engines that only prefill: those that decode for them."""
         self._rate: float | None = None
         self._rate_until_ns = -1
         self.on_load: Callable[[int], None] = lambda position: None

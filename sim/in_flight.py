@@ -41,6 +41,8 @@ class Jump:
     """How many steps it takes, as far as is known."""
     leaving: Alarm | None
     """Ends the requests of the step before, where there are any."""
+    taken_steps: int = 1
+    """Steps whose KV blocks are held already."""
 
     def cut(self, alarm: Alarm, now_ns: int) -> None:
         """Something arrived: wake the engine for its next plan from now on, with this alarm."""

@@ -1,42 +1,27 @@
-"""The paged KV pool of one engine, with vLLM's block-hash prefix cache.
+"""The paged KV pool of one engine: who holds how many blocks, and which are free.
 
 A block is *held* by running requests or *free*. A free block is either empty (never used, or its
-content has no hash) or still caches hashed content; empty ones are reused first, cached ones in
-LRU order, a request's tail before its head. One block of the pool is vLLM's null block.
-
-Cached content is kept a node at a time (`sim.cache_nodes`): the blocks that one prefix id names,
-or those of one request that no other request can share.
+content has no hash) or still caches content that can be hit; empty ones are reused first, cached
+ones as the eviction policy says (LRU, a request's tail before its head). One block of the pool is
+vLLM's null block. What is cached, and of whom, is the prefix index's (`sim.prefix_index`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from sim.cache_nodes import CacheNodes
-from sim.cache_sides import CacheSides, first_blocks
-from sim.chain_nodes import chain_nodes, check_blocks
+from sim.block_hashes import BlockHashes
+from sim.cache_config import PLAIN_CACHE, CacheConfig
 from sim.errors import ScenarioError
+from sim.eviction import eviction_order
 from sim.kv_layout import PLAIN, KVLayout
+from sim.prefix_index import Hit, PrefixIndex
+from sim.protocols import Watch
+from sim.radix_index import RadixIndex
 from sim.request import Request, Status
 from sim.request_table import PrefixChains
+from sim.tiers import Tiers
 from sim.together import SharedBlocks
-
-_UNBOUNDED = 1 << 60
-
-
-class Hit(NamedTuple):
-    """What a lookup found: leading blocks of the request that are resident."""
-
-    blocks: int
-    evictable: int
-    """How many of them no running request holds: using them takes from the free blocks."""
-    nodes: list[tuple[int, int]]
-    """(node, leading blocks hit in it), in order."""
-    common: int = 0
-    """Leading blocks that are cached, though some layers' states do not allow beginning there."""
-    is_fresh: bool = False
-    """Its state is only computed in the step being planned: it can be used from the next on."""
 
 
 class KVCache:
@@ -51,13 +36,16 @@ class KVCache:
         chains: PrefixChains | None = None,
         layout: KVLayout = PLAIN,
         num_host_blocks: int = 0,
+        cache: CacheConfig = PLAIN_CACHE,
+        clock: Callable[[], int] = int,
     ) -> None:
         """``chains`` are the prefix ids of the request table, if it has any.
 
         With a ``layout`` that is not plain, a block is a page of it. Prefix hits are of the pages
         of layers whose state grows, as far as windows and recurrent states are cached too
         (`sim.cache_sides`); a request that hits takes pages of its own for those.
-        ``num_host_blocks`` are for sequences that are swapped out.
+        ``num_host_blocks`` are for sequences that are swapped out. ``clock`` tells what time it is,
+        for content with a lifetime.
         Raises ScenarioError where ids and blocks cannot be lined up.
         """
         if num_gpu_blocks < 2:
@@ -72,26 +60,44 @@ class KVCache:
         self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
-        self._nodes = CacheNodes()
-        self._sides = self._new_sides()
-        if self._chains is not None:
-            check_blocks(self._chains, block_size)
+        self._clock = clock
+        self._index = self._new_index(cache, clock)
+        self.tiers: Tiers | None = None
+        """What lies below; None: nothing."""
+        self.watched: Watch | None = None
+        """How soon someone is told of what is cached and evicted; None: nobody is."""
 
-    def _new_sides(self) -> CacheSides | None:
-        layout = self._layout
-        if layout is None or not self._prefix_caching:
-            return None
-        keeps = layout.windows or layout.checkpoint_pages
-        return CacheSides(self, self._nodes, layout) if keeps else None
+    def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
+        policy = None if cache.make_eviction is None else cache.make_eviction()
+        order = eviction_order(policy, clock)
+        self.lifetime_ns = order.lifetime_ns
+        layout = self._layout if self._prefix_caching else None
+        if cache.prefix_index == "radix":
+            return RadixIndex(order, self._chains, self.block_size, layout)
+        return BlockHashes(self, order, self._chains, layout)
 
-    def watch(self, on_change: Callable[[int, int], None]) -> None:
+    def watch(self, on_change: Callable[[int, int], None], *, when: Watch) -> None:
         """Tell of (prefix id, its resident leading blocks) whenever that changes."""
-        self._nodes.on_change = on_change
+        self._index.on_change = on_change
+        self.watched = when
+
+    def set_over(self, tiers: Tiers) -> None:
+        """What requests leave, or the cache drops, goes down these tiers."""
+        self.tiers = tiers
 
     @property
-    def is_watched(self) -> bool:
-        """Whether anyone is told of what is cached and evicted."""
-        return self._nodes.on_change is not None
+    def tells_at_once(self) -> bool:
+        """Whether anyone has to be told of each eviction when it happens."""
+        return self.watched == "at once" or self._index.on_evict is not None
+
+    @property
+    def index(self) -> PrefixIndex:
+        """What is cached."""
+        return self._index
+
+    def expire(self) -> None:
+        """Drop cached content whose lifetime is over."""
+        self._empty_blocks += self._index.expire(self._clock())
 
     @property
     def shares_output(self) -> bool:
@@ -106,32 +112,21 @@ class KVCache:
     @property
     def cached_free_blocks(self) -> int:
         """Free blocks with cached content."""
-        return self._nodes.free_pages
+        return self._index.free_pages
 
     def lookup(self, request: Request) -> Hit:
         """Find the request's resident leading blocks; changes nothing.
 
         At least one token is left to compute (vLLM's limit), so a full hit recomputes a block.
         """
-        limit = (request.num_target_tokens - 1) // self.block_size if self._prefix_caching else 0
-        blocks = evictable = 0
-        hits: list[tuple[int, int]] = []
-        if not self._nodes:
-            return Hit(0, 0, hits)
-        for node_id, size in self._node_sizes(request):
-            node = self._nodes.get(node_id)
-            if node is None or blocks >= limit:
-                break
-            depth = min(node.resident, size, limit - blocks)
-            hits.append((node_id, depth))
-            blocks += depth
-            evictable += max(0, depth - node.pinned)
-            if depth < size:
-                break
-        if self._sides is not None and blocks:
-            nodes, evictable, is_fresh = self._sides.usable(hits)
-            return Hit(sum(depth for _, depth in nodes), evictable, nodes, blocks, is_fresh)
-        return Hit(blocks, evictable, hits)
+        if not self._index:
+            return Hit(0, 0, [])
+        limit = self.hit_limit(request)
+        return self._index.lookup(request, limit) if limit else Hit(0, 0, [])
+
+    def hit_limit(self, request: Request) -> int:
+        """The most leading blocks that need not be computed."""
+        return (request.num_target_tokens - 1) // self.block_size if self._prefix_caching else 0
 
     def reservable(self, request: Request, reserve_tokens: int) -> int:
         """So many tokens, or what the request needs where the pool could never hold so many; 0
@@ -181,10 +176,7 @@ class KVCache:
             request.shared = SharedBlocks(max(rest, 0), 1)
         request.shared.holders += 1
         answer.shared = request.shared
-        for node_id, depth in request.pinned:
-            self._nodes.pin(node_id, depth)
-            answer.pinned.append((node_id, depth))
-        answer.pinned_blocks = request.pinned_blocks
+        self._index.share(request, answer)
         answer.reserved_tokens = request.reserved_tokens
         answer.num_blocks = self.blocks_held(answer, request.prompt_tokens)
 
@@ -210,13 +202,9 @@ class KVCache:
 
     def pin(self, request: Request, hit: Hit) -> None:
         """Let an admitted request hold the blocks it hit."""
-        for node_id, depth in hit.nodes:
-            self._nodes.pin(node_id, depth)
-            request.pinned.append((node_id, depth))
+        self._index.pin(request, hit)
         self.free_blocks -= hit.evictable
-        if self._sides is not None:
-            self._sides.touch(hit.nodes)
-        request.num_blocks = request.pinned_blocks = hit.blocks
+        request.num_blocks = hit.blocks
         request.cached_tokens = request.num_computed_tokens = hit.blocks * self.block_size
 
     def extend(self, request: Request, num_computed_tokens: int) -> bool:
@@ -242,33 +230,35 @@ class KVCache:
         if self._chains is None or request.shared is not None:
             return
         full = num_hashed_tokens // self.block_size
-        self._register(request, full, shared_only=True)
+        self._index.register(request, full, shared_only=True)
 
     def new_step(self) -> None:
         """A step is planned: states that the one before computes can be used."""
-        if self._sides is not None:
-            self._sides.new_step()
+        self._index.new_step()
 
     def checkpoint(self, request: Request, tokens: int) -> None:
         """Keep the recurrent state after so many of its tokens, if they end a block."""
-        if self._sides is not None and not tokens % self.block_size:
-            blocks = tokens // self.block_size
-            self._sides.checkpoint(first_blocks(self._node_sizes(request), blocks))
+        if not tokens % self.block_size:
+            self._index.checkpoint(request, tokens // self.block_size)
 
     def release(self, request: Request, num_hashed_tokens: int, *, will_return: bool) -> None:
         """Free all blocks of a request; hashed content stays cached until it is evicted.
 
         ``will_return`` (preempted): its private content can be hit again, by itself.
         """
+        if self.lifetime_ns is not None:
+            self.expire()  # what is gone takes the place of no content that comes now
         held = request.num_blocks
         # Content that nobody can hit again need not be kept, except for its place in the LRU
         # behind content that can.
         can_be_hit = will_return or self._chains is not None
         is_kept = self._prefix_caching and request.shared is None
-        is_kept = is_kept and bool(can_be_hit or self._nodes)
+        is_kept = is_kept and bool(can_be_hit or self._index)
         if is_kept:
             full = min(num_hashed_tokens // self.block_size, held)
-            self._register(request, full, shared_only=False)
+            self._index.register(request, full, shared_only=False)
+        if self.tiers is not None:
+            self.tiers.left(request)
         # Blocks without a hash, and copies of what another request registered first, are empty.
         if request.samples is not None:
             held += self.unforked_blocks(request, request.reserved_tokens)
@@ -277,28 +267,28 @@ class KVCache:
             freed -= self._let_go(request.shared)
             request.shared = None
         self._empty_blocks += freed
-        for node_id, depth in reversed(request.pinned):
-            freed += self._nodes.unpin(node_id, depth)
+        if request.pinned:
+            freed += self._index.unpin(request)
         self.free_blocks += freed
-        if self._sides is not None and is_kept:
-            self._sides.touch(request.pinned)
-            decoded = range(request.num_target_tokens // self.block_size + 1, full + 1)
-            for blocks in decoded:  # a step ended at each of these boundaries
-                self.checkpoint(request, blocks * self.block_size)
+        if is_kept:
+            self._index.released(request, full)
         request.pinned.clear()
         request.num_blocks = request.pinned_blocks = request.reserved_tokens = 0
+        request.lookahead_tokens = 0
 
     def lose_all(self) -> None:
         """Everything held and cached is gone at once; those who watch are told."""
-        self._nodes.lose_all()
-        self._sides = self._new_sides()
+        self._index.lose_all()
+        if self.tiers is not None:
+            self.tiers.lose()
         self.free_blocks = self._empty_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
         """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
-        all and what it reserved."""
+        all and what it reserved; and where it has speculated, those it drafted into."""
         reserved_tokens = request.reserved_tokens
+        computed_tokens += request.lookahead_tokens
         if self._layout is not None:
             return self._kept(request, computed_tokens, reserved_tokens)
         tokens = computed_tokens if computed_tokens > reserved_tokens else reserved_tokens
@@ -306,16 +296,7 @@ class KVCache:
 
     def common_blocks(self, request: Request, holders: int) -> int:
         """Leading blocks of a running request that as many as ``holders`` requests hold."""
-        common = 0
-        for node_id, depth in request.pinned:
-            node = self._nodes.get(node_id)
-            if node is None or sum(node.depths.values()) < holders:
-                break
-            shallowest = min(node.depths)
-            common += shallowest
-            if shallowest < depth:
-                break
-        return common
+        return self._index.common_blocks(request, holders)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold a sequence of ``tokens`` tokens, none of them dropped."""
@@ -351,39 +332,10 @@ class KVCache:
         shared.holders -= 1
         return shared.blocks if shared.holders else 0
 
-    def _node_sizes(self, request: Request) -> list[tuple[int, int]]:
-        """(node id, blocks of that node in this request): its chain, then its private rest."""
-        if request.nodes is None:
-            request.nodes = chain_nodes(self._chains, request.index, self.block_size)
-            request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
-        return request.nodes
-
-    def _register(self, request: Request, full: int, *, shared_only: bool) -> None:
-        pinned = request.pinned
-        if full <= request.pinned_blocks:
-            return
-        nodes, start = self._node_sizes(request), max(len(pinned) - 1, 0)
-        before = request.pinned_blocks - (pinned[-1][1] if pinned else 0)
-        for position in range(start, len(nodes)):
-            node_id, size = nodes[position]
-            depth = min(size, full - before)
-            if depth <= 0 or (node_id < 0 and shared_only):
-                break
-            had = pinned[position][1] if position < len(pinned) else 0
-            if not self._nodes.grow(node_id, had, depth):
-                break  # someone else computed these blocks too; ours stay private
-            if self._sides is not None:
-                self._sides.cache_windows(node_id, had, depth)
-            pinned[position : position + 1] = [(node_id, depth)]
-            before += depth
-            request.pinned_blocks = before
-            if depth < size:
-                break
-
     def make_empty(self, pages: int) -> None:
         """Evict until so many free pages are empty; there are as many free ones."""
         if pages > self._empty_blocks:
-            self._empty_blocks += self._nodes.evict(pages - self._empty_blocks)
+            self._empty_blocks += self._index.evict(pages - self._empty_blocks)
 
     def fill(self, pages: int) -> None:
         """So many empty pages hold cached content from now on; negative: no longer."""

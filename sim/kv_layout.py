@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 _UNBOUNDED = 1 << 40
 
 
@@ -82,3 +85,17 @@ PLAIN = KVLayout()
 def window_blocks(window_tokens: int, block_size: int) -> int:
     """Blocks of a group once its window is full: the window may begin inside a block."""
     return -(-window_tokens // block_size) + 1
+
+
+def pages_by_tokens(
+    layout: KVLayout, tokens: NDArray[np.int64], block_size: int, prompt_tokens: int | None
+) -> NDArray[np.int64]:
+    """`KVLayout.pages` of a sequence at many lengths, all above 0: ``[n]``."""
+    blocks = -(-tokens // block_size)
+    pages = blocks if layout == PLAIN else layout.fixed_pages + blocks * layout.grows
+    for window_tokens, groups in layout.windows:
+        pages = pages + groups * np.minimum(blocks, window_blocks(window_tokens, block_size))
+    for budget_tokens, groups in layout.prompts:
+        gone = 0 if prompt_tokens is None else max(0, prompt_tokens - budget_tokens)
+        pages = pages + groups * -(-(tokens - gone) // block_size)
+    return pages

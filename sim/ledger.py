@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sim.accounts import (
     ADMISSION_QUEUE,
+    CACHE_LOAD,
     FAILURE_REWORK,
     KV_TRANSFER,
     LAUNCH_AND_HOST,
@@ -49,7 +50,7 @@ def time_books(log: RunLog) -> TimeBooks:
     shape = (len(log.table), len(TIME_ACCOUNTS))
     books = TimeBooks(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
-    replica = np.frombuffer(requests.replica, np.int16)
+    replica = np.frombuffer(requests.replica, np.int32)
     apart = _set_apart(requests, log)
     handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
@@ -65,6 +66,9 @@ def time_books(log: RunLog) -> TimeBooks:
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
+        rows["load_ns"] = _of_some(requests.load_ns, chosen)
+        fetch_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
+        rows["fetch_ns"] = _of_some(fetch_ns, chosen)
         mine = _of_these(apart, chosen)
         books.ttft_ns[chosen], books.e2e_ns[chosen] = _post(rows, mine, steps, pool.cost)
     if decode is not None:
@@ -78,6 +82,14 @@ def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> I
         return arrival_ns
     last_ns = (again_ns.get(index, UNSET) for index in chosen.tolist())
     return np.maximum(arrival_ns, np.fromiter(last_ns, np.int64, len(chosen)))
+
+
+def _of_some(values_ns: Mapping[int, int], chosen: Int64) -> Int64:
+    """What is kept of a few requests, for the chosen ones; 0 where nothing is."""
+    if not values_ns:
+        return np.zeros(len(chosen), np.int64)
+    found = (values_ns.get(index, 0) for index in chosen.tolist())
+    return np.fromiter(found, np.int64, len(chosen))
 
 
 class _Apart(NamedTuple):
@@ -131,7 +143,7 @@ def _post_second_residences(
     e2e_ns: Int64, log: RunLog, decode: DecodeLog, finished: NDArray[np.bool_]
 ) -> None:
     """Add, to each request that was handed over, its time from the first token on."""
-    replica = np.frombuffer(decode.replica, np.int16)
+    replica = np.frombuffer(decode.replica, np.int32)
     joined = np.frombuffer(decode.first_row, np.int64) != UNSET
     apart = _set_apart(decode, log)
     columns = {
@@ -190,8 +202,11 @@ def _post(
 
     _enter(ttft, steps, first)
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
-    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"]
-    ttft[:, COLUMN[ADMISSION_QUEUE]] += steps.column("plan_ns")[first] - rows["seen_ns"]
+    ttft[:, COLUMN[KV_TRANSFER]] += rows["fetch_ns"]
+    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"] - rows["fetch_ns"]
+    queued_ns = steps.column("plan_ns")[first] - rows["seen_ns"]
+    ttft[:, COLUMN[ADMISSION_QUEUE]] += queued_ns - rows["load_ns"]
+    ttft[:, COLUMN[CACHE_LOAD]] += rows["load_ns"]
     after += ttft
     _leave(ttft, steps, first_token)
     _leave(after, steps, last)

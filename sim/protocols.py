@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,15 @@ class DecodeRun(NamedTuple):
     """The least GPU time of any of them."""
 
 
+class Rises(NamedTuple):
+    """What contexts have grown by before each step of a run, in which they grow unevenly."""
+
+    context: list[int]
+    """``[steps]`` summed over the decoding sequences; 0 first."""
+    clips: list[list[int]]
+    """The same of each clip's sum."""
+
+
 class StepCost(Protocol):
     """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
 
@@ -85,6 +94,32 @@ class StepCost(Protocol):
         ``columns`` has one float64 array ``[n]`` per column of `sim.shape.shape_columns`; a run of
         equal decode steps is given at its middle. The accounts of a row add
         up to its GPU time before rounding.
+        """
+        ...
+
+
+class RoundCost(StepCost, Protocol):
+    """The step cost of an engine that speculates: it knows `StepShape.speculated` too."""
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """Price decode-only steps that verify drafts, the first of this shape."""
+        ...
+
+
+class Acceptance(Protocol):
+    """Which drafted tokens the target accepts (see `sim.speculation`).
+
+    What a request's drafts come to must not depend on when they are verified or beside whom: it
+    belongs to the request, its seed and the number of its step.
+    """
+
+    def gains(
+        self, request: Request, sampled_tokens: int, drafts: int, /
+    ) -> Sequence[int] | NDArray[np.int64]:
+        """Tokens that each further decode step gives, with so many drafted each time.
+
+        From ``sampled_tokens`` on, to ``output_tokens`` exactly: at least 1, the target's own, and
+        at most ``drafts`` more. ``request.rounds`` has what its steps have given so far.
         """
         ...
 
@@ -133,6 +168,25 @@ class Scheduler(Protocol):
         ...
 
 
+class CachedContent(Protocol):
+    """What an eviction policy may know of content in a prefix cache."""
+
+    uses: int
+    """Requests that computed it or hit it."""
+    born: int
+    """Its place in the order in which content came to the cache."""
+
+
+class Eviction(Protocol):
+    """Chooses what a prefix cache drops when blocks are needed; one for each engine.
+
+    If it has a method ``priority(content)``, the content with the lowest goes first, ties in the
+    order of last use; it is asked when no request holds the content any more. Otherwise the least
+    recently used goes first, and with an attribute ``lifetime_ns`` that is not None whatever
+    nobody used for so long. What requests hold never goes, and tails go before their heads.
+    """
+
+
 class ReplicaLoad(NamedTuple):
     """What a router sees of one engine; engines publish it whenever it changes."""
 
@@ -144,6 +198,23 @@ class ReplicaLoad(NamedTuple):
 
 CacheWatcher = Callable[[int, int, int], None]
 """Told of (replica, prefix id, resident leading blocks of it) on every change."""
+
+Watch = Literal["at once", "when asked", "when asked, with times"]
+"""How soon a watcher is told of what a replica evicts.
+
+At once is simple and slow: a replica that evicts cannot jump over steps. Else it is told when it
+asks (`RoutingContext.catch_up`), or later; what it thinks is cached may have gone meanwhile, what
+has been added is always told at once. With times, `RoutingContext.now_ns` is the time of a change
+while its watcher is told.
+"""
+
+
+class Fetch(NamedTuple):
+    """Where a request's engine is to fetch the beginning of its prompt from."""
+
+    replica: int
+    tokens: int
+    """At most; what the other has cached of them, and the engine has not, comes over."""
 
 
 class RoutingContext(Protocol):
@@ -166,8 +237,32 @@ class RoutingContext(Protocol):
         """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
         ...
 
-    def watch_caches(self, watcher: CacheWatcher, /) -> None:
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens that one of `prefix_ids` stands for; 0 where the workload has none."""
+        ...
+
+    @property
+    def fetch_bytes_per_s(self) -> float | None:
+        """Of the network between these replicas; None where they cannot fetch from each other."""
+        ...
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of what is fetched."""
+        ...
+
+    def prefill_s(self, replica: int, cached_tokens: int, tokens: int, /) -> float:
+        """What so many prompt tokens behind cached ones take an engine with nothing else to do, by
+        its own step cost: an estimate, as offline profiling gives it."""
+        ...
+
+    def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "at once") -> None:
         """Be told of what replicas' prefix caches hold."""
+        ...
+
+    def catch_up(self, replica: int, /) -> None:
+        """Be told of what this replica has evicted by now."""
         ...
 
 
@@ -177,6 +272,10 @@ class Router(Protocol):
     If it has methods ``down(replica)`` and ``up(replica)``, it is told when a replica takes no
     requests any more (known to have failed, being drained, not started yet) and when it does
     again; what it chooses is up. Otherwise the next replica that is up stands in.
+
+    If it has a method ``source(request, replica)``, engines that only prefill may fetch prefixes
+    from each other (`sim.fetches`): it is asked, once a request has its replica, for a `Fetch` or
+    None.
     """
 
     def choose(self, request: Request, /) -> int:
@@ -196,6 +295,11 @@ class ServiceView(Protocol):
 
     @property
     def seed(self) -> int: ...
+
+    @property
+    def decode(self) -> ServiceView | None:
+        """The engines that decode for these, where these only prefill."""
+        ...
 
     @property
     def num_up(self) -> int:

@@ -23,7 +23,7 @@ class Residence:
 
     def __init__(self, num_requests: int, preemptions: array[int] | None = None) -> None:
         n = num_requests
-        self.replica = array("h", [UNSET]) * n
+        self.replica = array("i", [UNSET]) * n
         self.first_row = _column(n)
         self.preemptions = array("i", [0]) * n if preemptions is None else preemptions
         self.recomputes: list[tuple[int, int, int]] = []
@@ -71,6 +71,9 @@ class Residence:
             self.swapped.append((index, self._swapped_at.pop(index), row))
         return False
 
+    def loading(self, request: Request, load_ns: int) -> None:
+        """Its KV comes from a lower tier in so long; only before its first admission."""
+
     def preempted(self, request: Request, row: int) -> None:
         """It lost its blocks at the plan of this row."""
         if request.cancelled:
@@ -117,6 +120,15 @@ class RequestLog(Residence):
         """When a request was last sent, where it was sent more than once."""
         self.attempts: dict[int, int] = {}
         """How often, the first time included, where more than once."""
+        self.load_ns: dict[int, int] = {}
+        """How long a request waited for its KV from lower tiers before it was admitted."""
+        self.tier_tokens: dict[int, dict[int, int]] = {}
+        """Its hits by tier, where some came from below device memory (0)."""
+        self.fetched: dict[int, tuple[int, int]] = {}
+        """(ns, tokens) of prefixes that were fetched from another engine before a request could
+        join the queue of its own."""
+        self.rounds: dict[int, bytes] = {}
+        """Tokens that each decode step gave a finished request, where engines speculate."""
         self.decode: DecodeLog | None = None
         """Of requests that were handed over; None where no engine hands any over."""
 
@@ -126,7 +138,14 @@ class RequestLog(Residence):
         if is_first:
             self.admitted_ns[request.index] = now_ns
             self.cached_tokens[request.index] = request.cached_tokens
+            if request.loaded:
+                self.tier_tokens[request.index] = _by_tier(request)
         return is_first
+
+    def loading(self, request: Request, load_ns: int) -> None:
+        """Its KV comes from a lower tier in so long; only before its first admission."""
+        if self.first_row[request.index] == UNSET and not request.cancelled:
+            self.load_ns[request.index] = load_ns
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computed the last of its known tokens and samples the next."""
@@ -162,8 +181,23 @@ class RequestLog(Residence):
         for column in columns:
             column[index] = UNSET
         self.cached_tokens[index] = 0
+        self.load_ns.pop(index, None)
+        self.tier_tokens.pop(index, None)
+        self.fetched.pop(index, None)
+        self.rounds.pop(index, None)
         if self.decode is not None:
             self.decode.forget(index)
+
+
+def _by_tier(request: Request) -> dict[int, int]:
+    """Where its hit comes from; what was loaded and lost again before it was admitted is no hit."""
+    found: dict[int, int] = {}
+    left = request.cached_tokens
+    for tier, tokens in request.loaded:
+        found[tier] = found.get(tier, 0) + min(tokens, left)
+        left -= min(tokens, left)
+    found[0] += left
+    return found
 
 
 class DecodeLog(Residence):
@@ -175,6 +209,7 @@ class DecodeLog(Residence):
         self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
+        self.rounds = requests.rounds
         self.reserved_ns = _column(n)
         """Given its blocks."""
         self.received_ns = _column(n)

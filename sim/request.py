@@ -66,6 +66,9 @@ class Request:
     """How many blocks that is in all."""
     reserved_tokens: int = 0
     """Tokens whose blocks it has held since it was admitted, whole blocks; 0: none beforehand."""
+    loaded: tuple[tuple[int, int], ...] = ()
+    """(tier, tokens) that make up the prefix it was given before it was admitted, tier 0 being
+    device memory; empty: it found all it has there (`sim.loading_kv`)."""
     swapped_blocks: int = 0
     """Blocks it has on the host, while it waits to be swapped in."""
     sample: int = 0
@@ -76,6 +79,12 @@ class Request:
     """Blocks of its prompt that its other answers hold too."""
     gang: Gang | None = None
     """The batch it may only leave together with."""
+    rounds: bytes = b""
+    """Tokens that each of its decode steps gave, where the engine speculates; up to its leaving."""
+    last_gain: int = 1
+    """Tokens of the newest of them."""
+    lookahead_tokens: int = 0
+    """Tokens beyond those computed whose blocks it holds, since it left the decode group."""
     cancelled: bool = False
     """Nobody waits for it any more: nothing is noted of it from then on."""
     handover: Any = None

@@ -44,16 +44,36 @@ class Residents:
         self.queued_tokens = 0
         self.handed_over: dict[Request, None] = {}
         """Prefilled here; their blocks stay until their KV is elsewhere."""
+        self.coming: dict[Request, Callable[[], None]] = {}
+        """Sent here, their prefixes still to be fetched; how to give each up."""
+        self.lending = 0
+        """Prefixes that others are fetching from here: their blocks stay."""
         self._cancelled: list[Request] = []
         if self.arriving is not None:
             self.arriving = ArrivingKV(view, self.arriving.on_blocks)
 
-    def submit(self, request: Request, now_ns: int) -> bool:
-        """Take an arriving request, to be seen by the next scheduler call; False: turned away."""
+    def await_prefix(self, request: Request, give_up: Callable[[], None], now_ns: int) -> None:
+        """Take a request whose prefix is being fetched: it counts as one that waits here."""
+        self._note_arrival(request, now_ns)
+        self.coming[request] = give_up
+        self.queued_tokens += request.prompt_tokens
+        self.publish_load()
+
+    def prefix_arrived(self, request: Request) -> None:
+        """The next scheduler call sees it."""
+        del self.coming[request]
+        self.inbox.append(request)
+
+    def _note_arrival(self, request: Request, now_ns: int) -> None:
         log, index = self._log, request.index
         if log.arrival_ns[index] < 0:  # not so if it is sent again
             log.arrival_ns[index] = now_ns
         log.replica[index] = self._replica
+
+    def submit(self, request: Request, now_ns: int) -> bool:
+        """Take an arriving request, to be seen by the next scheduler call; False: turned away."""
+        log = self._log
+        self._note_arrival(request, now_ns)
         reason = self.refusal(request)
         if reason:
             request.status = Status.REJECTED
@@ -79,6 +99,8 @@ class Residents:
             if reason:
                 return reason
             tokens = request.prompt_tokens + 1
+        else:  # what it drafts has to fit too, when it is alone
+            tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
         if kv.blocks_for(tokens) > kv.usable_blocks:
             return "longer than the KV pool"
         if request.samples is not None:
@@ -122,6 +144,8 @@ class Residents:
                     self._log.seen_ns[request.index] = now_ns
                 self.view.waiting.add(request)
             self.inbox.clear()
+        if self.view.loading:
+            changed |= self.view.loading.take_in()
         if self.arriving:
             for request in self.arriving.take_in():
                 self._log.admitted(request, now_ns, row)
@@ -136,8 +160,12 @@ class Residents:
                 self.queued_tokens -= request.prompt_tokens
             if request in self.inbox:
                 self.inbox.remove(request)
+            elif request in self.coming:
+                self.coming.pop(request)()
             elif request in self.handed_over:
                 self.let_go(request)
+            elif self.view.loading is not None and self.view.loading.drop(request):
+                pass  # what is on its way to it arrives for nobody
             elif arriving is None or not arriving.drop(request):
                 for done in take_out(request, self.view, in_flight):
                     self._leave_late(done, in_flight, row, now_ns)
@@ -161,6 +189,7 @@ class Residents:
             return
         for request in view.newly_admitted:
             log.admitted(request, view.now_ns, row)
+            request.loaded = ()  # preempted, it may load again
         for request in view.newly_preempted:
             log.preempted(request, row)
             if self.hand_over is not None:
@@ -264,6 +293,8 @@ class Residents:
     def finish(self, request: Request, row: int, now_ns: int) -> None:
         """Its last token, planned in this row, has been read: free its blocks, let it go."""
         view = self.view
+        if request.rounds and not (request.sample or request.cancelled):
+            self._log.rounds[request.index] = request.rounds
         if self.hand_over is not None and request.num_sampled_tokens < request.output_tokens:
             if not request.cancelled:
                 request.status = Status.TRANSFERRING
@@ -295,8 +326,9 @@ class Residents:
 
     @property
     def any_kv_elsewhere(self) -> bool:
-        """Whether blocks are held for KV that moves between engines."""
-        return bool(self.handed_over or self.arriving)
+        """Whether blocks are held for KV that moves between engines, or comes from a lower tier."""
+        between = self.handed_over or self.arriving or self.coming or self.lending
+        return bool(between or self.view.loading)
 
     @property
     def is_empty(self) -> bool:
@@ -308,6 +340,9 @@ class Residents:
         """Tell who asked of the load."""
         if self.on_load is not None:
             waiting, running = len(self.view.waiting) + len(self.inbox), len(self.view.running)
+            if self.view.loading is not None:
+                waiting += len(self.view.loading)
+            waiting += len(self.coming)
             if self.arriving is not None:
                 waiting += len(self.arriving.waiting)
                 running += self.arriving.in_place

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.accounts import (
+    CACHE_LOAD,
     GPU_ACCOUNTS,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
@@ -24,7 +25,7 @@ from sim.accounts import (
 )
 from sim.cluster import RunLog
 from sim.protocols import StepCost
-from sim.shape import clip_columns
+from sim.shape import clip_columns, clip_layers, rise_column
 from sim.step_log import StepLog
 
 Int64 = NDArray[np.int64]
@@ -63,14 +64,16 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
     ]
     done = gpu_free_ns = 0
     totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
-    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)
+    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)[:, [0, 2]]
+    apart = {PREEMPTION_SWAP: swap_ns, CACHE_LOAD: np.array(steps.stalls, np.int64).reshape(-1, 2)}
     for columns in steps.chunks():
         posted = _account(columns, steps, gpu_free_ns, cost)
         size = len(columns["steps"])
-        here = swap_ns[(swap_ns[:, 0] >= done) & (swap_ns[:, 0] < done + size)]
-        for of_runs in posted.values():  # blocks that moved before a run: not the host's time
-            of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 2]
-            of_runs[here[:, 0] - done, COLUMN[PREEMPTION_SWAP]] += here[:, 2]
+        for account, moves in apart.items():
+            here = moves[(moves[:, 0] >= done) & (moves[:, 0] < done + size)]
+            for of_runs in posted.values():  # blocks that moved before a run: not the host's time
+                of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 1]
+                of_runs[here[:, 0] - done, COLUMN[account]] += here[:, 1]
         for lived_as, of_runs in posted.items():
             before = np.concatenate([[totals[lived_as]], totals[lived_as] + of_runs.cumsum(axis=0)])
             totals[lived_as] = before[-1]
@@ -96,7 +99,7 @@ def _account(
     of_prefills = [name for name in whole if name.startswith("prefill_")]
     for name in of_prefills:
         decodes_only[name] = np.zeros(len(steps))
-    decodes_only["logits"] = whole["decode_seqs"]
+    decodes_only["logits"] = whole["decode_seqs"] + whole.get("draft_tokens", 0)
 
     others = np.where(columns["prefill_tokens"] > 0, COLUMN[OTHERS_PREFILL], COLUMN[REMAINDER])
     posted = {
@@ -111,6 +114,9 @@ def _account(
 def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.float64]]:
     """The mean shape of each run's steps, by column, as the cost model takes it."""
     shapes = {name: columns[name].astype(np.float64) for name in log.shape_names}
+    if log.speculates:
+        _to_means(shapes, columns["steps"], log)
+        return shapes
     # A run's context grows by one a sequence a step; it is priced at its middle.
     to_middle = (columns["steps"] - 1) / 2
     shapes["decode_context_tokens"] += shapes["decode_seqs"] * to_middle
@@ -118,6 +124,18 @@ def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.flo
         clipped, growing, _, _ = clip_columns(cap_tokens)
         shapes[clipped] += shapes[growing] * to_middle
     return shapes
+
+
+def _to_means(shapes: dict[str, NDArray[np.float64]], steps: Int64, log: StepLog) -> None:
+    """Means over each run's steps, whose contexts grow unevenly."""
+    for clip in log.clip_tokens:
+        rise = shapes["context_rise"] * clip_layers(clip)
+        if isinstance(clip, int):
+            rise = shapes[rise_column(clip)]
+        name = clip_columns(clip)[0]
+        shapes[name] = shapes[name] + rise / steps
+    shapes["decode_context_tokens"] += shapes["context_rise"] / steps
+    shapes["accepted_tokens"] /= steps
 
 
 def _of_whole_steps(

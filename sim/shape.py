@@ -44,6 +44,22 @@ class SharedSums(NamedTuple):
     """Partial results to merge: one a sequence and stretch that the same sequences share."""
 
 
+class SpeculatedSums(NamedTuple):
+    """What a step verifies; the names are those of step log columns.
+
+    In a run of steps contexts grow by what was accepted, unevenly. For each clip that is a length,
+    a column of what `context_rise` is of its clipped contexts follows.
+    """
+
+    draft_tokens: int = 0
+    """Tokens drafted and verified, as many for each decoding sequence; they need logits too."""
+    accepted_tokens: int = 0
+    """How many of them became part of an answer; of a run, in all its steps. The engine cannot know
+    it when it plans: prices do not depend on it, only to whose account time goes."""
+    context_rise: int = 0
+    """Of a run: what contexts had grown by before each step, summed over the steps."""
+
+
 class StepShape(NamedTuple):
     """One engine step. Every field is a count over the whole batch of one engine.
 
@@ -62,19 +78,27 @@ class StepShape(NamedTuple):
     prefill_pairs: int = 0
     """Causal query-key pairs of the prefills: sum of ``n * start + n * (n + 1) / 2``."""
     logits: int = 0
-    """Sequences that sample a token in this step: each needs one row of the LM head."""
+    """Sequences that sample a token in this step, and drafts to verify: each needs one row of the
+    LM head."""
     clipped: tuple[int, ...] = ()
     """The `ClippedSums` of each length in `EngineConfig.clip_tokens`, one after the other."""
     shared: tuple[int, ...] = ()
     """The `SharedSums`, where `EngineConfig.shared_prefix_attention` is on."""
+    speculated: tuple[int, ...] = ()
+    """The `SpeculatedSums` and the rise of each clip, where the engine speculates."""
+
+    @property
+    def draft_tokens(self) -> int:
+        """Drafted tokens to verify."""
+        return self.speculated[0] if self.speculated else 0
 
     @property
     def num_tokens(self) -> int:
-        """New tokens computed in the step (one a decode, ``prefill_tokens`` in all)."""
-        return self.decode_seqs + self.prefill_tokens
+        """New tokens computed in the step (one a decode and its drafts, ``prefill_tokens``)."""
+        return self.decode_seqs + self.draft_tokens + self.prefill_tokens
 
 
-SUMS = StepShape._fields[:-2]
+SUMS = StepShape._fields[:-3]
 """The fields of a shape that are one number."""
 
 
@@ -88,11 +112,20 @@ def clip_columns(clip: Clip) -> tuple[str, str, str, str]:
 
 
 def shape_columns(
-    clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False
+    clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False, speculates: bool = False
 ) -> tuple[str, ...]:
     """The columns of a shape, flat."""
     clipped = (name for clip in clip_tokens for name in clip_columns(clip))
-    return (*SUMS, *clipped, *(SharedSums._fields if shares_prefixes else ()))
+    shared = SharedSums._fields if shares_prefixes else ()
+    if not speculates:
+        return (*SUMS, *clipped, *shared)
+    rises = (rise_column(clip) for clip in clip_tokens if isinstance(clip, int))
+    return (*SUMS, *clipped, *shared, *SpeculatedSums._fields, *rises)
+
+
+def rise_column(length: int) -> str:
+    """The column of what clipped contexts rose by (see `SpeculatedSums.context_rise`)."""
+    return f"clip_rise_{length}"
 
 
 def ordered(clips: Iterable[Clip]) -> tuple[Clip, ...]:
@@ -121,7 +154,7 @@ def dropped(budgets: tuple[int, ...], prompt: int) -> int:
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
     """The values of `shape_columns`."""
-    return (*shape[:-2], *shape.clipped, *shape.shared)
+    return (*shape[:-3], *shape.clipped, *shape.shared, *shape.speculated)
 
 
 def causal_pairs(start: int, tokens: int) -> int:
@@ -158,6 +191,15 @@ def grown(shape: StepShape, steps: int) -> StepShape:
         sums[tokens] += steps * sums[tokens + 1]
     context = shape.decode_context_tokens + steps * shape.decode_seqs
     return shape._replace(decode_context_tokens=context, clipped=tuple(sums))
+
+
+def risen(shape: StepShape, context: int, clips: tuple[int, ...] = ()) -> StepShape:
+    """The step of a run before which contexts have grown by ``context`` in all, and each clip's."""
+    sums = list(shape.clipped)
+    for place, rise in enumerate(clips):
+        sums[place * len(ClippedSums._fields)] += rise
+    total = shape.decode_context_tokens + context
+    return shape._replace(decode_context_tokens=total, clipped=tuple(sums))
 
 
 def chunk_shape(

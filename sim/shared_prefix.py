@@ -132,16 +132,22 @@ class PrefixTree:
 
 
 def common_prefix(
-    kv: KVCache, running: dict[Request, None], prefilling: Iterable[Request], decode_seqs: int
+    kv: KVCache,
+    running: dict[Request, None],
+    prefilling: Iterable[Request],
+    decode_seqs: int,
+    loading: int = 0,
 ) -> SharedSums:
     """What all running requests hold and have computed, for ``decode_seqs`` of them that decode.
+
+    Requests whose KV is being loaded, so many, have blocks too and have to share them.
 
     vLLM's rule: blocks with as many references as there are requests, up to the fewest tokens any
     of them has computed before the step, in whole blocks.
     """
     if len(running) < 2 or not decode_seqs:
         return SharedSums()
-    tokens = kv.common_blocks(next(iter(running)), len(running)) * kv.block_size
+    tokens = kv.common_blocks(next(iter(running)), len(running) + loading) * kv.block_size
     for request in prefilling:
         tokens = min(tokens, request.num_computed_tokens)
     tokens -= tokens % kv.block_size

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.protocols import DecodeRun, StepCost, StepPrice
+from sim.protocols import DecodeRun, Rises, RoundCost, StepCost, StepPrice
 from sim.shape import StepShape
 from sim.throttle import PowerThrottle
 
@@ -31,7 +32,13 @@ class SlowCost:
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
         """Price a run of decode-only steps, each rounded by itself."""
-        run = self.cost.price_decodes(shape, steps)
+        return self._slow(self.cost.price_decodes(shape, steps))
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """The same of steps that verify drafts."""
+        return self._slow(cast(RoundCost, self.cost).price_rounds(shape, rises))
+
+    def _slow(self, run: DecodeRun) -> DecodeRun:
         gpu_ns = np.diff(np.array(run.gpu_cumulative_ns, np.int64), prepend=0)
         slow_ns = np.rint(gpu_ns * self.factor).astype(np.int64)
         return DecodeRun(self._times(run.first), slow_ns.cumsum().tolist(), int(slow_ns.min()))

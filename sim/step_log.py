@@ -26,12 +26,20 @@ class StepLog:
     """The steps of one engine, in order."""
 
     def __init__(
-        self, clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False
+        self,
+        clip_tokens: tuple[Clip, ...] = (),
+        *,
+        shares_prefixes: bool = False,
+        speculates: bool = False,
     ) -> None:
         """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`); with
-        ``shares_prefixes``, those of `SharedSums` follow."""
+        ``shares_prefixes``, those of `SharedSums` follow, with ``speculates`` of `SpeculatedSums`.
+        """
         self.clip_tokens = clip_tokens
-        self.shape_names = shape_columns(clip_tokens, shares_prefixes=shares_prefixes)
+        self.speculates = speculates
+        self.shape_names = shape_columns(
+            clip_tokens, shares_prefixes=shares_prefixes, speculates=speculates
+        )
         """Which of the columns are the shape."""
         self.names = (
             *("steps", "plan_ns", "gpu_end_ns", "gpu_ns"),
@@ -48,6 +56,8 @@ class StepLog:
         """Scheduler calls, empty plans included."""
         self.swaps: list[tuple[int, int, int]] = []
         """(row, blocks moved to or from the host before it, time that took in ns)."""
+        self.stalls: list[tuple[int, int]] = []
+        """(row, time in ns that its kernels waited for KV that was being loaded)."""
         self._rows = bytearray()
         self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
         self._visible_ns = array("q")

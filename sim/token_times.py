@@ -38,7 +38,7 @@ def gap_chunks(
     """
     is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
     finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
-    replica = np.frombuffer(log.requests.replica, np.int16)[finished]
+    replica = np.frombuffer(log.requests.replica, np.int32)[finished]
     times = _TokenTimes(log)
     for index, steps in enumerate(log.steps):
         mine = finished[replica == index]
@@ -60,6 +60,8 @@ def decode_gaps(log: RunLog) -> tuple[Int64, Int64]:
 def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
     done = 0
     for columns in steps.chunks():
+        if steps.speculates:  # tokens that came with another of theirs
+            yield np.zeros(1, np.int64), columns["accepted_tokens"].sum(keepdims=True)
         seqs = np.repeat(columns["decode_seqs"], columns["steps"])
         gaps_ns = steps.gaps_ns(done, done + len(seqs))
         done += len(seqs)
@@ -80,7 +82,9 @@ def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
     last = np.frombuffer(requests.last_row, np.int64)[finished]
     spanned = int((before[last + 1] - before[first + 1]).sum())
     tokens = int((np.maximum(log.table.output_tokens[finished], 1) - 1).sum())
-    return spanned == tokens == int((run_steps * steps.column("decode_seqs")).sum())
+    rounds = int((run_steps * steps.column("decode_seqs")).sum())
+    accepted = int(steps.column("accepted_tokens").sum()) if steps.speculates else 0
+    return spanned == rounds and tokens == rounds + accepted
 
 
 class _TokenTimes:
@@ -88,6 +92,7 @@ class _TokenTimes:
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
+        self._rounds = log.requests.rounds
         self._replicas: dict[int, _Steps] = {}
         self._first = _Notes(log.requests)
         self._second = None if log.requests.decode is None else _Notes(log.requests.decode)
@@ -95,12 +100,14 @@ class _TokenTimes:
     def of(self, request: int) -> Int64:
         """Token times of a finished request with output, in order."""
         requests, decode = self._log.requests, self._log.requests.decode
+        rounds = self._rounds.get(request)
         first_row, last_row = requests.first_token_row[request], requests.last_row[request]
         here = self._steps(requests.replica[request])
         if decode is None or self._second is None or decode.first_row[request] == UNSET:
-            return here.times(request, first_row + 1, last_row, [first_row], self._first)
+            return here.times(request, first_row + 1, last_row, [first_row], self._first, rounds)
         there = self._steps(decode.replica[request])
-        later = there.times(request, decode.first_row[request], last_row, [], self._second)
+        start = decode.first_row[request]
+        later = there.times(request, start, last_row, [], self._second, rounds)
         return np.append(here.times(request, 0, -1, [first_row], self._first), later)
 
     def _steps(self, replica: int) -> _Steps:
@@ -138,9 +145,18 @@ class _Steps:
         self._visible_ns = steps.step_visible_ns()
 
     def times(
-        self, request: int, start: int, last: int, sampled: list[int], notes: _Notes
+        self,
+        request: int,
+        start: int,
+        last: int,
+        sampled: list[int],
+        notes: _Notes,
+        rounds: bytes | None = None,
     ) -> Int64:
-        """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``."""
+        """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``.
+
+        ``rounds``: how many tokens each of the former gave; None: one.
+        """
         rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
         decoded = self._decode_seqs[rows] > 0
         sampled = list(sampled)
@@ -155,6 +171,9 @@ class _Steps:
         counts = self._steps[rows]
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         steps = np.repeat(self._first_step[rows], counts) + within
-        chosen = np.sort(np.append(self._first_step[sampled], steps)).astype(np.int64)
-        times: Int64 = self._visible_ns[chosen]
+        chosen = np.append(self._first_step[sampled], steps).astype(np.int64)
+        if rounds is not None:
+            given = np.append(np.ones(len(sampled), np.uint8), np.frombuffer(rounds, np.uint8))
+            chosen = np.repeat(chosen, given)
+        times: Int64 = self._visible_ns[np.sort(chosen)]
         return times

@@ -1,7 +1,8 @@
 """Speed and size of the simulator, printed: ``make bench`` or ``python -m tests.bench [--quick]``.
 
 With ``--cpu-calibration`` alone: how well a calibration of this processor predicts a transformer's
-decoding loop on it (two minutes; it needs torch). ``make bench`` ends with the same.
+decoding loop on it (two minutes; it needs torch). ``make bench`` ends with the same. With
+``--fleet`` alone: a million requests on 256 engines (ten minutes; `tests.fleet_bench`).
 
 Rates are requests per second of one core's CPU time. Machines are noisy: compare figures of one
 run, and read medians. Every measurement is a process of its own, so that memory is its own too.
@@ -20,12 +21,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests import sweep_bench, waiting_bench
+from tests import fleet_bench, sweep_bench, waiting_bench
 from tests.helpers import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
 TRACE_REQUESTS = 19_366
 REPEATS = 3
+SPECULATING: dict[str, Any] = {
+    "simulation": None,
+    "speculation": {"method": "eagle"},
+    "less under load": {"method": "eagle", "drafts_by_seqs": {1: 5, 16: 2, 48: 0}},
+}
+"""What a simulation speculates with, by kind of measurement."""
 
 
 def main() -> None:
@@ -39,7 +46,9 @@ def main() -> None:
         work = [f"{runs[0][name]:.2f}" for name in ("events", "plans", "steps")]
         _row(f"{rate_per_s:g}", f"{speed:,.0f}", *work)
 
+    _print_speculation()
     waiting_bench.print_all()
+    fleet_bench.print_all(quick="--quick" in sys.argv)
     sweep_bench.print_all(quick="--quick" in sys.argv)
 
     print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
@@ -61,6 +70,23 @@ def main() -> None:
         print(f"{seconds:8.2f} s  fleetcast {command}")
     print()
     print_cpu_calibration()
+
+
+def _print_speculation() -> None:
+    """Requests a second with drafts over those without: turn by turn, so that noise is shared."""
+    print("\nThe same with 5 drafts of EAGLE, and with less under load, over without")
+    _row("requests/s", "without", "eagle", "share", "less under load", "share")
+    repeats = 1 if "--quick" in sys.argv else REPEATS
+    for rate_per_s in (2.0, 6.0, 10.0):
+        found: dict[str, list[float]] = {what: [] for what in SPECULATING}
+        for _ in range(repeats):
+            for what, speeds in found.items():
+                run = _measure(TRACE_REQUESTS, rate_per_s, what)
+                speeds.append(run["requests_per_core_s"])
+        plain, eagle, less = (statistics.median(speeds) for speeds in found.values())
+        shares = [f"{speed / plain:.0%}" for speed in (eagle, less)]
+        cells = (f"{plain:,.0f}", f"{eagle:,.0f}", shares[0], f"{less:,.0f}", shares[1])
+        _row(f"{rate_per_s:g}", *cells)
 
 
 def print_cpu_calibration() -> None:
@@ -103,9 +129,12 @@ def _child(num_requests: int, rate_per_s: float | None, what: str) -> None:
         workload["repeat"] = -(-num_requests // TRACE_REQUESTS)
     else:
         workload["preset"] = "azure-conv"
-    scenario = parse_scenario({"model": "llama-3.1-8b", "workload": workload, "bands": False})
+    engine = {"speculative": SPECULATING.get(what)}
+    scenario = parse_scenario(
+        {"model": "llama-3.1-8b", "engine": engine, "workload": workload, "bands": False}
+    )
     started = time.process_time()
-    if what == "simulation":
+    if what in SPECULATING:
         built, table = build(scenario), build_table(scenario)
         started = time.process_time()
         log = run_cluster(table, built.pool)
@@ -139,5 +168,7 @@ if __name__ == "__main__":
         _child(int(count), None if rate == "None" else float(rate), kind)
     elif "--cpu-calibration" in sys.argv:
         print_cpu_calibration()
+    elif "--fleet" in sys.argv:
+        fleet_bench.print_all(quick="--quick" in sys.argv)
     else:
         main()

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
+from sim.cache_config import PLAIN_CACHE, CacheConfig
 from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
-from sim.protocols import DecodeRun, Router, RoutingContext, Scheduler, StepCost, StepPrice
+from sim.protocols import DecodeRun, Rises, Router, RoutingContext, Scheduler, StepCost, StepPrice
 from sim.request_table import PrefixChains, RequestTable, request_table
 from sim.shape import SharedSums, StepShape
 from sim.throttle import PowerThrottle
@@ -64,6 +65,14 @@ class AffineCost:
         gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
         return DecodeRun(self.price(shape), np.cumsum(gpu_ns).tolist(), int(gpu_ns.min()))
 
+    def price_rounds(self, shape: StepShape, rises: Rises) -> DecodeRun:
+        context = shape.decode_context_tokens + sum(shape.clipped[::4]) + np.array(rises.context)
+        for clip in rises.clips:
+            context += np.array(clip)
+        seconds = self.base_s + self.per_token_s * shape.num_tokens + self.per_context_s * context
+        gpu_ns = np.rint(seconds * 1e9).astype(np.int64)
+        return DecodeRun(self.price(shape), np.cumsum(gpu_ns).tolist(), int(gpu_ns.min()))
+
     def schedule_ns(self, running: int) -> int:
         return self.host_ns + self.host_per_seq_ns * running
 
@@ -85,7 +94,8 @@ class AffineCost:
         has_prefills = columns["prefill_tokens"] > 0
         zeros = np.zeros(len(decode_context))
         split = dict.fromkeys(GPU_ACCOUNTS, zeros)
-        decode_tokens = self.per_token_s * columns["decode_seqs"]
+        decode_tokens = columns["decode_seqs"] + columns.get("draft_tokens", 0.0)
+        decode_tokens = self.per_token_s * decode_tokens
         split["decode_weight_reads"] = np.where(has_decodes, self.base_s, 0.0) + decode_tokens
         split["decode_state_reads"] = self.per_context_s * decode_context
         split["prefill_memory"] = np.where(has_prefills & ~has_decodes, self.base_s, 0.0)
@@ -111,6 +121,7 @@ def small_run(
     router: str = "round_robin",
     replicas: int = 1,
     until_ns: int | None = None,
+    cache: CacheConfig = PLAIN_CACHE,
 ) -> RunLog:
     """Run a table on a small pool."""
     make_router: Callable[[RoutingContext], Router] = load_attribute(ROUTERS[router])
@@ -121,6 +132,7 @@ def small_run(
         make_scheduler=make_scheduler,
         make_router=make_router,
         replicas=replicas,
+        cache=cache,
     )
     return run_cluster(table, pool, until_ns=until_ns)
 

@@ -136,7 +136,7 @@ def audit_blocks(view: EngineView) -> None:
     kv = view.kv
     private, shared = 0, dict[int, int]()
     prompts: dict[SharedBlocks, int] = {}
-    for request in view.running:
+    for request in (*view.running, *(view.loading or ())):
         private += blocks_of(view, request) - sum(depth for _, depth in request.pinned)
         if request.num_unforked:
             private += kv.unforked_blocks(request, request.reserved_tokens)
@@ -167,7 +167,10 @@ def audit_sums(view: EngineView) -> None:
     ]
     for clip, (tokens, growth) in zip(view.config.clip_tokens, group.clipped_sums(), strict=True):
         assert tokens == sum(clipped(clip, *member) for member in members)
-        assert tokens + growth == sum(clipped(clip, n + 1, prompt) for n, prompt in members)
+        if view.config.speculation is None:
+            assert tokens + growth == sum(clipped(clip, n + 1, prompt) for n, prompt in members)
+    if view.config.speculation is not None:
+        return  # what is due depends on drafts: `audit_blocks` counts what is held
     held = [partial(kv.blocks_held, request) for request in group.members]
     pairs = list(zip(held, contexts, strict=True))
     needed = [blocks(context + 1) - blocks(context) for blocks, context in pairs]
@@ -187,8 +190,8 @@ def audit_prefixes(view: EngineView) -> None:
         left = view.shared_sums(1, members[:-1]) if members else SharedSums()
         assert left == SharedSums()
     elif config.shared_prefix_attention == "cascade" and members:
-        paths = [held_blocks(request) for request in view.running]
-        together = zip(*paths, strict=False) if len(paths) > 1 else ()
+        paths = [held_blocks(request) for request in (*view.running, *(view.loading or ()))]
+        together = zip(*paths, strict=False) if len(view.running) > 1 else ()
         common = list(takewhile(lambda blocks: len(set(blocks)) == 1, together))
         computed = [r.num_computed_tokens for r in view.prefilling]
         tokens = min([len(common), *(c // config.block_size for c in computed)]) * config.block_size
@@ -214,7 +217,7 @@ def shared_one_by_one(paths: list[list[tuple[int, int]]], block_size: int) -> Sh
 def blocks_of(view: EngineView, request: Request) -> int:
     """Blocks a running request holds."""
     if request.status is Status.DECODING:
-        return view.kv.blocks_held(request, view.decode_group.computed_tokens(request))
+        return view.kv.blocks_held(request, view.decode_group.held_tokens(request))
     return request.num_blocks
 
 
@@ -251,6 +254,10 @@ def check_closed_loop(log: RunLog) -> None:
 def check_sampled_tokens(log: RunLog) -> None:
     """Of a run to its end: each answer token is sampled once, preempted or not."""
     sampled = sum(int((s.column("steps") * s.column("logits")).sum()) for s in log.steps)
+    for s in log.steps:
+        if s.speculates:  # of the drafts, which need logits too, those that were accepted
+            sampled -= int((s.column("steps") * s.column("draft_tokens")).sum())
+            sampled += int(s.column("accepted_tokens").sum())
     finished = statuses(log) == Status.FINISHED
     expected = int(np.maximum(log.table.all_output_tokens[finished], 1).sum())
     if log.table.samples is not None:  # a prompt's logits give the first token of each answer

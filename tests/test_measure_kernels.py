@@ -175,6 +175,25 @@ def test_triton_kernels_are_right_in_the_interpreter(tmp_path: Path) -> None:
         assert error <= (0.08 if is_fp8 else tolerance), case
 
 
+def test_compiled_kernels_say_what_they_should(monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
+    """Not compiled here, their torch code is run as it is written."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.delitem(sys.modules, f"{elementwise.__package__}.elementwise_inductor", False)
+    on_gpu = [case for case in elementwise.cases(False, "cuda") if case.kernel == "inductor"]
+    assert {str(case.shape["op"]) for case in on_gpu} == set(elementwise._COMPILED)
+    for op in elementwise._COMPILED:
+        for number in ("float32", "bfloat16"):
+            case = Case(
+                family="elementwise",
+                kernel="inductor",
+                formats={"activations": number},
+                shape={"op": op, "rows": 3, "width": 1280},
+            )
+            error = elementwise.prepare(case, "cpu", 1).error
+            assert error is not None
+            assert error() <= elementwise.TOLERANCE[number]
+
+
 def interpreted(folder: Path, lines: list[dict[str, Any]]) -> list[float]:
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.engine_profile import load_profile
+from costmodels.operator_choice import Choice
 from costmodels.operator_tables.kinds import Precision
 from costmodels.operator_tables.store import save_table
 from costmodels.operator_tables.table import OperatorTable, TableMeta, operator_table
+from costmodels.step_cost import compile_step_cost
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from sim import accounts
@@ -27,7 +31,7 @@ PREFILL = StepShape(
 )
 
 
-def built(operators: str, model: str = "llama-3.1-8b", **engine: Any) -> Build:
+def built(operators: Choice, model: str = "llama-3.1-8b", **engine: Any) -> Build:
     return build(
         parse_scenario(
             {
@@ -91,6 +95,34 @@ def test_a_changed_timing_changes_the_answer(tmp_path: Path) -> None:
         save_table(gemm_table("H200-SXM", scale), path)
         prices.append(built(str(path)).cost.price(DECODE).gpu_ns)
     assert prices[1] > 1.05 * prices[0]
+
+
+def test_measured_kernels_leave_the_engines_own_to_its_profile() -> None:
+    """Once a step, with its sampler; constants fitted to whole steps have it in them."""
+    found = {}
+    for operators in ("ours", "fitted"):
+        cost = built(operators).cost
+        found[operators] = {row.name: row.seconds for row in cost.describe(DECODE)}
+        assert sum(found[operators].values()) == pytest.approx(cost.price(DECODE).gpu_ns / 1e9)
+    profile = load_profile("vllm-0.25")
+    tables = built("ours").operators.tables
+    assert tables is not None
+    assert tables.tables("elementwise")[0].meta.kernel == profile.kernels["elementwise"]
+    sampler = next(row for row in built("ours").cost.describe(DECODE) if row.name == "sampling")
+    assert sampler.seconds > profile.between_passes_s
+    without = replace(profile, between_passes_s=0.0)
+    gemms = built({"default": "fitted", "gemm": "ours"})
+    for other in (profile, without):
+        cost = compile_step_cost(
+            gemms.model,
+            gemms.gpu,
+            max_num_batched_tokens=8192,
+            max_num_seqs=256,
+            profile=other,
+            operators=gemms.operators,
+        )
+        assert cost.price(DECODE) == gemms.cost.price(DECODE)
+    assert any("between_passes_s" in str(s["what"]) for s in built("ours").cost.sources())
 
 
 @pytest.mark.parametrize(

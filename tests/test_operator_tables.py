@@ -395,6 +395,14 @@ def test_of_kernels_that_do_the_same_the_fastest_serves() -> None:
         assert found.seconds == 32 * GemmTable(GEMM).seconds(np.array([64.0]), 14336, 4096)[0]
 
 
+def test_what_the_engine_runs_serves_before_what_is_faster() -> None:
+    slow = operator_table(GEMM.meta, {**GEMM.columns, "seconds": 2 * GEMM.seconds})
+    slow = replace(slow, meta=replace(GEMM.meta, kernel="slow"))
+    for tables in ([GEMM, slow], [slow, GEMM]):
+        found = operator_tables(tables, {"gemm": "slow"})
+        assert [one.meta.kernel for one in found.tables()] == ["slow", GEMM.meta.kernel]
+
+
 def test_without_the_package_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

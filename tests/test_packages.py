@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
+from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
 from scenarios.cli import app
 from scenarios.plugins import load_attribute
 
@@ -72,6 +72,11 @@ def test_router_loads(name: str) -> None:
     assert callable(router.publish)
 
 
+@pytest.mark.parametrize("name", EVICTIONS)
+def test_eviction_policy_is_described(name: str) -> None:
+    assert inspect.getdoc(load_attribute(EVICTIONS[name]))
+
+
 def test_every_policy_is_listed() -> None:
     lines = CliRunner().invoke(app, ["list", "policies"]).output.splitlines()
     listed = {tuple(line.split()[:2]) for line in lines}
@@ -80,5 +85,6 @@ def test_every_policy_is_listed() -> None:
         "router": ROUTERS,
         "admission": ADMISSIONS,
         "autoscaler": AUTOSCALERS,
+        "eviction": EVICTIONS,
     }
     assert listed == {(family, name) for family, names in families.items() for name in names}

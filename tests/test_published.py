@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.published import flexgen, kernels, kimi_k3, kimi_linear, qserve
+from tests.published import flexgen, kernels, kimi_k3, kimi_linear, mooncake_loading, qserve
 from tests.published.__main__ import main
 from tests.published.rows import Row, met
 
@@ -20,6 +20,14 @@ def worst(rows: list[Row]) -> float:
 def test_attention_curves_predict_the_other_half() -> None:
     for generation in ("fa2", "fa3"):
         assert worst(kernels.held_out(generation)) < 0.05
+
+
+def test_the_bandwidth_from_which_mooncake_loads() -> None:
+    """6 and 19 GB/s, which its formula gives as 5.86 and 18.57."""
+    rows = mooncake_loading.bandwidth_rows()
+    assert [round(row.ours, 2) for row in rows] == [5.86, 18.57]
+    assert met(rows) == "2 of 2"
+    assert all(row.is_met for row in mooncake_loading.trace_rows())
 
 
 def test_deepep_latency() -> None:

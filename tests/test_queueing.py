@@ -18,6 +18,7 @@ from scipy import stats
 from policies import SCHEDULERS
 from scenarios.plugins import scheduler_factory
 from sim.batch import Plan
+from sim.clock import Clock
 from sim.cluster import RunLog
 from sim.engine import Engine
 from sim.engine_view import EngineConfig, EngineView
@@ -248,7 +249,7 @@ def test_littles_law_is_exact(scheduler: str, asynchronous: bool, output: str, s
         num_gpu_blocks=60,
         async_scheduling=asynchronous,
     )
-    env = simpy.Environment(initial_time=0)
+    env = Clock(initial_time=0)
     population, log, policy = Population(env), RequestLog(len(table)), PreemptedAtTheEnd(scheduler)
     engine = Engine(
         env,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,17 @@ from policies import ROUTERS, SCHEDULERS
 from policies.routers.cache_index import CacheIndex
 from policies.routers.consistent_hash import ConsistentHash
 from policies.routers.power_of_two import PowerOfTwo
+from policies.routers.preble import Preble
 from policies.routers.prefix_affinity import PrefixAffinity
 from policies.routers.random import Random
 from policies.routers.session_sticky import SessionSticky
 from scenarios.plugins import load_attribute, scheduler_factory
+from sim.block_hashes import BlockHashes
 from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
-from sim.protocols import CacheWatcher, ReplicaLoad, Router, RoutingContext
+from sim.kv_cache import KVCache
+from sim.protocols import CacheWatcher, ReplicaLoad, Router, RoutingContext, Watch
 from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
@@ -52,8 +56,18 @@ class Bench:
     def prefix_ids(self, request: Request) -> Sequence[int]:
         return self.prefixes.get(request.index, ())
 
-    def watch_caches(self, watcher: CacheWatcher) -> None:
+    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
         self.watcher = watcher
+
+    prefix_tokens: int = 8
+    fetch_bytes_per_s: float | None = None
+    kv_bytes_per_token: int = 1000
+
+    def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
+        return 1e-3 * tokens
+
+    def catch_up(self, replica: int) -> None:
+        """Its watcher is told of everything at once."""
 
 
 def ask(index: int) -> Request:
@@ -152,11 +166,18 @@ def test_without_a_bound_affinity_makes_a_hot_spot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("load_bound", 0.5), ("min_share", 2.0), ("cache_delay_s", -1.0)]
+    ("kind", "option", "value"),
+    [
+        (PrefixAffinity, "load_bound", 0.5),
+        (PrefixAffinity, "min_share", 2.0),
+        (PrefixAffinity, "cache_delay_s", -1.0),
+        (Preble, "window_s", 0.0),
+        (Preble, "imbalance", 0.5),
+    ],
 )
-def test_options_out_of_range_are_refused(option: str, value: float) -> None:
+def test_options_out_of_range_are_refused(kind: Any, option: str, value: float) -> None:
     with pytest.raises(ScenarioError, match=option):
-        PrefixAffinity(Bench(2), **{option: value})
+        kind(Bench(2), **{option: value})
 
 
 class Spy:
@@ -177,7 +198,7 @@ class Spy:
             position: {
                 replica
                 for replica, engine in enumerate(self._context._engines)
-                if (node := engine.view.kv._nodes.get(ids[position])) is not None and node.resident
+                if is_cached(engine.view.kv, ids[position])
             }
             for position in range(len(ids))
         }
@@ -190,6 +211,12 @@ class Spy:
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Nothing to note."""
+
+
+def is_cached(kv: KVCache, prefix_id: int) -> bool:
+    assert isinstance(kv.index, BlockHashes)
+    node = kv.index._nodes.get(prefix_id)
+    return node is not None and node.resident > 0
 
 
 def prefixed_table(n: int, num_families: int = 6) -> RequestTable:
@@ -234,3 +261,41 @@ def test_least_work_sends_a_short_prompt_past_a_long_one() -> None:
     assert list(log.requests.replica) == [0, 1, 1]
     by_count = run(table, partial(load_attribute(ROUTERS["least_loaded"])), 2)
     assert list(by_count.requests.replica) == [0, 1, 0]
+
+
+def test_preble_exploits_long_hits_and_explores_for_the_rest() -> None:
+    """8 tokens an id, 1 ms a token; answers count nothing here."""
+    prefixes = {0: [1, 2, 3, 9], 1: [1, 7, 8, 9], 2: [1, 2, 3, 8], 3: [1, 2, 3, 7]}
+    bench = Bench(2, prefixes=prefixes)
+    router = Preble(bench, decode_tokens=0, window_s=10, imbalance=2.0)
+    assert bench.watcher is not None
+    for prefix in (1, 2, 3):
+        bench.watcher(1, prefix, 1)
+    chosen = [router.choose(Request(index, 0, 32, 1)) for index in range(2)]
+    # The first has 24 of 32 tokens cached at replica 1, which no work tells against; the second
+    # has 8 of them there, where 8 have been sent: 32 tokens at 0 come as soon as 8 and 24 at 1.
+    assert chosen == [1, 0]
+    # Replica 1 has 8 tokens of work, the other 32: exploited. In the next window as well.
+    assert router.choose(Request(2, 0, 32, 1)) == 1
+    bench.now_ns = 11 * 10**9
+    assert router.choose(Request(3, 0, 32, 1)) == 1
+    router.down(1)
+    assert router.choose(Request(2, 0, 32, 1)) == 0
+
+
+def test_an_index_looks_at_one_holder_where_that_is_enough() -> None:
+    """A prefix that every replica has costs a choice no more than one that few have."""
+    asked: list[int] = []
+    bench = Bench(50, prefixes={i: [1] for i in range(100)})
+    bench.catch_up = asked.append  # type: ignore[method-assign, assignment]
+    router = PrefixAffinity(bench)
+    assert bench.watcher is not None
+    for replica in range(50):
+        bench.watcher(replica, 1, 1)
+    loads = [0] * 50
+    for index in range(100):
+        replica = router.choose(ask(index))
+        loads[replica] += 1
+        router.publish(replica, ReplicaLoad(0, loads[replica]))
+    assert set(loads) == {2}
+    assert len(asked) == 100

@@ -43,7 +43,8 @@ def values_of(engine: str, *command: str, **options: Any) -> dict[str, Any]:
 def flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in values.items():
-        fields |= flat(value, f"{path}{key}.") if isinstance(value, dict) else {path + key: value}
+        is_section = isinstance(value, dict) and key != "speculative"
+        fields |= flat(value, f"{path}{key}.") if is_section else {path + key: value}
     return fields
 
 
@@ -489,7 +490,9 @@ def test_json_flags_in_parts_and_whole() -> None:
     eager = f'{SERVE["vllm"]} --compilation-config \'{{"cudagraph_mode": "NONE"}}\''
     assert values_of("vllm", eager)["engine.max_cudagraph_capture_size"] == 1
     assert "full CUDA graph" in refused("vllm", f"{SERVE['vllm']} -cc.cudagraph_mode=PIECEWISE")
-    assert "several tokens" in refused("vllm", f"{SERVE['vllm']} --speculative-config.method=eagle")
+    drafts = f"{SERVE['vllm']} --speculative-config.method=eagle -sc.num_speculative_tokens 4"
+    expected = {"method": "eagle", "num_speculative_tokens": 4}
+    assert values_of("vllm", drafts)["engine.speculative"] == expected
     report = read("vllm", f"{SERVE['vllm']} -cc.custom_ops none").report
     assert "only its sizes and modes of CUDA graphs are read" in report
 
@@ -630,3 +633,74 @@ def test_refusals_exit_with_2() -> None:
     result = run("from-vllm", f"{SERVE['vllm']} -dc x")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--ignore dc" in result.stderr
+
+
+# Speculation
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "expected"),
+    [
+        (
+            "vllm",
+            '-sc \'{"model": "a/EAGLE3-x", "num_speculative_tokens": 2}\'',
+            {"method": "eagle", "num_speculative_tokens": 2, "draft_vocab_size": 32000},
+        ),
+        (
+            "vllm",
+            '-sc \'{"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 5}\'',
+            {
+                "method": "draft_model",
+                "model": "meta-llama/Llama-3.2-1B",
+                "num_speculative_tokens": 5,
+            },
+        ),
+        (
+            "vllm",
+            '-sc \'{"method": "eagle", "num_speculative_tokens": 3, '
+            '"speculative_token_tree": "[(0,), (1,), (0, 0)]"}\'',
+            {"method": "eagle", "num_speculative_tokens": 3, "tree": [[0], [1], [0, 0]]},
+        ),
+        (
+            "vllm",
+            "--spec-method ngram --spec-tokens 4",
+            {"method": "ngram", "num_speculative_tokens": 4},
+        ),
+        (
+            "sglang",
+            "--speculative-algorithm EAGLE3 --speculative-num-steps 5 --speculative-eagle-topk 8 "
+            "--speculative-num-draft-tokens 32 --speculative-draft-model-path a/b",
+            {
+                "method": "eagle",
+                "num_speculative_tokens": 31,
+                "draft_vocab_size": 32000,
+                "tree": "best",
+            },
+        ),
+        (
+            "sglang",
+            "--speculative-algorithm NEXTN --speculative-num-steps 1 --speculative-eagle-topk 1 "
+            "--speculative-num-draft-tokens 2",
+            {"method": "mtp", "num_speculative_tokens": 1},
+        ),
+        (
+            "sglang",
+            "--speculative-algorithm DFLASH --speculative-dflash-block-size 16",
+            {"method": "dflash", "num_speculative_tokens": 15},
+        ),
+    ],
+)
+def test_speculation_is_read(engine: str, flags: str, expected: dict[str, Any]) -> None:
+    command = f"{SERVE[engine]} {flags}"
+    text = read(engine, command).text
+    assert yaml.safe_load(text)["engine"]["speculative"] == expected
+    assert "acceptance" in read(engine, command).report
+
+
+def test_drafting_that_is_not_modelled_is_refused() -> None:
+    said = refused("vllm", f'{SERVE["vllm"]} -sc \'{{"method": "suffix"}}\'')
+    assert "drafting by suffix is not modelled" in said
+    assert "DSPARK" in refused("sglang", f"{SERVE['sglang']} --speculative-algorithm DSPARK")
+    # Numbers alone draft nothing.
+    alone = f"{SERVE['sglang']} --speculative-num-steps 3"
+    assert "engine.speculative" not in values_of("sglang", alone)

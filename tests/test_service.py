@@ -240,7 +240,7 @@ def test_no_hit_on_a_page_that_is_gone() -> None:
     assert log.service is not None
     arrival_ns = np.frombuffer(log.requests.admitted_ns, np.int64)
     cached = np.frombuffer(log.requests.cached_tokens, np.int64)
-    replica = np.frombuffer(log.requests.replica, np.int16)
+    replica = np.frombuffer(log.requests.replica, np.int32)
     for of, _, _, up_ns in log.service.outages:
         assert up_ns > 0
         later = np.flatnonzero((replica == of) & (arrival_ns >= up_ns))

@@ -95,7 +95,7 @@ def test_a_pool_can_fail_as_a_whole() -> None:
     result = run(pools=pools, faults={"schedule": [fault], "detection_s": 0, "proxy_retries": 1})
     assert [outage["replica"] for outage in result.summary["service"]["outages"]] == [0, 1]
     after = result.metrics.arrival_s > 5
-    assert set(np.frombuffer(result.log.requests.replica, np.int16)[after].tolist()) == {2}
+    assert set(np.frombuffer(result.log.requests.replica, np.int32)[after].tolist()) == {2}
 
 
 def test_a_fleet_that_scales_pays_for_what_it_has() -> None:

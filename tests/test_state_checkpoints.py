@@ -26,6 +26,7 @@ from sim.cache_nodes import CacheNodes
 from sim.cache_planes import Hits, States, Windows
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import ScenarioError
+from sim.eviction import LeastRecent, evict
 from sim.kv_cache import KVCache
 from sim.kv_layout import PLAIN, KVLayout, WindowPages
 from sim.request import Request
@@ -208,7 +209,7 @@ class Plainly:
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10**6), needed=st.integers(1, 5), pages=st.integers(1, 3))
 def test_windows_are_their_blocks(seed: int, needed: int, pages: int) -> None:
-    die, nodes = random.Random(seed), CacheNodes()
+    die, nodes = random.Random(seed), CacheNodes(LeastRecent(int))
     window, plain = Windows(nodes, needed, pages), Plainly(needed)
     for _ in range(30):
         node, start = die.randint(0, 2), die.randint(0, 7)
@@ -223,11 +224,11 @@ def test_windows_are_their_blocks(seed: int, needed: int, pages: int) -> None:
             assert window.cut(node, start, stop) == len(span & plain.blocks)
             plain.blocks -= span
         elif plain.blocks:
-            before = nodes.free_pages
-            gone = nodes.evict(min(die.randint(1, 4), before))
-            assert nodes.free_pages == before - gone
+            before = nodes.order.pages()
+            gone = evict(nodes.order, min(die.randint(1, 4), before))
+            assert nodes.order.pages() == before - gone
             plain.blocks = {one for one in plain.blocks if covered(window, one)}
-        assert nodes.free_pages == pages * len(plain.blocks)
+        assert nodes.order.pages() == pages * len(plain.blocks)
         hits = [(n, die.randint(1, 8)) for n in range(3)]
         blocks = die.randint(0, 24)
         assert window.longest(hits, blocks) == plain.longest(hits, blocks)
@@ -238,7 +239,7 @@ def covered(window: Windows, one: tuple[int, int]) -> bool:
 
 
 def test_states_are_found_from_the_right() -> None:
-    nodes = CacheNodes()
+    nodes = CacheNodes(LeastRecent(int))
     states = States(nodes, 3)
     for place in ((1, 2), (1, 4), (2, 1)):
         states.add(*place)
@@ -249,8 +250,8 @@ def test_states_are_found_from_the_right() -> None:
     assert not states.is_fresh([(1, 4), (2, 1)])
     assert states.touch(1, 2)
     assert not states.touch(1, 3)
-    nodes.evict(1)  # whole states: the oldest is now the one at (1, 4)
-    assert nodes.free_pages == 6
+    evict(nodes.order, 1)  # whole states: the oldest is now the one at (1, 4)
+    assert nodes.order.pages() == 6
     assert states.longest(hits, 4) == 2
 
 

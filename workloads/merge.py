@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,11 +14,15 @@ from workloads.chains import chain_offsets, take_chains
 from workloads.transform import earliest_arrival_ns
 
 
-def merge(tables: Mapping[str, RequestTable]) -> RequestTable:
+def merge(
+    tables: Mapping[str, RequestTable], same_content: Mapping[str, str] = MappingProxyType({})
+) -> RequestTable:
     """All requests in order of arrival; ``class_index`` says from which table each came.
 
-    Tables share nothing: their block ids and sessions are made distinct. Later turns of a session
-    stand behind the turn they wait for. Raises ScenarioError for a table that limits concurrency.
+    Tables share nothing: their block ids and sessions are made distinct; but for the block ids of
+    tables that ``same_content`` gives the same key, whose equal ids stay equal. Later turns of a
+    session stand behind the turn they wait for. Raises ScenarioError for a table that limits
+    concurrency.
     """
     parts = list(tables.values())
     if any(part.max_concurrency is not None for part in parts):
@@ -30,7 +35,8 @@ def merge(tables: Mapping[str, RequestTable]) -> RequestTable:
     def column(name: str) -> Int64:
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    chains = _merged_chains(parts)
+    keys = [f"as {same_content[n]}" if n in same_content else f"alone {n}" for n in tables]
+    chains = _merged_chains(parts, keys)
     after, think_ns = _merged_links(parts, starts, order)
     return RequestTable(
         arrival_ns=column("arrival_ns"),
@@ -67,21 +73,22 @@ def split_blocks(chains: PrefixChains, block_tokens: int) -> PrefixChains:
     )
 
 
-def _merged_chains(parts: Sequence[RequestTable]) -> PrefixChains | None:
+def _merged_chains(parts: Sequence[RequestTable], keys: Sequence[str]) -> PrefixChains | None:
+    """``keys``: parts with equal ones share their ids."""
     given = [part.chains for part in parts if part.chains is not None]
     if not given:
         return None
     block_tokens = math.gcd(*(chains.block_tokens for chains in given))
-    ids, lengths, tokens, base = [], [], [], 0
-    for part in parts:
+    names = _names(parts, keys, block_tokens)
+    ids, lengths, tokens = [], [], []
+    for part, key in zip(parts, keys, strict=True):
         if part.chains is None:
             lengths.append(np.zeros(len(part), np.int64))
             tokens.append(np.zeros(len(part), np.int64))
             continue
         chains = split_blocks(part.chains, block_tokens)
-        own = _dense(chains.ids)
-        ids.append(own + base)
-        base += int(own.max(initial=-1)) + 1
+        known, base = names[key]
+        ids.append(np.searchsorted(known, chains.ids) + base)
         lengths.append(np.diff(chains.offsets))
         tokens.append(chains.tokens)
     return PrefixChains(
@@ -91,6 +98,22 @@ def _merged_chains(parts: Sequence[RequestTable]) -> PrefixChains | None:
         block_tokens=block_tokens,
         covers_output=any(chains.covers_output for chains in given),
     )
+
+
+def _names(
+    parts: Sequence[RequestTable], keys: Sequence[str], block_tokens: int
+) -> dict[str, tuple[Int64, int]]:
+    """Of each key, the ids of its parts in order, and where their new names begin."""
+    found: dict[str, list[Int64]] = {}
+    for part, key in zip(parts, keys, strict=True):
+        if part.chains is not None:
+            found.setdefault(key, []).append(split_blocks(part.chains, block_tokens).ids)
+    names, base = {}, 0
+    for key, ids in found.items():
+        known = np.unique(np.concatenate(ids))
+        names[key] = (known, base)
+        base += len(known)
+    return names
 
 
 def _merged_links(

@@ -12,6 +12,7 @@ from costmodels.layers.gqa import Gqa
 from costmodels.layers.kda import Kda
 from costmodels.layers.lightning import Lightning
 from costmodels.layers.mamba2 import Mamba2
+from costmodels.layers.matrix import Matrix
 from costmodels.layers.mla import Mla
 from costmodels.layers.moe import Moe
 from costmodels.layers.parts import Ffn, Mixer
@@ -35,4 +36,4 @@ MIXERS: dict[str, type[Mixer]] = {
     "lightning": Lightning,
     "mamba2": Mamba2,
 }
-FFNS: dict[str, type[Ffn]] = {"dense": Dense, "moe": Moe}
+FFNS: dict[str, type[Ffn]] = {"dense": Dense, "moe": Moe, "matrix": Matrix}

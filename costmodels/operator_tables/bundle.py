@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,6 +28,7 @@ _STORED = {
     "nvfp4_w4a16": "nvfp4",
     "kv_int8": "int8",
 }
+NO_KERNELS: Mapping[TableKind, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,12 @@ class OperatorTables:
         raise Lack(reason)
 
 
-def operator_tables(tables: Iterable[OperatorTable]) -> OperatorTables:
+def operator_tables(
+    tables: Iterable[OperatorTable], engine_kernels: Mapping[TableKind, str] = NO_KERNELS
+) -> OperatorTables:
     """The bundle of ``tables``; of kernels that do the same the fastest stands first.
+
+    ``engine_kernels``: what the engine is known to run, by kind; that stands before all others.
 
     Raises `ScenarioError`: the same kernel in the same formats twice, several GPUs.
     """
@@ -124,7 +130,12 @@ def operator_tables(tables: Iterable[OperatorTable]) -> OperatorTables:
     gpus = sorted({one.table.meta.gpu for group in lookups.values() for one in group})
     if len(gpus) > 1:
         raise ScenarioError(f"operator tables of several GPUs ({', '.join(gpus)}): give one")
-    return OperatorTables(lookups={kind: _by_speed(group) for kind, group in lookups.items()})
+    ordered = {
+        kind: sorted(_by_speed(group), key=lambda one: one.table.meta.kernel != first)
+        for kind, group in lookups.items()
+        for first in (engine_kernels.get(kind),)
+    }
+    return OperatorTables(lookups={kind: tuple(group) for kind, group in ordered.items()})
 
 
 def _by_speed(lookups: list[Lookup]) -> tuple[Lookup, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 from sim.clock import to_ns
 from sim.errors import ScenarioError
@@ -13,7 +13,8 @@ from sim.protocols import RoutingContext
 class CacheIndex:
     """Kept from the caches' own events, as routers keep it that subscribe to KV events.
 
-    A prefix counts as cached where any of its last block's tokens are. O(1) an event.
+    A prefix counts as cached where any of its last block's tokens are. O(log n) an event, O(1)
+    without delay. Evictions are asked for when they matter: of replicas that seem to be holders.
     """
 
     def __init__(self, context: RoutingContext, delay_s: float = 0.0) -> None:
@@ -22,39 +23,67 @@ class CacheIndex:
             raise ScenarioError(f"cache_delay_s is {delay_s}; it is at least 0")
         self._context = context
         self._delay_ns = to_ns(delay_s)
-        self._under_way: deque[tuple[int, int, int, int]] = deque()
+        self._under_way: list[tuple[int, int, int, int, int]] = []  # (due, order, ...)
+        self._made = 0
         self._holders: dict[int, dict[int, None]] = {}
-        context.watch_caches(self._note)
+        if self._delay_ns:
+            context.watch_caches(self._note, when="when asked, with times")
+        else:
+            context.watch_caches(self._apply, when="when asked")
 
-    def deepest(self, prefix_ids: Sequence[int]) -> tuple[int, dict[int, None]]:
+    def deepest(
+        self, prefix_ids: Sequence[int], enough: int | None = None
+    ) -> tuple[int, dict[int, None]]:
         """(how many leading ids, replicas that cache them all), for the longest cached prefix.
 
-        Looks from the end: the cost is the ids that are not cached, which must be computed anyway.
+        Looks from the end: the cost is the ids that are not cached, which must be computed anyway,
+        and the holders; but if ``enough`` is one of them, the others are not looked at, and may
+        have evicted it meanwhile.
         """
         self._take_in()
         for position in range(len(prefix_ids) - 1, -1, -1):
             holders = self._holders.get(prefix_ids[position])
+            if not holders:
+                continue
+            if enough in holders:
+                self._context.catch_up(enough)
+                self._take_in()
+                if enough in holders:
+                    return position + 1, holders
+            for replica in list(holders):
+                self._context.catch_up(replica)
+            self._take_in()
             if holders:
                 return position + 1, holders
         return 0, {}
 
+    def depth(self, prefix_ids: Sequence[int], replica: int) -> int:
+        """How many leading ids one replica caches; looks from the end."""
+        self._context.catch_up(replica)
+        self._take_in()
+        for position in range(len(prefix_ids) - 1, -1, -1):
+            if replica in self._holders.get(prefix_ids[position], ()):
+                return position + 1
+        return 0
+
     def lost(self, replica: int) -> None:
         """Nothing that a replica caches can be hit: forget it, and events of it under way."""
-        self._under_way = deque(event for event in self._under_way if event[1] != replica)
+        self._under_way = [event for event in self._under_way if event[2] != replica]
+        heapify(self._under_way)
         for prefix_id in list(self._holders):
             self._apply(replica, prefix_id, 0)
 
     def _note(self, replica: int, prefix_id: int, resident_blocks: int) -> None:
-        if self._delay_ns:
-            due_ns = self._context.now_ns + self._delay_ns
-            self._under_way.append((due_ns, replica, prefix_id, resident_blocks))
-        else:
-            self._apply(replica, prefix_id, resident_blocks)
+        due_ns = self._context.now_ns + self._delay_ns
+        self._made += 1
+        heappush(self._under_way, (due_ns, self._made, replica, prefix_id, resident_blocks))
 
     def _take_in(self) -> None:
+        if not self._under_way:
+            return
         now_ns = self._context.now_ns
         while self._under_way and self._under_way[0][0] <= now_ns:
-            self._apply(*self._under_way.popleft()[1:])
+            self._apply(*heappop(self._under_way)[2:])
 
     def _apply(self, replica: int, prefix_id: int, resident_blocks: int) -> None:
         if resident_blocks:

@@ -18,6 +18,10 @@ class LeastLoaded:
         """The replica with the lowest published score."""
         return self._lowest.best()
 
+    def score(self, replica: int) -> float:
+        """Of one replica."""
+        return self._lowest.score(replica)
+
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Note a replica's new load."""
         self._lowest.set(replica, _WAITING_WEIGHT * load.waiting + load.running)

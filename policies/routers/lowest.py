@@ -26,6 +26,10 @@ class Lowest:
             heappop(heap)
         return 0
 
+    def score(self, replica: int) -> float:
+        """Of one replica."""
+        return self._scores[replica]
+
     def set(self, replica: int, score: float) -> None:
         """A replica's score has changed, or not."""
         if score == self._scores[replica]:

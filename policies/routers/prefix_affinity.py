@@ -38,13 +38,14 @@ class PrefixAffinity:
     def choose(self, request: Request) -> int:
         """A replica that caches much of the prompt and has room; else the least loaded."""
         prefix_ids = self._context.prefix_ids(request)
-        depth, holders = self._index.deepest(prefix_ids)
-        if depth and depth >= self._min_share * len(prefix_ids):
-            with_room = [replica for replica in holders if self._bound.has_room(replica)]
-            if with_room:
-                loads = self._bound.loads
-                return min(with_room, key=lambda replica: (loads[replica], replica))
-        return self._least_loaded.choose(request)
+        best = self._least_loaded.choose(request)
+        enough = best if self._bound.has_room(best) else None
+        depth, holders = self._index.deepest(prefix_ids, enough)
+        if enough in holders or depth < max(1, self._min_share * len(prefix_ids)):
+            return best
+        with_room = [replica for replica in holders if self._bound.has_room(replica)]
+        score = self._least_loaded.score
+        return min(with_room, key=lambda replica: (score(replica), replica), default=best)
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
         """Note a replica's new load."""

@@ -23,7 +23,10 @@ from reports.run.book_facts import account_table, byte_rows
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
-from reports.run.verdict import pool_texts, requests_sentence, slo_targets, system_text, verdict
+from reports.run.speculation import speculation_text
+from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
+from reports.run.tier_rows import tier_rows
+from reports.run.verdict import SENTENCES, pool_texts, slo_targets, system_text, verdict
 from reports.spread import spread_note
 from reports.words import (
     LATENCY_LABELS,
@@ -87,7 +90,7 @@ def page_facts(summary: Summary) -> dict[str, Any]:
         "heading": system_text(summary),
         "answer": answer.sentence,
         "tone": answer.tone,
-        "reason": f"{answer.reason} {requests_sentence(summary)}".strip(),
+        "reason": " ".join(filter(None, [answer.reason, *(told(summary) for told in SENTENCES)])),
         "tiles": _tiles(summary),
         "slo_rows": _slo_rows(summary),
         "class_columns": CLASS_COLUMNS,
@@ -101,11 +104,14 @@ def page_facts(summary: Summary) -> dict[str, Any]:
             "Throughput and requests": throughput_rows(summary),
             "Utilisation": [*utilisation_rows(summary), *other_rows(summary)],
         },
+        "speculation": speculation_text(summary),
         **account_table(summary),
         "figure_evidence": {
             name: _evidence_of(summary, metrics) for name, metrics in _FIGURE_METRICS.items()
         },
         "byte_rows": byte_rows(summary),
+        "tier_columns": TIER_COLUMNS,
+        "tier_rows": tier_rows(summary),
         "alerts": warning_texts(summary, grave=True),
         "warnings": warning_texts(summary, grave=False),
         "conditions": condition_rows(summary),

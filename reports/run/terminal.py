@@ -17,7 +17,10 @@ from reports.facts import (
 from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
 from reports.run.class_facts import class_rows
 from reports.run.operator_facts import operator_rows
-from reports.run.verdict import conditions_text, requests_sentence, verdict
+from reports.run.speculation import speculation_text
+from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
+from reports.run.tier_rows import tier_rows
+from reports.run.verdict import SENTENCES, conditions_text, verdict
 from reports.screen import Screen
 from reports.spread import spread_note
 from reports.words import STATISTICS, duration, listed, percent
@@ -41,12 +44,15 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     screen = Screen(console)
     answer = verdict(summary)
     screen.say(answer.sentence, _TONES[answer.tone])
-    for line in (answer.reason, requests_sentence(summary)):
+    for line in (answer.reason, *(told(summary) for told in SENTENCES)):
         if line:
             screen.say(line)
     _print_latency(screen, summary)
     _print_classes(screen, summary)
     _print_gauges(screen, summary)
+    _print_tiers(screen, summary)
+    if text := speculation_text(summary):
+        screen.say(text, "dim")
     _print_accounts(screen, summary)
     _print_operators(screen, summary)
     screen.warnings(warning_texts(summary))
@@ -118,6 +124,14 @@ def _gauge_table(screen: Screen, rows: list[GaugeRow]) -> Table:
             screen.text(after, "dim"),
         )
     return table
+
+
+def _print_tiers(screen: Screen, summary: Summary) -> None:
+    rows = tier_rows(summary)
+    if not rows:
+        return
+    screen.heading("Where prefix hits come from, as shares of the prompt tokens")
+    screen.table([column.heading for column in TIER_COLUMNS], rows, left=("Tier",))
 
 
 def _print_accounts(screen: Screen, summary: Summary) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from reports.facts import (
@@ -213,6 +213,40 @@ def _distance(summary: Summary) -> list[str]:
     return [f"the load is {whole_percent(load)} of saturation{at}"]
 
 
+def parts_sentence(summary: Summary) -> str:
+    """How near each phase, and the network between, is to its own saturation."""
+    saturation = section(summary, "saturation")
+    limits, offered = saturation.get("by_part_per_s"), saturation.get("offered_per_s")
+    if not limits or not is_number(offered):
+        return ""
+    parts = [
+        f"{part if part == 'network' else f'{part} engines'} {whole_percent(offered / limit)} "
+        f"({significant(limit)} requests/s)"
+        for part, limit in limits.items()
+    ]
+    return f"Load, of the saturation of each part: {listed(parts)}."
+
+
+def fleet_sentence(summary: Summary) -> str:
+    """What the ledgers between engines say: routing, reuse, network."""
+    fleet, parts = section(summary, "fleet"), []
+    overload = section(fleet, "routing").get("max_over_mean")
+    if is_number(overload):
+        parts.append(f"the busiest engine has {significant(overload)} times the mean load")
+    reuse = section(fleet, "reuse")
+    cached, lost = reuse.get("cached_share"), reuse.get("lost_to_routing_share")
+    if is_number(cached) and is_number(lost) and (cached or lost):
+        parts.append(
+            f"{percent(cached)} of prompt tokens come from a cache and {percent(lost)} were "
+            "computed before on another engine"
+        )
+    network = section(fleet, "network")
+    if is_number(network.get("busy_share")):
+        link = "core" if network.get("busiest_link") == "core" else "busiest"
+        parts.append(f"the {link} link is busy {percent(network['busy_share'])}")
+    return f"Between engines, {'; '.join(parts)}." if parts else ""
+
+
 def _reason(summary: Summary) -> str:
     reasons = []
     met = {
@@ -247,3 +281,11 @@ def _reason_text(reasons: dict[str, Any]) -> list[str]:
     if len(reasons) == 1:
         return [str(reason) for reason in reasons]
     return [f"{count} {reason}" for reason, count in reasons.items()]
+
+
+SENTENCES: tuple[Callable[[Summary], str], ...] = (
+    requests_sentence,
+    parts_sentence,
+    fleet_sentence,
+)
+"""What stands below the answer, where there is such a thing."""

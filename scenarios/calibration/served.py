@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.explain import constants_label, family_labels
 from costmodels.group_cost import GroupStepCost
+from costmodels.speculative_cost import SpeculativeStepCost
 
 if TYPE_CHECKING:
     from scenarios.build import Build
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def operator_facts(build: Build) -> list[dict[str, Any]]:
     """Each family of the model's operators: source, evidence label, tables, why not another."""
-    cost = build.cost
+    cost = build.cost.plain if isinstance(build.cost, SpeculativeStepCost) else build.cost
     kernels = (cost.rank if isinstance(cost, GroupStepCost) else cost).kernels
     labels = family_labels(kernels)
     return [

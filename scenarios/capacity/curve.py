@@ -6,13 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from scenarios.capacity.measure import RunFacts
-from scenarios.capacity.runs import Runs
 from scenarios.capacity.samples import Samples
 
 Row = dict[str, Any]
+
+
+class Runs(Protocol):
+    """What has run the loads of a search."""
+
+    def of(self, level: float) -> list[RunFacts]:
+        """The facts of a load, by replication."""
+        ...
 
 
 def curve(samples: Samples, runs: Runs) -> list[Row]:

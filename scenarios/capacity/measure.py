@@ -64,7 +64,7 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
     """Reduce a run to what the search needs. Picklable, a few kilobytes."""
     log, metrics = result.log, result.metrics
     counting = plan.counting(plan.level_of(result.scenario))
-    counted = _counted(metrics, counting)
+    counted = counted_requests(metrics, counting)
     window = _window(metrics, counted)
     limit = result.summary["saturation"] or {}
     finished = counted & metrics.finished
@@ -86,7 +86,7 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
     )
 
 
-def _counted(metrics: RequestMetrics, counting: Counting) -> Bool:
+def counted_requests(metrics: RequestMetrics, counting: Counting) -> Bool:
     """Which requests count, ``[n]``."""
     arrived = np.flatnonzero(metrics.measured)
     order = arrived[np.argsort(metrics.arrival_s[arrived], kind="stable")]
@@ -212,6 +212,8 @@ def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
         held_ns = window.overlap_ns(plan_ns, np.maximum(end_ns, plan_ns))
         if what == "tokens":
             held = steps.column("decode_seqs") + steps.column("prefill_tokens")
+            if steps.speculates:
+                held = held + steps.column("draft_tokens")
         else:
             held = steps.column(what)
         total += float(held_ns.sum())
@@ -234,7 +236,7 @@ def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
     def tally(fleet: Fleet) -> Tally:
         log = run_cluster(result.log.table, fleet, until_ns=until_ns)
         metrics = request_metrics(log, class_slos(scenario), to_ns(scenario.warmup_s))
-        return _tally(log, metrics, _counted(metrics, counting))
+        return _tally(log, metrics, counted_requests(metrics, counting))
 
     return (
         tally(built.with_costs(lambda cost: cost.slower(gpu=1 + gpu))),

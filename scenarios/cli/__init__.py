@@ -13,6 +13,7 @@ from scenarios.cli.export import export_app
 from scenarios.cli.measured import calibrate_app, compare, validate
 from scenarios.cli.memory import memory
 from scenarios.cli.names import list_names, schema
+from scenarios.cli.plan import plan
 from scenarios.cli.run import report, simulate
 from scenarios.cli.scenario import scenario_app
 from scenarios.cli.sweep import sweep
@@ -25,6 +26,7 @@ app.command()(simulate)
 app.command()(whatif)
 app.command()(capacity)
 app.command()(sweep)
+app.command()(plan)
 app.command()(report)
 app.command()(explain)
 app.command()(memory)

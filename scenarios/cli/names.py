@@ -30,8 +30,10 @@ def list_names(
         raise typer.BadParameter("json is for models", param_hint="--format")
 
 
-def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors and generators."""
+def schema(
+    what: Annotated[str, typer.Argument(help="scenario or plan: which file.")] = "scenario",
+) -> None:
+    """Print the JSON Schema of scenario files, or of plans, for editors and generators."""
     from scenarios.commands import print_schema
 
-    print_schema()
+    print_schema(what)

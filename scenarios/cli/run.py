@@ -119,8 +119,9 @@ def report(
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Write the HTML report of a run, a what-if, a capacity search or a sweep again."""
+    """Write the HTML page of a result folder again, whatever the command that wrote it."""
     from reports.capacity.facts import is_capacity
+    from reports.plan.facts import is_plan
     from reports.sweep.folder import is_sweep
     from reports.whatif.folder import is_whatif
 
@@ -135,6 +136,8 @@ def report(
         from reports.whatif.page import write_whatif_page as write_page
     elif is_capacity(folder):
         from reports.capacity.page import write_capacity_page as write_page
+    elif is_plan(folder):
+        from reports.plan.page import write_plan_page as write_page
     else:
         from reports.run.page import write_page
 

@@ -30,6 +30,7 @@ LIVE: dict[str, Any] = {
 """The fields that are set; the schema has all the others, and those to come."""
 
 EXAMPLES: dict[str, Any] = {
+    "engine.speculative.method": "eagle",
     "kv.policy.kind": "snapkv",
     "kv.policy.budget_tokens": 1024,
     "workload.trace.path": "my_trace.csv",

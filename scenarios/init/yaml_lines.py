@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ WIDTH = 100
 _MOST_COLUMN = 38
 """A comment starts here at the latest; longer lines push only their own comment out."""
 _LEAST_COMMENT = 40
+_GLUE = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ def _rows(line: Line, column: int) -> list[str]:
         return [field]
     column = max(column, len(field) + 1)
     room = max(WIDTH - column - 2, _LEAST_COMMENT)
-    parts = textwrap.wrap(line.comment, room, break_long_words=False, break_on_hyphens=False)
+    # No line begins with a word and a colon: without its comment sign it would be a field.
+    glued = re.sub(r" (?=[a-z][a-z0-9_]*: )", _GLUE, line.comment)
+    parts = textwrap.wrap(glued, room, break_long_words=False, break_on_hyphens=False)
+    parts = [part.replace(_GLUE, " ") for part in parts]
     starts = [field] + [line.indent.rstrip() for _ in parts[1:]]
     return [f"{start:{column}}# {part}" for start, part in zip(starts, parts, strict=True)]

@@ -20,6 +20,8 @@ from scenarios.schema.kv_policy import KvPolicy
 from scenarios.schema.offload import OffloadOptions
 from scenarios.schema.pools import KvTransfer, PoolRoles
 from scenarios.schema.service import Autoscaling, Clients, Faults, Prices, Startup
+from scenarios.schema.speculative import Speculative
+from scenarios.schema.tiers import KvTiers
 from scenarios.schema.workload import SloTargets, Workload
 
 
@@ -188,6 +190,9 @@ class EngineOptions(Section):
         description="a scheduler, or your own as module:attribute; with options, a section of its "
         "name and them",
     )
+    speculative: Speculative | None = Field(
+        None, description="speculative decoding; None: a decode step gives one token a sequence"
+    )
     preemption_mode: Literal["recompute", "swap"] = Field(
         "recompute",
         description="recompute a preempted request's KV cache, or move it to the host and back",
@@ -221,10 +226,29 @@ class KvOptions(Section):
     enable_prefix_caching: bool = Field(
         True, description="reuse the blocks of earlier requests with the same first tokens"
     )
+    prefix_index: Literal["block_hash", "radix"] = Field(
+        "block_hash",
+        description="how cached prefixes are found: vLLM's hashes of full blocks, or SGLang's "
+        "radix tree over pages of block_size tokens (1 there), which trace ids need not line up "
+        "with",
+    )
+    eviction: Policy = Field(
+        "lru",
+        description="what the prefix cache drops when blocks are needed: lru, lfu, fifo, or "
+        "{name: ttl, seconds: 300}; or your own as module:attribute",
+    )
+    share_across_tenants: bool = Field(
+        False,
+        description="whether one class of requests (workload.classes) can hit what another's "
+        "brought, where both play the same trace; false: as with a cache_salt for each tenant. "
+        "The same for all pools",
+    )
+    tiers: KvTiers | None = None
     mamba_cache_mode: Literal["none", "align", "all"] = Field(
         "none",
-        description="states of recurrent layers kept for prefix hits; none: none, so no hits; "
-        "align: where chunks of prompts end with a block; all: at every block (Mamba-2 alone)",
+        description="states of recurrent layers kept for prefix hits; with none there are no hits; "
+        "align keeps them where chunks of prompts end with a block, all at every block (Mamba-2 "
+        "alone)",
     )
     policy: KvPolicy | None = Field(
         None, description="keep, or read, part of the tokens; None: all, as vLLM does"

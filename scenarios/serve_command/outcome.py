@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from scenarios.explain import nearest
 from scenarios.serve_command.given import Given
+from scenarios.serve_command.speculation import READERS as SPECULATION
 from scenarios.serve_command.table import Flag, Table
 from scenarios.serve_command.values import NEED_OTHERS, READERS, NotPriced
 from sim.errors import ScenarioError
@@ -48,7 +49,10 @@ def settle(
     out.
     """
     left_out = [_ignored(name, given, environment, table) for name in ignored]
-    settings: dict[str, Any] = {}
+    # Some flags are read together with the texts of others.
+    settings: dict[str, Any] = {
+        one.flag.name: one.value for one in given if one.flag is not None and one not in left_out
+    }
     outcomes: dict[int, Outcome] = {}
     for n in sorted(range(len(given)), key=lambda n: _needs_others(given[n])):
         one = given[n]
@@ -82,7 +86,7 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
     if flag.fate != "mapped":
         return Outcome(shown, flag.fate, flag.because)
     try:
-        value = _read(flag, one.value, settings)
+        value = read_value(flag, one.value, settings)
     except NotPriced as why:
         return Outcome(shown, flag.gravity, str(why) or flag.otherwise)
     except ValueError as error:
@@ -100,13 +104,17 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
     return Outcome(shown, "set", note, {flag.field: value, **also}, other)
 
 
-def _read(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
+def read_value(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
+    """The field's value of a mapped flag's text; None leaves the field alone.
+
+    ``settings``: what the other flags set. Raises NotPriced, or ValueError for what is no value.
+    """
     if not flag.reads:
         known = {choice.lower(): choice for choice in flag.choices}
         if text.lower() not in known:
             raise NotPriced
         return flag.choices[known[text.lower()]]
-    return (READERS | NEED_OTHERS)[flag.reads](text, settings)
+    return {**READERS, **NEED_OTHERS, **SPECULATION}[flag.reads](text, settings)
 
 
 def _needs_others(one: Given) -> bool:

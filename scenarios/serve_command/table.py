@@ -69,6 +69,8 @@ class Table:
     profile: str
     launchers: tuple[tuple[str, ...], ...]
     """Words that start the server; its arguments follow."""
+    model_by_position: bool
+    """Whether the model stands by itself behind those words, without its flag."""
     image: str
     """Container images of the engine have this in their names."""
     image_runs: bool
@@ -109,6 +111,7 @@ def load_table(engine: str) -> Table:
         source=data["source"],
         profile=data["profile"],
         launchers=tuple(tuple(words) for words in data["launchers"]),
+        model_by_position=data.get("model_by_position", False),
         image=data["image"],
         image_runs=data.get("image_runs", True),
         variables=data["variables"],

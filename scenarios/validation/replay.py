@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from calibrate.engine_log import RequestRow, StepRows
@@ -21,6 +20,7 @@ from scenarios.validation.conversations import (
     system_tokens,
 )
 from sim.batch import Plan
+from sim.clock import Clock
 from sim.cluster import PoolConfig
 from sim.engine import Engine
 from sim.in_flight import InFlight
@@ -113,7 +113,7 @@ def _engine(rows: Sequence[RequestRow], pool: PoolConfig) -> tuple[Engine, Reque
     if chains is not None:
         _warm_up(kv, rows)
     log = RequestLog(len(rows))
-    return Engine(simpy.Environment(), config, pool.cost, pool.make_scheduler(), kv, log), log
+    return Engine(Clock(), config, pool.cost, pool.make_scheduler(), kv, log), log
 
 
 def _warm_up(kv: KVCache, rows: Sequence[RequestRow]) -> None:

@@ -74,7 +74,7 @@ def read_system(
     profile, fitted, profile_warnings = _constants(fields, gpu, profile_name)
     tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
     ranks = fields.count("tensor_parallel_size", 1)
-    sources = load_operators(operators, gpu, model, fitted, ranks)
+    sources = load_operators(operators, gpu, model, fitted, ranks, profile.kernels)
     engine = EngineConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,

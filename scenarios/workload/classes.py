@@ -33,7 +33,17 @@ def build_classes(
         if request_class.priority is not None:
             table = replace(table, priority=np.full(len(table), request_class.priority))
         tables[request_class.name] = table
-    return merge(tables)
+    if not scenario.kv.share_across_tenants:
+        return merge(tables)
+    # Repeats and drawn sessions have content of their own.
+    return merge(
+        tables,
+        {
+            c.name: c.trace.path
+            for c in workload.classes
+            if c.trace is not None and c.repeat == 1 and c.sessions_per_h is None
+        },
+    )
 
 
 def class_slos(scenario: Scenario) -> list[Slo]:

@@ -28,7 +28,12 @@ from calibrate.measure.machine import streamed_l2_bytes
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MOST_TOKENS = 16384
-_NEW = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+# On both sides of where tiles of queries, and waves of them, step.
+_NEW = (
+    *(16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288),
+    *(14336, 16384),
+)
 _PREFIXES = (0, 512, 2048, 8192, 32768, 65536)
 _SEQS = (1, 4, 32)
 _FEW_PREFIXES = (0, 2048, 16384, 65536)

@@ -1,0 +1,1 @@
+"""Which drafted tokens a target accepts (`sim.protocols.Acceptance`), one file each."""

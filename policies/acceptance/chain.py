@@ -1,0 +1,36 @@
+"""A chain of drafts: each is accepted at a rate of its place, if all before it were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.acceptance.rounds import drawn_gains, survivals
+from sim.errors import ScenarioError
+from sim.request import Request
+
+
+class Chain:
+    """Draft ``i`` of a step is accepted at rate ``a[i]``, independently, after its predecessors.
+
+    Mean tokens a step are ``1 + a1 + a1 a2 + ...``; with one rate ``(1 - a^(g+1)) / (1 - a)``
+    (Leviathan et al. 2023, arXiv 2211.17192). Rates are those of the request's class; beyond the
+    last one given, it stands for all further places.
+    """
+
+    def __init__(self, rates_by_class: Sequence[Sequence[float]], seed: int = 0) -> None:
+        for rates in rates_by_class:
+            if not rates or not all(0 <= rate <= 1 for rate in rates):
+                raise ScenarioError(f"acceptance rates lie from 0 to 1, not {list(rates)}")
+        self._rates = [list(rates) for rates in rates_by_class]
+        self._survivals: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._seed = seed
+
+    def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
+        """Tokens of each further decode step."""
+        key = min(request.tenant, len(self._rates) - 1), drafts
+        if key not in self._survivals:
+            self._survivals[key] = survivals(self._rates[key[0]], drafts)
+        return drawn_gains(self._survivals[key], request, sampled_tokens, self._seed)

@@ -1,0 +1,1 @@
+"""What a prefix cache drops when blocks are needed."""

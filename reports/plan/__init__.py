@@ -1,0 +1,1 @@
+"""A plan's result: on the terminal and as a page."""

@@ -1,0 +1,166 @@
+"""The answer of a plan, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.plan.words import (
+    Content,
+    engines_of,
+    fleet_text,
+    gpus_of,
+    level_text,
+    share_text,
+    target_name,
+    target_text,
+    targets_text,
+    usd,
+)
+from reports.words import duration, listed, target, whole_percent
+
+
+def headline(content: Content) -> str:
+    """The answer in one sentence."""
+    load = level_text(content, content["question"]["level"])
+    cheapest = content["counts"]["cheapest"]
+    if cheapest is None:
+        return f"No fleet meets the targets ({targets_text(content)}) at {load}."
+    return (
+        f"The cheapest fleet for {load} is {fleet_text(cheapest)}: {usd(cheapest['usd_per_h'])} an "
+        f"hour. It meets {targets_text(content)}."
+    )
+
+
+def demand_sentence(content: Content) -> str:
+    """How the load comes about; empty where it is simply given."""
+    asked = content["question"]
+    parts = []
+    if asked["growth_per_year"] and asked["years"]:
+        growth = f"{asked['growth_per_year']:+.0%} a year for {asked['years']:g} years"
+        parts.append(growth.replace("for 1 years", "for a year"))
+    if asked["peak"] != 1:
+        parts.append(f"a peak of {asked['peak']:g} times the mean")
+    if not parts:
+        return ""
+    now, level = (level_text(content, asked[key]) for key in ("now", "level"))
+    return f"{level} is {now} today, {' and '.join(parts)}."
+
+
+def certainty(content: Content) -> str:
+    """How sure it is that the targets are met; empty without a fleet."""
+    if not content["ranked"]:
+        return ""
+    asked, best = content["question"], content["ranked"][0]
+    row, attained = asked["targets"][best["worst"]], best["attained"][best["worst"]]
+    another, lowest = f"another {asked['requests']:,} requests", "the worst run"
+    if asked["fixed"]:
+        another, lowest = "another trace like this one, as its tenths differ,", "such a one"
+    text = (
+        f"With {asked['confidence']:.0%} confidence {another} would meet them too. Nearest to its "
+        f"limit is {target_name(row)}: {share_text(attained['share'])} keep within "
+        f"{target(row['within_s'])}, {share_text(row['share'])} must"
+    )
+    if attained["lowest"] is not None and attained["lowest"] < attained["share"]:
+        text += f", and in {lowest} {share_text(max(attained['lowest'], 0.0))} do"
+    return f"{text}."
+
+
+def room(content: Content) -> str:
+    """What the winner carries, and what binds there."""
+    if not content["ranked"]:
+        return ""
+    best = content["ranked"][0]
+    binds = f"{best['binding']['sentence']}"
+    if best["capacity"] is None:
+        most = level_text(content, best["at_least"] or content["question"]["level"])
+        return f"No limit was found up to {most}. {binds}"
+    more = best["headroom"]
+    carries = level_text(content, best["capacity"])
+    how = f"{whole_percent(more)} more than planned for" if more >= 0.005 else "just what is needed"
+    return f"It carries up to {carries}, {how}. There {binds[:1]}{binds[1:]}"
+
+
+def counts_rows(content: Content) -> list[tuple[str, str, str]]:
+    """The three counts: label, GPUs, and what they are."""
+    counts, rows = content["counts"], []
+    if counts["fits"] is not None:
+        fits = counts["fits"]
+        rows.append(("Fewest that hold the model", gpus_of(fits), f"{usd(fits['usd_per_h'])}/h"))
+    for key, label in (("cheapest", "Cheapest that meets the targets"), ("spare", "With N+1")):
+        fleet = counts[key]
+        if fleet is not None:
+            said = f"{usd(fleet['usd_per_h'])}/h, {engines_of(fleet)}"
+            rows.append((label, gpus_of(fleet), said))
+    return rows
+
+
+def spare_sentence(content: Content) -> str:
+    """What N+1 means here; or why there is none."""
+    spare = content["counts"]["spare"]
+    if content["counts"]["cheapest"] is None:
+        return ""
+    if spare is None:
+        return "No fleet with one engine to spare can be had within availability and budget."
+    kinds = "an engine of either kind" if len(spare["engines"]) > 1 else "a replica"
+    load = level_text(content, content["question"]["level"])
+    return f"With N+1, {fleet_text(spare)} still meets the targets at {load} with {kinds} down."
+
+
+def relaxed_sentences(content: Content) -> list[str]:
+    """What binds where no fleet does, and what would relax it."""
+    row = content["relaxed"]
+    if row is None:
+        return []
+    nearest, targets = row["nearest"], content["question"]["targets"]
+    if row["constraint"] == "memory":
+        why = next(one["why"] for one in content["candidates"])
+        return [f"Memory binds: no candidate can be built. The first: {why}."]
+    if row["constraint"] == "latency":
+        at = nearest["refused"]["target"]
+        least = row["least_s"][at]
+        if least is None:
+            return [
+                f"{target_text(targets[at])} binds: too many requests are longer than an "
+                f"engine takes ({nearest['name']}): a larger max_model_len, more KV cache or "
+                "shorter requests relax it."
+            ]
+        return [
+            f"{target_text(targets[at])} binds: even alone on idle engines, requests take "
+            f"{duration(least)} on {nearest['name']}, which comes nearest. A target above that, a "
+            "faster GPU, a larger tensor_parallel_size or shorter prompts relax it."
+        ]
+    if row["constraint"] == "targets":
+        missed = nearest["missed"]
+        binds = target_text(targets[missed["target"]]) if missed else "A target"
+        return [
+            f"{binds} binds: {nearest['name']} misses it even when requests have engines to "
+            f"themselves (with {nearest['tried']:,}). A looser target, a faster GPU, a larger "
+            "tensor_parallel_size or smaller steps (max_num_batched_tokens) relax it."
+        ]
+    return _supply(content, row)
+
+
+def _supply(content: Content, row: dict[str, Any]) -> list[str]:
+    free, asked = row["without_limits"], content["question"]
+    had = {offer["gpu"]: offer["available"] for offer in asked["gpus"]}
+    short = [
+        f"{count:,} {gpu}, and {had[gpu]:,} are to be had"
+        for gpu, count in row["needs"].items()
+        if had[gpu] is not None and count > had[gpu]
+    ]
+    budget = asked["budget_usd_per_h"]
+    said = []
+    if short:
+        said.append(f"Availability binds: it would take {listed(short)}.")
+    if budget is not None and free["usd_per_h"] > budget:
+        said.append(
+            f"The budget binds: the cheapest fleet that meets the targets costs "
+            f"{usd(free['usd_per_h'])} an hour, and {usd(budget)} are allowed."
+        )
+    if not said:
+        said.append("most_replicas binds.")
+    said.append(f"Without these limits {fleet_text(free)} would do, {usd(free['usd_per_h'])}/h.")
+    if row["load"] is not None:
+        load = level_text(content, row["load"])
+        said.append(f"With what can be had, {row['nearest']['name']} carries {load}.")
+    return said

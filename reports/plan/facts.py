@@ -1,0 +1,183 @@
+"""What a plan found, as rows of text that the terminal and the page both show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reports.plan.words import Content, account_text, share_text, target_name, usd
+from reports.words import MISSING, duration, target, whole_percent
+from sim.errors import ScenarioError
+
+SCHEMA = "fleetcast.plan/1"
+
+STAGES = {
+    "ranked": "kept",
+    "cost": "dearer",
+    "simulated": "misses",
+    "supply": "not to be had",
+    "latency": "too slow",
+    "memory": "cannot run",
+}
+
+
+class RankedRow(NamedTuple):
+    """A ranked fleet, in text."""
+
+    name: str
+    engines: str
+    gpus: str
+    cost: str
+    headroom: str
+    binds: str
+    account: str
+
+
+def read_plan_result(folder: Path | str) -> Content:
+    """Read ``plan.json``. Raises ScenarioError where it is missing or of another schema."""
+    path = Path(folder) / "plan.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: no readable plan ({error})") from None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise ScenarioError(f"{path}: not of schema {SCHEMA!r}; run `fleetcast plan` again")
+    return content
+
+
+def is_plan(folder: Path | str) -> bool:
+    """Whether a folder holds a plan's result."""
+    return (Path(folder) / "plan.json").is_file()
+
+
+def ranked_rows(content: Content) -> list[RankedRow]:
+    """The ranked fleets, cheapest first."""
+    rows = []
+    for one in content["ranked"]:
+        headroom = MISSING if one["headroom"] is None else f"{one['headroom']:+.0%}"
+        if one["headroom"] is None and one["at_least"]:
+            headroom = f"over {one['at_least'] / content['question']['level'] - 1:+.0%}"
+        binding = one["binding"]
+        metric = "queue" if one["limit"] == "stability" else binding["metric"].upper()
+        rows.append(
+            RankedRow(
+                name=one["name"],
+                engines=_engines(one),
+                gpus=f"{one['gpus']:,}",
+                cost=usd(one["usd_per_h"]),
+                headroom=headroom,
+                binds=metric,
+                account=account_text(binding["cause"]),
+            )
+        )
+    return rows
+
+
+def _engines(fleet: dict[str, Any]) -> str:
+    return " + ".join(f"{engine['replicas']:,}" for engine in fleet["engines"])
+
+
+def attained_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
+    """The winner, target by target: name, percentile, share, least of any run, share asked."""
+    if not content["ranked"]:
+        return []
+    pairs = zip(content["question"]["targets"], content["ranked"][0]["attained"], strict=True)
+    return [
+        (
+            f"{target_name(asked)} ≤ {target(asked['within_s'])}",
+            duration(row["value_s"]),
+            share_text(row["share"]),
+            MISSING if row["lowest"] is None else share_text(max(row["lowest"], 0.0)),
+            share_text(asked["share"]),
+        )
+        for asked, row in pairs
+    ]
+
+
+def candidate_rows(content: Content) -> list[tuple[str, str, str]]:
+    """Every candidate: name, what became of it, and why."""
+    return [(row["name"], _stage(row), _why(content, row)) for row in content["candidates"]]
+
+
+def _stage(row: dict[str, Any]) -> str:
+    """Of those that do not pass: whether more engines would cost too much, or change nothing."""
+    if row["stage"] == "simulated" and not row["alone"]:
+        return STAGES["supply" if row["tried"] == row["most_units"] else "cost"]
+    return STAGES[row["stage"]]
+
+
+def _why(content: Content, row: dict[str, Any]) -> str:
+    targets = content["question"]["targets"]
+    if row["stage"] == "memory":
+        return str(row["why"]).splitlines()[0]
+    if row["stage"] == "latency":
+        asked = targets[row["refused"]["target"]]
+        least = row["refused"]["least_s"]
+        if least is None:
+            return f"{target_name(asked)}: too many requests are longer than an engine takes"
+        return (
+            f"{target_name(asked)} is at least {duration(least)} on idle engines, and must keep "
+            f"within {target(asked['within_s'])}"
+        )
+    units = f"{row['unit']}{'s' * (row['least_units'] != 1)}"
+    least = f"{row['least_units']:,} {units} needed at least, by the GPU time of the requests"
+    if row["stage"] == "supply":
+        return f"{least}; {row['most_units']:,} to be had ({row['limit']})"
+    if row["units"] is not None:
+        said = f"{row['units']:,} {row['unit']}{'s' * (row['units'] != 1)}"
+        said += f" {'meet' if row['units'] != 1 else 'meets'}"
+        said += f" the targets, {usd(row['usd_per_h'])}/h"
+        if row["missed"] is not None:
+            said += f"; {_missed(content, row)}"
+        return said
+    if row["stage"] == "cost":
+        return f"{least}: {usd(row['least_usd_per_h'])}/h"
+    return _missed(content, row)
+
+
+def _missed(content: Content, row: dict[str, Any]) -> str:
+    """How the largest fleet that did not pass missed."""
+    missed = row["missed"]
+    asked = content["question"]["targets"][missed["target"]]
+    count = missed["units"]
+    many = count != 1
+    how = {
+        "share": f"{'miss' if many else 'misses'} {target_name(asked)}",
+        "queue": f"{'have queues that grow' if many else 'has a queue that grows'}",
+        "confidence": f"{'meet' if many else 'meets'} {target_name(asked)}, but not surely",
+    }[missed["why"]]
+    if missed["share"] is not None and missed["why"] == "share":
+        how += f" ({share_text(missed['share'])} within {target(asked['within_s'])})"
+    elif missed["share"] is None:
+        how += " by far"
+    if missed["account"]:
+        how += f": {account_text(missed['account'])}"
+    which = f"{count:,} {row['unit']}{'s' * many}"
+    if row["units"] is None:
+        which += _most(row)
+    return f"{which} {how}"
+
+
+def _most(row: dict[str, Any]) -> str:
+    if row["alone"]:
+        return ", with engines to themselves,"
+    if row["tried"] == row["most_units"]:
+        return f", all that can be had ({row['limit']}),"
+    return ", the most that would be cheaper,"
+
+
+def fleet_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
+    """Fleets that meet the targets, cheapest first: those on the front, and what they buy."""
+    targets = content["question"]["targets"]
+    return [
+        (
+            f"{row['units']:,} \N{MULTIPLICATION SIGN} {row['name']}",
+            f"{row['gpus']:,}",
+            usd(row["usd_per_h"]),
+            whole_percent(row["of_target"]),
+            target_name(targets[row["target"]]),
+        )
+        for row in content["fleets"]
+        if row["on_front"]
+    ]

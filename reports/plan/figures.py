@@ -1,0 +1,113 @@
+"""Figures of a plan: what more money buys, and the load that each ranked fleet carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports import svg
+from reports.plan.words import Content, level_text, usd
+from reports.words import whole_percent
+
+_COLOURS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.VIOLET, svg.PINK, svg.GREY)
+
+
+def draw_plan(content: Content) -> dict[str, svg.Plot]:
+    """Every figure there is data for, by name, in the order of the page."""
+    plots = (front_figure(content), carried_figure(content))
+    return {plot.name: plot for plot in plots if plot is not None}
+
+
+def front_figure(content: Content) -> svg.Plot | None:
+    """Cost against the latency nearest to its target, every fleet that meets the targets."""
+    rows = content["fleets"]
+    if len(rows) < 2:
+        return None
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    with svg.drawing(svg.WIDTH_IN, 3.6) as figure:
+        axes = figure.subplots()
+        best = [row for row in rows if row["on_front"]]
+        axes.plot(
+            [row["usd_per_h"] for row in best],
+            [row["of_target"] for row in best],
+            color=svg.MUTED,
+            lw=1.0,
+            drawstyle="steps-post",
+        )
+        for name, colour in zip(names, (*_COLOURS, *[svg.SILVER] * len(names)), strict=False):
+            own = [row for row in rows if row["name"] == name]
+            axes.scatter(
+                [row["usd_per_h"] for row in own],
+                [row["of_target"] for row in own],
+                s=[42 if row["on_front"] else 16 for row in own],
+                color=colour,
+                label=name,
+                zorder=3,
+            )
+            for row in own:
+                axes.annotate(
+                    f"{row['units']:,}",
+                    (row["usd_per_h"], row["of_target"]),
+                    xytext=(5, 4),
+                    textcoords="offset points",
+                    fontsize=8,
+                    color=svg.MUTED,
+                )
+        axes.axhline(1.0, color=svg.VERMILION, lw=1.1, ls=(0, (4, 3)))
+        axes.set_ylim(0, 1.08)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("$ an hour")
+        axes.set_ylabel("of its target")
+        axes.yaxis.set_major_formatter(lambda value, _: whole_percent(value))
+        figure.legend(loc="outside lower left", ncols=1 if _is_long(names) else 3)
+        said = ", ".join(
+            f"{row['units']} x {row['name']} {usd(row['usd_per_h'])}: "
+            f"{whole_percent(row['of_target'])}"
+            for row in best
+        )
+        text = svg.render(figure, "plan-front", f"Cost against latency. On the front: {said}.")
+    caption = (
+        "The percentile that comes nearest to its target, as a share of it; lower is better. Large "
+        "points: nothing that was simulated is both cheaper and faster. Numbers are replicas, or "
+        "multiples of a ratio. Fleets larger than they need be were simulated once."
+    )
+    return svg.Plot("plan-front", "What more money buys", text, caption)
+
+
+def _is_long(names: list[str]) -> bool:
+    return max(map(len, names)) > 30
+
+
+def carried_figure(content: Content) -> svg.Plot | None:
+    """The planned load and what each ranked fleet carries, with the interval."""
+    rows: list[dict[str, Any]] = [one for one in content["ranked"] if one["capacity"] is not None]
+    if not rows:
+        return None
+    planned = content["question"]["level"]
+    with svg.drawing(svg.WIDTH_IN, 0.9 + 0.42 * len(rows)) as figure:
+        axes = figure.subplots()
+        at = range(len(rows))[::-1]
+        levels = [row["capacity"] for row in rows]
+        spread = [
+            [row["capacity"] - row["interval"][0] for row in rows],
+            [row["interval"][1] - row["capacity"] for row in rows],
+        ]
+        axes.barh(at, levels, color=svg.SKY, height=0.6, xerr=spread, ecolor=svg.INK, capsize=2)
+        for y, row in zip(at, rows, strict=True):
+            text = (
+                f"{row['units']:,} \N{MULTIPLICATION SIGN} {row['name']}, {usd(row['usd_per_h'])}/h"
+            )
+            axes.annotate(
+                text, (0, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5
+            )
+        axes.axvline(planned, color=svg.VERMILION, lw=1.2)
+        axes.set_yticks([])
+        axes.set_xlim(0, max([*(row["interval"][1] for row in rows), planned]) * 1.08)
+        axes.set_xlabel(content["question"]["unit"])
+        said = ", ".join(f"{row['name']}: {level_text(content, row['capacity'])}" for row in rows)
+        alt = f"Planned for {level_text(content, planned)}. {said}."
+        svg_text = svg.render(figure, "plan-carried", alt)
+    caption = (
+        "The highest load at which each ranked fleet keeps the targets, with its 95% interval. The "
+        f"line is what is planned for, {level_text(content, planned)}."
+    )
+    return svg.Plot("plan-carried", "Load that the ranked fleets carry", svg_text, caption)

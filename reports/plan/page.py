@@ -1,0 +1,190 @@
+"""The page of a plan: one HTML file that holds all it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reports.parts import Cell, Column, Tile
+from reports.plan.answer import (
+    certainty,
+    demand_sentence,
+    headline,
+    relaxed_sentences,
+    room,
+    spare_sentence,
+)
+from reports.plan.facts import (
+    attained_rows,
+    candidate_rows,
+    fleet_rows,
+    ranked_rows,
+    read_plan_result,
+)
+from reports.plan.figures import draw_plan
+from reports.plan.words import (
+    Content,
+    engines_of,
+    gpus_of,
+    level_text,
+    option_text,
+    runs_text,
+    share_text,
+    targets_text,
+    usd,
+)
+from reports.templates import render_page, save_page
+from reports.words import significant, whole_percent
+from sim.errors import ScenarioError
+
+_TONES = {"kept": "good", "misses": "poor", "too slow": "poor", "cannot run": "poor"}
+
+
+def write_plan_page(folder: Path | str) -> Path:
+    """Write ``plan.html`` into a folder with plan.json and plan.yaml.
+
+    The page needs no network and no script. The same folder gives the same bytes. Raises
+    ScenarioError where a file is missing or cannot be read.
+    """
+    folder = Path(folder)
+    content = read_plan_result(folder)
+    try:
+        asked = (folder / "plan.yaml").read_text(encoding="utf-8")
+        text = render_plan(content, asked)
+    except OSError as error:
+        raise ScenarioError(f"{folder / 'plan.yaml'}: {error.strerror}") from None
+    except KeyError as error:
+        raise ScenarioError(
+            f"{folder / 'plan.json'}: lacks {error}; run `fleetcast plan` again"
+        ) from None
+    return save_page(text, folder / "plan.html")
+
+
+def render_plan(content: Content, plan_yaml: str) -> str:
+    """The page as text."""
+    found = bool(content["ranked"])
+    best: dict[str, Any] = content["ranked"][0]["binding"] if found else {}
+    heading = f"A fleet for {content['conditions']['model']}"
+    lines = (demand_sentence(content), certainty(content), room(content), spare_sentence(content))
+    return render_page(
+        "plan/page.html.j2",
+        plots=draw_plan(content),
+        title=f"{heading}: plan",
+        eyebrow="Plan",
+        heading=heading,
+        answer=headline(content),
+        tone="good" if found else "bad",
+        reason=" ".join(line for line in lines if line),
+        tiles=_tiles(content),
+        relaxed=relaxed_sentences(content),
+        ranked_columns=[
+            Column("Candidate"),
+            Column("Engines", "n"),
+            Column("GPUs", "n"),
+            Column("An hour", "n"),
+            Column("Headroom", "n"),
+            Column("Binds"),
+            Column("By", "over"),
+        ],
+        ranked_rows=[list(row) for row in ranked_rows(content)],
+        binding_sentence=best.get("sentence", ""),
+        advice=best.get("advice", ""),
+        attained_columns=[
+            Column("Target"),
+            Column("Percentile", "n"),
+            Column("Within", "n"),
+            Column("Worst run", "n"),
+            Column("Asked", "n"),
+        ],
+        attained_rows=attained_rows(content),
+        fleet_columns=[
+            Column("Fleet"),
+            Column("GPUs", "n"),
+            Column("An hour", "n"),
+            Column("Of target", "n"),
+            Column("Which", "over"),
+        ],
+        fleet_rows=fleet_rows(content),
+        candidate_columns=[Column("Candidate"), Column(""), Column("Why", "over")],
+        candidate_rows=[
+            [name, Cell(stage, _TONES.get(stage, "")), why]
+            for name, stage, why in candidate_rows(content)
+        ],
+        commands=_commands(content),
+        scenario_yaml=content["winner"]["scenario"] if content["winner"] else "",
+        conditions=_conditions(content),
+        method=content["method"],
+        evidence=list(content["evidence"]["shares"].items()),
+        label=content["evidence"]["label"],
+        plan_yaml=plan_yaml,
+        run=content["run"],
+        version=content["fleetcast_version"],
+    )
+
+
+def _tiles(content: Content) -> list[Tile]:
+    """The three counts, and the winner's cost and headroom."""
+    counts, tiles = content["counts"], []
+    labels = (("fits", "Fewest that fit"), ("cheapest", "Cheapest"), ("spare", "With N+1"))
+    for key, label in labels:
+        fleet = counts[key]
+        if fleet is not None:
+            note = f"GPUs: {gpus_of(fleet)}, {usd(fleet['usd_per_h'])}/h"
+            tiles.append(Tile(label, f"{fleet['gpus']:,}", note))
+    if content["ranked"]:
+        best = content["ranked"][0]
+        tiles.append(Tile("A month", usd(round(best["usd_per_month"])), engines_of(best)))
+        if best["headroom"] is not None:
+            note = f"carries {level_text(content, best['capacity'])}"
+            tiles.append(Tile("Headroom", whole_percent(best["headroom"]), note))
+        if best["usd_per_million_tokens"] is not None:
+            cost = f"${significant(best['usd_per_million_tokens'])}"
+            tiles.append(Tile("A million tokens", cost, "in and out, at the planned load"))
+    return tiles
+
+
+def _commands(content: Content) -> list[dict[str, str]]:
+    if content["winner"] is None:
+        return []
+    names = {"vllm": "vLLM", "sglang": "SGLang"}
+    return [
+        {
+            "title": f"{names[row['engine']]} {row['version']}: {row['replicas']:,} "
+            f"{'replicas' if row['role'] == 'mixed' else row['role'] + ' engines'} on {row['gpu']}",
+            "command": row["command"],
+            "unsaid": _unsaid(row["unsaid"]),
+        }
+        for row in content["winner"]["commands"]
+    ]
+
+
+def _unsaid(fields: dict[str, Any]) -> str:
+    """What an engine's command does not say, but for where it runs and how many there are."""
+    own = {key: value for key, value in fields.items() if key.startswith(("engine.", "kv."))}
+    if not own:
+        return ""
+    told = ", ".join(f"{key}: {value}" for key, value in own.items())
+    return f"No flag of this version says {told}."
+
+
+def _conditions(content: Content) -> list[tuple[str, str]]:
+    asked, conditions = content["question"], content["conditions"]
+    rows = [
+        ("Targets", targets_text(content)),
+        ("Load planned for", level_text(content, asked["level"])),
+        ("Load today", level_text(content, asked["now"])),
+        ("Workload", conditions["workload"]),
+        (
+            "A request, mean",
+            f"{asked['prompt_tokens']:,.0f} tokens in, {asked['output_tokens']:,.0f} out",
+        ),
+        ("Confidence", share_text(asked["confidence"])),
+        ("A fleet that passes", runs_text(content)),
+    ]
+    for offer in asked["gpus"]:
+        had = "any number" if offer["available"] is None else f"{offer['available']:,}"
+        where = ", ".join(x for x in (offer["source"], offer["date"]) if x) or "assumed"
+        rows.append((offer["gpu"], f"{usd(offer['usd_per_gpu_h'])} an hour ({where}), {had}"))
+    winner = content["ranked"][0]["options"] if content["ranked"] else {}
+    rows += [("Option", option_text(key, value)) for key, value in winner.items()]
+    return rows + [("Note", note) for note in conditions["notes"]]

@@ -1,0 +1,1 @@
+"""The cheapest fleet that meets its targets: candidates, bounds, simulated verdicts, the search."""
