@@ -11,6 +11,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from costmodels.communication_buffers import communication_buffers
+from costmodels.draft_memory import draft_weight_bytes
+from costmodels.drafters import Drafter, with_drafter
 from costmodels.engine_profile import EngineProfile, load_profile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layers.gqa import Gqa
@@ -48,6 +50,7 @@ class DevicePlan:
     """One rank's device: weights and workspace, and the pool that is left for state."""
 
     rank: RankShard
+    """With the layers of a drafter that keep keys and values."""
     gpu: GpuSpec
     weights: tuple[MemoryEntry, ...]
     workspace: tuple[MemoryEntry, ...]
@@ -195,10 +198,12 @@ def fill_device(
     layout: Layout | None = None,
     offload: Offload | None = None,
     writes_scores: bool = False,
+    drafter: Drafter | None = None,
 ) -> DevicePlan:
     """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
 
-    ``layout`` replaces ``tensor_parallel_size``; of a pipeline the rank with most bytes is planned.
+    ``drafter``: what drafts beside the model, whose keys and values share its blocks. ``layout``
+    replaces ``tensor_parallel_size``; of a pipeline the rank with most bytes is planned.
     """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
@@ -208,12 +213,16 @@ def fill_device(
         raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
     rank = shard(model, layout or tensor_parallel_size)
     away = rank_offload(rank, offload)
+    weights = weight_entries(rank, away)
+    if drafter is not None and drafter.draft is not None:
+        added = draft_weight_bytes(drafter, rank.layout)
+        weights += (MemoryEntry(WEIGHTS, "drafter", drafter.draft.precision.linear, added),)
     return DevicePlan(
-        rank=rank,
+        rank=rank if drafter is None else shard(with_drafter(model, drafter), rank.layout),
         gpu=gpu,
         offload=offload,
         away=away,
-        weights=weight_entries(rank, away),
+        weights=weights,
         workspace=workspace_entries(
             rank,
             profile or load_profile(),

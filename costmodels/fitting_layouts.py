@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from costmodels.device_memory import fill_device
+from costmodels.drafters import Drafter
 from costmodels.engine_profile import EngineProfile
 from costmodels.gpu_spec import GpuSpec
 from costmodels.layout import Layout
@@ -39,6 +40,7 @@ def smallest_layouts(
     block_size: int,
     profile: EngineProfile,
     layout: Layout,
+    drafter: Drafter | None = None,
 ) -> list[Fit]:
     """For each format the smallest tensor-parallel size that holds at least one sequence.
 
@@ -61,6 +63,7 @@ def smallest_layouts(
                 gpu_memory_utilization=gpu_memory_utilization,
                 block_size=block_size,
                 profile=profile,
+                drafter=drafter,
             )
             sequences = plan.pool_bytes // plan.paged_bytes(prompt_tokens, output_tokens)
             if sequences:

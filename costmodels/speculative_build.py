@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from costmodels.datafile import read_data
+from costmodels.draft_memory import draft_layout
 from costmodels.drafters import Drafter, Pass
 from costmodels.evidence import Evidence
 from costmodels.gpu_spec import GpuSpec
@@ -13,7 +13,6 @@ from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
 from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.model_spec import ModelSpec
-from costmodels.parallel import shard
 from costmodels.speculative_cost import DraftHost, PricedPass, SpeculativeStepCost, TargetCost
 from costmodels.step_cost import RooflineStepCost
 from sim.errors import ScenarioError
@@ -56,7 +55,7 @@ def compile_speculative_cost(
         return cost
 
     def priced(one: Pass) -> PricedPass:
-        own, ranks = _draft_layout(layout, one.model)
+        own, ranks = draft_layout(layout, one.model)
         return PricedPass(
             compiled(one.model, own, max(one.tokens_a_seq, 1)),
             one.tokens_a_seq,
@@ -97,34 +96,6 @@ def check_layout(layout: Layout) -> None:
         raise ScenarioError("engine.speculative is not modelled with context parallelism")
     if layout.enable_dbo:
         raise ScenarioError("engine.speculative is not modelled with enable_dbo")
-
-
-def draft_weight_bytes(drafter: Drafter, layout: Layout) -> int:
-    """Bytes of a drafter's weights on one rank, without tables it shares with the target."""
-    total = 0
-    for spec, copies in drafter.weight_bytes_by_spec:
-        local = shard(spec, _draft_layout(layout, spec)[0]).local
-        params, tables = local.params(), 0
-        if drafter.own_tables:
-            tables = params.embedding
-        elif drafter.own_head and spec is drafter.draft:
-            tables = local.embedding_params
-        total += copies * local.precision.weight_bytes(replace(params, embedding=tables))
-    return total
-
-
-def _draft_layout(layout: Layout, draft: ModelSpec) -> tuple[Layout, Layout | None]:
-    """The layout a drafter's model is compiled in, and the ranks its sequences are dealt to.
-
-    A drafter without experts shares nothing between data-parallel ranks.
-    """
-    if draft.num_experts:
-        return layout, None
-    own = Layout(
-        tensor_parallel_size=layout.tensor_parallel_size, gpus_per_node=layout.gpus_per_node
-    )
-    ranks = layout.data_parallel_size
-    return own, Layout(data_parallel_size=ranks) if ranks > 1 else None
 
 
 def _host(drafter: Drafter, factor: float) -> tuple[DraftHost, Evidence]:

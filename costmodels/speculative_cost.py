@@ -275,8 +275,10 @@ class SpeculativeStepCost:
 
     def update_ns(self, seqs: int, /) -> int:
         """Host time to apply a step's outputs, and to look drafts up where the host does."""
-        own_s = self.host.seqs_base_s + self.host.per_seq_s * seqs if seqs else 0.0
-        return self.plain.update_ns(seqs) + to_ns(own_s)
+        update_ns = self.plain.update_ns(seqs)
+        if not seqs or not self.host.per_seq_s:
+            return update_ns
+        return update_ns + to_ns(self.host.seqs_base_s + self.host.per_seq_s * seqs)
 
     def split(self, columns: Mapping[str, Array], /) -> dict[str, Array]:
         """GPU seconds of many steps by account.
@@ -389,6 +391,11 @@ class SpeculativeStepCost:
     def profile(self) -> EngineProfile:
         """Host times."""
         return self.plain.profile
+
+    def largest_graph(self, drafts: int) -> int:
+        """Tokens of the largest CUDA graph of steps that verify so many drafts, a rank."""
+        cost = self.targets[drafts]
+        return (cost.rank if isinstance(cost, GroupStepCost) else cost).largest_graph
 
     @property
     def throttle(self) -> PowerThrottle | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.calibration import load_constants
+from costmodels.draft_memory import draft_weight_bytes
 from costmodels.drafters import with_drafter
 from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
 from costmodels.gpu_spec import GpuSpec, load_gpu
@@ -17,7 +18,7 @@ from costmodels.models import load_model
 from costmodels.operator_sources import OperatorSources
 from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
-from costmodels.speculative_build import PoolCosts, draft_weight_bytes
+from costmodels.speculative_build import PoolCosts
 from policies import ROUTERS, SCHEDULERS
 from scenarios.cache import Cache, cache_of
 from scenarios.kernels import kernels_key, load_kernels
@@ -30,7 +31,7 @@ from scenarios.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.schema import EngineOptions, Scenario
 from scenarios.schema.service import Prices
 from scenarios.service import has_service, service_config, service_notes, start_ns
-from scenarios.speculation import Speculating, speculation_of
+from scenarios.speculation import Speculating, graph_notes, speculation_of
 from sim.clock import to_ns
 from sim.cluster import Fleet, PoolConfig, Role
 from sim.engine_view import EngineConfig
@@ -229,6 +230,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
             *offload_notes(scenario, memory),
             *kernels.operators.notes,
             *(() if speculating is None else speculating.notes),
+            *graph_notes(cost, seqs),
         ),
     )
 

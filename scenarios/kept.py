@@ -10,11 +10,13 @@ import hashlib
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _MOST = {"kernels": 8, "cost": 16, "trace": 2}
+_numbers = count()
 _kept: dict[str, OrderedDict[str, Any]] = {}
 
 
@@ -40,7 +42,14 @@ def kept(kind: str, key: str, make: Callable[[], T]) -> T:
 
 
 def content_key(*parts: Any) -> str:
-    """A key of plain values and specs. Equal keys are equal contents; not the other way round."""
+    """A key of plain values and specs. Equal keys are equal contents; not the other way round.
+
+    What cannot be pickled, such as a user's own function, has a new key each time: it is not kept.
+    """
     if not _kept:
         return ""
-    return hashlib.sha256(pickle.dumps(parts)).hexdigest()
+    try:
+        content = pickle.dumps(parts)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return f"not kept {next(_numbers)}"
+    return hashlib.sha256(content).hexdigest()

@@ -31,9 +31,7 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
         holder[key] = ",".join(str(folder / part.strip()) for part in holder[key].split(","))
     for holder, key in _described(values):
         holder[key] = str(folder / holder[key])
-    for section, key in _POLICIES:
-        policies = _section(values, section) if section else values
-        holder, name = _policy(policies, key)
+    for holder, name in _policies(values):
         if isinstance(holder.get(name), str):
             holder[name] = anchored_policy(holder[name], folder)
 
@@ -64,9 +62,7 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     for named in (values, *_speculations(values)):
         if isinstance(named.get("model"), str) and _is_config(named["model"], Path()):
             named["model"] = moved(named["model"])
-    for section, key in _POLICIES:
-        policies = _section(values, section) if section else values
-        holder, name = _policy(policies, key)
+    for holder, name in _policies(values):
         if isinstance(holder.get(name), str):
             file, _, attribute = anchored_policy(holder[name], Path()).rpartition(":")
             if file.endswith(".py"):
@@ -78,6 +74,15 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     for holder, key in _described(values):
         holder[key] = moved(holder[key])
     return values
+
+
+def _policies(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Where the names of policies stand."""
+    holders = [
+        (_section(values, section) if section else values, key) for section, key in _POLICIES
+    ]
+    holders += [(section, "acceptance_policy") for section in _speculations(values)]
+    return [_policy(holder, key) for holder, key in holders]
 
 
 def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

@@ -12,9 +12,11 @@ from costmodels.evidence import Evidence
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model
 from costmodels.paging import is_recurrent
-from policies.acceptance.chain import Chain
-from policies.acceptance.replay import Replay
-from policies.acceptance.tree import Tree, best_tree, ranked_rates
+from costmodels.speculative_build import PoolCosts
+from costmodels.speculative_cost import SpeculativeStepCost
+from policies.acceptance.tree import best_tree, ranked_rates
+from scenarios.acceptances import known_acceptance, own_acceptance
+from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.schema import Scenario
 from scenarios.schema.speculative import Speculative
@@ -53,9 +55,10 @@ def speculation_of(scenario: Scenario, target: ModelSpec) -> Speculating | None:
         raise ScenarioError(
             f"engine.speculative.num_speculative_tokens is {most}; the tree has {len(tree)} nodes"
         )
-    table = tuple(sorted((options.drafts_by_seqs or {1: most}).items()))
-    if table[0][0] != 1:
-        table = ((1, most), *table)
+    by_seqs = {1: most} | (options.drafts_by_seqs or {})
+    # One engine stands for all data-parallel ranks.
+    ranks = scenario.engine.data_parallel_size
+    table = tuple((1 + ranks * (least - 1), by_seqs[least]) for least in sorted(by_seqs))
     most = max(drafts for _, drafts in table)
     if tree is not None and most > len(tree):
         raise ScenarioError(
@@ -163,14 +166,16 @@ def _acceptance(
     tree: tuple[tuple[int, ...], ...] | None,
     seed: int,
 ) -> Acceptance:
+    if options.acceptance_policy is not None:
+        return own_acceptance(options.acceptance_policy, seed)
     if options.acceptance_file is not None:
         return _recorded(Path(options.acceptance_file), seed)
     if tree is not None:
-        return Tree(tree, [_ranked(of_class) for of_class in rates], seed)
-    return Chain([_chain_rates(of_class) for of_class in rates], seed)
+        return known_acceptance("tree", tree, [_ranked(of_class) for of_class in rates], seed)
+    return known_acceptance("chain", [_chain_rates(of_class) for of_class in rates], seed)
 
 
-def _recorded(path: Path, seed: int) -> Replay:
+def _recorded(path: Path, seed: int) -> Acceptance:
     """Accepted lengths of a CSV file."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -191,7 +196,23 @@ def _recorded(path: Path, seed: int) -> Replay:
                 "is one"
             ) from None
         pool.append(accepted)
-    return Replay(pool, by_request, seed)
+    return known_acceptance("replay", pool, by_request, seed)
+
+
+def graph_notes(cost: PoolCosts, max_num_seqs: int) -> tuple[str, ...]:
+    """From which batch on steps that verify drafts are too large for a CUDA graph."""
+    if not isinstance(cost, SpeculativeStepCost):
+        return ()
+    for least, drafts in cost.drafts_by_seqs:
+        beyond = cost.largest_graph(drafts) // (1 + drafts) + 1
+        later = [other for other, _ in cost.drafts_by_seqs if other > least]
+        if drafts and max(beyond, least) < min([*later, max_num_seqs + 1]):
+            return (
+                f"from {max(beyond, least)} decoding sequences a rank on, steps that verify "
+                f"{drafts} drafts each are beyond the largest CUDA graph and launched kernel by "
+                "kernel: raise engine.max_cudagraph_capture_size, or draft less from there on",
+            )
+    return ()
 
 
 def _evidence(options: Speculative) -> Evidence:
@@ -199,6 +220,9 @@ def _evidence(options: Speculative) -> Evidence:
         return Evidence(
             label="reported", source=f"recorded in {Path(options.acceptance_file).name}"
         )
+    if options.acceptance_policy is not None:
+        label = policy_label(options.acceptance_policy)
+        return Evidence(label="assumed", source=f"acceptance {label}")
     if options.acceptance is None:
         return method_facts(options.method).evidence
     if options.acceptance_source is not None:
@@ -209,7 +233,8 @@ def _evidence(options: Speculative) -> Evidence:
 def _notes(scenario: Scenario, options: Speculative, target: ModelSpec) -> tuple[str, ...]:
     facts = method_facts(options.method)
     notes = []
-    if options.acceptance is None and options.acceptance_file is None:
+    given = (options.acceptance, options.acceptance_file, options.acceptance_policy)
+    if all(one is None for one in given):
         notes.append(f"acceptance rates are {facts.evidence.label}: {facts.evidence.source}")
     if options.method == "medusa" and options.tree is None:
         notes.append("medusa drafts the tree of the likeliest nodes by its acceptance rates")

@@ -15,6 +15,7 @@ from sim.metrics import RequestMetrics
 _FEWEST_ARRIVALS = 50  # for a trend to be told from the system filling up
 _FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting
 _CLOSE_TO_SATURATION = 0.85
+_TIGHT = 0.8  # a ledger's use from which on it is tight
 
 
 def warnings_for(
@@ -32,6 +33,8 @@ def warnings_for(
         _failed(summary),
         _recomputed(log),
         _unfinished(summary),
+        _nothing_to_cache(log),
+        _tier_links(summary),
         _few_samples(summary),
     )
     return [warning for warning in checks if warning is not None]
@@ -152,6 +155,30 @@ def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:
         "unfinished",
         f"{_requests(count, 'was', 'were')} still in the system at the horizon: latencies are of "
         "finished requests only, so they are biased low",
+    )
+
+
+def _nothing_to_cache(log: RunLog) -> dict[str, str] | None:
+    """Tiers below the prefix caches of a workload that shares none."""
+    if not log.tiers or log.table.chains is not None:
+        return None
+    return _warning(
+        "nothing_to_cache",
+        "the workload names no prefixes that requests share, so kv.tiers hold nothing; traces with "
+        "hash ids do, and generators with system_prompts, documents or sessions",
+    )
+
+
+def _tier_links(summary: dict[str, Any]) -> dict[str, str] | None:
+    """Links to a tier that are busy nearly all the time: loads wait in their queue."""
+    busy = [f for f in summary.get("kv_tiers", ()) if f.get("link_busy", 0.0) >= _TIGHT]
+    if not busy:
+        return None
+    parts = ", ".join(f"{f['tier']} {f['link_busy']:.0%} of the time" for f in busy)
+    return _warning(
+        "tier_links",
+        f"links to tiers of the prefix cache are hardly ever idle ({parts}): loads wait for each "
+        "other and for writes, and what comes too late is computed again",
     )
 
 

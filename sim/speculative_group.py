@@ -85,6 +85,8 @@ class SpeculativeGroup:
         self._sums = np.zeros((_CLIPS + len(self._lengths), 1024), np.int64)
         self._origin = 0  # the step of the first column
         self._risen: list[list[int]] = []
+        self._taken: list[int] = []
+        self._priced_at = -1
         self._no_rises = (0,) * len(self._lengths)
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
@@ -188,6 +190,8 @@ class SpeculativeGroup:
         place = self.steps - self._origin
         if steps == 1:
             return int(self._sums[_BLOCKS, place])
+        if self._priced_at == self.steps and steps < len(self._taken):
+            return self._taken[steps]
         return int(self._sums[_BLOCKS, place : place + steps].sum())
 
     def blocks_needed(self, request: Request) -> int:
@@ -242,6 +246,8 @@ class SpeculativeGroup:
         grown = (self._sums[row, place : place + steps].tolist() for row in rows)
         # For the length of the run: what each sum has grown by before each step, and after all.
         self._risen = risen = [[0, *accumulate(of_sum)] for of_sum in grown]
+        self._taken = [0, *accumulate(self._sums[_BLOCKS, place : place + steps].tolist())]
+        self._priced_at = self.steps
         context = risen[0][:steps]
         clips = [
             risen[1 + index][:steps]
@@ -254,11 +260,13 @@ class SpeculativeGroup:
     def advance(self, steps: int) -> list[Request]:
         """Plan ``steps`` decode steps for all; return those for whom it was the last one."""
         place = self.steps - self._origin
-        self.steps += steps
         if steps == 1:
             self.context_tokens += int(self._sums[_GAINS, place])
+        elif self._priced_at == self.steps:
+            self.context_tokens += self._risen[0][steps]
         else:
             self.context_tokens += int(self._sums[_GAINS, place : place + steps].sum())
+        self.steps += steps
         for index, clip in enumerate(self._clips):
             row = _CLIPS + index if isinstance(clip, int) else _GAINS
             grown = int(self._sums[row, place : place + steps].sum())
@@ -314,6 +322,7 @@ class SpeculativeGroup:
 
     def _add(self, request: Request, member: _Member, step: int) -> None:
         """Add a member's steps from one of its own on to the sums."""
+        self._priced_at = -1
         last = member.start + member.steps
         self._make_room(last)
         place = member.start + step - self._origin
@@ -350,6 +359,7 @@ class SpeculativeGroup:
 
     def _forget(self, request: Request) -> None:
         """It will not reach its last step as it was laid out."""
+        self._priced_at = -1
         member = self._laid_out[request]
         step, place = self.steps - member.start, self.steps - self._origin
         rest = member.vector[:, step:]

@@ -154,7 +154,11 @@ def services(draw: st.DrawFn, replicas: int, links: bool) -> ServiceConfig:
 
 
 @st.composite
-def fleets(draw: st.DrawFn, engines: st.SearchStrategy[EngineConfig]) -> Fleet:
+def fleets(
+    draw: st.DrawFn,
+    engines: st.SearchStrategy[EngineConfig],
+    schedulers: tuple[str, ...] = tuple(SCHEDULERS),
+) -> Fleet:
     """Mixed pools, or prefill and decode, with a service around them."""
     roles: tuple[Role, ...] = draw(st.sampled_from([("mixed",), ("mixed",), ("prefill", "decode")]))
     sizes = [draw(st.integers(1, 3)) for _ in roles]
@@ -167,7 +171,7 @@ def fleets(draw: st.DrawFn, engines: st.SearchStrategy[EngineConfig]) -> Fleet:
             role=role,
             cost=cost,
             replicas=size,
-            scheduler=draw(st.sampled_from(list(SCHEDULERS))),
+            scheduler=draw(st.sampled_from(schedulers)),
             router=router,
             start_ns=draw(st.sampled_from([0, 30 * MS, 150 * MS])),
             provision_ns=draw(st.sampled_from([0, 100 * MS])),

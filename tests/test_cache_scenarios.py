@@ -185,6 +185,18 @@ def test_the_reports_say_where_hits_came_from(trace: Path, tmp_path: Path) -> No
     assert "Prefix cache by tier" not in plain
 
 
+def codes(result: RunResult) -> set[str]:
+    return {warning["code"] for warning in result.summary["warnings"]}
+
+
+def test_tiers_that_are_of_no_use_or_too_slow_are_warned_of(trace: Path) -> None:
+    assert not codes(run(trace, {"tiers": HOST})) & {"nothing_to_cache", "tier_links"}
+    slow = {"remote": {"bytes_per_s": 1e8}, "load": "always"}
+    assert "tier_links" in codes(run(trace, {"tiers": slow}))
+    plain = {"preset": "azure-conv", "num_requests": 20}
+    assert "nothing_to_cache" in codes(run(trace, {"tiers": HOST}, workload=plain))
+
+
 def tenants(trace: Path, **kv: Any) -> RunResult:
     """Two tenants with the very same prompts, and all tiers there are."""
     workload = {

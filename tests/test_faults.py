@@ -41,6 +41,11 @@ def whole_outcome(log: RunLog) -> dict[str, Any]:
 def test_jumped_equals_stepped_and_all_is_conserved(
     table: RequestTable, fleet: Fleet, until_ns: int | None
 ) -> None:
+    check_all_is_conserved(table, fleet, until_ns)
+
+
+def check_all_is_conserved(table: RequestTable, fleet: Fleet, until_ns: int | None) -> None:
+    """Jumped and stepped, to its end or to a horizon."""
     log = run_cluster(table, fleet, until_ns=until_ns)
     assert whole_outcome(log) == whole_outcome(
         run_cluster(table, stepped(fleet), until_ns=until_ns)

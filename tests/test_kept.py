@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios import build, kept
+from scenarios import kept, pool_cost
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 from scenarios.workload import trace
@@ -29,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         monkeypatch.setattr(module, function, call)
 
-    counted(build, "compile_layout_cost", "cost")
+    counted(pool_cost, "compile_layout_cost", "cost")
     counted(trace, "read_recording", "trace")
     monkeypatch.setattr(kept, "_kept", {})
     return counts
@@ -100,3 +100,10 @@ def test_few_things_are_kept(made: dict[str, int]) -> None:
     assert len(kept._kept["cost"]) <= 16
     assert kept.kept("cost", "99", lambda: "made anew") == "99"
     assert kept.kept("cost", "0", lambda: "made anew") == "made anew"
+
+
+def test_what_has_no_content_to_compare_is_never_found_again(made: dict[str, int]) -> None:
+    kept.keep_between_runs()
+    keys = {kept.content_key("cost", lambda: 1) for _ in range(3)}
+    assert len(keys) == 3
+    assert kept.content_key("cost", 1.5) == kept.content_key("cost", 1.5)

@@ -16,9 +16,10 @@ from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.plan.find import find_plan, judge_of, targeted
 from scenarios.plan.judge import next_share
+from scenarios.plan.outcome import rank_key
 from scenarios.plan.question import ask, runs_for
 from scenarios.plan.read import Asked, asked, read_plan
-from scenarios.plan.search import Search, rank_key
+from scenarios.plan.search import Search
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
 from tests.scenario_helpers import write
@@ -247,6 +248,13 @@ def test_the_spare_fleet_of_prefill_and_decode_engines_is_simulated_with_either_
         ({"gpus": [{"gpu": "H100", "usd_per_gpu_h": 2.5, "available": 2}]}, "supply"),
         ({"budget_usd_per_h": 4.0}, "supply"),
         ({"targets": [{"metric": "ttft", "percentile": 90, "within_s": 0.003}]}, "latency"),
+        (
+            {
+                "targets": [{"metric": "tpot", "percentile": 90, "within_s": 0.0064}],
+                "gpus": PLAN["gpus"][:1],
+            },
+            "targets",
+        ),
         ({"scenario": PLAN["scenario"] | {"model": "llama-3.1-405b"}}, "memory"),
     ],
 )

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from scenarios.plan.find import find_plan, judge_of, targeted
+from scenarios.plan.outcome import rank_key
 from scenarios.plan.question import ask
 from scenarios.plan.read import Asked, asked
-from scenarios.plan.search import Search, rank_key
+from scenarios.plan.search import Search
 
 pytestmark = pytest.mark.slow
 

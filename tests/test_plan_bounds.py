@@ -21,7 +21,7 @@ from scenarios.plan.find import judge_of, targeted
 from scenarios.plan.question import Question, ask
 from scenarios.plan.read import Asked, asked
 from sim.protocols import StepCost
-from sim.request_table import PrefixChains
+from sim.request_table import PrefixChains, RequestTable
 from sim.shape import StepShape
 
 _WORKLOAD = {
@@ -222,17 +222,48 @@ def test_requests_beyond_max_model_len_miss_for_certain() -> None:
     assert np.isinf(bounds.least_s[0])
 
 
-def test_shared_prefixes_are_not_counted_as_work() -> None:
-    """What a cache may hold need not be computed: the bound must not say it must."""
-    own = plan(demand={"now": 400}, num_requests=2000)
-    (candidate,) = targeted(own)
-    question = ask(own.plan, candidate)
-    n = len(question.table)
+def with_prefix(table: RequestTable, ids: Any, tokens: int) -> RequestTable:
+    """The same requests, each with one block of prefix of so many tokens, named by ``ids``."""
+    n = len(table)
     chains = PrefixChains(
-        ids=np.arange(n),
+        ids=np.broadcast_to(ids, n),
         offsets=np.arange(n + 1),
-        tokens=question.table.prompt_tokens,
-        block_tokens=int(question.table.prompt_tokens.max()),
+        tokens=np.full(n, tokens),
+        block_tokens=tokens,
     )
-    same = replace(question, table=replace(question.table, chains=chains))
-    assert bounds_of(candidate, same).units < bounds_of(candidate, question).units
+    return replace(table, chains=chains)
+
+
+def test_what_a_cache_may_hold_is_not_counted_as_work() -> None:
+    """Blocks that two requests have need be computed once; those of one alone by it."""
+    question_of = plan(demand={"now": 400}, num_requests=2000)
+    (candidate,) = targeted(question_of)
+    question = ask(question_of.plan, candidate)
+    plain = bounds_of(candidate, question).units
+    table, longest = question.table, int(question.table.prompt_tokens.max())
+    own, shared, all_shared = (
+        bounds_of(candidate, replace(question, table=with_prefix(table, ids, tokens))).units
+        for ids, tokens in ((np.arange(len(table)), 400), (7, 400), (7, longest))
+    )
+    assert plain == own > shared > all_shared
+
+
+def test_prompts_that_are_partly_cached_take_no_less_than_their_bound() -> None:
+    scenario = plan().values | {
+        "workload": {
+            "generator": {
+                "arrivals": "poisson",
+                "system_prompts": {"tokens": 2000},
+                "input_tokens": {"fixed": 500},
+                "output_tokens": {"fixed": 20},
+            }
+        }
+    }
+    question_of = plan(scenario=scenario, demand={"now": 5}, num_requests=50)
+    (candidate,) = targeted(question_of)
+    question = ask(question_of.plan, candidate)
+    judge = judge_of(question_of.plan, question, jobs=1, looks=False)
+    met = judge.first(candidate, 1, looks=False).runs[0].met
+    bounds = bounds_of(candidate, question)
+    assert all(0 < a <= b.value_s for a, b in zip(bounds.least_s, met, strict=True))
+    assert bounds.least_s[0] > 0.3 * met[0].value_s

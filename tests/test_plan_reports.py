@@ -15,6 +15,7 @@ from reports.plan.answer import (
     certainty,
     demand_sentence,
     headline,
+    model_sentence,
     relaxed_sentences,
     room,
     spare_sentence,
@@ -180,7 +181,11 @@ CONTENT: dict[str, Any] = {
         "skipped": 500,
         "notes": ["a note"],
     },
-    "evidence": {"shares": {"fitted": 0.9, "extrapolated": 0.1}, "label": "extrapolated"},
+    "evidence": {
+        "shares": {"fitted": 0.9, "extrapolated": 0.1},
+        "label": "extrapolated",
+        "half_width": 0.2,
+    },
     "method": "A method.",
     "run": {"requests": 123_456, "fleets": 7, "candidates": 10, "wall_s": 1.0},
 }
@@ -190,7 +195,7 @@ def infeasible(**relaxed: Any) -> dict[str, Any]:
     content = deepcopy(CONTENT)
     content["ranked"], content["winner"], content["fleets"] = [], None, []
     content["counts"] |= {"cheapest": None, "spare": None}
-    content["evidence"] = {"shares": {}, "label": None}
+    content["evidence"] = {"shares": {}, "label": None, "half_width": None}
     row: dict[str, Any] = {
         "nearest": None,
         "least_s": None,
@@ -232,6 +237,10 @@ def test_the_answer_comes_first_in_plain_words() -> None:
         "chat TPOT p95: 96% keep within 30 ms, 95% must, and in the worst run 95.5% do."
     )
     assert room(CONTENT).startswith("It carries up to 55.0 requests/s, 10% more than planned for.")
+    assert model_sentence(CONTENT) == (
+        "Step times may be off by ±20% (90%): their evidence is extrapolated, and that is more "
+        "than the headroom: measure before you buy, or plan for more."
+    )
     assert spare_sentence(CONTENT).endswith("with a replica down.")
     (row,) = ranked_rows(CONTENT)
     assert row[1:] == ("3", "6", "$15.00", "+10%", "TPOT", "others' prefill")

@@ -251,6 +251,23 @@ def test_what_nobody_used_for_its_lifetime_is_gone(index: Any) -> None:
     assert (hit_blocks(kv, 1, 8), kv.empty_blocks) == (0, 9)
 
 
+@BOTH
+def test_a_copy_takes_the_place_of_content_whose_lifetime_is_over(index: Any) -> None:
+    """Two compute the same beside each other; the second ends after the first's copy is due."""
+    now_ns = [0]
+    cache = replace(evicting("ttl", seconds=1.0), prefix_index=index)
+    kv = cache_of([[1, 2], [1, 2]], cache, 9, clock=lambda: now_ns[0])
+    second = Request(1, 0, 8, 1, num_target_tokens=9)
+    kv.pin(second, kv.lookup(second))
+    assert kv.extend(second, 8)
+    second.num_computed_tokens = 8
+    done(kv, serve(kv, 0, 8))
+    now_ns[0] = 2_000_000_000
+    done(kv, second)
+    kv.expire()
+    assert hit_blocks(kv, 0, 8) == 2
+
+
 @pytest.mark.parametrize("name", ["lfu", "fifo", "contrary", "radix, lfu", "radix, contrary"])
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6))

@@ -13,13 +13,15 @@ from policies import ROUTERS, SCHEDULERS
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.tree import Tree
-from sim.cluster import RunLog
+from sim.cluster import Fleet, RunLog
 from sim.engine_view import EngineConfig
 from sim.protocols import Acceptance
 from sim.request_table import RequestTable
 from sim.speculation import Speculation
 from tests.helpers import AffineCost, small_run
+from tests.service_runs import fleets
 from tests.test_conservation import MAKERS, audited, check_run_to_the_end
+from tests.test_faults import check_all_is_conserved
 from tests.test_jumping import COSTS, ENGINES, outcome, tables
 
 PATHS = [(0,), (1,), (0, 0), (2,), (0, 1), (0, 0, 0)]
@@ -50,6 +52,7 @@ SPECULATING = st.builds(
     SPECULATIONS,
 )
 POLICIES = [name for name in MAKERS if name != "vtc"]
+FOLLOWED = tuple(name for name in SCHEDULERS if name != "vtc")
 over_random_runs = given(
     table=tables(),
     engine=SPECULATING,
@@ -85,7 +88,7 @@ def _whole(steps: Any, name: str) -> Any:
     return values if name == "accepted_tokens" else values * steps.column("steps")
 
 
-@pytest.mark.parametrize("scheduler", [name for name in SCHEDULERS if name != "vtc"])
+@pytest.mark.parametrize("scheduler", FOLLOWED)
 @settings(moderately, max_examples=60)
 @given(
     table=tables(),
@@ -136,3 +139,16 @@ def test_a_run_to_its_end_conserves_everything(
         table, engine=config, cost=cost, scheduler=make, router=router, replicas=replicas
     )
     check_run_to_the_end(log, auditors)
+
+
+@moderately
+@given(
+    table=tables(),
+    fleet=fleets(SPECULATING, FOLLOWED),
+    until_ns=st.sampled_from([None, None, 300_000_000]),
+)
+def test_all_is_conserved_whatever_fails(
+    table: RequestTable, fleet: Fleet, until_ns: int | None
+) -> None:
+    """Crashes, clients that give up, prompts computed elsewhere."""
+    check_all_is_conserved(table, fleet, until_ns)

@@ -16,7 +16,7 @@ from scenarios.simulate import RunResult, simulate
 from scenarios.workload import build_table
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.cluster import Fleet, run_cluster
-from sim.errors import ScenarioError
+from sim.errors import PolicyError, ScenarioError
 from tests.test_conservation import (
     check_books,
     check_order,
@@ -188,3 +188,54 @@ def test_rates_by_class_and_records(tmp_path: Path) -> None:
     record.write_text("accepted\nmany\n")
     with pytest.raises(ScenarioError, match=r"accepted\.csv:2"):
         result({"method": "eagle", "acceptance_file": str(record)})
+
+
+def test_an_acceptance_of_ones_own(tmp_path: Path) -> None:
+    """A class with one method, from a module of the user's; its faults are named."""
+    own = """
+class Every:
+    def __init__(self, seed, *, tokens: int = 2):
+        self.tokens = tokens
+
+    def gains(self, request, sampled_tokens, drafts):
+        left, gain = request.output_tokens - sampled_tokens, min(self.tokens, 1 + drafts)
+        return [gain] * (left // gain) + [left % gain] * (left % gain > 0)
+
+
+class Wrong(Every):
+    def gains(self, request, sampled_tokens, drafts):
+        return [99]
+
+
+class Broken(Every):
+    def gains(self, request, sampled_tokens, drafts):
+        return [1 / 0]
+"""
+    (tmp_path / "accepted.py").write_text(own, encoding="utf-8")
+    where = f"{tmp_path}/accepted.py"
+
+    def run(name: str, **options: int) -> RunResult:
+        policy = {"name": f"{where}:{name}", **options}
+        return result({"method": "eagle", "acceptance_policy": policy})
+
+    assert run("Every", tokens=3).figure("accepted_length") == pytest.approx(3, rel=0.02)
+    for name, said in (
+        ("Wrong", "each must give from 1 to 6"),
+        ("Broken", "ZeroDivisionError"),
+        ("Nobody", "has no 'Nobody'"),
+    ):
+        with pytest.raises((PolicyError, ScenarioError), match=said):
+            run(name)
+    with pytest.raises(ScenarioError, match="has no option 'pace'"):
+        run("Every", pace=1)
+    with pytest.raises(ScenarioError, match="module:attribute"):
+        result({"method": "eagle", "acceptance_policy": "chain"})
+
+
+def test_large_verifications_are_pointed_out() -> None:
+    """Beyond the largest graph kernels are launched one by one: it is said, and from where on."""
+    notes = build(scenario(engine={"speculative": {"method": "medusa"}})).notes
+    assert any("from 9 decoding sequences a rank on" in note for note in notes)
+    table = {"method": "medusa", "drafts_by_seqs": {9: 0}}
+    notes = build(scenario(engine={"speculative": table})).notes
+    assert not any("CUDA graph" in note for note in notes)

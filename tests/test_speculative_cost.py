@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.device_memory import fill_device
+from costmodels.draft_memory import draft_weight_bytes
 from costmodels.drafters import make_drafter, method_facts
 from costmodels.models import load_model
 from costmodels.parallel import shard
-from costmodels.speculative_build import draft_weight_bytes
 from costmodels.speculative_cost import SpeculativeStepCost
 from costmodels.step_cost import risen_steps
 from scenarios.build import Build, build
@@ -226,3 +227,21 @@ def test_what_is_not_modelled_is_refused(served: dict[str, Any], said: str) -> N
     """Rather than priced as if it were."""
     with pytest.raises(ScenarioError, match=said):
         built({"method": "eagle"}, served)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_account_of_a_device_has_the_drafter(method: str) -> None:
+    """``fleetcast memory``: bytes still add up, and are those that the engine's plan has."""
+    found = built(METHODS[method], SERVED["dense"])
+    assert found.speculating is not None
+    plan = fill_device(
+        found.model,
+        found.gpu,
+        max_num_batched_tokens=8192,
+        max_num_seqs=1024,
+        gpu_memory_utilization=0.92,
+        drafter=found.speculating.drafter,
+    )
+    assert sum(entry.num_bytes for entry in plan.entries(4096, 512)) == found.gpu.hbm_bytes
+    assert plan.weight_bytes == found.memory.weight_bytes
+    assert plan.paged_bytes(16, 0) == found.memory.block_bytes

@@ -12,6 +12,7 @@ import pytest
 import simpy
 from hypothesis import HealthCheck, Phase, given, settings
 
+from policies.vtc import VirtualTokenCounter
 from sim.accounts import ADMISSION_QUEUE, CACHE_LOAD, LAUNCH_AND_HOST, TIME_ACCOUNTS
 from sim.cache_config import CacheConfig
 from sim.cluster import Fleet, RunLog, run_cluster
@@ -458,6 +459,24 @@ def test_those_behind_do_not_wait_for_a_load() -> None:
     log = small_run(prefixed(rows), engine=ENGINE, cost=SLOW, cache=tiered(slow, load="always"))
     finished = log.requests.finished_ns
     assert finished[3] < 2.1 * GB < 2.9 * GB < finished[2]
+
+
+def test_a_fair_scheduler_charges_a_request_that_is_loaded_once() -> None:
+    made: list[VirtualTokenCounter] = []
+
+    def make() -> VirtualTokenCounter:
+        made.append(VirtualTokenCounter())
+        return made[-1]
+
+    table = replace(prefixed(OUT_AND_BACK), class_index=np.zeros(3, np.int64), class_names=("a",))
+    counters = []
+    for load in ("never", "always"):
+        log = small_run(
+            table, engine=ENGINE, cost=SLOW, scheduler=make, cache=tiered(HOST, load=load)
+        )
+        assert bool(log.requests.tier_tokens) == (load == "always")
+        counters.append(made[-1].counter(0))
+    assert counters[0] == counters[1]
 
 
 def test_what_falls_out_of_the_host_is_found_on_disk() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.acceptance.rounds import drawn_gains, survivals
+from policies.acceptance.rounds import Survival, drawn_gains, survival_of, survivals
 from sim.errors import ScenarioError
 from sim.request import Request
 
@@ -25,12 +25,12 @@ class Chain:
             if not rates or not all(0 <= rate <= 1 for rate in rates):
                 raise ScenarioError(f"acceptance rates lie from 0 to 1, not {list(rates)}")
         self._rates = [list(rates) for rates in rates_by_class]
-        self._survivals: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._survivals: dict[tuple[int, int], Survival] = {}
         self._seed = seed
 
     def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
         """Tokens of each further decode step."""
         key = min(request.tenant, len(self._rates) - 1), drafts
         if key not in self._survivals:
-            self._survivals[key] = survivals(self._rates[key[0]], drafts)
+            self._survivals[key] = survival_of(survivals(self._rates[key[0]], drafts))
         return drawn_gains(self._survivals[key], request, sampled_tokens, self._seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ Float = NDArray[np.float64]
 
 _STREAM = 0x5BEC  # apart from a request's other draws
 _ANSWERS = 40  # bits of a request's number: further answers have draws of their own
-_TOGETHER, _TOGETHER_STEPS = 16, 512
+_TOGETHER, _TOGETHER_STEPS = 32, 256
 _MARGIN, _MORE = 1.2, 8  # so that one draw of steps is mostly enough
 
 
@@ -31,8 +32,20 @@ def tokens_a_step(survival: Float) -> float:
     return 1.0 + float(survival.sum())
 
 
+class Survival(NamedTuple):
+    """Chances that so many drafts are accepted, as steps are drawn from them."""
+
+    ascending: Float
+    tokens_a_step: float
+
+
+def survival_of(survival: Float) -> Survival:
+    """From chances that at least 1, 2, ... drafts are accepted."""
+    return Survival(np.ascontiguousarray(survival[::-1]), tokens_a_step(survival))
+
+
 def drawn_gains(
-    survival: Float, request: Request, sampled_tokens: int, seed: int
+    survival: Survival, request: Request, sampled_tokens: int, seed: int
 ) -> NDArray[np.int64]:
     """What each step gives until the answer is complete: 1, and the drafts accepted.
 
@@ -40,10 +53,10 @@ def drawn_gains(
     the answer has left.
     """
     left, done = request.output_tokens - sampled_tokens, len(request.rounds)
-    if not len(survival):
+    ascending, most = survival.ascending, 1 + len(survival.ascending)
+    if most == 1:
         return np.ones(left, np.int64)
-    ascending, most = survival[::-1], 1 + len(survival)
-    count = min(left, int(left / tokens_a_step(survival) * _MARGIN) + _MORE)
+    count = min(left, int(left / survival.tokens_a_step * _MARGIN) + _MORE)
     while True:
         draws = _draws((seed + 1) * _STREAM, request, done, count)
         gains = most - ascending.searchsorted(draws, "right")

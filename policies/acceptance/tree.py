@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.acceptance.rounds import drawn_gains
+from policies.acceptance.rounds import Survival, drawn_gains, survival_of
 from sim.errors import ScenarioError
 from sim.request import Request
 
@@ -36,14 +36,15 @@ class Tree:
             check_rates(rates)
         self._paths = [tuple(path) for path in paths]
         self._rates = list(rates_by_class)
-        self._survivals: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._survivals: dict[tuple[int, int], Survival] = {}
         self._seed = seed
 
     def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
         """Tokens of each further decode step."""
         key = min(request.tenant, len(self._rates) - 1), drafts
         if key not in self._survivals:
-            self._survivals[key] = tree_survivals(self._paths[:drafts], self._rates[key[0]])
+            survival = tree_survivals(self._paths[:drafts], self._rates[key[0]])
+            self._survivals[key] = survival_of(survival)
         return drawn_gains(self._survivals[key], request, sampled_tokens, self._seed)
 
 

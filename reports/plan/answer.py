@@ -31,6 +31,17 @@ def headline(content: Content) -> str:
     )
 
 
+def reasons(content: Content) -> tuple[str, ...]:
+    """What stands behind the answer, sentence by sentence; empty ones where there is nothing."""
+    return (
+        demand_sentence(content),
+        certainty(content),
+        room(content),
+        model_sentence(content),
+        spare_sentence(content),
+    )
+
+
 def demand_sentence(content: Content) -> str:
     """How the load comes about; empty where it is simply given."""
     asked = content["question"]
@@ -78,6 +89,18 @@ def room(content: Content) -> str:
     carries = level_text(content, best["capacity"])
     how = f"{whole_percent(more)} more than planned for" if more >= 0.005 else "just what is needed"
     return f"It carries up to {carries}, {how}. There {binds[:1]}{binds[1:]}"
+
+
+def model_sentence(content: Content) -> str:
+    """How far the prices of steps may be off, beside the room there is."""
+    half_width, label = content["evidence"]["half_width"], content["evidence"]["label"]
+    if half_width is None:
+        return ""
+    text = f"Step times may be off by ±{half_width:.0%} (90%): their evidence is {label}"
+    headroom = content["ranked"][0]["headroom"]
+    if headroom is not None and headroom < half_width:
+        text += ", and that is more than the headroom: measure before you buy, or plan for more"
+    return f"{text}."
 
 
 def counts_rows(content: Content) -> list[tuple[str, str, str]]:

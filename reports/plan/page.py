@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.parts import Cell, Column, Tile
-from reports.plan.answer import (
-    certainty,
-    demand_sentence,
-    headline,
-    relaxed_sentences,
-    room,
-    spare_sentence,
-)
+from reports.plan.answer import headline, reasons, relaxed_sentences
 from reports.plan.facts import (
     attained_rows,
     candidate_rows,
@@ -28,6 +21,7 @@ from reports.plan.words import (
     gpus_of,
     level_text,
     option_text,
+    runs_text,
     share_text,
     targets_text,
     usd,
@@ -64,7 +58,6 @@ def render_plan(content: Content, plan_yaml: str) -> str:
     found = bool(content["ranked"])
     best: dict[str, Any] = content["ranked"][0]["binding"] if found else {}
     heading = f"A fleet for {content['conditions']['model']}"
-    lines = (demand_sentence(content), certainty(content), room(content), spare_sentence(content))
     return render_page(
         "plan/page.html.j2",
         plots=draw_plan(content),
@@ -73,7 +66,7 @@ def render_plan(content: Content, plan_yaml: str) -> str:
         heading=heading,
         answer=headline(content),
         tone="good" if found else "bad",
-        reason=" ".join(line for line in lines if line),
+        reason=" ".join(line for line in reasons(content) if line),
         tiles=_tiles(content),
         relaxed=relaxed_sentences(content),
         ranked_columns=[
@@ -178,7 +171,7 @@ def _conditions(content: Content) -> list[tuple[str, str]]:
             f"{asked['prompt_tokens']:,.0f} tokens in, {asked['output_tokens']:,.0f} out",
         ),
         ("Confidence", share_text(asked["confidence"])),
-        ("Runs a fleet", f"{asked['replications']} of {asked['requests']:,} counted requests"),
+        ("A fleet that passes", runs_text(content)),
     ]
     for offer in asked["gpus"]:
         had = "any number" if offer["available"] is None else f"{offer['available']:,}"

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.plan.answer import (
-    certainty,
-    counts_rows,
-    demand_sentence,
-    headline,
-    relaxed_sentences,
-    room,
-    spare_sentence,
-)
+from reports.plan.answer import counts_rows, headline, reasons, relaxed_sentences
 from reports.plan.facts import attained_rows, candidate_rows, fleet_rows, ranked_rows
-from reports.plan.words import Content, level_text
+from reports.plan.words import Content, level_text, runs_text
 from reports.screen import MAX_WIDTH, Screen
 
 if TYPE_CHECKING:
@@ -34,8 +26,7 @@ def print_plan(content: Content, console: Console | None = None) -> None:
     screen = Screen(chosen)
     found = bool(content["ranked"])
     screen.say(headline(content), "bold green" if found else "bold red")
-    more = (demand_sentence(content), certainty(content), room(content), spare_sentence(content))
-    for line in (*more, *relaxed_sentences(content)):
+    for line in (*reasons(content), *relaxed_sentences(content)):
         if line:
             screen.say(line)
     screen.heading("GPUs")
@@ -79,11 +70,11 @@ def _print_commands(screen: Screen, content: Content) -> None:
 
 
 def _print_conditions(screen: Screen, content: Content) -> None:
-    conditions, run, asked = content["conditions"], content["run"], content["question"]
+    conditions, run = content["conditions"], content["run"]
     screen.say("")
     screen.say(
-        f"{conditions['model']} · {conditions['workload']} · {asked['replications']} runs of "
-        f"{asked['requests']:,} counted requests a fleet · {run['candidates']:,} candidates, "
+        f"{conditions['model']} · {conditions['workload']} · {runs_text(content)} a fleet · "
+        f"{run['candidates']:,} candidates, "
         f"{run['fleets']:,} fleets and {run['requests']:,} requests simulated · evidence: "
         f"{content['evidence']['label'] or 'none'}",
         "dim",

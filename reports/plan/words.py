@@ -47,6 +47,13 @@ def level_text(content: Content, level: float) -> str:
     return f"{text} {unit}"
 
 
+def runs_text(content: Content) -> str:
+    """``19 runs of 5,000 counted requests``."""
+    asked = content["question"]
+    runs = asked["replications"]
+    return f"{runs:,} run{'s' * (runs != 1)} of {asked['requests']:,} counted requests"
+
+
 def gpus_of(fleet: Mapping[str, Any]) -> str:
     """``24 x H100`` (with a sign for times), of several kinds all of them."""
     counts: dict[str, int] = {}
@@ -75,9 +82,9 @@ def fleet_text(fleet: Mapping[str, Any]) -> str:
 def option_text(key: str, value: Any) -> str:
     """``kv cache_dtype fp8``."""
     section, _, name = key.rpartition(".")
-    shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-    if isinstance(shown, int):
-        shown = f"{shown:,}"
+    shown = f"{value:,}" if isinstance(value, int) else str(value)
+    if value is None or isinstance(value, bool):
+        shown = {True: "on", False: "off", None: "none"}[value]
     return f"{section} {name} {shown}".strip()
 
 

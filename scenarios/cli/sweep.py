@@ -40,7 +40,8 @@ def sweep(
     """Simulate every point of a grid, of lists that go together, or of random draws.
 
     All results are in one table, sweep.parquet. A sweep that was stopped goes on where it was: run
-    the same command again. A point that cannot be run is a row with its error.
+    the same command again. A point that cannot be run is a row with its error. `fleetcast scenario
+    init-sweep` writes a file to start from.
 
     Exit codes: 0 done; 2 the input cannot be used; 130 interrupted, 143 terminated, with what was
     done kept.

@@ -86,6 +86,7 @@ def explain_facts(
     return {
         "fleetcast_version": __version__,
         **served.facts(),
+        "notes": [*served.notes, *_left_out(served)],
         "step": {
             "decode_seqs": decode_seqs,
             "context": context,
@@ -119,6 +120,12 @@ def explain_facts(
         "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
         "constants": _constants(cost, rows, formats),
     }
+
+
+def _left_out(served: Served) -> list[str]:
+    if served.scenario.engine.speculative is None:
+        return []
+    return ["a step without drafts: neither verifying nor drafting is part of it"]
 
 
 def _check(

@@ -9,6 +9,7 @@ from costmodels.device_memory import DevicePlan, fill_device
 from costmodels.fitting_layouts import smallest_layouts
 from costmodels.reservations import reserve
 from scenarios.served import Served
+from scenarios.speculation import speculation_of
 from sim.errors import ScenarioError
 
 _SHORTEST = 1024
@@ -44,12 +45,14 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
             f"{longest:,} of {served.model.name}"
         )
     kv = served.scenario.kv
+    speculating = speculation_of(served.scenario, served.model)
     limits: dict[str, Any] = {
         "max_num_batched_tokens": served.max_num_batched_tokens,
         "max_num_seqs": served.max_num_seqs,
         "gpu_memory_utilization": kv.gpu_memory_utilization,
         "block_size": kv.block_size,
         "profile": served.profile,
+        "drafter": speculating.drafter if speculating else None,
     }
     plan = fill_device(
         served.model,

@@ -23,7 +23,7 @@ from scenarios.plan.candidates import Candidate
 from scenarios.plan.targets import percentile_of
 from scenarios.schema.plan import Target
 from sim.kv_layout import PLAIN
-from sim.request_table import RequestTable
+from sim.request_table import PrefixChains, RequestTable
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -102,7 +102,9 @@ def find_bounds(
     ]
     shares = table.chains is not None
     # The first engine takes the prompts, the last the answers; without P/D it is the same.
-    computed = _computed(work, parts[0], shares)
+    computed = work.prompt
+    if table.chains is not None and parts[0].pool.engine.enable_prefix_caching:
+        computed = np.maximum(work.prompt - _shared_tokens(table.chains)[counted], 1.0)
     prompts_s = least[0].prompt_ns(computed) / 1e9
     decode_s = least[-1].decode_ns(work.prompt + np.maximum(decodes - 1, 0) / 2) / 1e9
     decode_s = np.where(decodes > 0, decode_s, 0.0)
@@ -130,11 +132,16 @@ def find_bounds(
     return Bounds(units=units, least_s=least_s, refused=refused[0] if refused else None)
 
 
-def _computed(work: _Work, part: Build, shares: bool) -> Float:
-    """Prompt tokens that are surely computed: where prefixes may be cached, the last alone."""
-    if shares and part.pool.engine.enable_prefix_caching:
-        return np.ones_like(work.prompt)
-    return work.prompt
+def _shared_tokens(chains: PrefixChains) -> Float:
+    """Tokens of each request, ``[n]``, that a cache may hold: those of blocks that another has.
+
+    The rest is computed by somebody for the first time, and by its request alone.
+    """
+    _, which, counts = np.unique(chains.ids, return_inverse=True, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(counts[which] > 1)])
+    blocks = before[chains.offsets[1:]] - before[chains.offsets[:-1]]
+    found: Float = (blocks * chains.block_tokens).astype(np.float64)
+    return found
 
 
 def _of_class(target: Target, table: RequestTable, counted: Bool) -> Bool:

@@ -204,6 +204,8 @@ def _candidate(
 
 
 def _value_text(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -11,7 +11,8 @@ from scenarios.capacity.binding import binding
 from scenarios.capacity.curve import Row, curve
 from scenarios.capacity.search import Found, search
 from scenarios.plan.judge import Judge, Verdict
-from scenarios.plan.search import Outcome, Search, rank_key, spare_key
+from scenarios.plan.outcome import Outcome, rank_key
+from scenarios.plan.search import Search
 from scenarios.schema.plan import Target
 
 _LOADS = (1.0, 1.08, 1.2, 1.4)
@@ -46,7 +47,10 @@ def finalists(chosen: Search, judge: Judge) -> list[Finalist]:
     )
     chosen.ranked = [one.outcome for one in found]
     first = found[0].outcome
-    if chosen.spare is not None and spare_key(first)[:2] == spare_key(chosen.spare)[:2]:
+    if (
+        chosen.spare is not None
+        and rank_key(first, spare=1)[:2] == rank_key(chosen.spare, spare=1)[:2]
+    ):
         chosen.spare = first  # of equals, the one that is recommended anyway
     return found
 

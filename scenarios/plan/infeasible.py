@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from scenarios.capacity.search import search
 from scenarios.plan.judge import Judge
-from scenarios.plan.search import Outcome, Search
+from scenarios.plan.outcome import Outcome
+from scenarios.plan.search import Search
 
 _LOADS = (0.3, 0.5, 0.7, 0.85)
 
@@ -44,6 +45,7 @@ def relaxed(chosen: Search, judge: Judge) -> Relaxed:
     free.run([outcome.candidate for outcome in limited])
     if not free.ranked:
         tried = [one for one in free.outcomes.values() if one.tried is not None]
+        tried.sort(key=lambda one: (-_kept(one, judge), one.candidate.name))
         return Relaxed(constraint="targets", nearest=tried[0] if tried else limited[0])
     found = free.ranked[0]
     own = chosen.outcomes[found.candidate.name]
@@ -55,6 +57,13 @@ def relaxed(chosen: Search, judge: Judge) -> Relaxed:
         without_limits=found,
         load=_load_of(nearest, judge) if nearest.most >= 1 else None,
     )
+
+
+def _kept(outcome: Outcome, judge: Judge) -> float:
+    """The share of requests within the target that a candidate misses, with most units tried."""
+    assert outcome.tried is not None
+    verdict = judge.verdict_so_far(outcome.candidate, outcome.tried)
+    return min((run.met[verdict.worst].share for run in verdict.runs), default=0.0)
 
 
 def _over(outcome: Outcome, judge: Judge) -> float:

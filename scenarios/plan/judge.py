@@ -13,17 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
-from scenarios.capacity.measure import RunFacts
-from scenarios.capacity.plan import RunPlan, sizes
-from scenarios.capacity.samples import Goal, Point, Samples, Tally
-from scenarios.many import run_many
+from scenarios.capacity.plan import RunPlan
+from scenarios.capacity.samples import Goal, Samples
 from scenarios.plan.candidates import Candidate
-from scenarios.plan.measure import FleetFacts, Look, look, measure_fleet
-from scenarios.replications import with_seed
+from scenarios.plan.measure import FleetFacts
+from scenarios.plan.runs import Runs
 from scenarios.schema import Scenario
 from scenarios.schema.plan import Target
 
@@ -45,46 +42,6 @@ class Verdict:
     """``share``: a run missed a target; ``queue``: it grows; ``confidence``: the bound misses."""
     finished_share: float
     """Of the requests that had been sent; a hint of how far off a hopeless fleet is."""
-
-
-@dataclass(kw_only=True)
-class Runs:
-    """Runs one fleet at any load; `scenarios.capacity.search` and its curve ask for this."""
-
-    scenario: Scenario
-    plan: RunPlan
-    targets: tuple[Target, ...]
-    jobs: int | None
-    told: Callable[[int], None]
-    """Called with the number of requests that were simulated."""
-    done: dict[Point, FleetFacts] = field(default_factory=dict)
-
-    def __call__(self, points: Sequence[Point]) -> list[Tally]:
-        """The tallies of all points, in order."""
-        new = [point for point in points if point not in self.done]
-        reduce = partial(measure_fleet, plan=self.plan, targets=self.targets)
-        found = run_many([self.scenario_at(*p) for p in new], reduce, jobs=self.jobs)
-        self.done.update(zip(new, found, strict=True))
-        self.told(sum(one.simulated for one in found))
-        return [self.done[point].facts.tally for point in points]
-
-    def scenario_at(self, level: float, replication: int) -> Scenario:
-        """One run."""
-        workload = sizes(self.scenario, level, self.plan.requests(level))
-        scenario = self.plan.variable.at(self.scenario, level, **workload)
-        return with_seed(scenario, scenario.seed + replication)
-
-    def of(self, level: float) -> list[RunFacts]:
-        """The facts of a load, by replication."""
-        return [self.done[point].facts for point in sorted(self.done) if point[0] == level]
-
-    def look(self, level: float, horizon_s: float) -> Look:
-        """The first run at a load, up to a time."""
-        scenario = self.scenario_at(level, 0).model_copy(update={"horizon_s": horizon_s})
-        reduce = partial(look, plan=self.plan, targets=self.targets)
-        found = run_many([scenario], reduce, jobs=1)[0]
-        self.told(found.simulated)
-        return found
 
 
 @dataclass(kw_only=True)

@@ -12,50 +12,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
 
-from scenarios.build import Build, build
-from scenarios.plan.bounds import Bounds, find_bounds
+from scenarios.build import build
+from scenarios.plan.bounds import find_bounds
 from scenarios.plan.candidates import Candidate
 from scenarios.plan.judge import Judge, Verdict
+from scenarios.plan.outcome import Outcome, fleet_key, least_key, rank_key
 from scenarios.plan.question import Question
 from scenarios.schema.plan import PlanFile
 from sim.errors import ScenarioError
 
-Stage = Literal["memory", "latency", "supply", "cost", "simulated", "ranked"]
-"""Where a candidate was given up; ``supply``: availability, budget or most_replicas."""
-
 _ALONE = 0.1
 """Requests in an engine, on average, below which more engines change nothing."""
 _AT_FIRST = 1.25  # times the fewest units by the bounds: where a search begins
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """What became of a candidate."""
-
-    candidate: Candidate
-    stage: Stage
-    parts: tuple[Build, ...] = ()
-    """Its pools, built; none where it does not fit."""
-    bounds: Bounds | None = None
-    most: int = 0
-    """Units that can be had."""
-    limit: str = ""
-    """What limits them."""
-    units: int | None = None
-    """The fewest that pass, where they were found."""
-    tried: int | None = None
-    """The most units that were found not to pass."""
-    alone: bool = False
-    """Whether it does not pass although its engines have hardly more than a request at a time."""
-    why: str = ""
-    """In a few words, where it cannot be built."""
-
-    @property
-    def least_usd_per_h(self) -> float | None:
-        """What a fleet costs at least that could do the work, by the bounds."""
-        return None if self.bounds is None else self.candidate.usd_per_h(self.bounds.units)
 
 
 @dataclass(kw_only=True)
@@ -78,7 +47,7 @@ class Search:
         for candidate in candidates:
             self.outcomes[candidate.name] = self.bounded(candidate)
         open_ = [outcome for outcome in self.outcomes.values() if outcome.stage == "simulated"]
-        for outcome in sorted(open_, key=_order):
+        for outcome in sorted(open_, key=least_key):
             self._settle(outcome)
 
     def bounded(self, candidate: Candidate) -> Outcome:
@@ -120,10 +89,7 @@ class Search:
     def _settle(self, outcome: Outcome) -> None:
         """Simulate as many fleets of a candidate as it takes to rank it, or to give it up."""
         assert outcome.bounds is not None
-        last = self.ranked[-1] if len(self.ranked) == self.plan.ranked else None
-        cheap = self._most_units(
-            outcome, lambda units: last is None or _beats(outcome, units, last)
-        )
+        cheap = self._most_units(outcome, lambda units: self._ranks(outcome, units))
         reserve = self._most_units(outcome, lambda units: self._spares_better(outcome, units))
         most = max(cheap, reserve)
         if most < outcome.bounds.units:
@@ -154,12 +120,19 @@ class Search:
             low, high = (middle, high) if is_enough(middle) else (low, middle)
         return low
 
+    def _ranks(self, outcome: Outcome, units: int) -> bool:
+        """Whether a fleet would be among those ranked so far."""
+        if len(self.ranked) < self.plan.ranked:
+            return True
+        return fleet_key(outcome.candidate, units) < rank_key(self.ranked[-1])
+
     def _spares_better(self, outcome: Outcome, units: int) -> bool:
         """Whether a fleet with spare engines can be had, for less than the best of those so far."""
         candidate = outcome.candidate
         if not self.is_had(candidate, units, spare=1):
             return False
-        return self.spare is None or _spare_key(candidate, units) < spare_key(self.spare)
+        best = self.spare
+        return best is None or fleet_key(candidate, units, spare=1) < rank_key(best, spare=1)
 
     def is_had(self, candidate: Candidate, units: int, *, spare: int = 0) -> bool:
         """Whether availability and budget, where they hold, allow a fleet."""
@@ -231,33 +204,3 @@ class Search:
 def _missing(units: int, verdict: Verdict) -> int:
     """Units to add where requests come faster than they leave."""
     return math.floor(units * (1 / max(verdict.finished_share, 0.1) - 1) * 0.8)
-
-
-def rank_key(outcome: Outcome) -> tuple[float, int, str]:
-    """Cheapest first; of equal cost the fewest GPUs, then by name."""
-    assert outcome.units is not None
-    return _key(outcome.candidate, outcome.units)
-
-
-def spare_key(outcome: Outcome) -> tuple[float, int, str]:
-    """The same of the fleet with its spare engines."""
-    assert outcome.units is not None
-    return _spare_key(outcome.candidate, outcome.units)
-
-
-def _key(candidate: Candidate, units: int) -> tuple[float, int, str]:
-    return (round(candidate.usd_per_h(units), 9), candidate.gpus * units, candidate.name)
-
-
-def _spare_key(candidate: Candidate, units: int) -> tuple[float, int, str]:
-    gpus = sum(candidate.gpus_by_name(units, spare=1).values())
-    return (round(candidate.usd_per_h(units, spare=1), 9), gpus, candidate.name)
-
-
-def _beats(outcome: Outcome, units: int, other: Outcome) -> bool:
-    return _key(outcome.candidate, units) < rank_key(other)
-
-
-def _order(outcome: Outcome) -> tuple[float, str]:
-    """What it must cost at least; by name where that is equal."""
-    return (round(outcome.least_usd_per_h or 0.0, 9), outcome.candidate.name)

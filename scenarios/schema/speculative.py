@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scenarios.schema.fields import Count, Number, Section, Tokens, Whole
+from scenarios.schema.fields import Count, Number, Policy, Section, Tokens, Whole
 
 Rate = Annotated[Number, Field(ge=0, le=1)]
 Rates = Rate | tuple[Rate | tuple[Rate, ...], ...]
@@ -51,9 +51,14 @@ class Speculative(Section):
         description="in place of rates, recorded accepted lengths, replayed step by step; a CSV "
         "file with a column accepted, and maybe request, counted from 0",
     )
+    acceptance_policy: Policy | None = Field(
+        None,
+        description="in place of rates, an acceptance of your own as module:attribute; with "
+        "options, a section of its name and them",
+    )
     drafts_by_seqs: dict[Count, Drafts] | None = Field(
         None,
-        description="tokens drafted for a sequence by how many sequences decode, as {1: 5, 32: 3, "
+        description="tokens drafted for a sequence by how many decode on a rank, as {1: 5, 32: 3, "
         "64: 0} for less under load and nothing from 64 on; None: always as many",
     )
     draft_layers: Count | None = Field(
@@ -73,8 +78,12 @@ class Speculative(Section):
             )
         if self.tree is not None and self.method not in ("eagle", "medusa"):
             raise ValueError(f"method {self.method} drafts a chain; a tree is of eagle and medusa")
-        if self.acceptance_file is not None and self.acceptance is not None:
-            raise ValueError("acceptance and acceptance_file both say what is accepted; give one")
+        given = (self.acceptance, self.acceptance_file, self.acceptance_policy)
+        if sum(one is not None for one in given) > 1:
+            raise ValueError(
+                "acceptance, acceptance_file and acceptance_policy all say what is accepted; "
+                "give one"
+            )
         if self.draft_layers is not None and self.method != "dflash":
             raise ValueError("draft_layers is of method dflash")
         if self.draft_vocab_size is not None and self.method != "eagle":

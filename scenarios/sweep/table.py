@@ -19,7 +19,7 @@ FILE = "sweep.parquet"
 def sweep_table(points: Points, known: Mapping[str, Result]) -> pd.DataFrame:
     """Rows in order of points and seeds, of runs that have a result, and of refused points.
 
-    ``point``, the axes by their fields, ``seed``, ``status`` (done, failed, refused), ``error``,
+    ``point``, the axes by field, ``seed``, ``status`` (done, failed, lost, refused), ``error``,
     ``key``, then the columns of `scenarios.sweep.columns`. The same results give the same table,
     wherever and in whatever order they were computed.
     """
