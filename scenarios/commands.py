@@ -142,7 +142,7 @@ def _print_presets() -> None:
 
 
 def _print_drafters() -> None:
-    from costmodels.drafters import METHODS, method_facts
+    from costmodels.draft_methods import METHODS, method_facts
 
     for name in METHODS:
         facts = method_facts(name)

@@ -9,7 +9,8 @@ import pytest
 
 from costmodels.device_memory import fill_device
 from costmodels.draft_memory import draft_weight_bytes
-from costmodels.drafters import make_drafter, method_facts
+from costmodels.draft_methods import method_facts
+from costmodels.drafters import make_drafter
 from costmodels.models import load_model
 from costmodels.parallel import shard
 from costmodels.speculative_cost import SpeculativeStepCost
