@@ -27,7 +27,7 @@ class VirtualTokenCounter:
             raise ScenarioError("input_weight and output_weight must not be negative")
         self._input_weight = input_weight
         self._output_weight = output_weight
-        # Of each tenant: the counter, less what its decoding requests, so many of them, have
+        # Of each tenant: the counter, less what its decoding sequences, so many of them, have
         # added to it since they joined: output_weight * (decoding * steps - joined).
         self._base: dict[int, float] = {}
         self._decoding: dict[int, int] = {}
@@ -72,8 +72,8 @@ class VirtualTokenCounter:
     def joined(self, request: Request) -> None:
         """A request decodes from now on; maybe one that was prefilled elsewhere."""
         self._count(request.tenant)
-        self._decoding[request.tenant] += 1
-        self._joined[request.tenant] += request.joined_at
+        self._decoding[request.tenant] += request.width
+        self._joined[request.tenant] += request.width * request.joined_at
 
     def _count(self, tenant: int) -> None:
         if tenant not in self._base:
@@ -81,10 +81,10 @@ class VirtualTokenCounter:
 
     def left(self, request: Request) -> None:
         """It does so no longer: what it generated stays counted."""
-        tenant, steps = request.tenant, self._group.steps - request.joined_at
-        self._base[tenant] += self._output_weight * steps
-        self._decoding[tenant] -= 1
-        self._joined[tenant] -= request.joined_at
+        tenant, width = request.tenant, request.width
+        self._base[tenant] += self._output_weight * width * (self._group.steps - request.joined_at)
+        self._decoding[tenant] -= width
+        self._joined[tenant] -= width * request.joined_at
 
     def _steps_to_change(self) -> int:
         """Decode steps for which the tenant that is next stays so."""

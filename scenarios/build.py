@@ -20,6 +20,7 @@ from costmodels.paging import is_recurrent
 from costmodels.quantization import quantise
 from costmodels.speculative_build import PoolCosts
 from policies import ROUTERS, SCHEDULERS
+from scenarios.beams import beam_notes, check_beams
 from scenarios.cache import Cache, cache_of
 from scenarios.kernels import kernels_key, load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
@@ -97,6 +98,10 @@ def build(scenario: Scenario) -> Build:
     for part in parts[1:]:
         notes += [f"{part.pool.name}: {note}" for note in part.notes if note not in notes]
     notes += pool_notes(scenario, transfer)
+    if scenario.workload.beam_width > 1:
+        for part in parts:
+            check_beams(scenario, part.pool, part.layout)
+        notes += beam_notes(scenario, parts[0].memory.block_size)
     pools = tuple(part.pool for part in parts)
     notes += service_notes(scenario, pools)
     whole = replace(

@@ -138,7 +138,10 @@ def _recomputed(log: RunLog) -> dict[str, str] | None:
     if log.pool.engine.preemption_mode != "swap" or not log.requests.recomputes:
         return None
     count = len(log.requests.recomputes)
-    if log.table.samples is not None:
+    if log.table.beams is not None:
+        count = sum(log.requests.preemptions)
+        text = "beams that share blocks are not swapped"
+    elif log.table.samples is not None:
         count = sum(log.requests.preemptions)
         text = "answers that share a prompt are not swapped"
     else:

@@ -113,9 +113,11 @@ class BatchBuilder:
         view = self._view
         if self._token_budget <= 0 and max_tokens != 0:
             return False
-        seqs = len(view.running) + view.num_unforked
+        seqs = len(view.running) + view.num_unforked + view.num_beams
         if request.samples is not None:
             seqs += request.num_unforked
+        elif request.beams is not None:
+            seqs += request.width - 1
         if seqs >= view.config.max_num_seqs:
             return False
         if request.swapped_blocks:
@@ -138,7 +140,7 @@ class BatchBuilder:
         kv.pin(request, hit)
         if loading is not None:
             loading.overlap(request, hit)
-        if reserve_tokens or request.samples is not None:
+        if reserve_tokens or request.is_several:
             kv.hold(request, reserve_tokens)
         if gang is not None and request.gang is None:
             request.gang = gang
@@ -162,7 +164,7 @@ class BatchBuilder:
         if request.status is Status.DECODING and self._has_decode(request):
             chosen = self._chosen_decodes()
             extra_blocks = chosen.pop(request)
-            self._token_budget += self._view.decode_group.tokens_a_seq
+            self._token_budget += self._tokens_a_step(request)
         self._view.preempted(request, extra_blocks=extra_blocks)
         self._preempted += 1
 
@@ -174,21 +176,23 @@ class BatchBuilder:
         """
         group = self._view.decode_group
         held_back: list[Request] = []
-        seqs, context = len(group.members), group.context_tokens
+        seqs, context = group.num_seqs, group.context_tokens
         decodes = self._all_decodes or bool(self._decoding)
         if not decodes:
             seqs = context = 0
         elif self._decoding is not None:
             held_back = [request for request in group.members if request not in self._decoding]
-            seqs -= len(held_back)
-            context -= sum(map(group.computed_tokens, held_back))
+            for request in held_back:
+                seqs -= request.width
+                context -= request.width * group.computed_tokens(request)
         logits = seqs
         tokens = pairs = prefill_context = 0
         for request, chunk in self._prefills.items():
             tokens += chunk
             pairs += causal_pairs(request.num_computed_tokens, chunk)
             prefill_context += request.num_computed_tokens
-            logits += chunk == request.num_uncomputed_tokens
+            if chunk == request.num_uncomputed_tokens:  # hypotheses begin with the first token
+                logits += request.width if request.num_sampled_tokens else 1
         sums = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
         shape = StepShape(
             seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, sums
@@ -212,7 +216,7 @@ class BatchBuilder:
             if not decodes:
                 tokens = growing = 0
             for request, context, prompt in contexts:
-                tokens -= clipped(clip, context, prompt)
+                tokens -= request.width * clipped(clip, context, prompt)
                 growing -= group.clip_growth(request, clip)
             prefix = pairs = 0
             for request, chunk in self._prefills.items():
@@ -224,10 +228,10 @@ class BatchBuilder:
     def _add_decode_group(self) -> bool:
         """Add all decodes at once; False, and nothing changed, if the budget or blocks are short"""
         view = self._view
-        group, seqs = view.decode_group, len(view.decode_group.members)
+        group = view.decode_group
         if self._all_decodes:
             return True
-        tokens = seqs * group.tokens_a_seq
+        tokens = group.num_seqs * group.tokens_a_seq
         if self._decoding is not None or tokens > self._token_budget:
             return False
         due = group.blocks_due(1)
@@ -276,7 +280,7 @@ class BatchBuilder:
         if self._token_budget <= 0:
             return False
         if request.status is Status.DECODING:
-            tokens = self._view.decode_group.tokens_a_seq
+            tokens = self._tokens_a_step(request)
             return tokens <= self._token_budget and not self._has_decode(request)
         if request.status is not Status.PREFILLING or request in self._prefills:
             return False
@@ -292,7 +296,7 @@ class BatchBuilder:
                     return False
                 kv.take(needed)
             self._chosen_decodes()[request] = needed
-            self._token_budget -= self._view.decode_group.tokens_a_seq
+            self._token_budget -= self._tokens_a_step(request)
             return True
         if max_tokens == 0:
             return False
@@ -325,6 +329,10 @@ class BatchBuilder:
         if stop < last_edge:
             return max(0, stop // block_size * block_size - computed)
         return last_edge - computed if computed < last_edge < stop else tokens
+
+    def _tokens_a_step(self, request: Request) -> int:
+        """Tokens that a decode step computes of a request."""
+        return request.width * self._view.decode_group.tokens_a_seq
 
     def _has_decode(self, request: Request) -> bool:
         return self._all_decodes or (self._decoding is not None and request in self._decoding)

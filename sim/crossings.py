@@ -12,14 +12,17 @@ from sim.request import Request
 
 
 class Crossings:
-    """The members with a context below ``cap_tokens``, by the step at which each reaches it."""
+    """The members with a context below ``cap_tokens``, by the step at which each reaches it.
+
+    A member counts as many times as it is sequences.
+    """
 
     __slots__ = ("_at", "_steps", "below", "cap_tokens")
 
     def __init__(self, cap_tokens: int) -> None:
         self.cap_tokens = cap_tokens
         self.below = 0
-        """Members that have not reached it."""
+        """Sequences that have not reached it."""
         self._at: dict[int, int] = {}
         self._steps: list[int] = []
 
@@ -32,19 +35,19 @@ class Crossings:
         step = self._step_of(request)
         if step <= now:
             return
-        self.below += 1
+        self.below += request.width
         if step not in self._at:
             self._at[step] = 0
             heappush(self._steps, step)
-        self._at[step] += 1
+        self._at[step] += request.width
 
     def forget(self, request: Request, now: int) -> None:
         """A member leaves."""
         step = self._step_of(request)
         if step <= now:
             return
-        self.below -= 1
-        self._at[step] -= 1
+        self.below -= request.width
+        self._at[step] -= request.width
         if not self._at[step]:
             del self._at[step]
 

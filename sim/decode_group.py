@@ -7,6 +7,9 @@ count), needs new KV pages each time its context crosses a block edge (a phase a
 stops adding to a clipped sum, or taking pages for a window, when its context reaches a length
 (`sim.crossings`). Between these counts every sum grows by the same amount a step. What is dropped
 of a prompt is as good as never there: its pages open in another phase.
+
+A member that is answered by beam search counts as many times as it has hypotheses, all of one
+length. Its pages are those of one sequence that grows: what the others hold is fixed (`sim.beams`).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class DecodeGroup:
     """Members, their context sums, and when the next of them leaves or needs pages."""
 
     tokens_a_seq = 1
-    """Tokens that a step computes of each member."""
+    """Tokens that a step computes of each sequence."""
     tokens_ahead = 1
     """Tokens beyond its context that a member's first step needs blocks for."""
 
@@ -54,8 +57,10 @@ class DecodeGroup:
     ) -> None:
         self.steps = 0
         """Decode steps planned so far."""
+        self.num_seqs = 0
+        """Sequences: members, those with several hypotheses that many times."""
         self.context_tokens = 0
-        """Computed tokens in the KV cache, summed over the members."""
+        """Computed tokens in the KV cache, summed over the sequences."""
         self.members: dict[Request, None] = {}
         self.observer: Observer | None = None
         self.prefixes = PrefixTree(block_size) if follow_prefixes else None
@@ -118,11 +123,14 @@ class DecodeGroup:
         """Add a request whose prefill is complete; it decodes from the next step on."""
         request.joined_at = self.steps
         self.members[request] = None
-        self.context_tokens += request.num_computed_tokens
+        width = request.width
+        self.num_seqs += width
+        self.context_tokens += width * request.num_computed_tokens
         for index, clip in enumerate(self._clips):
-            self._clipped_tokens[index] += min(request.num_computed_tokens, clip.cap_tokens)
+            reached = min(request.num_computed_tokens, clip.cap_tokens)
+            self._clipped_tokens[index] += width * reached
         for index, budgets in enumerate(self._budgets):
-            self._dropped_tokens[index] += dropped(budgets, request.prompt_tokens)
+            self._dropped_tokens[index] += width * dropped(budgets, request.prompt_tokens)
         crossings = self._tracking(request) if request.reserved_tokens else self._crossings
         for crossing in crossings:
             crossing.track(request, self.steps)
@@ -167,7 +175,7 @@ class DecodeGroup:
         sums = list(zip(self._clipped_tokens, below, strict=True))
         for budgets, tokens in zip(self._budgets, self._dropped_tokens, strict=True):
             layers = len(budgets)
-            sums.append((layers * self.context_tokens - tokens, layers * len(self.members)))
+            sums.append((layers * self.context_tokens - tokens, layers * self.num_seqs))
         return sums
 
     def blocks_due(self, steps: int) -> int:
@@ -186,8 +194,8 @@ class DecodeGroup:
     def clip_growth(self, request: Request, clip: Clip) -> int:
         """What a member adds to the growth of a clip's sum in the next step."""
         if isinstance(clip, tuple):
-            return len(clip)
-        return self.computed_tokens(request) < clip
+            return request.width * len(clip)
+        return request.width * (self.computed_tokens(request) < clip)
 
     def blocks_needed(self, request: Request) -> int:
         """New KV pages of this member's next token."""
@@ -220,7 +228,7 @@ class DecodeGroup:
         left the group.
         """
         self.steps += steps
-        self.context_tokens += steps * len(self.members)
+        self.context_tokens += steps * self.num_seqs
         if self._crossings:
             self._cross(steps)
         if self._outgrowing:
@@ -243,12 +251,12 @@ class DecodeGroup:
         self._count_pages(request, -1)
         if request.reserved_tokens:
             self._forget_reservation(request)
-        self.context_tokens -= 1
+        self.context_tokens -= request.width
         for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.forget(request, self.steps)
         request.joined_at += 1  # as if its context were a token shorter: the step adds it again
         for index, clip in enumerate(self._clips):
-            self._clipped_tokens[index] -= clip.is_below(request, self.steps)
+            self._clipped_tokens[index] -= request.width * clip.is_below(request, self.steps)
         for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.track(request, self.steps)
         if request.reserved_tokens:
@@ -354,12 +362,13 @@ class DecodeGroup:
         self._count_pages(request, -1)
         if request.reserved_tokens:
             self._forget_reservation(request)
-        computed_tokens = self.computed_tokens(request)
-        self.context_tokens -= computed_tokens
+        computed_tokens, width = self.computed_tokens(request), request.width
+        self.num_seqs -= width
+        self.context_tokens -= width * computed_tokens
         for index, clip in enumerate(self._clips):
-            self._clipped_tokens[index] -= min(computed_tokens, clip.cap_tokens)
+            self._clipped_tokens[index] -= width * min(computed_tokens, clip.cap_tokens)
         for index, budgets in enumerate(self._budgets):
-            self._dropped_tokens[index] -= dropped(budgets, request.prompt_tokens)
+            self._dropped_tokens[index] -= width * dropped(budgets, request.prompt_tokens)
         crossings = self._tracking(request) if request.reserved_tokens else self._crossings
         for crossing in crossings:
             crossing.forget(request, self.steps)

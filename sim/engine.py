@@ -291,7 +291,7 @@ class Engine:
         if not self._plan_stands or view.waiting or view.prefilling or not group.members:
             return None
         group.begin_step()
-        due, seqs = group.blocks_due(1), len(group.members)
+        due, seqs = group.blocks_due(1), group.num_seqs
         tokens = seqs * group.tokens_a_seq
         if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
             return None
@@ -408,7 +408,7 @@ class Engine:
         view, group = self.view, self.view.decode_group
         run = group.price(self._cost, plan.shape, steps)
         schedule_ns = self._cost.schedule_ns(len(view.running))
-        update_ns = self._cost.update_ns(len(group.members))
+        update_ns = self._cost.update_ns(group.num_seqs)
         before = self._in_flight.popleft() if self._in_flight else None
         leaving: Alarm | None = None
         if before is None:

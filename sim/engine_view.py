@@ -141,6 +141,8 @@ class EngineView:
         self.num_unforked = 0
         """Answers of running requests that begin when their prompt is computed: they have places
         among ``max_num_seqs``."""
+        self.num_beams = 0
+        """Hypotheses of running requests beside one each: they have such places too."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
         self.loading: LoadingKV | None = None
@@ -179,8 +181,16 @@ class EngineView:
                 return
         if request.samples is not None:
             self.num_unforked += request.num_unforked
+        elif request.beams is not None:
+            self.num_beams += request.width - 1
         self.prefilling[request] = None
         request.status = Status.PREFILLING
+
+    def left(self, request: Request) -> None:
+        """A request runs no longer: it finished, was preempted or is not wanted any more."""
+        del self.running[request]
+        if request.beams is not None:
+            self.num_beams -= request.width - 1
 
     def joined(self, request: Request) -> None:
         """A request whose prompt was computed elsewhere decodes from the next step on."""
@@ -197,7 +207,7 @@ class EngineView:
             request.num_blocks = held + extra_blocks
         if self.prefilling.pop(request, self) is None and request.samples is not None:
             self.num_unforked -= request.num_unforked
-        del self.running[request]
+        self.left(request)
         swapped = not finishing and self._swap_out(request)
         hashed_tokens = self.hashed_tokens(request)
         self.kv.release(request, hashed_tokens, will_return=not finishing and not swapped)
@@ -219,9 +229,9 @@ class EngineView:
     def _swap_out(self, request: Request) -> bool:
         """Move a victim's blocks to the host, if that is how to preempt, and there is room.
 
-        A prompt whose answers share it is not moved: they would have to come back together.
+        Blocks that several sequences share are not moved: they would have to come back together.
         """
-        if self.config.preemption_mode != "swap" or request.samples is not None:
+        if self.config.preemption_mode != "swap" or request.is_several:
             return False
         if not self.kv.swap_out(request, request.num_computed_tokens):
             return False

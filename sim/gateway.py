@@ -279,6 +279,7 @@ class Gateway:
             further = self._table.samples.further(index)
             if further:
                 again.samples = Samples(further, 1 + len(further))
+        again.beams = request.beams
         return again
 
     def _ended(self, request: Request) -> None:

@@ -132,39 +132,45 @@ class KVCache:
         """So many tokens, or what the request needs where the pool could never hold so many; 0
         where it could not hold that (the answer is decoded elsewhere)."""
         for tokens in (reserve_tokens, request.prompt_tokens + request.output_tokens):
-            if (
-                self.blocks_for(tokens) + self.unforked_blocks(request, tokens)
-                <= self.usable_blocks
-            ):
+            if self.blocks_for(tokens) + self.further_blocks(request, tokens) <= self.usable_blocks:
                 return tokens
         return 0
 
     def fits(self, request: Request, hit: Hit, reserve_tokens: int = 0) -> bool:
         """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks.
 
-        With a reservation, that many tokens have to fit; of several answers, each one's own blocks.
+        With a reservation, that many tokens have to fit; of several answers, each one's own blocks,
+        and of hypotheses too.
         """
         if hit.is_fresh:
             return False
         need = self.blocks_for(max(request.num_target_tokens, reserve_tokens)) - hit.blocks
-        if request.samples is not None:
-            need += self.unforked_blocks(request, reserve_tokens)
+        if request.is_several:
+            need += self.further_blocks(request, reserve_tokens)
         return need <= self.free_blocks - hit.evictable
 
-    def unforked_blocks(self, request: Request, reserve_tokens: int = 0) -> int:
-        """Blocks of its own that each further answer begins with, summed: a copy of the prompt's
-        last block if that is partial, pages of windows, and what is reserved."""
+    def further_blocks(self, request: Request, reserve_tokens: int = 0) -> int:
+        """Blocks beside those of its first sequence that a request holds.
+
+        Those that each further answer begins with: a copy of the prompt's last block if that is
+        partial, pages of windows, and what is reserved. Of hypotheses, what they do not share to
+        the end; reserved, blocks cannot be shared beyond the prompt's.
+        """
         own = self._kept(request, request.prompt_tokens, reserve_tokens)
-        return request.num_unforked * (own - self._full_blocks(request.prompt_tokens))
+        own -= self._full_blocks(request.prompt_tokens)
+        if request.beams is None:
+            return request.num_unforked * own
+        apart = request.beams.blocks(self.block_size)
+        return max(apart, (request.width - 1) * own) if reserve_tokens else apart
 
     def hold(self, request: Request, reserve_tokens: int) -> None:
-        """Hold, from its admission on, blocks of that many tokens and of its further answers."""
+        """Hold, from its admission on, blocks of that many tokens, and `further_blocks`."""
         if reserve_tokens:
             size = self.block_size
             request.reserved_tokens = -(-reserve_tokens // size) * size
             self.extend(request, request.reserved_tokens)
-        if request.samples is not None:
-            self.take(self.unforked_blocks(request, reserve_tokens))
+        if request.is_several:
+            self.take(self.further_blocks(request, reserve_tokens))
 
     def fork(self, request: Request, answer: Request) -> None:
         """Let one more answer begin: it reads the prompt's full blocks and copies the rest.
@@ -260,8 +266,8 @@ class KVCache:
         if self.tiers is not None:
             self.tiers.left(request)
         # Blocks without a hash, and copies of what another request registered first, are empty.
-        if request.samples is not None:
-            held += self.unforked_blocks(request, request.reserved_tokens)
+        if request.is_several:
+            held += self.further_blocks(request, request.reserved_tokens)
         freed = held - request.pinned_blocks
         if request.shared is not None:
             freed -= self._let_go(request.shared)

@@ -71,7 +71,7 @@ class LoadingKV:
             return False
         kv, now_ns = self._view.kv, int(self._env.now)
         kv.pin(request, hit)
-        if request.samples is not None:
+        if request.is_several:
             kv.hold(request, 0)
         end_ns = self._load(request, hit, found)[1]
         self._view.waiting.remove(request)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from sim.beams import Beams
 from sim.together import Gang, Samples, SharedBlocks
 
 
@@ -75,6 +76,8 @@ class Request:
     """Which answer of its request this is; 0: the first, or the only one."""
     samples: Samples | None = None
     """Of a request with several answers: what they have in common."""
+    beams: Beams | None = None
+    """The hypotheses of a request that is answered by beam search; they advance as one."""
     shared: SharedBlocks | None = None
     """Blocks of its prompt that its other answers hold too."""
     gang: Gang | None = None
@@ -94,6 +97,16 @@ class Request:
     def num_unforked(self) -> int:
         """Further answers that begin when its prompt is computed."""
         return 0 if self.samples is None else len(self.samples.unforked)
+
+    @property
+    def width(self) -> int:
+        """Sequences that it is in a decode step."""
+        return 1 if self.beams is None else self.beams.width
+
+    @property
+    def is_several(self) -> bool:
+        """Whether it has answers or hypotheses beside the first, or had."""
+        return self.samples is not None or self.beams is not None
 
     @property
     def num_uncomputed_tokens(self) -> int:

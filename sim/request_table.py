@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.beams import BeamSearch
 from sim.errors import TraceError
 from sim.sample_lengths import SampleLengths
 
@@ -74,6 +75,8 @@ class RequestTable:
     class_names: tuple[str, ...] = ()
     samples: SampleLengths | None = None
     """Further answers of each request; ``output_tokens`` is the first one's. None: one each."""
+    beams: BeamSearch | None = None
+    """Which requests are answered by beam search, one answer each. None: none is."""
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
@@ -97,6 +100,8 @@ class RequestTable:
             raise TraceError(f"{self.source}: max_concurrency must be at least 1")
         if self.samples is not None and len(self.samples.offsets) != n + 1:
             raise TraceError(f"{self.source}: samples are not of as many requests")
+        if self.beams is not None:
+            self._check_beams(self.beams)
         self._check_sessions()
         self._check_classes()
 
@@ -119,6 +124,12 @@ class RequestTable:
     def _own_arrivals_ns(self) -> Int64:
         """Arrivals of the rows that wait for no other."""
         return self.arrival_ns if self.after is None else self.arrival_ns[self.after < 0]
+
+    def _check_beams(self, beams: BeamSearch) -> None:
+        if self.samples is not None:
+            raise TraceError(f"{self.source}: requests have several answers or beams, not both")
+        if len(beams.widths) != len(self) or (beams.widths < 1).any():
+            raise TraceError(f"{self.source}: beam widths are >= 1, one for each request")
 
     def _check_sessions(self) -> None:
         if self.after is None and self.think_ns is None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from sim.arriving_kv import ArrivingKV
 from sim.batch import Plan
+from sim.beams import why_no_beams
 from sim.engine_view import EngineView
 from sim.in_flight import InFlight
 from sim.leaving import answers_of, take_out
@@ -91,6 +92,10 @@ class Residents:
         tokens = request.prompt_tokens + request.output_tokens
         if tokens > config.max_model_len:
             return "longer than max_model_len"
+        if request.beams is not None:
+            reason = "P/D disaggregation" if self.hand_over else why_no_beams(config)
+            if reason:
+                return f"beam search, which is not modelled with {reason}"
         # Nothing dropped of it: preempted near its end, it is computed again in one piece.
         if self.hand_over is not None:
             if request.samples is not None:
@@ -103,12 +108,13 @@ class Residents:
             tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
         if kv.blocks_for(tokens) > kv.usable_blocks:
             return "longer than the KV pool"
-        if request.samples is not None:
-            if request.num_unforked >= config.max_num_seqs:
-                return "more answers than max_num_seqs"
-            together = kv.blocks_for(tokens) + kv.unforked_blocks(request, tokens)
+        if request.is_several:  # hypotheses may turn out to share no more than answers do
+            which = "answers" if request.beams is None else "beams"
+            if request.width + request.num_unforked > config.max_num_seqs:
+                return f"more {which} than max_num_seqs"
+            together = kv.blocks_for(tokens) + kv.further_blocks(request, tokens)
             if together > kv.usable_blocks:
-                return "its answers are longer than the KV pool"
+                return f"its {which} are longer than the KV pool"
         return None
 
     def let_go(self, request: Request) -> None:
@@ -301,7 +307,7 @@ class Residents:
                 self.hand_over.prefilled(request, self._replica)
             return
         if request in view.running:  # not so if it was preempted with its last token in flight
-            del view.running[request]
+            view.left(request)
             view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
         if request.cancelled:

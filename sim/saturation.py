@@ -108,7 +108,10 @@ def _pool_per_s(
     pairs = float((computed * cached + computed * (computed + 1) / 2).mean())
     # Of all answers: the first token of each comes of the prompt.
     firsts = 1 if log.table.samples is None else 1 + np.diff(log.table.samples.offsets)[admitted]
-    decodes = float(np.maximum(log.table.all_output_tokens[admitted] - firsts, 0).mean())
+    given = np.maximum(log.table.all_output_tokens[admitted] - firsts, 0)
+    search = log.table.beams
+    widths = np.ones_like(prompt) if search is None else search.widths[admitted]
+    decodes = float((given * widths).mean())
     if pool.role == "prefill":
         decodes = 0.0
     if not decodes and not computed.any():
@@ -117,7 +120,10 @@ def _pool_per_s(
         np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
     )
 
-    fitting = _sequences_that_fit(config, context, float(prompt.mean()))
+    # Of hypotheses, one whole and what the others have of their own, for as many sequences.
+    if search is not None:
+        context += float(search.own_tokens(log.table.output_tokens)[admitted].mean())
+    fitting = float(widths.mean()) * _sequences_that_fit(config, context, float(prompt.mean()))
     # Drafts depend on the batch, the batch on the tokens that drafts leave room for.
     drafts, seqs, tokens = 0, math.inf, decodes
     for _ in range(1 if config.speculation is None else 3):

@@ -86,6 +86,8 @@ class Source:
             further = self._table.samples.further(index)
             if further:
                 request.samples = Samples(further, 1 + len(further))
+        if self._table.beams is not None:
+            request.beams = self._table.beams.of(index, request.output_tokens)
         self._send(request)
         if self._progress is not None and index % _PROGRESS_EVERY == 0:
             self._progress(index)

@@ -92,6 +92,11 @@ class SpeculativeGroup:
         self._leave_steps: list[int] = []
 
     @property
+    def num_seqs(self) -> int:
+        """Sequences: no member has several hypotheses here."""
+        return len(self.members)
+
+    @property
     def tokens_a_seq(self) -> int:
         """Tokens that the next step computes of each member."""
         return 1 + self.drafts

@@ -106,7 +106,8 @@ class Auditor:
         self.due_tokens += sum(map(uncomputed_tokens, kept))
         self.due_tokens -= sum(left.get(r, 0) for r in view.newly_preempted)
         assert plan.shape.num_tokens <= view.config.max_num_batched_tokens
-        assert len(view.running) <= view.config.max_num_seqs
+        places = sum(request.width + request.num_unforked for request in view.running)
+        assert places <= view.config.max_num_seqs
         return plan
 
 
@@ -138,8 +139,8 @@ def audit_blocks(view: EngineView) -> None:
     prompts: dict[SharedBlocks, int] = {}
     for request in (*view.running, *(view.loading or ())):
         private += blocks_of(view, request) - sum(depth for _, depth in request.pinned)
-        if request.num_unforked:
-            private += kv.unforked_blocks(request, request.reserved_tokens)
+        if request.is_several:
+            private += kv.further_blocks(request, request.reserved_tokens)
         if request.shared is not None:
             private -= request.shared.blocks
             prompts[request.shared] = prompts.get(request.shared, 0) + 1
@@ -161,10 +162,13 @@ def audit_sums(view: EngineView) -> None:
     """What the decode group adds up as it goes is what its members add up to."""
     group, kv = view.decode_group, view.kv
     contexts = [group.computed_tokens(request) for request in group.members]
-    assert group.context_tokens == sum(contexts)
-    members = [
-        (context, r.prompt_tokens) for context, r in zip(contexts, group.members, strict=True)
+    members = [  # one by one, all hypotheses of a request
+        (context, r.prompt_tokens)
+        for context, r in zip(contexts, group.members, strict=True)
+        for _ in range(r.width)
     ]
+    assert group.num_seqs == len(members)
+    assert group.context_tokens == sum(context for context, _ in members)
     for clip, (tokens, growth) in zip(view.config.clip_tokens, group.clipped_sums(), strict=True):
         assert tokens == sum(clipped(clip, *member) for member in members)
         if view.config.speculation is None:
@@ -252,7 +256,10 @@ def check_closed_loop(log: RunLog) -> None:
 
 
 def check_sampled_tokens(log: RunLog) -> None:
-    """Of a run to its end: each answer token is sampled once, preempted or not."""
+    """Of a run to its end: each answer token is sampled once, preempted or not.
+
+    From the second on, once for each hypothesis.
+    """
     sampled = sum(int((s.column("steps") * s.column("logits")).sum()) for s in log.steps)
     for s in log.steps:
         if s.speculates:  # of the drafts, which need logits too, those that were accepted
@@ -262,6 +269,9 @@ def check_sampled_tokens(log: RunLog) -> None:
     expected = int(np.maximum(log.table.all_output_tokens[finished], 1).sum())
     if log.table.samples is not None:  # a prompt's logits give the first token of each answer
         expected -= int(np.diff(log.table.samples.offsets)[finished].sum())
+    if log.table.beams is not None:
+        later = np.maximum(log.table.output_tokens - 1, 0) * (log.table.beams.widths - 1)
+        expected += int(later[finished].sum())
     assert sampled == expected
 
 
@@ -283,7 +293,8 @@ def check_empty(auditors: list[Auditor]) -> None:
         assert not len(view.waiting)
         assert not view.prefilling
         assert not view.decode_group.members
-        assert view.decode_group.context_tokens == 0
+        assert view.decode_group.context_tokens == view.decode_group.num_seqs == 0
+        assert view.num_beams == view.num_unforked == 0
         assert view.kv.free_blocks == view.kv.usable_blocks
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
+from sim.beams import BeamSearch
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.kv_layout import PLAIN, KVLayout, PromptPages, WindowPages
@@ -53,6 +54,13 @@ def tables(draw: st.DrawFn) -> RequestTable:
     if tenants is not None:
         names = ("a", "b", "c")
         table = replace(table, class_index=np.array(tenants), class_names=names)
+    widths = draw(st.none() | st.lists(st.sampled_from([1, 1, 2, 4]), min_size=n, max_size=n))
+    if widths is not None and draw(st.booleans()):
+        tail_tokens = draw(st.sampled_from([None, 1.0, 5.5]))
+        beams = BeamSearch(
+            widths=np.where(table.output_tokens > 0, np.array(widths), 1), tail_tokens=tail_tokens
+        )
+        return replace(table, beams=beams)
     answers = draw(st.sampled_from([1, 1, 1, 2, 3]))
     if answers > 1:
         lengths = draw_lengths(table.output_tokens, answers, draw(st.sampled_from([0.2, 1.0])), 0)

@@ -15,6 +15,7 @@ from policies.sjf import ShortestJobFirst
 from policies.vtc import VirtualTokenCounter
 from scenarios.plugins import scheduler_factory
 from sim.accounts import TIME_ACCOUNTS
+from sim.beams import BeamSearch
 from sim.cluster import RunLog
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
@@ -37,8 +38,11 @@ NOBODY_STARVES = KEEPS_THE_ORDER | {"vtc"}
 """Promise that a request is admitted, however many others keep coming."""
 
 
-def hard_workload(answers: int = 1) -> RequestTable:
-    """Bursts at one instant, long prompts and answers, priorities, tenants, shared prefixes."""
+def hard_workload(answers: int = 1, width: int = 1) -> RequestTable:
+    """Bursts at one instant, long prompts and answers, priorities, tenants, shared prefixes.
+
+    Of beam search, every other request has ``width`` hypotheses.
+    """
     rng = np.random.default_rng(7)
     n = 120
     arrivals = np.repeat(np.arange(n // 8) * 0.05, 8)  # 8 at a time
@@ -55,7 +59,11 @@ def hard_workload(answers: int = 1) -> RequestTable:
     )
     samples = draw_lengths(table.output_tokens, answers, 0.3, 0) if answers > 1 else None
     tenants, names = rng.integers(0, 3, n), ("a", "b", "c")
-    return replace(table, class_index=tenants, class_names=names, samples=samples)
+    table = replace(table, class_index=tenants, class_names=names, samples=samples)
+    if width == 1:
+        return table
+    widths = np.where((table.output_tokens > 0) & (np.arange(n) % 2 == 0), width, 1)
+    return replace(table, beams=BeamSearch(widths=widths))
 
 
 def tiny_pool(**options: Any) -> EngineConfig:
@@ -64,7 +72,9 @@ def tiny_pool(**options: Any) -> EngineConfig:
     return EngineConfig(**(plain | {"block_size": 4, "num_gpu_blocks": 52} | options))
 
 
-@pytest.mark.parametrize("answers", [1, 3])
+@pytest.mark.parametrize(
+    ("answers", "width"), [(1, 1), (3, 1), (1, 4)], ids=["one answer", "answers", "beams"]
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -75,10 +85,10 @@ def tiny_pool(**options: Any) -> EngineConfig:
     ids=["stepping", "synchronous", "swapping"],
 )
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_contract(scheduler: str, options: dict[str, Any], answers: int) -> None:
+def test_contract(scheduler: str, options: dict[str, Any], answers: int, width: int) -> None:
     """No illegal batch, all blocks come back, nobody is lost, tokens and time balance."""
     make, auditors = audited(scheduler_factory(scheduler, SCHEDULERS))
-    table = hard_workload(answers)
+    table = hard_workload(answers, width)
     log = small_run(table, engine=tiny_pool(**options), cost=AffineCost(), scheduler=make)
     check_run_to_the_end(log, auditors)
     if scheduler in KEEPS_THE_ORDER:

@@ -193,6 +193,24 @@ class Workload(Source):
         description="output tokens of further answers, as a share of the first's, are uniform from "
         "this to 1",
     )
+    beam_width: Annotated[Whole, Field(ge=1, le=256)] = Field(
+        1,
+        description="hypotheses of beam search, one answer comes out; they share what they have in "
+        "common, copied on write; 1: no beam search",
+    )
+    beam_tail_tokens: Positive | None = Field(
+        None,
+        description="tokens that each beam beside the first does not share with any other; None: "
+        "what beams with parents drawn uniformly hold (assumed)",
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_decode(self) -> Self:
+        if self.beam_width > 1 and self.n > 1:
+            raise ValueError("a request has n answers or a beam_width, not both: set one to 1")
+        if self.beam_tail_tokens is not None and self.beam_width == 1:
+            raise ValueError("beam_tail_tokens is of beam search: set beam_width above 1 too")
+        return self
 
     @model_validator(mode="after")
     def _fits_classes(self) -> Self:

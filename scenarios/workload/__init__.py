@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from scenarios.schema import Scenario
 from scenarios.schema.workload import Source
 from scenarios.workload.classes import build_classes
 from scenarios.workload.generated import generator_spec
 from scenarios.workload.trace import trace_table
+from sim.beams import BeamSearch
 from sim.clock import to_s
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
@@ -23,10 +26,15 @@ def build_table(scenario: Scenario) -> RequestTable:
     Raises TraceError for a file that cannot be read, ScenarioError for settings that do not fit.
     """
     table = _one_answer_each(scenario)
-    n, shortest = scenario.workload.n, scenario.workload.n_shortest
-    if n == 1:
+    workload = scenario.workload
+    if workload.beam_width > 1:  # a request without output has nothing to search
+        widths = np.where(table.output_tokens > 0, workload.beam_width, 1)
+        beams = BeamSearch(widths=widths, tail_tokens=workload.beam_tail_tokens)
+        return replace(table, beams=beams)
+    if workload.n == 1:
         return table
-    return replace(table, samples=draw_lengths(table.output_tokens, n, shortest, scenario.seed))
+    samples = draw_lengths(table.output_tokens, workload.n, workload.n_shortest, scenario.seed)
+    return replace(table, samples=samples)
 
 
 def _one_answer_each(scenario: Scenario) -> RequestTable:
@@ -52,6 +60,8 @@ def describe_workload(scenario: Scenario, table: RequestTable) -> str:
     text = f"{len(table):,} requests, {table.source}"
     if scenario.workload.n > 1:
         text += f", {scenario.workload.n} answers each"
+    if scenario.workload.beam_width > 1:
+        text += f", beam search of width {scenario.workload.beam_width}"
     if table.max_concurrency is not None:
         text += f", at most {table.max_concurrency} in flight"
     if scenario.workload.sessions_per_h is not None:

@@ -1,0 +1,41 @@
+"""Beam search in a scenario: where it is refused, and what is said of it."""
+
+from __future__ import annotations
+
+from costmodels.layout import Layout
+from scenarios.schema import Scenario
+from sim.beams import beams, why_no_beams
+from sim.cluster import PoolConfig
+from sim.errors import ScenarioError
+
+
+def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:
+    """Raises ScenarioError where a pool does what is not modelled together with beam search."""
+    width = scenario.workload.beam_width
+    reason = why_no_beams(pool.engine)
+    if pool.role != "mixed":
+        reason = "P/D disaggregation"
+    elif layout.data_parallel_size > 1:
+        reason = "data_parallel_size above 1: whole requests are dealt out there"
+    if reason is not None:
+        raise ScenarioError(f"workload.beam_width {width} is not modelled with {reason}")
+    if width > pool.engine.max_num_seqs:
+        raise ScenarioError(
+            f"workload.beam_width {width} is above engine.max_num_seqs {pool.engine.max_num_seqs}: "
+            "no step has room for a request"
+        )
+
+
+def beam_notes(scenario: Scenario, block_size: int) -> list[str]:
+    """What was assumed of beams, for blocks of so many tokens."""
+    workload = scenario.workload
+    found = beams(workload.beam_width, 1 << 40, workload.beam_tail_tokens)
+    source = "beams descend from each other uniformly"
+    if workload.beam_tail_tokens is not None:
+        source = "workload.beam_tail_tokens"
+    blocks = found.blocks(block_size)
+    return [
+        f"beam search: {workload.beam_width - 1} further beams of a long answer hold "
+        f"{found.own_tokens:,.1f} tokens of their own, {blocks:,} blocks ({source}, assumed); "
+        "the copies of partly filled blocks cost no time here"
+    ]
