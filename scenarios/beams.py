@@ -26,16 +26,15 @@ def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:
         )
 
 
-def beam_notes(scenario: Scenario, block_size: int) -> list[str]:
-    """What was assumed of beams, for blocks of so many tokens."""
+def beam_notes(scenario: Scenario) -> list[str]:
+    """What was assumed of beams."""
     workload = scenario.workload
     found = beams(workload.beam_width, 1 << 40, workload.beam_tail_tokens)
     source = "beams descend from each other uniformly"
     if workload.beam_tail_tokens is not None:
         source = "workload.beam_tail_tokens"
-    blocks = found.blocks(block_size)
     return [
         f"beam search: {workload.beam_width - 1} further beams of a long answer hold "
-        f"{found.own_tokens:,.1f} tokens of their own, {blocks:,} blocks ({source}, assumed); "
+        f"{found.own_tokens:,.1f} tokens of their own, in blocks of their own ({source}, assumed); "
         "the copies of partly filled blocks cost no time here"
     ]

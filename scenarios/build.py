@@ -101,7 +101,7 @@ def build(scenario: Scenario) -> Build:
     if scenario.workload.beam_width > 1:
         for part in parts:
             check_beams(scenario, part.pool, part.layout)
-        notes += beam_notes(scenario, parts[0].memory.block_size)
+        notes += beam_notes(scenario)
     pools = tuple(part.pool for part in parts)
     notes += service_notes(scenario, pools)
     whole = replace(

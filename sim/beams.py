@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.draws import uniform
 from sim.kv_layout import PLAIN
 
 if TYPE_CHECKING:
     from sim.engine_view import EngineConfig
+
+
+_DRAW = 1 << 40  # an index of its own: no step of a request has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +38,20 @@ class Beams:
     """How many; at least 2."""
     own_tokens: float
     """Tokens that they hold beside one whole hypothesis, each counted once."""
+    draw: float = 0.0
+    """Uniform from 0 to 1: the request's, which rounds blocks up or down."""
 
     def blocks(self, block_size: int) -> int:
         """Blocks that they hold beside one whole hypothesis, from admission to the end.
 
-        Each further hypothesis writes a last block of its own. Its other own tokens are behind
-        that block's edge or not, as their number falls: the mean over where it falls, rounded up.
+        Each further hypothesis writes a last block of its own, in which its newest token is. One
+        before it costs a block if a block's edge lies behind it, which is so for one place in
+        ``block_size``: the mean over where edges fall, rounded by the draw so that it stays the
+        mean over requests.
         """
         further = self.width - 1
         older = max(self.own_tokens - further, 0.0)
-        return math.ceil(round(further + older / block_size, 6))
+        return further + math.floor(older / block_size + self.draw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,11 +62,16 @@ class BeamSearch:
     """``[n]`` hypotheses of each request; 1: none beside the answer."""
     tail_tokens: float | None = None
     """Tokens that each further hypothesis has of its own; None: as `neutral_tokens` says."""
+    seed: int = 0
+    """Of the requests' draws."""
 
     def of(self, request: int, output_tokens: int) -> Beams | None:
         """A request's hypotheses; None where it has one."""
         width = int(self.widths[request])
-        return None if width == 1 else beams(width, output_tokens, self.tail_tokens)
+        if width == 1:
+            return None
+        draw = uniform(self.seed, request, _DRAW)
+        return beams(width, output_tokens, self.tail_tokens, draw=draw)
 
     def own_tokens(self, output_tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """`Beams.own_tokens` of each request, 0 where it has one hypothesis, ``[n]``."""
@@ -67,11 +80,13 @@ class BeamSearch:
         return np.fromiter(found, np.float64, len(output_tokens))
 
 
-def beams(width: int, output_tokens: int, tail_tokens: float | None = None) -> Beams:
+def beams(
+    width: int, output_tokens: int, tail_tokens: float | None = None, *, draw: float = 0.0
+) -> Beams:
     """So many hypotheses of an answer: they have nothing more of their own than what they wrote."""
     further = width - 1
     own = neutral_tokens(width) if tail_tokens is None else further * max(tail_tokens, 1.0)
-    return Beams(width, min(own, float(further * output_tokens)))
+    return Beams(width, min(own, float(further * output_tokens)), draw)
 
 
 @cache

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.published import chunk_sizes, orca, vllm_batches
+from tests.published import beam_blocks, chunk_sizes, orca, vllm_batches
 from tests.published.rows import met
 
 
 def test_a_chunk_of_512_costs_prefill_at_most_what_is_published() -> None:
     assert 0 < chunk_sizes.overhead(2048) < chunk_sizes.overhead(512) < 0.25
     assert chunk_sizes.overhead(64) > 0.5
+
+
+@pytest.mark.slow
+def test_blocks_that_answers_and_beams_share() -> None:
+    (section,) = beam_blocks.sections()
+    assert met(section.rows) == "6 of 6"
+    ours = [row.ours for row in section.rows]
+    assert ours == sorted(ours)  # more sequences save more, and beams more than answers
 
 
 @pytest.mark.slow

@@ -29,7 +29,8 @@ def build_table(scenario: Scenario) -> RequestTable:
     workload = scenario.workload
     if workload.beam_width > 1:  # a request without output has nothing to search
         widths = np.where(table.output_tokens > 0, workload.beam_width, 1)
-        beams = BeamSearch(widths=widths, tail_tokens=workload.beam_tail_tokens)
+        tail_tokens = workload.beam_tail_tokens
+        beams = BeamSearch(widths=widths, tail_tokens=tail_tokens, seed=scenario.seed)
         return replace(table, beams=beams)
     if workload.n == 1:
         return table

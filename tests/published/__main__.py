@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.published import (
+    beam_blocks,
     chunk_sizes,
     deepseek_day,
     distserve,
@@ -34,6 +35,7 @@ MODULES = {
     "b8": speculation,
     "b9": distserve,
     "b11": vllm_batches,
+    "b11-beams": beam_blocks,
     "b12": orca,
     "b14-load": mooncake_loading,
     "b14": mooncake_routing,
