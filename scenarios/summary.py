@@ -233,7 +233,11 @@ def _evidence_shares(
 ) -> dict[str, float]:
     """Share of finished requests' served time by evidence label; waiting has none of its own."""
     by_pool = [part.cost.evidence() for part in build.parts]
-    labels = {account: weakest(known[account] for known in by_pool) for account in by_pool[0]}
+    accounts = {account for known in by_pool for account in known}
+    labels = {
+        account: weakest(known[account] for known in by_pool if account in known)
+        for account in accounts
+    }
     labels[KV_TRANSFER] = "datasheet"  # of the network
     prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
     total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
