@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-from costmodels.datafile import read_data
-from costmodels.evidence import Evidence
+from costmodels.draft_methods import method_facts
 from costmodels.layers.dense import Dense
 from costmodels.layers.gqa import Gqa
 from costmodels.layers.matrix import Matrix
@@ -21,8 +20,6 @@ from costmodels.model_spec import LayerGroup, ModelSpec
 from costmodels.precision import precision_of
 from sim.errors import ScenarioError
 
-Method = Literal["draft_model", "eagle", "medusa", "mtp", "ngram", "dflash"]
-METHODS: tuple[str, ...] = get_args(Method)
 Path = tuple[int, ...]
 _FEATURE_LAYERS = 5
 """Layers of the target whose features a block drafter reads (DFlash)."""
@@ -119,14 +116,13 @@ def make_drafter(
     draft: ModelSpec | None = None,
     tree: Sequence[Path] | None = None,
     layers: int | None = None,
-    heads: int | None = None,
     draft_vocab_size: int | None = None,
 ) -> Drafter:
     """The drafter of a method for a target.
 
-    ``draft`` is the model of `draft_model`; ``layers`` those of dflash, ``heads`` of medusa;
-    ``draft_vocab_size`` a smaller vocabulary of an own LM head (EAGLE-3). Raises `ScenarioError`
-    for what does not go together.
+    ``draft`` is the model of `draft_model`; ``layers`` those of dflash; ``draft_vocab_size`` a
+    smaller vocabulary of an own LM head (EAGLE-3). Raises `ScenarioError` for what does not go
+    together.
     """
     paths = None if tree is None else tuple(tuple(path) for path in tree)
     if paths is not None and method not in ("eagle", "medusa"):
@@ -148,7 +144,7 @@ def make_drafter(
     if method == "medusa":
         head = _spec(target, "medusa", (LayerGroup(count=1, ffn=_square(target), norms=0),))
         deep = max(map(len, paths)) if paths else 1
-        return _drafter(method, head, tree=paths, own_head=True, heads=max(heads or 0, deep))
+        return _drafter(method, head, tree=paths, own_head=True, heads=deep)
     if method == "mtp":
         return _drafter(method, _mtp(target))
     mixer, ffn = _dense_layer(target, method)
@@ -255,37 +251,3 @@ def _square(target: ModelSpec) -> Matrix:
 
 def _join(target: ModelSpec, features: int) -> Matrix:
     return Matrix(inner=features * target.hidden_size, outer=target.hidden_size)
-
-
-class MethodFacts(NamedTuple):
-    """What is known of a method; acceptance rates are those of a draft at each place."""
-
-    title: str
-    drafts: int
-    acceptance: tuple[tuple[float, ...], ...]
-    """By depth, then by rank: of a chain one rate each."""
-    evidence: Evidence
-    keeps_target: str
-    """Whether what is sampled has the target's distribution: yes or no, as reported."""
-    keeps_source: str
-    async_scheduling: bool
-    """Whether vLLM plans ahead of its drafts."""
-    heads: int
-    layers: int
-
-
-def method_facts(method: str) -> MethodFacts:
-    """A row of ``drafters.yaml``."""
-    row = read_data("drafters.yaml")["methods"][method]
-    rates = tuple(tuple(r) if isinstance(r, list) else (r,) for r in row["acceptance"])
-    return MethodFacts(
-        title=row["title"],
-        drafts=row["drafts"],
-        acceptance=rates,
-        evidence=Evidence(label=row["label"], source=row["source"]),
-        keeps_target=row["keeps_target"],
-        keeps_source=row["keeps_source"],
-        async_scheduling=row["async_scheduling"],
-        heads=row.get("heads", 1),
-        layers=row.get("layers", 1),
-    )

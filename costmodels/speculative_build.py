@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from costmodels.datafile import read_data
 from costmodels.draft_memory import draft_layout
+from costmodels.draft_passes import DraftHost, PricedPass, TargetCost
 from costmodels.drafters import Drafter, Pass
 from costmodels.evidence import Evidence
 from costmodels.gpu_spec import GpuSpec
@@ -13,7 +14,7 @@ from costmodels.group_cost import GroupStepCost
 from costmodels.layout import Layout
 from costmodels.layout_cost import StepCosts, compile_layout_cost
 from costmodels.model_spec import ModelSpec
-from costmodels.speculative_cost import DraftHost, PricedPass, SpeculativeStepCost, TargetCost
+from costmodels.speculative_cost import SpeculativeStepCost
 from costmodels.step_cost import RooflineStepCost
 from sim.errors import ScenarioError
 
@@ -81,7 +82,6 @@ def compile_speculative_cost(
         host=host,
         host_evidence=evidence,
         acceptance_evidence=acceptance,
-        draft_name=drafter.method if drafter.draft is None else drafter.draft.name,
     )
 
 

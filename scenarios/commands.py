@@ -73,6 +73,7 @@ def print_names(what: str) -> None:
         "formats": _print_formats,
         "quantization": _print_quantization,
         "profiles": _print_profiles,
+        "drafters": _print_drafters,
     }
     if what not in printers:
         raise ScenarioError(f"cannot list {what!r}; {nearest(what, printers)}")
@@ -138,6 +139,22 @@ def _print_presets() -> None:
         text = textwrap.wrap(preset_description(name), 78)
         for label, line in zip_longest([name], text, fillvalue=""):
             print(f"{label:32} {line}")
+
+
+def _print_drafters() -> None:
+    from costmodels.draft_methods import METHODS, method_facts
+
+    for name in METHODS:
+        facts = method_facts(name)
+        rates = ", ".join(f"{rank[0]:g}" for rank in facts.acceptance)
+        lines = [
+            f"{facts.title}; {facts.drafts} drafts",
+            f"acceptance {rates} ({facts.evidence.label}): {facts.evidence.source}",
+            f"keeps the target's distribution: {facts.keeps_target} ({facts.keeps_source})",
+        ]
+        text = [line for long in lines for line in textwrap.wrap(long, 84)]
+        for label, line in zip_longest([name], text, fillvalue=""):
+            print(f"{label:12} {line}")
 
 
 def _print_formats() -> None:

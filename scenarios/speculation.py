@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costmodels.drafters import Drafter, make_drafter, method_facts
+from costmodels.draft_methods import method_facts
+from costmodels.drafters import Drafter, make_drafter
 from costmodels.evidence import Evidence
 from costmodels.model_spec import ModelSpec
 from costmodels.models import load_model

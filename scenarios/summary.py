@@ -242,7 +242,11 @@ def _evidence_shares(
 ) -> dict[str, float]:
     """Share of finished requests' served time by evidence label; waiting has none of its own."""
     by_pool = [part.cost.evidence() for part in build.parts]
-    labels = {account: weakest(known[account] for known in by_pool) for account in by_pool[0]}
+    accounts = {account for known in by_pool for account in known}
+    labels = {
+        account: weakest(known[account] for known in by_pool if account in known)
+        for account in accounts
+    }
     labels[KV_TRANSFER] = "datasheet"  # of the network
     loads = [label for part in build.parts if (label := part.cache.load_label) is not None]
     if loads:

@@ -18,10 +18,11 @@ from sim.clock import Alarm, Clock, to_s
 from sim.draws import uniform
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import PolicyError
-from sim.in_flight import InFlight, Jump
+from sim.in_flight import InFlight
+from sim.jumping import Jump, jump_times, steps_to_jump, until_ns
 from sim.kv_cache import KVCache
 from sim.loading_kv import LoadingKV, prefill_ns
-from sim.pipeline import launch_step, run_async, run_sync
+from sim.pipeline import launch_step
 from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
@@ -33,8 +34,6 @@ from sim.tiers import Tiers
 from sim.waiting import FifoQueue, WaitingQueue
 
 Process = Generator[simpy.Event, None, None]
-
-_LONGEST_JUMP_STEPS = 1024  # bounds the work on a jump that an arrival may cut short
 
 
 class Engine:
@@ -60,14 +59,10 @@ class Engine:
         self._env = env
         self._cost = cost
         self._requests = request_log
-        self.residents = Residents(request_log, on_leave, replica)
+        self.residents = Residents(request_log, on_leave, replica, self._wake)
         self._shares_output = kv.shares_output
-        # What all running requests share may be more once one has left.
-        self._is_cascade = config.shared_prefix_attention == "cascade"
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
-        self.evicting_ns: int | None = None
-        """When a jump evicted what its watcher is told of; None: now."""
         self.on_crash: Callable[[Engine], None] | None = None
         self._gpu_free_ns = 0
         self._tiers = tiers
@@ -113,22 +108,6 @@ class Engine:
         if self.residents.submit(request, self._now_ns):
             self._wake()
 
-    def await_prefix(self, request: Request, give_up: Callable[[], None]) -> None:
-        """It was sent here, and joins the queue when `prefix_arrived`. ``give_up`` is called if it
-        is cancelled before."""
-        self.residents.await_prefix(request, give_up, self._now_ns)
-
-    def prefix_arrived(self, request: Request) -> None:
-        """What was to be fetched for it is cached, or will not come."""
-        self.residents.prefix_arrived(request)
-        self._wake()
-
-    def lend(self, prefixes: int) -> None:
-        """So many more of its cached prefixes are being fetched; negative: no longer."""
-        self.residents.lending += prefixes
-        if prefixes < 0:
-            self._wake()
-
     def prefill_ns_alone(self, context_tokens: int, tokens: int) -> int:
         """GPU time of a step with one chunk of one prompt."""
         shape = chunk_shape(context_tokens, tokens, self.view.config.clip_tokens)
@@ -140,24 +119,6 @@ class Engine:
     def gpu_free_ns(self) -> int:
         """When all that was launched has been computed."""
         return self._gpu_free_ns
-
-    def expect(self, request: Request) -> None:
-        """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
-        assert self.residents.arriving is not None, "an engine that takes KV"
-        self.residents.arriving.waiting.append(request)
-        self.residents.publish_load()
-        self._wake()
-
-    def join(self, request: Request) -> None:
-        """All KV of an expected request is there."""
-        assert self.residents.arriving is not None, "an engine that takes KV"
-        self.residents.arriving.ready(request)
-        self._wake()
-
-    def let_go(self, request: Request) -> None:
-        """The KV of a request that was handed over is at its new place: free its blocks."""
-        self.residents.let_go(request)
-        self._wake()
 
     def cancel(self, request: Request) -> None:
         """Let it leave at the next plan from now on, wherever it is; `on_leave` is not told.
@@ -187,13 +148,15 @@ class Engine:
         free, jump = self.view.kv.free_blocks, self._jumping
         if jump is None:
             return free
-        group, steps = self.view.decode_group, self._planned(jump)
-        return free - (group.blocks_due(steps) - group.blocks_due(jump.taken_steps))
+        steps = jump.planned(self._now_ns, self._env.acting)
+        return free - jump.blocks_untaken(self.view.decode_group, steps)
 
     def catch_up(self) -> None:
         """Amid a jump: evict what its steps so far evict, so that who watches the cache knows."""
-        if self._jumping is not None and self.view.kv.watched is not None:
-            self._take(self._jumping, self._planned(self._jumping))
+        jump, kv = self._jumping, self.view.kv
+        if jump is not None and kv.watched is not None:
+            steps = jump.planned(self._now_ns, self._env.acting)
+            jump.take(kv, self.view.decode_group, steps)
 
     @property
     def is_empty(self) -> bool:
@@ -240,7 +203,8 @@ class Engine:
             self._idle.ring()
             self._idle = None
         elif self._jumping is not None:
-            self._jumping.cut(Alarm(self._env, self.replica), self._now_ns)
+            alarm = Alarm(self._env, self.replica)
+            self._jumping.cut(alarm, self._now_ns, self._env.acting)
 
     def run(self) -> Process:
         """The process: one round a scheduler call."""
@@ -253,7 +217,7 @@ class Engine:
                 self._plan_stands = False
             if view.running or view.waiting:
                 plan = self._standing_plan() or self.schedule()
-                steps = self._steps_to_jump(plan)
+                steps = steps_to_jump(view, self.residents, self._in_flight, plan)
                 yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
             elif self._in_flight:
                 yield from self._read_oldest(self._now_ns)
@@ -304,31 +268,6 @@ class Engine:
             shape = shape._replace(shared=view.shared_sums(seqs))
         shape = group.with_drafts(shape, [])
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
-
-    def _steps_to_jump(self, plan: Plan) -> int:
-        """How many steps this plan can be repeated before anything the engine knows of changes."""
-        group = self.view.decode_group
-        if (
-            plan.repeat <= 1
-            or plan.preempted  # the next step may admit again
-            or plan.prefills
-            or plan.held_back
-            or not plan.decodes
-            or self.view.blocks_swapped
-            or not self.view.config.fast_forward
-            or len(self._in_flight) != self._depth - 1
-            or (self._in_flight and self._in_flight[0].is_empty)
-            or (self._in_flight and self._in_flight[0].finishing and self.residents.any_waiting)
-            or (self._is_cascade and self._in_flight and self._in_flight[0].finishing)
-            or (self._shares_output and self.view.waiting)
-        ):
-            return 1
-        unchanged = min(group.steps_to_leave(), group.steps_to_cross())
-        steps = min(plan.repeat, unchanged, _LONGEST_JUMP_STEPS)
-        kv = self.view.kv
-        # Who is told of each eviction when it happens cannot be told of any on the way.
-        room = kv.empty_blocks if kv.tells_at_once else kv.free_blocks
-        return group.steps_within(room + group.blocks_due(1), steps)
 
     def _step(self, plan: Plan) -> Process:
         """Launch one step; read the oldest in flight once the pipeline is full."""
@@ -406,27 +345,16 @@ class Engine:
         """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
         view, group = self.view, self.view.decode_group
         run = group.price(self._cost, plan.shape, steps)
-        schedule_ns = self._cost.schedule_ns(view.num_running)
         update_ns = self._cost.update_ns(group.num_seqs)
         before = self._in_flight.popleft() if self._in_flight else None
+        times = jump_times(self._cost, view, before, run, update_ns)
         leaving: Alarm | None = None
-        if before is None:
-            times = run_sync(view.now_ns, schedule_ns, update_ns, run)
-        else:
-            rest_running = view.num_running - sum(r.width for r in before.finishing)
-            times = run_async(
-                view.now_ns,
-                before.gpu_end_ns,
-                (schedule_ns, before.update_ns),
-                (self._cost.schedule_ns(rest_running), update_ns),
-                run,
-            )
-            if before.finishing:  # they leave on the way, at the run's second plan
-                leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
-                leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
-        until_ns = plan.until_ns if view.kv.lifetime_ns is None else self._until_ns(plan)
-        if until_ns is not None:
-            steps = min(steps, times.first_plan_from(until_ns))
+        if before is not None and before.finishing:  # they leave at the run's second plan
+            leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
+            leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
+        look_ns = until_ns(plan, view)
+        if look_ns is not None:
+            steps = min(steps, times.first_plan_from(look_ns))
 
         state = (view.num_running, len(view.waiting), view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
@@ -439,61 +367,23 @@ class Engine:
         batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
         self._gpu_free_ns = batch.gpu_end_ns
         self._log_jump(jump, steps, steps)
-        self._take(jump, steps)
+        jump.take(view.kv, group, steps)
         self.residents.leave_group(group.advance(steps), batch)
         if before is None:
             self.residents.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
 
-    def _until_ns(self, plan: Plan) -> int | None:
-        """When to look again at the latest: for the policy, or as cached content goes."""
-        kv = self.view.kv
-        if kv.lifetime_ns is None or (kv.watched is None and not self.view.waiting):
-            return plan.until_ns  # nobody sees it before the next lookup
-        # What is let go of on the way goes a lifetime later.
-        times = (plan.until_ns, kv.index.next_expiry_ns(), self.view.now_ns + kv.lifetime_ns)
-        return min(time_ns for time_ns in times if time_ns is not None)
-
-    def _planned(self, jump: Jump) -> int:
-        """Steps of a jump under way that stepping would have planned before this event."""
-        steps = jump.times.first_plan_from(self._now_ns)
-        if steps >= jump.steps:
-            return jump.steps
-        comes_now = jump.times.plan_ns(steps) == self._now_ns
-        return steps + (comes_now and self._env.acting > jump.alarm.priority)
-
-    def _take(self, jump: Jump, steps: int) -> None:
-        """Hold the blocks of a jump's first steps; the plan took the first one's."""
-        kv, group = self.view.kv, self.view.decode_group
-        taken = group.blocks_due(jump.taken_steps)
-        if kv.watched == "when asked, with times":
-            for step in range(jump.taken_steps, steps):
-                due = group.blocks_due(step + 1)
-                if due > taken:
-                    self.evicting_ns = jump.times.plan_ns(step)
-                    kv.take(due - taken)
-                    taken = due
-            self.evicting_ns = None
-        else:
-            kv.take(group.blocks_due(steps) - taken)
-        jump.taken_steps = max(steps, jump.taken_steps)
-
-    def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
-        """Note the run: so many steps planned, the outputs of so many made visible."""
-        times, busy_ns = jump.times, jump.run.gpu_cumulative_ns[steps - 1]
-        plan_ns, end_ns = times.plan_ns(0), times.gpu_end_ns(steps)
-        shape = self.view.decode_group.run_shape(jump.shape, steps)
-        self.steps.append(steps, plan_ns, end_ns, busy_ns, shape, *jump.state, 0)
-        self.steps.add_visible(times.visible_ns(num_visible))
-        if jump.before is not None and num_visible:
-            self.residents.read_first_tokens(jump.before, times.plan_ns(1))
-
     def close(self) -> None:
         """The simulation has ended, maybe in the middle of a jump: log what was done of it."""
         if self._jumping is not None:
             steps = self._jumping.times.first_plan_from(self._now_ns)
             self._log_jump(self._jumping, steps, steps - 1)
+
+    def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
+        jump.log(self.steps, self.view.decode_group, steps, num_visible)
+        if jump.before is not None and num_visible:
+            self.residents.read_first_tokens(jump.before, jump.times.plan_ns(1))
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""

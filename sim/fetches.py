@@ -86,7 +86,7 @@ class Fetches:
         if blocks <= 0 or there.is_fresh or not here.view.kv.fits(held, local):
             return False
         peer.view.kv.pin(lent, there)
-        peer.lend(1)
+        peer.residents.lend(1)
         here.view.kv.pin(held, local)
         here.view.kv.extend(held, there.blocks * size)
         one = _UnderWay(here, peer, held, lent)
@@ -108,7 +108,9 @@ class Fetches:
 
     def _wait(self, one: _UnderWay, request: Request) -> None:
         one.requests[request] = int(self._env.now)
-        one.here.await_prefix(request, lambda: self._leave(one, request))
+        one.here.residents.await_prefix(
+            request, lambda: self._leave(one, request), int(self._env.now)
+        )
 
     def _arrived(self, one: _UnderWay) -> None:
         if one.is_over:
@@ -122,7 +124,7 @@ class Fetches:
         for request, since_ns in one.requests.items():
             self._log.fetched[request.index] = (now_ns - since_ns, fetched)
             fetched = 0  # of those who waited with the first
-            one.here.prefix_arrived(request)
+            one.here.residents.prefix_arrived(request)
 
     def _leave(self, one: _UnderWay, request: Request) -> None:
         """A request is given up; with the last, so is what is fetched for it."""
@@ -142,7 +144,7 @@ class Fetches:
         if one.flow is not None:
             self._network.cancel(one.flow)
         one.peer.view.kv.release(one.lent, one.lent.cached_tokens, will_return=False)
-        one.peer.lend(-1)
+        one.peer.residents.lend(-1)
 
     def _crashed(self, engine: Engine) -> None:
         """What it was to receive is lost with it; what it was to send is computed after all."""
@@ -151,7 +153,7 @@ class Fetches:
         for one in [one for to in self._to.values() for one in to if one.peer is engine]:
             self._give_up(one)
             for request in one.requests:
-                one.here.prefix_arrived(request)
+                one.here.residents.prefix_arrived(request)
 
 
 def _residence(request: Request, tokens: int) -> Request:

@@ -199,7 +199,7 @@ class Handovers:
         self.log.replica[request.index] = target.replica
         handover = self.under_way[request.index] = _Handover(self.sources[source], target, twin)
         request.handover = handover
-        target.expect(twin)
+        target.residents.expect(twin)
         return True
 
     def _push(self, handover: _Handover) -> None:
@@ -259,7 +259,7 @@ class Handovers:
         del self.under_way[index]
         handover.is_under_way = False
         self.log.received_ns[index] = int(self.env.now)
-        handover.source.let_go(here)
+        handover.source.residents.let_go(here)
         handover.twin.num_computed_tokens = here.num_computed_tokens
         handover.twin.num_sampled_tokens = here.num_sampled_tokens
-        handover.target.join(handover.twin)
+        handover.target.residents.join(handover.twin)

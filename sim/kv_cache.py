@@ -66,6 +66,8 @@ class KVCache:
         """What lies below; None: nothing."""
         self.watched: Watch | None = None
         """How soon someone is told of what is cached and evicted; None: nobody is."""
+        self.evicting_ns: int | None = None
+        """When a jump evicted what its watcher is told of; None: now."""
 
     def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
         policy = None if cache.make_eviction is None else cache.make_eviction()

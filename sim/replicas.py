@@ -102,6 +102,6 @@ class Replicas:
     def _tell_with_time(
         self, engine: Engine, tell: Callable[[int, int], None], prefix_id: int, blocks: int
     ) -> None:
-        self._changed_ns = engine.evicting_ns
+        self._changed_ns = engine.view.kv.evicting_ns
         tell(prefix_id, blocks)
         self._changed_ns = None

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from sim.arriving_kv import ArrivingKV
 from sim.batch import Plan
-from sim.beams import why_no_beams
 from sim.engine_view import EngineView
 from sim.in_flight import InFlight
 from sim.leaving import answers_of, take_out
 from sim.protocols import HandOver, ReplicaLoad
 from sim.recorder import DecodeLog, RequestLog
+from sim.refusal import refusal
 from sim.request import Request, Status
 
 
@@ -26,11 +26,17 @@ class Residents:
     view: EngineView
 
     def __init__(
-        self, log: RequestLog | DecodeLog, on_leave: Callable[[Request], None], replica: int
+        self,
+        log: RequestLog | DecodeLog,
+        on_leave: Callable[[Request], None],
+        replica: int,
+        wake: Callable[[], None],
     ) -> None:
+        """``wake``: let the engine look at what has changed from outside, at its next plan."""
         self._log = log
         self._on_leave = on_leave
         self._replica = replica
+        self._wake = wake
         self.on_load: Callable[[ReplicaLoad], None] | None = None
         """Told of the load whenever it has changed."""
         self.hand_over: HandOver | None = None
@@ -54,16 +60,42 @@ class Residents:
             self.arriving = ArrivingKV(view, self.arriving.on_blocks)
 
     def await_prefix(self, request: Request, give_up: Callable[[], None], now_ns: int) -> None:
-        """Take a request whose prefix is being fetched: it counts as one that waits here."""
+        """It was sent here, and joins the queue when `prefix_arrived`: until then it counts as one
+        that waits here. ``give_up`` is called if it is cancelled before."""
         self._note_arrival(request, now_ns)
         self.coming[request] = give_up
         self.queued_tokens += request.prompt_tokens
         self.publish_load()
 
     def prefix_arrived(self, request: Request) -> None:
-        """The next scheduler call sees it."""
+        """What was to be fetched for it is cached, or will not come."""
         del self.coming[request]
         self.inbox.append(request)
+        self._wake()
+
+    def lend(self, prefixes: int) -> None:
+        """So many more of its cached prefixes are being fetched; negative: no longer."""
+        self.lending += prefixes
+        if prefixes < 0:
+            self._wake()
+
+    def expect(self, request: Request) -> None:
+        """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
+        assert self.arriving is not None, "an engine that takes KV"
+        self.arriving.waiting.append(request)
+        self.publish_load()
+        self._wake()
+
+    def join(self, request: Request) -> None:
+        """All KV of an expected request is there."""
+        assert self.arriving is not None, "an engine that takes KV"
+        self.arriving.ready(request)
+        self._wake()
+
+    def let_go(self, request: Request) -> None:
+        """The KV of a request that was handed over is at its new place: free its blocks."""
+        self._free(request)
+        self._wake()
 
     def _note_arrival(self, request: Request, now_ns: int) -> None:
         log, index = self._log, request.index
@@ -88,37 +120,9 @@ class Residents:
 
     def refusal(self, request: Request) -> str | None:
         """Why it can never be served here; None if it can."""
-        config, kv = self.view.config, self.view.kv
-        tokens = request.prompt_tokens + request.output_tokens
-        if tokens > config.max_model_len:
-            return "longer than max_model_len"
-        if request.beams is not None:
-            reason = "P/D disaggregation" if self.hand_over else why_no_beams(config)
-            if reason:
-                return f"beam search, which is not modelled with {reason}"
-        # Nothing dropped of it: preempted near its end, it is computed again in one piece.
-        if self.hand_over is not None:
-            if request.samples is not None:
-                return "several answers, which one engine has to decode"
-            reason = self.hand_over.refusal(request)
-            if reason:
-                return reason
-            tokens = request.prompt_tokens + 1
-        else:  # what it drafts has to fit too, when it is alone
-            tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
-        if kv.blocks_for(tokens) > kv.usable_blocks:
-            return "longer than the KV pool"
-        if request.is_several:  # hypotheses may turn out to share no more than answers do
-            which = "answers" if request.beams is None else "beams"
-            if request.width + request.num_unforked > config.max_num_seqs:
-                return f"more {which} than max_num_seqs"
-            together = kv.blocks_for(tokens) + kv.further_blocks(request, tokens)
-            if together > kv.usable_blocks:
-                return f"its {which} are longer than the KV pool"
-        return None
+        return refusal(request, self.view, self.hand_over)
 
-    def let_go(self, request: Request) -> None:
-        """The KV of a request that was handed over is at its new place: free its blocks."""
+    def _free(self, request: Request) -> None:
         del self.handed_over[request]
         self.view.kv.release(request, request.num_computed_tokens, will_return=False)
 
@@ -169,7 +173,7 @@ class Residents:
             elif request in self.coming:
                 self.coming.pop(request)()
             elif request in self.handed_over:
-                self.let_go(request)
+                self._free(request)
             elif self.view.loading is not None and self.view.loading.drop(request):
                 pass  # what is on its way to it arrives for nobody
             elif arriving is None or not arriving.drop(request):

@@ -139,6 +139,7 @@ class SpeculativeGroup:
     def join(self, request: Request) -> None:
         """Add a request whose prefill is complete; it decodes from the next step on."""
         request.joined_at = self.steps
+        request.last_gain = 1  # of its prefill
         self.members[request] = None
         self._lay_out(request, request.num_computed_tokens)
         self.context_tokens += request.num_computed_tokens

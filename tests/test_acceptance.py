@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from costmodels.draft_methods import method_facts
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.rounds import survivals, tokens_a_step
@@ -147,3 +148,18 @@ def test_a_table_says_how_much_is_drafted() -> None:
     found = [speculation.drafts(seqs) for seqs in (0, 1, 7, 8, 31, 32, 1000)]
     assert found == [5, 5, 5, 2, 2, 0, 0]
     assert speculation.most_drafts == 5
+
+
+def test_default_rates_give_what_their_sources_report() -> None:
+    """Medusa 2.31 and prompt lookup 1.75 tokens a step (Spec-Bench); an MTP module 1.85."""
+    found = {}
+    for method in ("medusa", "ngram", "mtp"):
+        facts = method_facts(method)
+        if method == "medusa":
+            tree = best_tree(facts.acceptance, facts.drafts, facts.heads)
+            assert len(tree) == facts.drafts
+            found[method] = 1 + float(tree_survivals(tree, facts.acceptance).sum())
+        else:
+            rates = [of_place[0] for of_place in facts.acceptance]
+            found[method] = tokens_a_step(survivals(rates, facts.drafts))
+    assert found == pytest.approx({"medusa": 2.31, "ngram": 1.75, "mtp": 1.85}, rel=0.02)

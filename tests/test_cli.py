@@ -172,6 +172,7 @@ def test_schema_covers_every_field_and_refuses_others() -> None:
         ("policies", "least_loaded"),
         ("presets", "azure-conv"),
         ("profiles", "vllm-0.25"),
+        ("drafters", "eagle"),
     ],
 )
 def test_list(what: str, name: str) -> None:

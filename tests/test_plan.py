@@ -352,6 +352,26 @@ def test_the_schema_of_plans_can_be_printed() -> None:
     assert CliRunner().invoke(app, ["schema", "plans"]).exit_code == 2
 
 
+def test_a_plan_may_be_about_a_scenario_file(tmp_path: Path) -> None:
+    """Its path starts at the plan's folder; the targets replace its SLO, the offers its prices."""
+    (tmp_path / "in").mkdir()
+    scenario = PLAN["scenario"] | {
+        "slo": {"e2e_s": 9},
+        "prices": {"usd_per_gpu_h": 9, "idle_w": 90},
+    }
+    write(tmp_path / "in" / "base.yaml", scenario)
+    path = write(tmp_path / "in" / "plan.yaml", PLAN | {"scenario": "base.yaml"})
+    for candidate in targeted(read_plan(path)):
+        chosen = candidate.scenario
+        assert (chosen.slo.ttft_s, chosen.slo.e2e_s) == (0.25, None)
+        assert chosen.prices is not None
+        assert chosen.prices.usd_per_gpu_h == candidate.usd_per_h(1)
+        assert chosen.prices.idle_w == 90
+    write(tmp_path / "in" / "plan.yaml", PLAN | {"scenario": {"base": "base.yaml"}})
+    with pytest.raises(ScenarioError, match="base is for scenario files"):
+        read_plan(path)
+
+
 def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="a plan is a mapping"):
         read_plan(write(tmp_path / "plan.yaml", "- 1\n"))

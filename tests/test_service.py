@@ -214,8 +214,8 @@ class _Honest:
         ids = self._context.prefix_ids(request)
         depth, holders = self._router._index.deepest(ids)
         for replica in holders:
-            kv = self._context._engines[replica].view.kv
-            node = kv._nodes.get(ids[depth - 1])
+            index = self._context._engines[replica].view.kv.index
+            node = index._nodes.get(ids[depth - 1])
             assert node is not None
             assert node.resident > 0
             type(self).checked += 1

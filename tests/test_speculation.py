@@ -63,7 +63,7 @@ over_random_runs = given(
 )
 moderately = settings(
     deadline=None,
-    max_examples=120,
+    max_examples=70,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -89,7 +89,7 @@ def _whole(steps: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("scheduler", FOLLOWED)
-@settings(moderately, max_examples=60)
+@settings(moderately, max_examples=30)
 @given(
     table=tables(),
     engine=SPECULATING,

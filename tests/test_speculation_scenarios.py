@@ -232,6 +232,19 @@ class Broken(Every):
         result({"method": "eagle", "acceptance_policy": "chain"})
 
 
+def test_pools_of_which_one_speculates() -> None:
+    """Drafts without KV of their own may be made where answers are decoded alone."""
+    decode = {"name": "d", "role": "decode", "engine": {"speculative": {"method": "ngram"}}}
+    for first in ("prefill", "decode"):
+        pools = [{"name": "p", "role": "prefill"}, decode]
+        run = simulate(scenario(pools=pools if first == "prefill" else pools[::-1]))
+        assert set(run.summary["evidence"]) <= {"fitted", "extrapolated", "reported", "datasheet"}
+        assert (run.figure("accepted_length") or 0) > 1
+    decode["engine"] = {"speculative": {"method": "eagle"}}
+    with pytest.raises(ScenarioError, match="KV of different sizes"):
+        build(scenario(pools=[{"name": "p", "role": "prefill"}, decode]))
+
+
 def test_large_verifications_are_pointed_out() -> None:
     """Beyond the largest graph kernels are launched one by one: it is said, and from where on."""
     notes = build(scenario(engine={"speculative": {"method": "medusa"}})).notes

@@ -9,7 +9,8 @@ import pytest
 
 from costmodels.device_memory import fill_device
 from costmodels.draft_memory import draft_weight_bytes
-from costmodels.drafters import make_drafter, method_facts
+from costmodels.draft_methods import method_facts
+from costmodels.drafters import make_drafter
 from costmodels.models import load_model
 from costmodels.parallel import shard
 from costmodels.speculative_cost import SpeculativeStepCost
@@ -114,6 +115,7 @@ def split(cost: SpeculativeStepCost, found: Build, shape: StepShape) -> dict[str
 def test_drafting_and_rejected_work_have_accounts(method: str) -> None:
     """Rejected work is none where all is accepted; without drafts a step is the target's own."""
     cost, found = cost_of(method, "dense")
+    assert set(cost.evidence()) == set(accounts.GPU_ACCOUNTS)
     assert found.speculating is not None
     drafts = found.speculating.speculation.drafts(1)
     shape = verify(found, 1, 2000, drafts)

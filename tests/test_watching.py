@@ -28,6 +28,11 @@ TIGHT = EngineConfig(
 )
 
 
+AT_ONCE = replace(TRANSFER, bytes_per_token=0, latency_ns=0)
+IN_STEP = AffineCost(base_s=5e-3, per_token_s=0.0, per_context_s=0.0)
+"""Every step of every engine begins at a multiple of 5 ms."""
+
+
 class Notebook:
     """A router in turns that writes down what it knows of the caches whenever it is asked."""
 
@@ -62,7 +67,7 @@ def crowded(seed: int, n: int = 60) -> RequestTable:
     prompts, family = rng.integers(4, 90, n), rng.integers(0, 5, n)
     ids = [[f * 100 + j for j in range(-(-p // 8))] for f, p in zip(family, prompts, strict=True)]
     return request_table(
-        np.cumsum(rng.choice([0.0, 0.002, 0.03, 0.2], n)),
+        np.cumsum(rng.choice([0.0, 0.005, 0.03, 0.2], n)),
         prompts,
         rng.integers(1, 100, n),
         chains=chains_of(ids, prompts.tolist(), 8),
@@ -92,7 +97,7 @@ def watched(
         )
         for role in roles
     )
-    transfer = None if roles == ["mixed"] else TRANSFER
+    transfer = None if roles == ["mixed"] else AT_ONCE
     log = run_cluster(table, Fleet(pools=pools, transfer=transfer))
     return books, sum(len(steps) for steps in log.steps)
 
@@ -101,8 +106,8 @@ def watched(
 @settings(deadline=None, max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     seed=st.integers(0, 10_000),
-    cost=COSTS,
-    roles=st.sampled_from([["mixed"], ["prefill", "decode"]]),
+    cost=COSTS | st.just(IN_STEP),
+    roles=st.sampled_from([["mixed"], ["prefill", "decode"], ["decode", "prefill"]]),
     is_async=st.booleans(),
 )
 def test_jumps_tell_what_steps_tell(
@@ -124,3 +129,20 @@ def test_an_index_that_asks_lets_engines_jump() -> None:
     table, cost = crowded(1, 200), AffineCost()
     rows = {when: watched(table, when, TIGHT, cost, ["mixed"])[1] for when in WATCHES}
     assert rows["when asked"] == rows["when asked, with times"] < 0.7 * rows["at once"]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_engines_that_plan_in_one_instant_do_so_in_order(is_async: bool) -> None:
+    """A prefill engine that asks sees what decode engines numbered before it evict just then, and
+    not what those after it do."""
+    engine = replace(TIGHT, async_scheduling=is_async)
+    for roles in (["decode", "prefill"], ["prefill", "decode"]):
+        for seed in range(4):
+            table = crowded(seed)
+            stepping = replace(engine, fast_forward=False)
+            (one, _), (other, _) = (
+                watched(table, "when asked", config, IN_STEP, roles)  # type: ignore[arg-type]
+                for config in (stepping, engine)
+            )
+            for stepped, jumped in zip(one, other, strict=True):
+                assert stepped.choices == jumped.choices

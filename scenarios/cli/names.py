@@ -12,7 +12,9 @@ from scenarios.cli.app import check_format
 def list_names(
     what: Annotated[
         str,
-        typer.Argument(help="models, gpus, policies, presets, quantization, formats, profiles."),
+        typer.Argument(
+            help="models, gpus, policies, presets, quantization, formats, profiles, drafters."
+        ),
     ],
     output_format: Annotated[
         str, typer.Option("--format", help="text, or for models json.")

@@ -7,11 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from scenarios.schema.fields import Count, Number, Policy, Section, Tokens, Whole
+from sim.speculation import MOST_DRAFTS
 
 Rate = Annotated[Number, Field(ge=0, le=1)]
 Rates = Rate | tuple[Rate | tuple[Rate, ...], ...]
 """One rate, or one a place of a chain; of a tree, one or one a rank for each depth."""
-Drafts = Annotated[Whole, Field(ge=0, le=250)]
+Drafts = Annotated[Whole, Field(ge=0, le=MOST_DRAFTS)]
 
 
 class Speculative(Section):
@@ -27,7 +28,7 @@ class Speculative(Section):
         None,
         description="of method draft_model, a name of `fleetcast list models` or a config.json",
     )
-    num_speculative_tokens: Annotated[Whole, Field(ge=1, le=250)] | None = Field(
+    num_speculative_tokens: Annotated[Whole, Field(ge=1, le=MOST_DRAFTS)] | None = Field(
         None, description="tokens drafted for a sequence a step; None: the method's usual number"
     )
     tree: Literal["best"] | tuple[tuple[Whole, ...], ...] | None = Field(

@@ -55,12 +55,12 @@ class Results:
 
     def add(self, result: Result) -> None:
         """Keep a result: it is in the file when this returns."""
-        self.known[result.key] = result
         line: dict[str, Any] = {"key": result.key, "status": result.status}
         line |= {"core_s": round(result.core_s, 6)}
         line |= {"error": result.error} if result.error is not None else {"row": result.row}
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
+        self.known[result.key] = result  # last: whoever stops us here finds the line, or nothing
 
     def forget_failed(self) -> None:
         """Have runs that failed done again."""
