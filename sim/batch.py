@@ -113,7 +113,7 @@ class BatchBuilder:
         view = self._view
         if self._token_budget <= 0 and max_tokens != 0:
             return False
-        seqs = len(view.running) + view.num_unforked + view.num_beams
+        seqs = view.num_running + view.num_unforked
         if request.samples is not None:
             seqs += request.num_unforked
         elif request.beams is not None:

@@ -273,7 +273,7 @@ class Engine:
         """Launch one step; read the oldest in flight once the pipeline is full."""
         view = self.view
         now_ns = view.now_ns
-        schedule_ns = self._cost.schedule_ns(len(view.running))
+        schedule_ns = self._cost.schedule_ns(view.num_running)
         shape = plan.shape
         if not shape.num_tokens:
             is_stuck = not plan.preempted and self._is_drained
@@ -301,7 +301,7 @@ class Engine:
             update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
             batch = InFlight(end_ns, update_ns, self.steps.num_rows)
             self._gpu_free_ns = end_ns
-            state = (len(view.running), len(view.waiting), view.kv.free_blocks, plan.preempted)
+            state = (view.num_running, len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
             self.residents.commit(plan, batch)
             if plan.prefills:
@@ -356,7 +356,7 @@ class Engine:
         if look_ns is not None:
             steps = min(steps, times.first_plan_from(look_ns))
 
-        state = (len(view.running), len(view.waiting), view.kv.free_blocks)
+        state = (view.num_running, len(view.waiting), view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
         jump = self._jumping = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
         yield alarm

@@ -155,6 +155,11 @@ class EngineView:
         """Simulated time of this scheduler call."""
         return to_s(self.now_ns)
 
+    @property
+    def num_running(self) -> int:
+        """Running sequences: requests, each with the hypotheses it has."""
+        return len(self.running) + self.num_beams
+
     def new_batch(self) -> BatchBuilder:
         """Start the next step."""
         self.kv.new_step()

@@ -133,14 +133,15 @@ def jump_times(
     cost: StepCost, view: EngineView, before: InFlight | None, run: DecodeRun, update_ns: int
 ) -> RunTimes:
     """When the steps of a run that is planned now are planned, end and become visible."""
-    schedule_ns = cost.schedule_ns(len(view.running))
+    schedule_ns = cost.schedule_ns(view.num_running)
     if before is None:
         return run_sync(view.now_ns, schedule_ns, update_ns, run)
+    rest_running = view.num_running - sum(request.width for request in before.finishing)
     return run_async(
         view.now_ns,
         before.gpu_end_ns,
         (schedule_ns, before.update_ns),
-        (cost.schedule_ns(len(view.running) - len(before.finishing)), update_ns),
+        (cost.schedule_ns(rest_running), update_ns),
         run,
     )
 

@@ -349,7 +349,7 @@ class Residents:
     def publish_load(self) -> None:
         """Tell who asked of the load."""
         if self.on_load is not None:
-            waiting, running = len(self.view.waiting) + len(self.inbox), len(self.view.running)
+            waiting, running = len(self.view.waiting) + len(self.inbox), self.view.num_running
             if self.view.loading is not None:
                 waiting += len(self.view.loading)
             waiting += len(self.coming)

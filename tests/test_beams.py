@@ -16,17 +16,21 @@ from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 from sim.batch import Plan
 from sim.beams import Beams, BeamSearch, beams, neutral_tokens
-from sim.cluster import RunLog
+from sim.clients import ClientConfig
+from sim.cluster import Fleet, RunLog, run_cluster
 from sim.engine_view import EngineConfig, EngineView
 from sim.errors import ScenarioError, TraceError
+from sim.handover import TransferConfig
 from sim.kv_layout import KVLayout, WindowPages
 from sim.request import Status
 from sim.request_table import RequestTable
 from sim.sample_lengths import draw_lengths
+from sim.service import ServiceConfig
 from sim.speculation import Speculation
 from sim.token_times import token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
-from tests.test_conservation import MAKERS, audited, check_run_to_the_end
+from tests.service_runs import pool_of
+from tests.test_conservation import MAKERS, audited, check_empty, check_run_to_the_end
 from tests.test_jumping import COSTS, outcome, tables
 
 MS = 1_000_000
@@ -224,6 +228,35 @@ def test_preempted_beams_are_computed_again() -> None:
     assert steps["logits"][row] - steps["decode_seqs"][row] == 4
 
 
+@settings(deadline=None, max_examples=30)
+@given(table=tables(), timeout_ms=st.integers(1, 400), retries=st.integers(0, 2))
+def test_clients_that_give_up_leave_nothing_behind(
+    table: RequestTable, timeout_ms: int, retries: int
+) -> None:
+    """Cancelled wherever they are; audited at each plan, and everything is free at the end."""
+    widths = [1 + 2 * (output > 1) for output in table.output_tokens.tolist()]
+    table = searched(replace(table, samples=None, beams=None), widths)
+    make, auditors = audited(MAKERS["fcfs"])
+    pool = replace(pool_of(HARD), make_scheduler=make)
+    clients = ClientConfig(
+        e2e_timeout_ns=timeout_ms * MS, max_retries=retries, backoff_ns=MS, server_notices=True
+    )
+    fleet = Fleet(pools=(pool,), service=ServiceConfig(clients=clients))
+    run_cluster(table, fleet)
+    check_empty(auditors)
+
+
+def test_beams_are_not_handed_over() -> None:
+    pools = (pool_of(SYNC, role="prefill"), pool_of(SYNC, role="decode"))
+    transfer = TransferConfig(
+        bytes_per_token=1, prefill_nic_bytes_per_s=1e9, decode_nic_bytes_per_s=1e9
+    )
+    fleet = Fleet(pools=pools, transfer=transfer)
+    log = run_cluster(searched(table_of((0, 10, 5)), 2), fleet)
+    reason = "beam search, which is not modelled with P/D disaggregation"
+    assert log.requests.reject_reasons == {0: reason}
+
+
 @pytest.mark.parametrize(
     ("engine", "width", "reason"),
     [
@@ -315,6 +348,10 @@ def test_workloads_that_cannot_be_are_refused(workload: dict[str, Any], message:
         ({"engine": {"data_parallel_size": 2}}, "data_parallel_size"),
         ({"engine": {"max_num_seqs": 3}}, "above engine.max_num_seqs 3"),
         ({"model": "google/gemma-2-9b"}, "layers that keep less"),
+        (
+            {"pools": [{"name": role, "role": role} for role in ("prefill", "decode")]},
+            "P/D disaggregation",
+        ),
     ],
 )
 def test_scenarios_that_are_not_modelled_are_refused(

@@ -168,6 +168,7 @@ def audit_sums(view: EngineView) -> None:
         for _ in range(r.width)
     ]
     assert group.num_seqs == len(members)
+    assert view.num_running == sum(request.width for request in view.running)
     assert group.context_tokens == sum(context for context, _ in members)
     for clip, (tokens, growth) in zip(view.config.clip_tokens, group.clipped_sums(), strict=True):
         assert tokens == sum(clipped(clip, *member) for member in members)
