@@ -22,7 +22,7 @@ from costmodels.speculative_build import PoolCosts
 from policies import ROUTERS, SCHEDULERS
 from scenarios.beams import beam_notes, check_beams
 from scenarios.cache import Cache, cache_of
-from scenarios.kernels import kernels_key, load_kernels
+from scenarios.kernels import Wanted, load_kernels
 from scenarios.kv_policy import policy_notes, with_policy
 from scenarios.layout import layout_notes, layout_of
 from scenarios.offload import offload_notes, offload_of
@@ -128,8 +128,8 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    kernels = load_kernels(options, gpu, model, profile, fitted, layout)
-    key = kernels_key(options, gpu, model, profile, fitted, layout)
+    wanted = Wanted(options, gpu, model, profile, fitted, layout)
+    kernels = load_kernels(wanted)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
@@ -178,7 +178,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         limits=(tokens, seqs),
         profile=profile,
         kernels=kernels,
-        kernels_key=key,
+        kernels_key=wanted.key,
         offload=offload,
         speculating=speculating,
     )

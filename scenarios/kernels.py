@@ -26,33 +26,31 @@ class Kernels(NamedTuple):
     backend: AttentionBackend | None
 
 
-def load_kernels(
-    options: EngineOptions,
-    gpu: GpuSpec,
-    model: ModelSpec,
-    profile: EngineProfile,
-    fitted: Efficiency,
-    layout: Layout,
-) -> Kernels:
-    """What the engine's options name; ``fitted`` are the profile's constants.
+class Wanted(NamedTuple):
+    """What kernels are asked for."""
+
+    options: EngineOptions
+    gpu: GpuSpec
+    model: ModelSpec
+    profile: EngineProfile
+    fitted: Efficiency
+    """The profile's constants."""
+    layout: Layout
+
+    @property
+    def key(self) -> str:
+        """Of what `load_kernels` gives (see `scenarios.kept`)."""
+        named = (with_contents(self.options.operators), self.options.attention_backend)
+        kernels = dict(self.profile.kernels)
+        return content_key(*named, self.gpu, self.model, kernels, self.fitted, self.layout)
+
+
+def load_kernels(wanted: Wanted) -> Kernels:
+    """What the engine's options name.
 
     Raises ScenarioError for what is not there, or not for this GPU or model.
     """
-    key = kernels_key(options, gpu, model, profile, fitted, layout)
-    return kept("kernels", key, lambda: _load(options, gpu, model, profile, fitted, layout))
-
-
-def kernels_key(
-    options: EngineOptions,
-    gpu: GpuSpec,
-    model: ModelSpec,
-    profile: EngineProfile,
-    fitted: Efficiency,
-    layout: Layout,
-) -> str:
-    """The key of what `load_kernels` gives (see `scenarios.kept`)."""
-    named = (with_contents(options.operators), options.attention_backend)
-    return content_key(*named, gpu, model, dict(profile.kernels), fitted, layout)
+    return kept("kernels", wanted.key, lambda: _load(*wanted))
 
 
 def _load(

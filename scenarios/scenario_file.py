@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.paths import anchor_paths
+from scenarios.text_file import read_text
 from scenarios.yaml_text import Path as Place
 from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
@@ -46,12 +47,7 @@ def _read(path: Path, readers: tuple[Path, ...]) -> tuple[dict[str, Any], Places
 
 
 def _own_values(path: Path) -> tuple[dict[str, Any], Places]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot read scenario {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"cannot read scenario {path}: it is not a text file") from None
+    text = read_text(path, "scenario")
     values, places = parse_yaml(text, str(path))
     if values is None:
         raise ScenarioError(f"{path} is empty; a scenario needs at least `model` and `workload`")

@@ -25,7 +25,7 @@ from costmodels.step_table import (
 )
 from costmodels.streamed_cost import STREAM, StreamedStepCost
 from scenarios import __version__
-from scenarios.kernels import load_kernels
+from scenarios.kernels import Wanted, load_kernels
 from scenarios.served import Served
 from sim.errors import ScenarioError
 
@@ -167,9 +167,8 @@ def _rank(cost: StepCosts) -> RankStepCost:
 
 def _compiled(served: Served) -> StepCosts:
     options = served.scenario.engine
-    kernels = load_kernels(
-        options, served.gpu, served.model, served.profile, served.efficiency, served.layout
-    )
+    of_served = (served.gpu, served.model, served.profile, served.efficiency, served.layout)
+    kernels = load_kernels(Wanted(options, *of_served))
     return compile_layout_cost(
         served.model,
         served.gpu,

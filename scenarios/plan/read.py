@@ -12,6 +12,7 @@ from scenarios.explain import explain
 from scenarios.paths import anchor_paths
 from scenarios.scenario_file import read_scenario_file
 from scenarios.schema.plan import PlanFile
+from scenarios.text_file import read_text
 from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
 
@@ -30,12 +31,7 @@ class Asked:
 
 def read_plan(path: Path) -> Asked:
     """Read a plan file. Raises ScenarioError naming file, line and field."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot read plan {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"cannot read plan {path}: it is not a text file") from None
+    text = read_text(path, "plan")
     values, places = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ScenarioError(f"{path}: a plan is a mapping with scenario, targets and gpus")

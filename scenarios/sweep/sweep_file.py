@@ -15,6 +15,7 @@ from scenarios.paths import anchor_paths
 from scenarios.scenario_file import read_scenario_file
 from scenarios.settings import anchored_settings
 from scenarios.sweep.schema import RandomAxes, Span, SweepFile
+from scenarios.text_file import read_text
 from scenarios.yaml_text import Path as Place
 from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
@@ -56,12 +57,7 @@ class Sweep:
 
 def read_sweep(path: Path) -> Sweep:
     """A sweep from its file. Raises ScenarioError naming file, line and field."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot read sweep {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"cannot read sweep {path}: it is not a text file") from None
+    text = read_text(path, "sweep")
     values, places = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ScenarioError(f"{path}: a sweep is a mapping: scenario: ..., axes: {{field: [...]}}")

@@ -11,6 +11,7 @@ from scenarios.explain import nearest
 from scenarios.load import apply_setting
 from scenarios.schema import Scenario
 from scenarios.settings import anchored_settings
+from scenarios.text_file import read_text
 from scenarios.yaml_text import Places, parse_yaml
 from sim.errors import ScenarioError
 
@@ -70,12 +71,7 @@ def changes_from_file(path: Path) -> list[Change]:
     A list of ``{name: ..., set: {dotted.key: value}}``, or a mapping of names to such settings.
     Raises ScenarioError naming file, line and field.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot read variants {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"cannot read variants {path}: it is not a text file") from None
+    text = read_text(path, "variants")
     values, places = parse_yaml(text, str(path))
     changes = []
     for place, name, settings in _entries(values, places, str(path)):
