@@ -75,9 +75,11 @@ def _host(host_s: float) -> EngineProfile:
     return replace(
         scale_host(load_profile(), 0.0),
         driver_s=host_s,
+        between_passes_s=0.0,
         name="cpu-loop",
         engine="torch",
         graph_sizes=(),
         host_evidence=known,
         graph_evidence=known,
+        kernel_evidence=known,
     )
