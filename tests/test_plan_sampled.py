@@ -61,7 +61,7 @@ def plan(**more: Any) -> Asked:
 def sampled(question_of: Asked, judge: Judge | None = None) -> tuple[Search, Sampled]:
     """A search alone, without a closer look at what it finds."""
     space = space_of(question_of)
-    question = ask(question_of.plan, space.ends()[0])
+    question = ask(question_of.plan, space.start())
     chosen = judge or judge_of(question_of.plan, question, jobs=1)
     search = Search(plan=question_of.plan, question=question, judge=chosen)
     return search, sample(space, search)
@@ -138,6 +138,22 @@ def test_a_candidate_that_is_the_same_under_another_name_is_not_tried_again() ->
     assert found.tried == 4
 
 
+def test_values_that_do_not_go_together_are_counted_and_told() -> None:
+    """A budget must hold the sinks: of 2 x 3 values 4 do, for each of two GPUs."""
+    pytest.importorskip("optuna", reason="needs Optuna: pip install 'fleetcast[optuna]'")
+    options = {
+        "kv.policy": [{"kind": "streaming_llm", "budget_tokens": 512}],
+        "kv.policy.sink_tokens": [4, 256],
+        "kv.policy.budget_tokens": [64, 128, 1024],
+    }
+    eleven = {"method": "optuna", "trials": 11}
+    search, found = sampled(plan(options=options, search=eleven, num_requests=50))
+    assert found.tried == 11
+    assert len(found.unreadable) in (3, 4)
+    assert len(search.outcomes) == 11 - len(found.unreadable)
+    assert all("must be more than its 256 sink_tokens" in told for told in found.unreadable)
+
+
 @pytest.mark.parametrize(
     "layouts",
     [
@@ -188,6 +204,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "turned": ({"options": {FIELD: {"from": 9, "to": 5}}}, "to 5 must be above from 9"),
     "zero": ({"options": {FIELD: {"from": 0, "to": 5, "scale": "log"}}}, "must be above 0"),
     "whole": ({"options": {FIELD: {"from": 1.5, "to": 5, "whole": True}}}, "whole numbers"),
+    "key": ({"options": {FIELD: {"form": 9, "to": 5}}}, "from: Field required; an option is a"),
+    "kind": ({"options": {FIELD: 512}}, f"{FIELD}: must be a list of values or a range {{from"),
+    "empty": ({"options": {FIELD: []}}, "must be a list of values or a range"),
+    "middle": ({"options": {FIELD: [512, "many", 1024]}}, FIELD),
     "part": ({"options": {FIELD: {"from": 512.5, "to": 900}}}, FIELD),
     "end": ({"options": {FIELD: {"from": -5, "to": 900, "whole": True}}}, FIELD),
     "elsewhere": ({"options": {"hardware.gpu": ["H200"]}}, "is for the plan's gpus"),
@@ -252,14 +272,14 @@ SAMPLED: dict[str, Any] = {
 def test_what_was_tried_is_told_in_plain_words() -> None:
     content: dict[str, Any] = {"sampled": SAMPLED}
     assert sampled_sentences(content) == (
-        "Candidates were sampled: 60 of a range of values without end, chosen by Optuna (seed 3), "
-        "of which 35 were simulated, 24 ruled out by bounds and 1 had values that do not go "
-        "together (a: no). A cheaper fleet may exist. The cheapest so far was $12.00 an hour after "
+        "Candidates were sampled: 60 of endlessly many, chosen by Optuna (seed 3): 35 "
+        "simulated, 24 ruled out by bounds and 1 with values that do not go together "
+        "(a: no). A cheaper fleet may exist. The cheapest so far was $12.00 an hour after "
         "1 trial, $9.00 after 9, $7.50 after 40."
     )
     assert sampled_sentences({"sampled": None}) == ""
     nothing = SAMPLED | {"best": [], "candidates": 2000, "unreadable": [], "simulated": 60}
     assert sampled_sentences({"sampled": nothing}) == (
-        "Candidates were sampled: 60 of 2,000, chosen by Optuna (seed 3), of which 60 were "
-        "simulated. A cheaper fleet may exist."
+        "Candidates were sampled: 60 of 2,000, chosen by Optuna (seed 3): 60 simulated. "
+        "Another may meet the targets."
     )

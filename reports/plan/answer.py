@@ -68,19 +68,21 @@ def sampled_sentences(content: Content) -> str:
     row = content["sampled"]
     if row is None:
         return ""
-    of = "a range of values without end" if row["candidates"] is None else f"{row['candidates']:,}"
-    ruled_out = row["tried"] - row["simulated"] - len(row["unreadable"])
-    parts = [f"{row['simulated']:,} were simulated"]
+    of = "endlessly many" if row["candidates"] is None else f"{row['candidates']:,}"
+    count = len(row["unreadable"])
+    ruled_out = row["tried"] - row["simulated"] - count
+    parts = [f"{row['simulated']:,} simulated"]
     if ruled_out:
         parts.append(f"{ruled_out:,} ruled out by bounds")
-    if row["unreadable"]:
-        count = len(row["unreadable"])
-        parts.append(f"{count:,} had values that do not go together ({row['unreadable'][0]})")
+    if count:
+        parts.append(f"{count:,} with values that do not go together ({row['unreadable'][0]})")
     text = (
         f"Candidates were sampled: {row['tried']:,} of {of}, chosen by Optuna (seed "
-        f"{row['seed']}), of which {listed(parts)}. A cheaper fleet may exist."
+        f"{row['seed']}): {listed(parts)}. "
     )
-    return f"{text} {_curve(row['best'])}" if row["best"] else text
+    if not row["best"]:
+        return f"{text}Another may meet the targets."
+    return f"{text}A cheaper fleet may exist. {_curve(row['best'])}"
 
 
 def _curve(best: Sequence[Mapping[str, Any]]) -> str:

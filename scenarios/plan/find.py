@@ -30,7 +30,7 @@ def find_plan(asked: Asked, *, jobs: int | None = None, note: Note | None = None
     """
     started = time.perf_counter()
     space = space_of(asked) if asked.plan.search.method == "optuna" else None
-    every = targeted(asked) if space is None else space.ends()
+    every = targeted(asked) if space is None else [space.start()]
     question = ask(asked.plan, every[0])
     judge = judge_of(asked.plan, question, jobs=jobs, note=note)
     search = Search(plan=asked.plan, question=question, judge=judge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from scenarios.plan.candidates import Candidate, Hardware, candidate_of, hardwar
 from scenarios.plan.read import Asked
 from scenarios.plan.targets import check_targets, with_slo
 from scenarios.schema.plan import Range
+from sim.errors import ScenarioError
 
 
 class Levels(NamedTuple):
@@ -55,17 +56,29 @@ class Space:
         one = candidate_of(self.asked, gpus.get(gpu) or next(iter(gpus.values())), values)
         return replace(one, scenario=with_slo(one.scenario, self.asked.plan.targets))
 
-    def ends(self) -> list[Candidate]:
-        """With the first level or number of every axis, and with the last.
+    def start(self) -> Candidate:
+        """One of them, once every value of every axis is known to make a scenario with some.
 
-        Raises ScenarioError where values or targets do not suit the scenario.
+        Raises ScenarioError for values that do not, and for targets that do not suit.
         """
-        axes = self.axes.items()
-        first = {k: a.start if isinstance(a, Range) else 0 for k, a in axes}
-        last = {k: a.to if isinstance(a, Range) else len(a.values) - 1 for k, a in axes}
-        found = [self.candidate(choice) for choice in (first, last)]
-        check_targets(self.asked.plan.targets, found[0].scenario)
+        places = {key: _places(axis) for key, axis in self.axes.items()}
+        ends = [{key: of_axis[end] for key, of_axis in places.items()} for end in (0, -1)]
+        found = self._any_of(ends)
+        check_targets(self.asked.plan.targets, found.scenario)
+        for key, of_axis in places.items():
+            for place in of_axis:
+                self._any_of([end | {key: place} for end in ends])
         return found
+
+    def _any_of(self, choices: Sequence[Mapping[str, Any]]) -> Candidate:
+        """The first that is a scenario."""
+        faults = []
+        for choice in choices:
+            try:
+                return self.candidate(choice)
+            except ScenarioError as error:
+                faults.append(error)
+        raise faults[0]
 
 
 def space_of(asked: Asked) -> Space:
@@ -88,6 +101,11 @@ def _levels(values: list[Any]) -> Levels:
         return Levels(tuple(sorted(set(values))), is_ordered=True)
     by_text = {json.dumps(value, sort_keys=True, default=str): value for value in values}
     return Levels(tuple(by_text[text] for text in sorted(by_text)), is_ordered=False)
+
+
+def _places(axis: Axis) -> Sequence[Any]:
+    """The levels' places, or a range's ends."""
+    return range(len(axis.values)) if isinstance(axis, Levels) else (axis.start, axis.to)
 
 
 def _size(axis: Axis) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from scenarios.schema.fields import Count, Number, Positive, Seconds, Section, Whole
 
@@ -117,11 +117,23 @@ class Range(Section):
         return self
 
 
-Values = Annotated[list[Any], Field(min_length=1)]
-Option = Annotated[
-    Annotated[Values, Tag("list")] | Annotated[Range, Tag("range")],
-    Discriminator(lambda given: "range" if isinstance(given, dict | Range) else "list"),
-]
+def _is_option(given: Any) -> Any:
+    """A list as it is, a mapping as a range; faults in the words of one field, not of a union."""
+    kinds = "a list of values or a range {from, to, scale: linear|log, whole}"
+    if isinstance(given, dict):
+        try:
+            return Range.model_validate(given)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            message = fault["msg"].removeprefix("Value error, ")
+            where = "".join(f"{part}: " for part in fault["loc"])
+            raise ValueError(f"{where}{message}; an option is {kinds}") from None
+    if not isinstance(given, list | Range) or given == []:
+        raise ValueError(f"must be {kinds}")
+    return given
+
+
+Option = Annotated[Annotated[list[Any], Field(min_length=1)] | Range, BeforeValidator(_is_option)]
 
 
 class SearchMethod(Section):
