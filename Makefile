@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-CLUSTERS := .venv/.clusters
+EXTRAS := .venv/.extras
 
 .PHONY: demo test test-all lint bench clean
 
@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 test: lint
 	$(BIN)/pytest
 
-test-all: lint $(CLUSTERS)
+test-all: lint $(EXTRAS)
 	$(BIN)/pytest -m "slow or not slow"
 
 lint: $(INSTALLED)
@@ -30,9 +30,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(INSTALLED)
 
-# Ray and Dask, for the tests of sweeps on clusters: without them these are skipped.
-$(CLUSTERS): $(INSTALLED)
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dask,ray]' && touch $(CLUSTERS)
+# Ray, Dask and Optuna, for the tests of clusters and of sampled plans: skipped without them.
+$(EXTRAS): $(INSTALLED)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dask,optuna,ray]' && touch $(EXTRAS)
 
 clean:
 	rm -rf .venv results build *.egg-info

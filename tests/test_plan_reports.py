@@ -157,6 +157,7 @@ CONTENT: dict[str, Any] = {
         for units in (3, 4)
     ],
     "relaxed": None,
+    "sampled": None,
     "winner": {
         "scenario": "model: llama-3.1-8b\n",
         "commands": [

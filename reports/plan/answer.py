@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.plan.words import (
@@ -18,16 +19,20 @@ from reports.plan.words import (
 )
 from reports.words import duration, listed, target, whole_percent
 
+_STEPS = 6
+"""Falls of the cost that are told of a sampled search, after the first."""
+
 
 def headline(content: Content) -> str:
     """The answer in one sentence."""
     load = level_text(content, content["question"]["level"])
-    cheapest = content["counts"]["cheapest"]
+    cheapest, sampled = content["counts"]["cheapest"], content["sampled"]
     if cheapest is None:
-        return f"No fleet meets the targets ({targets_text(content)}) at {load}."
+        which = "that was tried " if sampled else ""
+        return f"No fleet {which}meets the targets ({targets_text(content)}) at {load}."
     return (
-        f"The cheapest fleet for {load} is {fleet_text(cheapest)}: {usd(cheapest['usd_per_h'])} an "
-        f"hour. It meets {targets_text(content)}."
+        f"The cheapest fleet {'found ' if sampled else ''}for {load} is {fleet_text(cheapest)}: "
+        f"{usd(cheapest['usd_per_h'])} an hour. It meets {targets_text(content)}."
     )
 
 
@@ -35,6 +40,7 @@ def reasons(content: Content) -> tuple[str, ...]:
     """What stands behind the answer, sentence by sentence; empty ones where there is nothing."""
     return (
         demand_sentence(content),
+        sampled_sentences(content),
         certainty(content),
         room(content),
         model_sentence(content),
@@ -55,6 +61,36 @@ def demand_sentence(content: Content) -> str:
         return ""
     now, level = (level_text(content, asked[key]) for key in ("now", "level"))
     return f"{level} is {now} today, {' and '.join(parts)}."
+
+
+def sampled_sentences(content: Content) -> str:
+    """What was tried of a space that was sampled, and how the cost fell; empty where all was."""
+    row = content["sampled"]
+    if row is None:
+        return ""
+    of = "endlessly many" if row["candidates"] is None else f"{row['candidates']:,}"
+    count = len(row["unreadable"])
+    ruled_out = row["tried"] - row["simulated"] - count
+    parts = [f"{row['simulated']:,} simulated"]
+    if ruled_out:
+        parts.append(f"{ruled_out:,} ruled out by bounds")
+    if count:
+        parts.append(f"{count:,} with values that do not go together ({row['unreadable'][0]})")
+    text = (
+        f"Candidates were sampled: {row['tried']:,} of {of}, chosen by Optuna (seed "
+        f"{row['seed']}): {listed(parts)}. "
+    )
+    if not row["best"]:
+        return f"{text}Another may meet the targets."
+    return f"{text}A cheaper fleet may exist. {_curve(row['best'])}"
+
+
+def _curve(best: Sequence[Mapping[str, Any]]) -> str:
+    """``The cheapest so far was $9.00 an hour after 1 trial, $7.50 after 12``; of many the last."""
+    first = f"{usd(best[0]['usd_per_h'])} an hour after {best[0]['trials']:,} trial"
+    rest = [f"{usd(one['usd_per_h'])} after {one['trials']:,}" for one in best[1:][-_STEPS:]]
+    told = [f"{first}{'s' * (best[0]['trials'] != 1)}", *rest]
+    return f"The cheapest so far was {', '.join(told)}."
 
 
 def certainty(content: Content) -> str:
@@ -107,8 +143,10 @@ def counts_rows(content: Content) -> list[tuple[str, str, str]]:
     """The three counts: label, GPUs, and what they are."""
     counts, rows = content["counts"], []
     if counts["fits"] is not None:
-        fits = counts["fits"]
-        rows.append(("Fewest that hold the model", gpus_of(fits), f"{usd(fits['usd_per_h'])}/h"))
+        fits, which = counts["fits"], " tried" if content["sampled"] else ""
+        rows.append(
+            (f"Fewest{which} that hold the model", gpus_of(fits), f"{usd(fits['usd_per_h'])}/h")
+        )
     for key, label in (("cheapest", "Cheapest that meets the targets"), ("spare", "With N+1")):
         fleet = counts[key]
         if fleet is not None:

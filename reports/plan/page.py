@@ -117,7 +117,8 @@ def render_plan(content: Content, plan_yaml: str) -> str:
 def _tiles(content: Content) -> list[Tile]:
     """The three counts, and the winner's cost and headroom."""
     counts, tiles = content["counts"], []
-    labels = (("fits", "Fewest that fit"), ("cheapest", "Cheapest"), ("spare", "With N+1"))
+    fewest = "Fewest tried that fit" if content["sampled"] else "Fewest that fit"
+    labels = (("fits", fewest), ("cheapest", "Cheapest"), ("spare", "With N+1"))
     for key, label in labels:
         fleet = counts[key]
         if fleet is not None:

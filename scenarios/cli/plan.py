@@ -31,7 +31,7 @@ def plan(
 
     Candidates are all GPUs, layouts and options of the plan. Those that proven bounds rule out are
     dropped; the others are simulated with their router, and every one is told why it was kept or
-    dropped.
+    dropped. With search: {method: optuna} a sample is tried, for spaces too large to look at each.
 
     Exit codes: 0 done; 2 the input cannot be used; 3 no fleet meets the targets; 130 interrupted.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from scenarios.layout import replica_gpus
 from scenarios.load import apply_setting, validate
@@ -96,26 +96,43 @@ class Candidate:
         return self.scenario.model_copy(update={"pools": pools})
 
 
+class Hardware(NamedTuple):
+    """A GPU with a layout."""
+
+    layout: str
+    """Without the GPU, where the layout leaves it open."""
+    gpu: str
+    settings: dict[str, Any]
+    """Scenario fields by their paths."""
+    name: str
+
+
 def candidates(asked: Asked) -> list[Candidate]:
     """All of a plan's, by name: no matter in which order they were given.
 
     Raises ScenarioError for fields that are none, or values that a field cannot take.
     """
     found: dict[str, Candidate] = {}
-    axes = sorted(asked.plan.options)
-    for axis in axes:
-        if axis in _ELSEWHERE:
-            raise ScenarioError(f"options: {axis} is for the plan's {_ELSEWHERE[axis]}")
-    for settings, name in _hardware(asked):
-        for values in product(*(asked.plan.options[axis] for axis in axes)):
-            options = dict(zip(axes, values, strict=True))
-            one = _candidate(asked, settings, options, name)
-            found.setdefault(one.name, one)
+    axes = option_fields(asked)
+    for one in hardware(asked):
+        # A range is of sampled searches alone, see `PlanFile`.
+        for values in product(*(list(asked.plan.options[axis]) for axis in axes)):
+            new = candidate_of(asked, one, dict(zip(axes, values, strict=True)))
+            found.setdefault(new.name, new)
     return [found[name] for name in sorted(found)]
 
 
-def _hardware(asked: Asked) -> Iterator[tuple[dict[str, Any], str]]:
-    """Settings and name of each GPU with each layout."""
+def option_fields(asked: Asked) -> list[str]:
+    """The scenario fields that are options, in order; ScenarioError for a plan's own."""
+    fields = sorted(asked.plan.options)
+    for name in fields:
+        if name in _ELSEWHERE:
+            raise ScenarioError(f"options: {name} is for the plan's {_ELSEWHERE[name]}")
+    return fields
+
+
+def hardware(asked: Asked) -> Iterator[Hardware]:
+    """Each GPU with each layout."""
     for choice in asked.plan.layouts:
         names = [choice.gpu] if choice.gpu else [offer.gpu for offer in asked.plan.gpus]
         for gpu in names:
@@ -123,12 +140,14 @@ def _hardware(asked: Asked) -> Iterator[tuple[dict[str, Any], str]]:
                 for sizes in _sizes(choice):
                     own = {f"engine.{key}": value for key, value in sizes.items()}
                     settings = {"hardware.gpu": gpu, "pools": [], **own}
-                    yield settings, f"{gpu} {_layout_text(sizes)}"
+                    text = _layout_text(sizes)
+                    name = f"{gpu} {text}"
+                    yield Hardware(name if choice.gpu else text, gpu, settings, name)
             else:
                 yield from _split(choice, gpu)
 
 
-def _split(choice: LayoutChoice, gpu: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _split(choice: LayoutChoice, gpu: str) -> Iterator[Hardware]:
     """Prefill and decode pools: each pair of their layouts in each ratio."""
     assert choice.prefill is not None
     assert choice.decode is not None
@@ -147,8 +166,14 @@ def _split(choice: LayoutChoice, gpu: str) -> Iterator[tuple[dict[str, Any], str
                 for role, n, g, s in zip(_ROLES, counts, own, sizes, strict=True)
             ]
             parts = [f"{g} {_layout_text(s)}" for g, s in zip(own, sizes, strict=True)]
-            name = f"{ratio} P {parts[0]}, D {parts[1]}"
-            yield {"hardware.gpu": gpu, "pools": pools}, name
+            fixed = [layout.gpu or choice.gpu or "" for layout in (choice.prefill, choice.decode)]
+            open_ = [f"{g} {_layout_text(s)}" for g, s in zip(fixed, sizes, strict=True)]
+            yield Hardware(
+                layout=f"{ratio} P {open_[0]}, D {open_[1]}",
+                gpu=gpu,
+                settings={"hardware.gpu": gpu, "pools": pools},
+                name=f"{ratio} P {parts[0]}, D {parts[1]}",
+            )
 
 
 def _sizes(layout: EngineLayout) -> Iterator[dict[str, Any]]:
@@ -171,12 +196,11 @@ def _layout_text(sizes: Mapping[str, Any]) -> str:
     return " ".join(parts) + (" EP" if sizes.get("enable_expert_parallel") else "")
 
 
-def _candidate(
-    asked: Asked, settings: Mapping[str, Any], options: Mapping[str, Any], name: str
-) -> Candidate:
+def candidate_of(asked: Asked, on: Hardware, options: Mapping[str, Any]) -> Candidate:
+    """One; ScenarioError for fields that are none, or values that a field cannot take."""
     values, places = deepcopy(asked.values), dict(asked.places)
-    for key, value in settings.items():
-        apply_setting(values, places, key, value, f"layout {name}")
+    for key, value in on.settings.items():
+        apply_setting(values, places, key, value, f"layout {on.name}")
     for key, value in options.items():
         apply_setting(values, places, key, value, f"options {key}={value}")
     values |= {"replications": 1, "bands": False}
@@ -195,7 +219,7 @@ def _candidate(
     )
     scenario = _priced(scenario, [offers[engine.gpu] for engine in engines])
     return Candidate(
-        name=", ".join([name, *told]),
+        name=", ".join([on.name, *told]),
         scenario=scenario,
         engines=engines,
         options=options,

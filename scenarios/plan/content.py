@@ -17,6 +17,7 @@ from scenarios.plan.outcome import Outcome, rank_key
 from scenarios.plan.question import Question
 from scenarios.plan.read import Asked
 from scenarios.plan.rows import candidate_row, finalist_row, fleet_row, fleet_rows
+from scenarios.plan.sample import Sampled
 from scenarios.plan.search import Search
 from scenarios.plan.winner import winner
 
@@ -27,6 +28,10 @@ _METHOD = (
     "Candidates are given up unsimulated only by proven bounds: what does not fit in memory, "
     "latencies that idle engines exceed, and the GPU time that the requests need at least. More "
     "replicas of a candidate are taken to do no worse than fewer."
+)
+_SAMPLED = (
+    " Which candidates were tried was chosen by Optuna's TPE sampler, from what those before them "
+    "cost or by how much they missed."
 )
 _RUNS = (
     "Its {count} runs differ by their seeds alone, so a further one is the worst of all with a "
@@ -46,6 +51,7 @@ def content(
     judge: Judge,
     finalists: Sequence[Finalist],
     relaxed: Relaxed | None,
+    sampled: Sampled | None,
     wall_s: float,
 ) -> dict[str, Any]:
     """Everything a reader of the answer needs."""
@@ -60,10 +66,11 @@ def content(
         "candidates": [candidate_row(one, judge, question) for one in _by_rank(outcomes)],
         "fleets": fleet_rows(search, judge, question),
         "relaxed": None if relaxed is None else _relaxed_row(relaxed, question, judge),
+        "sampled": None if sampled is None else _sampled_row(sampled),
         "winner": None if not finalists else winner(finalists[0], question),
         "conditions": _conditions(search, question),
         "evidence": _evidence(finalists),
-        "method": _METHOD.format(runs=_runs_text(question)),
+        "method": _METHOD.format(runs=_runs_text(question)) + (_SAMPLED if sampled else ""),
         "run": {
             "requests": judge.simulated,
             "fleets": len(judge.firsts | judge.verdicts),
@@ -152,6 +159,19 @@ def _relaxed_row(relaxed: Relaxed, question: Question, judge: Judge) -> dict[str
         row["without_limits"] = fleet_row(free.candidate, free.units)
         row["needs"] = free.candidate.gpus_by_name(free.units)
     return row
+
+
+def _sampled_row(sampled: Sampled) -> dict[str, Any]:
+    """How a space was searched that was not searched in full."""
+    return {
+        "method": sampled.method.method,
+        "seed": sampled.method.seed,
+        "candidates": sampled.candidates,
+        "tried": sampled.tried,
+        "simulated": sampled.simulated,
+        "best": [{"trials": n, "usd_per_h": usd} for n, usd in sampled.best],
+        "unreadable": sampled.unreadable,
+    }
 
 
 def _conditions(search: Search, question: Question) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from scenarios.plan.infeasible import Relaxed, relaxed
 from scenarios.plan.judge import Judge
 from scenarios.plan.question import Question, ask
 from scenarios.plan.read import Asked
+from scenarios.plan.sample import sample
 from scenarios.plan.search import Search
+from scenarios.plan.space import space_of
 from scenarios.plan.targets import check_targets, with_slo
 from scenarios.schema.plan import PlanFile
 
@@ -27,11 +29,16 @@ def find_plan(asked: Asked, *, jobs: int | None = None, note: Note | None = None
     Raises ScenarioError where the plan cannot be read as one, and what `simulate` raises.
     """
     started = time.perf_counter()
-    every = targeted(asked)
+    space = space_of(asked) if asked.plan.search.method == "optuna" else None
+    every = targeted(asked) if space is None else [space.start()]
     question = ask(asked.plan, every[0])
     judge = judge_of(asked.plan, question, jobs=jobs, note=note)
     search = Search(plan=asked.plan, question=question, judge=judge)
-    search.run(every)
+    sampled = None
+    if space is None:
+        search.run(every)
+    else:
+        sampled = sample(space, search)
     chosen: list[Finalist] = []
     easier: Relaxed | None = None
     if search.ranked:
@@ -46,6 +53,7 @@ def find_plan(asked: Asked, *, jobs: int | None = None, note: Note | None = None
         judge=judge,
         finalists=chosen,
         relaxed=easier,
+        sampled=sampled,
         wall_s=time.perf_counter() - started,
     )
 

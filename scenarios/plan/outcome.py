@@ -36,6 +36,11 @@ class Outcome:
     """In a few words, where it cannot be built."""
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether any fleet of it was."""
+        return self.units is not None or self.tried is not None
+
+    @property
     def least_usd_per_h(self) -> float | None:
         """What a fleet costs at least that could do the work, by the bounds."""
         return None if self.bounds is None else self.candidate.usd_per_h(self.bounds.units)

@@ -50,6 +50,13 @@ class Search:
         for outcome in sorted(open_, key=least_key):
             self._settle(outcome)
 
+    def consider(self, candidate: Candidate) -> Outcome:
+        """Settle one more, whatever others are still to come."""
+        outcome = self.outcomes[candidate.name] = self.bounded(candidate)
+        if outcome.stage == "simulated":
+            self._settle(outcome)
+        return outcome
+
     def bounded(self, candidate: Candidate) -> Outcome:
         """What is known of a candidate without a simulation."""
         try:

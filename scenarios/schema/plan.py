@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from scenarios.schema.fields import Count, Number, Positive, Seconds, Section, Whole
 
@@ -94,6 +94,72 @@ class LayoutChoice(EngineLayout):
         return self
 
 
+class Range(Section):
+    """Values of an option between two ends, both included; for sampled searches only."""
+
+    start: Number = Field(alias="from", description="lowest value")
+    to: Number = Field(description="highest value")
+    scale: Literal["linear", "log"] = Field(
+        "linear", description="log: equal ratios are equally far apart, for sizes and rates"
+    )
+    whole: bool = Field(
+        False, description="whole numbers only, for counts; others are tried to four digits"
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.to <= self.start:
+            raise ValueError(f"to {self.to:g} must be above from {self.start:g}")
+        if self.scale == "log" and self.start <= 0:
+            raise ValueError(f"from {self.start:g} must be above 0 on a log scale")
+        if self.whole and not (self.start.is_integer() and self.to.is_integer()):
+            raise ValueError("from and to of a whole range are whole numbers")
+        return self
+
+
+def _is_option(given: Any) -> Any:
+    """A list as it is, a mapping as a range; faults in the words of one field, not of a union."""
+    kinds = "a list of values or a range {from, to, scale: linear|log, whole}"
+    if isinstance(given, dict):
+        try:
+            return Range.model_validate(given)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            message = fault["msg"].removeprefix("Value error, ")
+            where = "".join(f"{part}: " for part in fault["loc"])
+            raise ValueError(f"{where}{message}; an option is {kinds}") from None
+    if not isinstance(given, list | Range) or given == []:
+        raise ValueError(f"must be {kinds}")
+    return given
+
+
+Option = Annotated[Annotated[list[Any], Field(min_length=1)] | Range, BeforeValidator(_is_option)]
+
+
+class SearchMethod(Section):
+    """How the candidates are searched: all of them, or a sample of a space too large for that."""
+
+    method: Literal["exhaustive", "optuna"] = Field(
+        "exhaustive",
+        description="optuna: its TPE sampler chooses which candidates to try (pip install "
+        "'fleetcast[optuna]'); a cheaper fleet may be missed",
+    )
+    trials: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
+        200,
+        description="of optuna: candidates to try; those that bounds rule out unsimulated count",
+    )
+    seed: Annotated[Whole, Field(ge=0, le=2**32 - 1)] = Field(
+        0, description="of optuna, not of the simulations: the same seed tries the same candidates"
+    )
+
+    @model_validator(mode="after")
+    def _of_optuna(self) -> Self:
+        own = sorted(self.model_fields_set & {"trials", "seed"})
+        if self.method == "exhaustive" and own:
+            raise ValueError(f"{own[0]} is for method: optuna")
+        return self
+
+
 class PlanFile(Section):
     """A planning question. Everything not given has a default; unknown keys are refused."""
 
@@ -106,11 +172,13 @@ class PlanFile(Section):
     layouts: list[LayoutChoice] = Field(
         [LayoutChoice()], min_length=1, description="how engines may lie on GPUs"
     )
-    options: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+    options: dict[str, Option] = Field(
         {},
         description="any scenario field by its dotted path, and the values to try; all "
-        "combinations are candidates",
+        "combinations are candidates. With search.method optuna also a range: {from, to, scale: "
+        "linear|log, whole}",
     )
+    search: SearchMethod = SearchMethod()
     most_replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
         10_000, description="of a candidate, or multiples of its ratio"
     )
@@ -139,4 +207,14 @@ class PlanFile(Section):
             for layout in (choice, choice.prefill, choice.decode):
                 if layout is not None and layout.gpu not in (None, *names):
                     raise ValueError(f"layouts: {layout.gpu} is none of gpus: {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _ranges_are_sampled(self) -> Self:
+        ranges = sorted(key for key, given in self.options.items() if isinstance(given, Range))
+        if ranges and self.search.method == "exhaustive":
+            raise ValueError(
+                f"options: {ranges[0]} is a range, which has too many values to try them all: add "
+                "`search: {method: optuna}`, or list the values"
+            )
         return self
