@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_every_folder_with_modules_is_a_known_package() -> None:
     """A new package must be added to pyproject.toml, and to the tests above."""
     found = {path.parent.name for path in CHECKOUT.glob("*/__init__.py")}
     assert found == set(PACKAGES)
+
+
+def test_every_package_within_is_packaged() -> None:
+    """One that is not named runs from a checkout, but not from a wheel."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    files = (file for package in PACKAGES for file in (CHECKOUT / package).rglob("__init__.py"))
+    found = {".".join(file.parent.relative_to(CHECKOUT).parts) for file in files}
+    assert set(project["tool"]["setuptools"]["packages"]) == found
 
 
 def test_no_third_party_trace_is_in_the_repository() -> None:
