@@ -13,12 +13,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layout import ExpertLoad
 from costmodels.work import Array
 
 _SPREAD = 9.0  # standard deviations around the largest mean that a maximum is looked for in
 _POINTS = 400
 _GRID = 2  # token counts an octave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """How unevenly tokens choose experts; by default every expert is as likely as any other."""
+
+    skew: float = 0.0
+    """Zipf exponent: the n-th most popular expert is chosen in proportion to n^-skew."""
+    loads: tuple[float, ...] = ()
+    """Relative load of each expert of a layer, in their order; it replaces ``skew``."""
 
 
 @dataclass(frozen=True, slots=True)

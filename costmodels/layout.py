@@ -5,20 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from costmodels.expert_load import ExpertLoad
 from costmodels.host_links import StageLink
 
 ContextMode = Literal["all_gather", "ring"]
 All2All = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertLoad:
-    """How unevenly tokens choose experts; by default every expert is as likely as any other."""
-
-    skew: float = 0.0
-    """Zipf exponent: the n-th most popular expert is chosen in proportion to n^-skew."""
-    loads: tuple[float, ...] = ()
-    """Relative load of each expert of a layer, in their order; it replaces ``skew``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from costmodels.expert_load import ExpertLoad
 from costmodels.gpu_spec import GpuSpec
 from costmodels.host_links import stage_link
-from costmodels.layout import ExpertLoad, Layout
+from costmodels.layout import Layout
 from scenarios.schema import Scenario
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from costmodels.context_parallel import context_parallel
 from costmodels.datafile import read_data
 from costmodels.efficiency import load_efficiency
-from costmodels.expert_load import BusiestRank, busiest_rank, expert_chances, place
+from costmodels.expert_load import BusiestRank, ExpertLoad, busiest_rank, expert_chances, place
 from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.layout import ExpertLoad, Layout
+from costmodels.layout import Layout
 from costmodels.links import exchange_seconds, travelled
 from costmodels.models import load_model
 from costmodels.parallel import shard

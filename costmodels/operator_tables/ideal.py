@@ -159,8 +159,7 @@ def experts_reached(shape: Columns, routing: str) -> Array:
 
 @lru_cache(maxsize=64)
 def _zipf_chances(num_experts: int, top_k: int) -> Array:
-    from costmodels.expert_load import expert_chances
-    from costmodels.layout import ExpertLoad
+    from costmodels.expert_load import ExpertLoad, expert_chances
 
     return expert_chances(num_experts, top_k, ExpertLoad(skew=1.0))
 
