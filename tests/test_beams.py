@@ -29,9 +29,9 @@ from sim.service import ServiceConfig
 from sim.speculation import Speculation
 from sim.token_times import token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
+from tests.properties.conservation import MAKERS, audited, check_empty, check_run_to_the_end
+from tests.properties.engines import COSTS, outcome, tables
 from tests.service_runs import pool_of
-from tests.test_conservation import MAKERS, audited, check_empty, check_run_to_the_end
-from tests.test_jumping import COSTS, outcome, tables
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms

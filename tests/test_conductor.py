@@ -28,11 +28,11 @@ from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
 from sim.service import ServiceConfig
 from tests.helpers import AffineCost, chains_of
+from tests.properties.engines import ENGINES, tables
+from tests.properties.faults import FINAL, whole_outcome
+from tests.properties.handover import TRANSFER, pool
+from tests.properties.routing import Bench
 from tests.service_runs import fleets, policy, stepped
-from tests.test_faults import FINAL, whole_outcome
-from tests.test_handover import TRANSFER, pool
-from tests.test_jumping import ENGINES, tables
-from tests.test_routers import Bench
 
 ROOMY = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=800, block_size=8, num_gpu_blocks=300

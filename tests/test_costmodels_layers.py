@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 from costmodels.kv_policies import h2o, pyramid_kv, snapkv, streaming_llm
-from costmodels.layers.compressed import CompressedMqa
-from costmodels.layers.dsa import Dsa
 from costmodels.layers.evicting import Evicting
-from costmodels.layers.gdn import Gdn
-from costmodels.layers.gqa import Gqa
-from costmodels.layers.kda import Kda
 from costmodels.layers.kinds import FFNS, MIXERS
-from costmodels.layers.lightning import Lightning
-from costmodels.layers.mamba2 import Mamba2
-from costmodels.layers.mla import Mla
 from costmodels.layers.parts import Frame, Mixer
 from costmodels.layers.prompt_budget import PromptBudget, pyramid_budgets
 from costmodels.layers.shared_kv import SharedKv
@@ -30,23 +22,10 @@ from costmodels.parallel import shard
 from costmodels.precision import load_format, precision_of
 from costmodels.sequence_work import decode_token, prefill_attention_flops
 from sim.errors import ScenarioError
+from tests.properties.layers import CSA, DSA, GQA, HCA, LINEAR, MLA, V4
 
 BF16 = precision_of("bfloat16")
 FP8_CACHE = replace(BF16, kv="fp8")
-GQA = Gqa(heads=32, kv_heads=8, head_dim=128)
-MLA = Mla(heads=128, kv_lora=512, nope=128, rope=64, v_dim=128, q_lora=1536)
-DSA = Dsa(mla=MLA, topk=2048, index_heads=64, index_dim=128)
-V4 = CompressedMqa(
-    heads=64, head_dim=512, rope=64, q_lora=1024, o_lora=1024, o_groups=8, window=128
-)
-CSA = replace(V4, stride=4, overlap=True, index_heads=64, index_dim=128, topk=512)
-HCA = replace(V4, stride=128)
-LINEAR: list[Mixer] = [
-    Kda(heads=96, head_dim=128),
-    Gdn(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
-    Lightning(heads=64, head_dim=128),
-    Mamba2(heads=128, head_dim=64, state_size=128, groups=8),
-]
 
 
 def model_of(*mixers: Mixer, **options: object) -> ModelSpec:

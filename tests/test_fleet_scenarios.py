@@ -24,7 +24,7 @@ from sim.request_table import request_table
 from sim.saturation import saturation
 from sim.window import measured_window
 from tests.helpers import chains_of, small_run, table_of
-from tests.test_handover import TRANSFER, fleet
+from tests.properties.handover import TRANSFER, fleet
 
 SHIPPED = Path(scenarios.__file__).parent
 

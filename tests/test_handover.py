@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,9 +11,8 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from scenarios.plugins import load_attribute, scheduler_factory
 from sim.accounts import TIME_ACCOUNTS
-from sim.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
+from sim.cluster import Fleet, Role, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
 from sim.handover import TransferConfig
@@ -23,50 +21,15 @@ from sim.request import Status
 from sim.request_table import RequestTable
 from sim.token_times import decode_gaps, token_times_ns
 from tests.helpers import AffineCost, table_of
-from tests.test_jumping import COSTS, ENGINES, outcome, tables
-from tests.test_queueing import (
+from tests.properties.engines import COSTS, ENGINES, outcome, tables
+from tests.properties.handover import GB, TRANSFER, fleet, pool
+from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
     MICROSECOND_A_TOKEN,
     ONE_AT_A_TIME,
     exponential,
 )
-
-GB = 10**9
-TRANSFER = TransferConfig(
-    bytes_per_token=100_000,
-    layers=8,
-    latency_ns=20_000,
-    prefill_nic_bytes_per_s=GB,
-    decode_nic_bytes_per_s=GB,
-)
-
-
-def pool(
-    role: Role,
-    engine: EngineConfig,
-    *,
-    cost: AffineCost | None = None,
-    replicas: int = 1,
-    scheduler: str = "fcfs",
-    router: str = "round_robin",
-) -> PoolConfig:
-    return PoolConfig(
-        engine=engine,
-        cost=AffineCost() if cost is None else cost,
-        make_scheduler=scheduler_factory(scheduler, SCHEDULERS),
-        make_router=load_attribute(ROUTERS[router]),
-        replicas=replicas,
-        name=role,
-        role=role,
-    )
-
-
-def fleet(engine: EngineConfig, transfer: TransferConfig = TRANSFER, **options: Any) -> Fleet:
-    """One pool of each role, alike."""
-    pools = (pool("prefill", engine, **options), pool("decode", engine, **options))
-    return Fleet(pools=pools, transfer=transfer)
-
 
 SMALL = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=200, block_size=8, num_gpu_blocks=100

@@ -22,7 +22,7 @@ from sim.kv_layout import PLAIN, KVLayout, WindowPages
 from sim.request import Request
 from sim.shape import Clip, clipped
 from tests.helpers import chains_of, small_run, table_of
-from tests.test_jumping import LAYOUTS
+from tests.properties.engines import LAYOUTS
 
 
 @pytest.mark.parametrize(

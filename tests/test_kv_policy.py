@@ -29,8 +29,8 @@ from sim.errors import ScenarioError
 from sim.kv_layout import KVLayout, PromptPages
 from sim.shape import chunk_shape, decode_shape
 from tests.helpers import small_run, table_of
+from tests.properties.engines import outcome
 from tests.scenario_helpers import small
-from tests.test_jumping import outcome
 
 LLAMA = load_model("llama-3.1-8b")
 SMALL: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 64}

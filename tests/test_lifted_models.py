@@ -17,8 +17,8 @@ from scenarios.workload import build_table
 from sim.cluster import run_cluster
 from sim.errors import ScenarioError
 from sim.shape import shape_columns
-from tests.test_conservation import audited, check_run_to_the_end
-from tests.test_jumping import outcome
+from tests.properties.conservation import audited, check_run_to_the_end
+from tests.properties.engines import outcome
 
 # model and what is odd about it, tensor-parallel size, more options of the engine.
 SERVED: dict[str, tuple[int, dict[str, Any]]] = {

@@ -46,7 +46,7 @@ from sim.shape import (
     joined,
 )
 from tests.priced_steps import columns_of
-from tests.test_costmodels_layers import CSA, DSA, GQA, HCA, LINEAR, MLA, V4
+from tests.properties.layers import CSA, DSA, GQA, HCA, LINEAR, MLA, V4
 
 MIXERS: list[Mixer] = [
     GQA,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import EVICTIONS, ROUTERS, SCHEDULERS
-from scenarios.plugins import eviction_factory, load_attribute
-from sim.cache_config import PLAIN_CACHE, CacheConfig
+from scenarios.plugins import eviction_factory
+from sim.cache_config import CacheConfig
 from sim.engine_view import EngineConfig
 from sim.errors import PolicyError, ScenarioError
 from sim.kv_cache import KVCache
@@ -23,38 +22,12 @@ from sim.protocols import CachedContent, Eviction
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable
 from tests.helpers import SHARED, AffineCost, chains_of, small_run
-from tests.test_conservation import MAKERS, audited, check_run_to_the_end
-from tests.test_jumping import COSTS, ENGINES, outcome, tables
+from tests.properties.caches import CACHES, RADIX, evicting
+from tests.properties.conservation import MAKERS, audited, check_run_to_the_end
+from tests.properties.engines import COSTS, ENGINES, outcome, tables
 from workloads.readers.detect import read_trace
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
-RADIX = CacheConfig(prefix_index="radix")
-
-
-def evicting(name: str, **options: Any) -> CacheConfig:
-    return CacheConfig(make_eviction=partial(load_attribute(EVICTIONS[name]), **options))
-
-
-class Contrary:
-    """A user's policy at its worst: what came last, of that what was used most, goes first."""
-
-    def priority(self, content: CachedContent) -> float:
-        return -content.born - content.uses / 1000
-
-
-CACHES = {
-    "lru": PLAIN_CACHE,
-    "lfu": evicting("lfu"),
-    "fifo": evicting("fifo"),
-    "ttl": evicting("ttl", seconds=0.05),
-    "short ttl": evicting("ttl", seconds=1e-6),
-    "contrary": CacheConfig(make_eviction=Contrary),
-    "radix": RADIX,
-    "radix, lfu": replace(evicting("lfu"), prefix_index="radix"),
-    "radix, fifo": replace(evicting("fifo"), prefix_index="radix"),
-    "radix, ttl": replace(evicting("ttl", seconds=0.05), prefix_index="radix"),
-    "radix, contrary": CacheConfig(make_eviction=Contrary, prefix_index="radix"),
-}
 
 
 def without_states(engine: EngineConfig) -> EngineConfig:

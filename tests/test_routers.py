@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,46 +27,16 @@ from sim.cluster import PoolConfig, RunLog, run_cluster
 from sim.engine_view import EngineConfig
 from sim.errors import ScenarioError
 from sim.kv_cache import KVCache
-from sim.protocols import CacheWatcher, ReplicaLoad, Router, RoutingContext, Watch
+from sim.protocols import ReplicaLoad, Router, RoutingContext
 from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
 from tests.helpers import AffineCost, chains_of, table_of
+from tests.properties.routing import Bench
 
 ENGINE = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=150
 )
-
-
-@dataclass
-class Bench:
-    """A routing context without engines."""
-
-    num_replicas: int
-    seed: int = 0
-    now_ns: int = 0
-    sessions: dict[int, int] = field(default_factory=dict)
-    prefixes: dict[int, list[int]] = field(default_factory=dict)
-    watcher: CacheWatcher | None = None
-
-    def session(self, request: Request) -> int | None:
-        return self.sessions.get(request.index)
-
-    def prefix_ids(self, request: Request) -> Sequence[int]:
-        return self.prefixes.get(request.index, ())
-
-    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
-        self.watcher = watcher
-
-    prefix_tokens: int = 8
-    fetch_bytes_per_s: float | None = None
-    kv_bytes_per_token: int = 1000
-
-    def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
-        return 1e-3 * tokens
-
-    def catch_up(self, replica: int) -> None:
-        """Its watcher is told of everything at once."""
 
 
 def ask(index: int) -> Request:

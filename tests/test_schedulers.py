@@ -25,7 +25,7 @@ from sim.request_table import RequestTable, request_table
 from sim.sample_lengths import SampleLengths, draw_lengths
 from sim.token_times import token_times_ns
 from tests.helpers import AffineCost, chains_of, small_run, table_of
-from tests.test_conservation import audited, check_run_to_the_end
+from tests.properties.conservation import audited, check_run_to_the_end
 from tests.waiting_bench import us_a_step
 
 MS = 1_000_000

@@ -26,14 +26,14 @@ from sim.request import Request, Status
 from sim.service import ServiceConfig
 from sim.together import Gang
 from tests.helpers import AffineCost, chains_of, table_of
-from tests.service_runs import MS, policy, pool_of, serve
-from tests.test_queueing import (
+from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
     MICROSECOND_A_TOKEN,
     ONE_AT_A_TIME,
     exponential,
 )
+from tests.service_runs import MS, policy, pool_of, serve
 
 SMALL = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=200

@@ -18,7 +18,7 @@ from sim.request import Status
 from sim.request_table import RequestTable, request_table
 from sim.saturation import saturation
 from tests.helpers import AffineCost, chains_of, small_run
-from tests.test_jumping import COSTS, ENGINES, outcome
+from tests.properties.engines import COSTS, ENGINES, outcome
 
 FLAT = AffineCost(base_s=1e-3, per_token_s=0.0, per_context_s=0.0)
 SYNC = EngineConfig(async_scheduling=False)

@@ -26,8 +26,8 @@ from sim.shape import SharedSums, StepShape, causal_pairs
 from sim.shared_prefix import PrefixTree, common_prefix
 from tests.helpers import chains_of
 from tests.priced_steps import columns_of
+from tests.properties.conservation import held_blocks, shared_one_by_one
 from tests.published import hydragen
-from tests.test_conservation import held_blocks, shared_one_by_one
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 512}
 CASES = [

@@ -10,48 +10,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from policies.acceptance.chain import Chain
-from policies.acceptance.replay import Replay
-from policies.acceptance.tree import Tree
-from sim.cluster import Fleet, RunLog
+from sim.cluster import Fleet
 from sim.engine_view import EngineConfig
-from sim.protocols import Acceptance
 from sim.request_table import RequestTable
-from sim.speculation import Speculation
 from tests.helpers import AffineCost, small_run
+from tests.properties.conservation import MAKERS, audited, check_run_to_the_end
+from tests.properties.engines import COSTS, tables
+from tests.properties.faults import check_all_is_conserved
+from tests.properties.speculating import POLICIES, SPECULATING, everything
 from tests.service_runs import fleets
-from tests.test_conservation import MAKERS, audited, check_run_to_the_end
-from tests.test_faults import check_all_is_conserved
-from tests.test_jumping import COSTS, ENGINES, outcome, tables
 
-PATHS = [(0,), (1,), (0, 0), (2,), (0, 1), (0, 0, 0)]
-ACCEPTANCES: dict[str, Acceptance] = {
-    "one rate": Chain([[0.7]]),
-    "none": Chain([[0.0]]),
-    "all": Chain([[1.0]]),
-    "by class and place": Chain([[0.9, 0.5], [0.3], [0.8, 0.7, 0.6]]),
-    "tree": Tree(PATHS, [[[0.5, 0.2, 0.1]]]),
-    "replayed": Replay([0, 3, 1, 5, 2], {1: [2, 0]}),
-}
-SPECULATIONS = st.builds(
-    Speculation,
-    acceptance=st.sampled_from(list(ACCEPTANCES.values())),
-    drafts_by_seqs=st.sampled_from(
-        [((1, 3),), ((1, 5), (2, 2), (4, 0)), ((1, 0), (3, 4)), ((1, 1), (2, 5))]
-    ),
-    lookahead=st.booleans(),
-)
-PLAIN_LAYOUTS = ENGINES.filter(
-    lambda engine: not engine.kv_layout.fixed_pages and not engine.aligns_chunks
-)
-SPECULATING = st.builds(
-    lambda engine, speculation: replace(
-        engine, shared_prefix_attention="none", speculation=speculation
-    ),
-    PLAIN_LAYOUTS,
-    SPECULATIONS,
-)
-POLICIES = [name for name in MAKERS if name != "vtc"]
 FOLLOWED = tuple(name for name in SCHEDULERS if name != "vtc")
 over_random_runs = given(
     table=tables(),
@@ -67,25 +35,6 @@ moderately = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-
-
-def everything(log: RunLog) -> dict[str, Any]:
-    """All that must not depend on jumping, of speculation too."""
-    found = outcome(log)
-    for name in ("draft_tokens", "accepted_tokens"):
-        found[name] = [int(_whole(s, name).sum()) for s in log.steps]
-    found["rounds"] = dict(log.requests.rounds)
-    found["context"] = [
-        int((s.column("steps") * s.column("decode_context_tokens")).sum())
-        + int(s.column("context_rise").sum())
-        for s in log.steps
-    ]
-    return found
-
-
-def _whole(steps: Any, name: str) -> Any:
-    values = steps.column(name)
-    return values if name == "accepted_tokens" else values * steps.column("steps")
 
 
 @pytest.mark.parametrize("scheduler", FOLLOWED)

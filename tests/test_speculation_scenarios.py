@@ -17,13 +17,13 @@ from scenarios.workload import build_table
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.cluster import Fleet, run_cluster
 from sim.errors import PolicyError, ScenarioError
-from tests.test_conservation import (
+from tests.properties.conservation import (
     check_books,
     check_order,
     check_requests,
     check_token_times,
 )
-from tests.test_speculation import everything
+from tests.properties.speculating import everything
 
 TABLE = {1: 5, 6: 2, 12: 0}
 WORKLOAD = {"preset": "azure-conv", "rate_per_s": 12.0, "num_requests": 150}

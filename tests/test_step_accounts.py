@@ -15,7 +15,7 @@ from sim.protocols import StepCost
 from sim.request_table import RequestTable
 from sim.run_accounts import gpu_time_ns
 from tests.helpers import AffineCost, small_run, table_of
-from tests.test_jumping import COSTS, ENGINES, tables
+from tests.properties.engines import COSTS, ENGINES, tables
 
 
 @settings(deadline=None, max_examples=60)

@@ -29,12 +29,12 @@ from sim.service import ServiceConfig
 from sim.tier_store import Pipe, TierConfig, TierStore
 from sim.tiers import Tiers, TiersConfig, Write, shared_tiers
 from tests.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.caches import CACHES
+from tests.properties.conservation import MAKERS, audited, check_books, check_run_to_the_end
+from tests.properties.engines import COSTS, ENGINES, outcome, tables
+from tests.properties.faults import FINAL, whole_outcome
+from tests.properties.speculating import POLICIES, SPECULATING, everything
 from tests.service_runs import MS, fleets, pool_of, stepped
-from tests.test_conservation import MAKERS, audited, check_books, check_run_to_the_end
-from tests.test_faults import FINAL, whole_outcome
-from tests.test_jumping import COSTS, ENGINES, outcome, tables
-from tests.test_prefix_caches import CACHES
-from tests.test_speculation import POLICIES, SPECULATING, everything
 from workloads.readers.detect import read_trace
 
 moderately = settings(

@@ -19,8 +19,8 @@ from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch
 from sim.request import Request
 from sim.request_table import RequestTable, request_table
 from tests.helpers import AffineCost, chains_of
-from tests.test_handover import TRANSFER
-from tests.test_jumping import COSTS
+from tests.properties.engines import COSTS
+from tests.properties.handover import TRANSFER
 
 WATCHES: list[Watch] = ["at once", "when asked", "when asked, with times"]
 TIGHT = EngineConfig(

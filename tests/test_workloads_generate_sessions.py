@@ -9,7 +9,7 @@ import pytest
 
 from sim.request_table import RequestTable
 from tests.preset_statistics import input_block_hits
-from tests.test_workloads_generate_prefixes import CHAT, KINDS, PLAIN, chain_of, columns, spec_of
+from tests.properties.generated import CHAT, KINDS, PLAIN, chain_of, columns, spec_of
 from workloads.chains import matched_tokens
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.counts import Counts, counted, geometric, mean_count, sample_counts

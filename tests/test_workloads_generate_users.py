@@ -13,7 +13,7 @@ from sim.cluster import RunLog
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from tests.helpers import small_run
-from tests.test_queueing import MEAN_SERVICE_S, MEAN_TOKENS, MICROSECOND_A_TOKEN, ONE_AT_A_TIME
+from tests.properties.queues import MEAN_SERVICE_S, MEAN_TOKENS, MICROSECOND_A_TOKEN, ONE_AT_A_TIME
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.continuations import Continuations
 from workloads.generator.counts import counted, geometric

@@ -1,0 +1,39 @@
+"""Engines that serve one request a step, as queues with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine_view import EngineConfig
+from tests.helpers import AffineCost
+
+Float = NDArray[np.float64]
+
+
+MEAN_TOKENS = 10_000
+
+
+NS_PER_TOKEN = 1_000
+
+
+MEAN_SERVICE_S = MEAN_TOKENS * NS_PER_TOKEN * 1e-9
+
+
+ONE_AT_A_TIME = EngineConfig(
+    max_num_seqs=1,
+    max_num_batched_tokens=1 << 20,
+    max_model_len=1 << 20,
+    block_size=1024,
+    num_gpu_blocks=2048,
+    enable_prefix_caching=False,
+    async_scheduling=False,
+)
+
+
+MICROSECOND_A_TOKEN = AffineCost(base_s=0.0, per_token_s=1e-6, per_context_s=0.0)
+
+
+def exponential(uniform: Float) -> Float:
+    """Mean 1, squared coefficient of variation 1."""
+    return -np.log1p(-uniform)
