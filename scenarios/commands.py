@@ -1,66 +1,16 @@
-"""What the commands do, once their options are read."""
+"""What ``fleetcast list`` and ``fleetcast schema`` print."""
 
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
-from collections.abc import Callable
 from itertools import zip_longest
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from scenarios.dump import save_scenario
 from scenarios.explain import nearest
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from scenarios.simulate import RunResult
-
-
-def run_simulate(
-    scenario: Scenario, *, save: Path | None, out: Path | None, as_json: bool
-) -> float | None:
-    """Simulate, print the summary, write what was asked for; returns the SLO attainment."""
-    from scenarios.simulate import simulate
-
-    if save is not None:
-        save_scenario(scenario, save)
-    if out is not None:
-        from scenarios.result_folder import make_folder
-
-        make_folder(out)
-    result = _with_progress(lambda progress: simulate(scenario, progress=progress))
-    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
-        from reports.run.page import write_page
-
-        result.write(out)
-        page = write_page(out)
-    if as_json:
-        print(json.dumps(result.summary, indent=1, allow_nan=False))
-    else:
-        from reports.run.terminal import print_summary
-
-        print_summary(result.summary)
-        if out is not None:
-            print(f"results in {out}, report in {page}")
-    attainment: float | None = result.summary["slo"]["attainment"]
-    return attainment
-
-
-def _with_progress(run: Callable[[Callable[[int, int], None] | None], RunResult]) -> RunResult:
-    """Show a bar on stderr when that is a terminal."""
-    if not sys.stderr.isatty():
-        return run(None)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-        return run(lambda sent, total: bar.update(task, completed=sent, total=total))
 
 
 def print_names(what: str) -> None:

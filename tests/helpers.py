@@ -22,7 +22,10 @@ from sim.request_table import PrefixChains, RequestTable, request_table
 from sim.shape import SharedSums, StepShape
 from sim.throttle import PowerThrottle
 
-SHARED = Path(os.environ.get("FLEETCAST_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+CHECKOUT = next(
+    folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists()
+)
+SHARED = Path(os.environ.get("FLEETCAST_SHARED", CHECKOUT.parent / "shared"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ import yaml
 from scenarios.load import load_scenario
 from scenarios.simulate import RunResult
 from sim.errors import ScenarioError
+from tests.helpers import CHECKOUT
 
-SHIPPED = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.yaml"))
+SHIPPED = sorted((CHECKOUT / "scenarios").glob("*.yaml"))
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 

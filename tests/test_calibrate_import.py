@@ -20,6 +20,7 @@ from costmodels.operator_tables.store import load_table
 from scenarios.calibration.import_command import import_facts
 from scenarios.cli import app
 from sim.errors import ScenarioError
+from tests.helpers import CHECKOUT
 from tests.kernel_lines import BF16, GRIDS, MACHINE, made_lines, timing, write_lines
 
 GEMM = {"m": 1, "n": 4096, "k": 4096}
@@ -176,7 +177,7 @@ def test_formats_a_kernel_has_no_say_in_are_those_it_computes_in(tmp_path: Path)
 
 
 def test_our_own_measurements_are_whole_and_read() -> None:
-    folder = Path(__file__).parents[1] / "costmodels" / "measured" / "h200-sxm"
+    folder = CHECKOUT / "costmodels" / "measured" / "h200-sxm"
     if not folder.is_dir():
         pytest.skip("no measurements of the H200 are in the package yet")
     for path in folder.glob("*.parquet"):

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 import scenarios.simulate
 from scenarios.cli import app
 from scenarios.schema import Scenario
+from tests.helpers import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 QUICK = (
     *("simulate", "--model", "meta-llama/Llama-3.1-8B", "--rate", "5", "--input-tokens", "100"),
     *("--output-tokens", "5", "--num-requests", "10"),
@@ -195,8 +195,8 @@ class _Terminal(io.StringIO):
 def test_progress_is_shown_on_stderr_when_it_is_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scenarios.commands import run_simulate
     from scenarios.flags import scenario_from_flags
+    from scenarios.simulate_command import run_simulate
 
     run(*QUICK, "--save", "s.yaml")
     scenario = scenario_from_flags(Path("s.yaml"), {}, [])

@@ -17,6 +17,7 @@ import pytest
 
 from scenarios.execution.spread import WorkerLostError, spread
 from sim.errors import ScenarioError
+from tests.helpers import CHECKOUT
 from tests.sweep_sample import SCENARIO, deadly_sweep, run, write_sweep_file
 from tests.worker_functions import die_always, die_once, refuse_three, square
 
@@ -27,7 +28,6 @@ pytestmark = [
 ]
 # On the loopback alone, and so without the token that Ray would leave in the user's home.
 os.environ["RAY_AUTH_MODE"] = "disabled"
-CHECKOUT = Path(__file__).resolve().parents[1]
 NUMBERS = list(range(12))
 SQUARES = [(n, n * n) for n in NUMBERS]
 WORKERS = 3

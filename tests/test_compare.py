@@ -23,9 +23,10 @@ from scenarios.compare.predicted import read_predicted
 from scenarios.load import load_scenario
 from scenarios.simulate import RunResult, simulate
 from sim.errors import ScenarioError
+from tests.helpers import CHECKOUT
 from tests.measured_samples import PERCENTILES, Sample, files, vllm_bench
 
-DEMO = Path(__file__).resolve().parents[1] / "scenarios" / "demo.yaml"
+DEMO = CHECKOUT / "scenarios" / "demo.yaml"
 NUM_REQUESTS = 200
 
 

@@ -22,7 +22,7 @@ from sim.engine_view import EngineConfig
 from sim.recorder import UNSET
 from sim.request import Status
 from sim.request_table import RequestTable
-from tests.helpers import AffineCost, small_run, table_of
+from tests.helpers import CHECKOUT, AffineCost, small_run, table_of
 from tests.properties.conservation import (
     MAKERS,
     audited,
@@ -36,7 +36,7 @@ from tests.properties.conservation import (
 )
 from tests.properties.engines import COSTS, ENGINES, tables
 
-SHIPPED = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.yaml"))
+SHIPPED = sorted((CHECKOUT / "scenarios").glob("*.yaml"))
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 

@@ -9,7 +9,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +22,11 @@ from scenarios.schema import Scenario
 from scenarios.simulate import RunResult, simulate
 from scenarios.workload import build_table
 from sim.cluster import run_cluster
+from tests.helpers import CHECKOUT
 from workloads.generator.presets import preset as load_preset
 from workloads.generator.presets import preset_names
 
-DEMO = Path(__file__).resolve().parents[1] / "scenarios" / "demo.yaml"
+DEMO = CHECKOUT / "scenarios" / "demo.yaml"
 REQUESTS = 300
 # Pressure of every kind: two replicas, a pool so small that it preempts, a queue.
 BUSY = ("pool.replicas=2", "kv.num_gpu_blocks=1500", "workload.rate_per_s=40")

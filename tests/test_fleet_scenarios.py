@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from io import StringIO
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-import scenarios
 from reports.run.page_facts import page_facts
 from reports.run.terminal import print_summary
 from scenarios.load import load_scenario
@@ -23,10 +21,10 @@ from sim.fleet_ledgers import balance, busiest_link, reuse
 from sim.request_table import request_table
 from sim.saturation import saturation
 from sim.window import measured_window
-from tests.helpers import chains_of, small_run, table_of
+from tests.helpers import CHECKOUT, chains_of, small_run, table_of
 from tests.properties.handover import TRANSFER, fleet
 
-SHIPPED = Path(scenarios.__file__).parent
+SHIPPED = CHECKOUT / "scenarios"
 
 
 @cache

@@ -19,9 +19,9 @@ from calibrate.measure.case import Case
 from calibrate.measure.kernels import attention_decode, attention_prefill, mla_decode
 from calibrate.measure.kernels.attention_shapes import Heads, causal_pairs
 from calibrate.measure.kernels.split_plan import MAX_SPLITS, SMS, split_tiles
+from tests.helpers import CHECKOUT
 from tests.triton_compile import H200_SHARED_BYTES, Compiled, compile_for_h200
 
-ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
     "attention_decode": attention_decode,
     "attention_prefill": attention_prefill,
@@ -143,7 +143,7 @@ def test_kernels_are_right_in_the_interpreter(tmp_path: Path, lines: Any) -> Non
     path.write_text("".join(json.dumps(one) + "\n" for one in asked))
     done = subprocess.run(
         [sys.executable, "-m", "tests.measure_triton", str(path)],
-        cwd=ROOT,
+        cwd=CHECKOUT,
         capture_output=True,
         text=True,
         check=False,

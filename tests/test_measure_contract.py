@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import calibrate.measure
 from calibrate.measure.kernels import FAMILIES
+from tests.helpers import CHECKOUT
 
-ROOT = Path(calibrate.measure.__file__).resolve().parents[2]
-SOURCES = sorted((ROOT / "calibrate" / "measure").rglob("*.py"))
+SOURCES = sorted((CHECKOUT / "calibrate" / "measure").rglob("*.py"))
 ALLOWED = {"numpy", "torch", "triton"}
 
 # Lets through the standard library, this package, and what torch, triton and numpy bring with them;
@@ -47,6 +46,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 sys.argv[0] = "measure"
 import runpy
+from tests.helpers import CHECKOUT
 runpy.run_module("calibrate.measure", run_name="__main__")
 """
 
@@ -73,8 +73,8 @@ def test_a_file_imports_nothing_else(source: Path) -> None:
 
 def test_importing_the_package_runs_nothing_else() -> None:
     """`calibrate` itself is imported first: it may import nothing."""
-    assert list(imports(ROOT / "calibrate" / "__init__.py")) == []
-    assert list(imports(ROOT / "calibrate" / "measure" / "__init__.py")) == []
+    assert list(imports(CHECKOUT / "calibrate" / "__init__.py")) == []
+    assert list(imports(CHECKOUT / "calibrate" / "measure" / "__init__.py")) == []
 
 
 def test_every_family_has_its_modules() -> None:
@@ -88,7 +88,7 @@ def test_every_family_has_its_modules() -> None:
 def blocked_run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", BLOCKER, *options],
-        cwd=ROOT,
+        cwd=CHECKOUT,
         capture_output=True,
         text=True,
         timeout=300,

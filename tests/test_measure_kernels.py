@@ -17,10 +17,10 @@ from calibrate.measure import cli
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import elementwise, gemm, sampling
 from calibrate.measure.record import case_of
+from tests.helpers import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("gemm", "elementwise", "embedding", "sampling", "copies", "launches")
 
 
@@ -199,7 +199,7 @@ def interpreted(folder: Path, lines: list[dict[str, Any]]) -> list[float]:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run(
         [sys.executable, "-m", "tests.measure_triton", str(path)],
-        cwd=ROOT,
+        cwd=CHECKOUT,
         capture_output=True,
         text=True,
         check=False,
@@ -236,7 +236,7 @@ for name, constants in CONSTANTS.items():
     print(name, len(compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     sizes = dict(line.split() for line in done.stdout.splitlines())

@@ -6,16 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from calibrate.measure.kernels import linear_chunk, linear_recurrent
 from calibrate.measure.kernels.linear_inputs import HEADS, make_inputs
+from tests.helpers import CHECKOUT
 from tests.triton_launches import fits, launches_of
 
-ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3}
 KINDS = ("kda", "gdn")
 
@@ -60,7 +59,7 @@ def test_torch_steps_as_the_recurrence_says() -> None:
 def test_kernels_compute_the_recurrence() -> None:
     pytest.importorskip("triton")
     command = [sys.executable, "-m", "tests.interpret_linear"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
     assert len(errors) == 44

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 
 from calibrate.measure.kernels import grouped_gemm, moe_layer
 from calibrate.measure.kernels.moe_routing import Experts, experts_of, route
+from tests.helpers import CHECKOUT
 from tests.triton_launches import Launch, fits, launches_of
 
-ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "fp8": 0.2}
 """The interpreter's own rounding to fp8 is coarse; a wrong scale would show."""
 
@@ -118,7 +117,7 @@ def test_torch_computes_the_layer_as_its_reference_does() -> None:
 def interpreted() -> dict[str, float]:
     """Errors by check, of MoE layers and of products with int4 weights."""
     command = [sys.executable, "-m", "tests.interpret_moe"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     errors: dict[str, float] = json.loads(done.stdout)
     return errors

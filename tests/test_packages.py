@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
 from scenarios.cli import app
 from scenarios.plugins import load_attribute
+from tests.helpers import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGES = ("sim", "costmodels", "workloads", "policies", "calibrate", "scenarios", "reports")
 
 

@@ -22,9 +22,10 @@ from scenarios.plan.read import Asked, asked, read_plan
 from scenarios.plan.search import Search
 from scenarios.simulate import simulate
 from sim.errors import ScenarioError
+from tests.helpers import CHECKOUT
 from tests.scenario_helpers import write
 
-SHIPPED_PLANS = sorted((Path(__file__).resolve().parents[1] / "scenarios" / "plans").glob("*.yaml"))
+SHIPPED_PLANS = sorted((CHECKOUT / "scenarios" / "plans").glob("*.yaml"))
 PLAN: dict[str, Any] = {
     "scenario": {
         "model": "llama-3.1-8b",

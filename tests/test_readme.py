@@ -14,10 +14,10 @@ from reports.run.terminal import print_summary
 from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.simulate import simulate
+from tests.helpers import CHECKOUT
 from tests.scenario_helpers import azure_trace
 
-ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_demo_prints_what_the_readme_shows() -> None:
-    result = simulate(load_scenario(ROOT / "scenarios" / "demo.yaml"))
+    result = simulate(load_scenario(CHECKOUT / "scenarios" / "demo.yaml"))
     console = Console(width=100, record=True, color_system=None, legacy_windows=False)
     print_summary(result.summary, console)
     printed = [line.rstrip() for line in console.export_text().splitlines()]
@@ -39,7 +39,7 @@ def test_the_python_example_runs(
 ) -> None:
     example = next(block for block in blocks("python") if "load_scenario" in block)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    (tmp_path / "scenarios").symlink_to(CHECKOUT / "scenarios")
     exec(compile(example, "README.md", "exec"), {})
     assert "finished" in capsys.readouterr().out
     assert (tmp_path / "results" / "mine" / "summary.json").exists()
@@ -54,7 +54,7 @@ def test_the_scheduler_example_is_twenty_lines_and_changes_the_order(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     overrides = ["workload.num_requests=400", "workload.rate_per_s=60"]
-    scenario = ROOT / "scenarios" / "demo.yaml"
+    scenario = CHECKOUT / "scenarios" / "demo.yaml"
     fcfs = simulate(load_scenario(scenario, overrides))
     shortest = simulate(
         load_scenario(scenario, [*overrides, "engine.scheduler=my_policies:shortest_prompt_first"])
@@ -67,7 +67,7 @@ def test_the_scheduler_example_is_twenty_lines_and_changes_the_order(
     "path", sorted(set(re.findall(r"`((?:[a-z]+/)+[a-z_]+\.(?:py|yaml))`", README)))
 )
 def test_files_it_names_exist(path: str) -> None:
-    assert (ROOT / path).exists()
+    assert (CHECKOUT / path).exists()
 
 
 def test_the_first_five_minutes_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

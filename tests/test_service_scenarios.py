@@ -15,8 +15,9 @@ from scenarios.simulate import RunResult, simulate
 from sim.accounts import TIME_ACCOUNTS
 from sim.errors import PolicyError, ScenarioError
 from sim.request import Status
+from tests.helpers import CHECKOUT
 
-SHIPPED = Path(__file__).resolve().parents[1] / "scenarios"
+SHIPPED = CHECKOUT / "scenarios"
 BASE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",
     "workload": {

@@ -21,9 +21,9 @@ from scenarios.sweep.points import make_points
 from scenarios.sweep.results import FILE
 from scenarios.sweep.schema import PlotSpec, RandomAxes, SweepFile
 from scenarios.sweep.sweep_file import read_sweep
+from tests.helpers import CHECKOUT
 from tests.sweep_sample import RATES, SCENARIO, run, write_sweep_file
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 LONGER: dict[str, Any] = {
     "scenario": {**SCENARIO, "workload": {"preset": "azure-conv", "num_requests": 1500}},
     "axes": {"workload.rate_per_s": {"from": 4, "to": 14, "steps": 11}},

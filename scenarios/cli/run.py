@@ -70,8 +70,8 @@ def simulate(
     Exit codes: 0 done; 2 the input cannot be used; 3 --require-attainment was missed; 130
     interrupted.
     """
-    from scenarios.commands import run_simulate
     from scenarios.flags import scenario_from_flags
+    from scenarios.simulate_command import run_simulate
 
     check_format(output_format)
     if require_attainment is not None and not 0 <= require_attainment <= 1:
