@@ -17,7 +17,7 @@ from costmodels.efficiency import Efficiency
 from costmodels.engine_profile import EngineProfile
 from costmodels.kernel_times import KernelTimes
 from costmodels.step_seconds import step_seconds
-from sim.throttle import Heat
+from sim.engine.throttle import Heat
 
 _SURE = 1.45
 """A launch hardly ever takes longer than this many times its mean."""
@@ -33,7 +33,7 @@ class ClockError:
     gpu_s: Float
     """Predicted GPU time, throttling included."""
     heat: Float
-    """How far the device was throttled when each step began (`sim.throttle.Heat`)."""
+    """How far the device was throttled when each step began (`sim.engine.throttle.Heat`)."""
 
 
 def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfile) -> ClockError:

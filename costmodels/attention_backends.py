@@ -22,7 +22,7 @@ from sim.accounts import DECODE_STATE_READS, PREFILL_COMPUTE, PREFILL_MEMORY
 from sim.errors import ScenarioError
 
 BackendName = Literal["auto", "unfused", "fa1", "fa2", "fa3", "flashmla"]
-_FILE = "kernel_curves.yaml"
+_FILE = "hardware/kernel_curves.yaml"
 _SOFTMAX = {"gqa", "sliding", "mla"}
 _COMPUTE, _TILE, _MEMORY = (
     "attention_compute",

@@ -18,12 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.context_exchanges import (
-    FRACTION_BITS,
-    ONE,
-    ContextExchanges,
-    context_exchanges,
-)
+from costmodels.context_exchanges import FRACTION_BITS, ONE, ContextExchanges, context_exchanges
 from costmodels.evidence import Source, weakest
 from costmodels.explain import OperatorRow
 from costmodels.links import load_links

@@ -20,7 +20,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 @cache
 def read_data(file_name: str) -> dict[str, Any]:
     """The content of ``costmodels/<file_name>``. Cached: do not change it."""
-    text = Path(__file__).with_name(file_name).read_text(encoding="utf-8")
+    text = (Path(__file__).parent / file_name).read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.load(text, Loader=_LOADER)
     return content
 

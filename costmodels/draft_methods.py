@@ -30,7 +30,7 @@ class MethodFacts(NamedTuple):
 
 def method_facts(method: str) -> MethodFacts:
     """A row of ``drafters.yaml``."""
-    row = read_data("drafters.yaml")["methods"][method]
+    row = read_data("drafting/drafters.yaml")["methods"][method]
     rates = tuple(tuple(r) if isinstance(r, list) else (r,) for r in row["acceptance"])
     return MethodFacts(
         title=row["title"],

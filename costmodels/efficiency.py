@@ -9,7 +9,7 @@ from typing import NamedTuple
 from costmodels.datafile import read_data
 from costmodels.evidence import Evidence, Source
 from costmodels.gpu_spec import GpuSpec
-from sim.throttle import PowerThrottle
+from sim.engine.throttle import PowerThrottle
 
 
 class FittedRange(NamedTuple):
@@ -110,7 +110,7 @@ def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
 
     ``generic_only``: the generic ones in any case: what the datasheet alone tells.
     """
-    content = read_data("efficiency.yaml")
+    content = read_data("hardware/efficiency.yaml")
     generic = content["generic"]
     name, fitted_range = "generic", None
     values = {constant: row["value"] for constant, row in generic.items()}

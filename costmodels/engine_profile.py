@@ -112,7 +112,7 @@ class EngineProfile:
 
 def profile_names() -> list[str]:
     """The names of the built-in engine profiles."""
-    return list(read_data("engine_profile.yaml")["profiles"])
+    return list(read_data("engines/engine_profile.yaml")["profiles"])
 
 
 def is_known_profile(name: str) -> bool:
@@ -123,14 +123,14 @@ def is_known_profile(name: str) -> bool:
 def _spellings() -> dict[str, str]:
     return {
         spelling: canonical
-        for canonical, row in read_data("engine_profile.yaml")["profiles"].items()
+        for canonical, row in read_data("engines/engine_profile.yaml")["profiles"].items()
         for spelling in (canonical, *row.get("aliases", ()))
     }
 
 
 def load_profile(name: str = "vllm-0.25") -> EngineProfile:
     """A built-in engine profile by name or alias. Raises `ScenarioError` for an unknown name."""
-    rows = read_data("engine_profile.yaml")["profiles"]
+    rows = read_data("engines/engine_profile.yaml")["profiles"]
     canonical = find_name("engine profile", name, _spellings())
     row = rows[canonical]
     spreads = row["host"]["spreads"]

@@ -324,7 +324,7 @@ def _labelled_operators(kernels: KernelTimes) -> list[Operator]:
 
 def unpacking_sources(kernels: KernelTimes) -> list[Source]:
     """What unpacking takes, and how fast this device's cores do it."""
-    known = read_data("kernel_curves.yaml")["core_instructions_per_s"]
+    known = read_data("hardware/kernel_curves.yaml")["core_instructions_per_s"]
     found = {}
     for account, path in _unpacked(kernels):
         of_cache = account == accounts.DECODE_STATE_READS

@@ -76,7 +76,7 @@ class GpuSpec:
 
 def gpu_names() -> list[str]:
     """The names of the built-in devices."""
-    return list(read_data("gpus.yaml")["gpus"])
+    return list(read_data("hardware/gpus.yaml")["gpus"])
 
 
 def load_gpu(name: str) -> GpuSpec:
@@ -87,7 +87,7 @@ def load_gpu(name: str) -> GpuSpec:
     """
     if name.endswith((".yaml", ".yml")):
         return _load_file(Path(name))
-    rows = read_data("gpus.yaml")["gpus"]
+    rows = read_data("hardware/gpus.yaml")["gpus"]
     spellings: dict[str, str] = {}
     for canonical, row in rows.items():
         for spelling in (canonical, *row.get("aliases", ())):

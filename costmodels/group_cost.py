@@ -37,9 +37,9 @@ from costmodels.step_split import post_operator
 from costmodels.streamed_cost import StreamedStepCost
 from costmodels.work import Array
 from sim import accounts
+from sim.engine.throttle import PowerThrottle
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, grown
-from sim.throttle import PowerThrottle
 
 RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
 """One rank, as a whole replica or as a part of one."""

@@ -10,7 +10,7 @@ from costmodels.evidence import Source
 from costmodels.gpu_spec import GpuSpec
 from sim.errors import ScenarioError
 
-_FILE = "links.yaml"
+_FILE = "hardware/links.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from costmodels.datafile import find_name, read_data
 from costmodels.gpu_spec import GpuSpec, load_gpu
 from sim.errors import ScenarioError
 
-_FILE = "kernel_curves.yaml"
+_FILE = "hardware/kernel_curves.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class LinkConstants:
 @cache
 def load_links(gpu_name: str) -> LinkConstants:
     """The constants of a device: its own where it has any, else the generic ones."""
-    content = read_data("links.yaml")
+    content = read_data("hardware/links.yaml")
     values: dict[str, dict[str, float]] = {}
     evidence: dict[tuple[str, str], Evidence] = {}
     for link in ("fabric", "network"):

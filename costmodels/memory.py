@@ -23,7 +23,7 @@ from costmodels.paging import (
 from costmodels.parallel import RankShard, shard, sizes_text, valid_sizes
 from costmodels.streaming import Offload, RankOffload, rank_offload
 from sim.errors import ScenarioError
-from sim.kv_layout import PLAIN, KVLayout
+from sim.kv.layout import PLAIN, KVLayout
 
 _GB = 1e9
 # Lengths that a mean over a block is taken over.

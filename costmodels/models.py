@@ -11,7 +11,7 @@ from costmodels.model_spec import ModelSpec
 
 def model_names() -> list[str]:
     """The ids of the built-in models."""
-    return list(read_data("models.yaml")["models"])
+    return list(read_data("models/models.yaml")["models"])
 
 
 def load_model(name_or_path: str | Path) -> ModelSpec:
@@ -23,7 +23,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     path = Path(name_or_path)
     if path.suffix == ".json" or path.exists():
         return read_hf_config(path)
-    rows = read_data("models.yaml")["models"]
+    rows = read_data("models/models.yaml")["models"]
     spellings: dict[str, str] = {}
     for model_id, row in rows.items():
         for spelling in (model_id, model_id.rpartition("/")[2], *row.get("aliases", ())):

@@ -12,7 +12,7 @@ from costmodels.layers.mla import Mla
 from costmodels.model_spec import ModelSpec
 from costmodels.parallel import RankShard
 from sim.errors import ScenarioError
-from sim.kv_layout import KVLayout, PromptPages, WindowPages
+from sim.kv.layout import KVLayout, PromptPages, WindowPages
 
 MambaCacheMode = Literal["none", "align", "all"]
 """Which states of recurrent layers are kept for prefix hits, as vLLM names it: none; those where a

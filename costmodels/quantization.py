@@ -14,7 +14,7 @@ from costmodels.precision import BF16_PEAK, load_format
 from costmodels.precision_paths import cache_path, format_path
 from sim.errors import ScenarioError
 
-_FILE = "quantization.yaml"
+_FILE = "models/quantization.yaml"
 _LATENT = {"mla", "dsa", "compressed"}
 AUTO = "auto"
 

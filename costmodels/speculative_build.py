@@ -99,7 +99,7 @@ def check_layout(layout: Layout) -> None:
 
 
 def _host(drafter: Drafter, factor: float) -> tuple[DraftHost, Evidence]:
-    terms = read_data("drafters.yaml")["host"]
+    terms = read_data("drafting/drafters.yaml")["host"]
     evidence = Evidence(label=terms["pass_launch_s"]["label"], source="costmodels/drafters.yaml")
 
     def of(names: Sequence[str]) -> list[float]:

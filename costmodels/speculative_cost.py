@@ -28,9 +28,9 @@ from costmodels.step_cost import FRACTION_BITS, RooflineStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
+from sim.engine.throttle import PowerThrottle
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape
-from sim.throttle import PowerThrottle
 
 
 class _Line(NamedTuple):

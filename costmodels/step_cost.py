@@ -26,10 +26,10 @@ from costmodels.shared_prefix import SharedPrefixRates
 from costmodels.step_split import split_steps
 from costmodels.step_tables import StepTables, build_tables
 from sim.clock import NS_PER_S, to_ns
+from sim.engine.throttle import PowerThrottle
 from sim.errors import ScenarioError
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, risen
-from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
 FRACTION_BITS = 32

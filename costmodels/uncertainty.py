@@ -11,17 +11,17 @@ _OF_THE_MIDDLE = ("mean", "p50", "value")
 
 def step_time_error(label: str) -> float:
     """Of a run's GPU times, whose weakest evidence has this label."""
-    return float(read_data("uncertainty.yaml")["step_time"][label])
+    return float(read_data("hardware/uncertainty.yaml")["step_time"][label])
 
 
 def host_time_error(label: str) -> float:
     """Of a run's host times."""
-    return float(read_data("uncertainty.yaml")["host_time"][label])
+    return float(read_data("hardware/uncertainty.yaml")["host_time"][label])
 
 
 def repeat_error(metric: str, statistic: str) -> float:
     """Between runs of the real engine with the same arrivals; of E2E for metrics not repeated."""
-    repeats = read_data("uncertainty.yaml")["repeat"]
+    repeats = read_data("hardware/uncertainty.yaml")["repeat"]
     if metric.endswith(("throughput", "_per_gpu", "goodput", "attainment", "availability")):
         metric = "request_throughput"
     row = repeats.get(metric, repeats["e2e"])

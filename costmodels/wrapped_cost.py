@@ -15,9 +15,9 @@ from costmodels.parallel import RankShard
 from costmodels.step_cost import RooflineStepCost
 from costmodels.step_tables import StepTables
 from costmodels.work import Array
+from sim.engine.throttle import PowerThrottle
 from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape, grown
-from sim.throttle import PowerThrottle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

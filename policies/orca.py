@@ -1,8 +1,8 @@
 """Orca: iteration-level scheduling over memory reserved for whole sequences."""
 
 from policies.reserving import Reserve, checked_reserve, reserved_tokens
-from sim.batch import UNTIL_CHANGE, Plan
-from sim.engine_view import EngineView
+from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.state import EngineView
 
 
 class Orca:

@@ -1,7 +1,7 @@
 """vLLM's ``--scheduling-policy priority``: the lowest value first, ties by arrival."""
 
-from sim.batch import UNTIL_CHANGE, Plan
-from sim.engine_view import EngineView
+from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.state import EngineView
 from sim.request import Request
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from sim.batch import UNTIL_CHANGE, BatchBuilder, Plan
-from sim.engine_view import EngineView
+from sim.engine.batch import UNTIL_CHANGE, BatchBuilder, Plan
+from sim.engine.state import EngineView
+from sim.engine.waiting import FifoQueue
 from sim.errors import ScenarioError
 from sim.request import Request, Status
-from sim.waiting import FifoQueue
 
 _MOST_SORTED = 128  # SchedulePolicy: beyond, "turn off the expensive prefix matching and sorting"
 _LONGEST_ESTIMATE = 4096  # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION

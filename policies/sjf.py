@@ -3,9 +3,9 @@
 import math
 from statistics import NormalDist
 
-from sim.batch import UNTIL_CHANGE, Plan
 from sim.draws import uniform
-from sim.engine_view import EngineView
+from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.state import EngineView
 from sim.errors import ScenarioError
 from sim.request import Request
 

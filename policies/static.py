@@ -1,10 +1,10 @@
 """Request-level batching, as FasterTransformer under a serving system does it."""
 
 from policies.reserving import Reserve, checked_reserve, reserved_tokens
-from sim.batch import UNTIL_CHANGE, Plan
-from sim.engine_view import EngineView
+from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.beams import Gang
+from sim.engine.state import EngineView
 from sim.errors import ScenarioError
-from sim.together import Gang
 
 
 class Static:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from sim.batch import UNTIL_CHANGE, Plan
-from sim.engine_view import EngineView
+from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.state import EngineView
+from sim.engine.waiting import FifoQueue
 from sim.errors import ScenarioError
 from sim.request import Request
-from sim.waiting import FifoQueue
 
 
 class VirtualTokenCounter:

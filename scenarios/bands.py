@@ -10,8 +10,8 @@ from costmodels.speculative_build import PoolCosts
 from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
 from scenarios.build import Build
 from scenarios.figures import Figure, run_figures
-from sim.cluster import Fleet, RunLog
-from sim.metrics import RequestMetrics
+from sim.books.metrics import RequestMetrics
+from sim.fleet.cluster import Fleet, RunLog
 
 Slower = Callable[[Callable[[PoolCosts], PoolCosts]], RunLog]
 """Runs again with changed step costs."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from costmodels.layout import Layout
 from scenarios.schema import Scenario
-from sim.beams import beams, why_no_beams
-from sim.cluster import PoolConfig
+from sim.engine.beams import beams, why_no_beams
 from sim.errors import ScenarioError
+from sim.fleet.cluster import PoolConfig
 
 
 def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:

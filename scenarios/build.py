@@ -34,12 +34,12 @@ from scenarios.schema.service import Prices
 from scenarios.service import has_service, service_config, service_notes, start_ns
 from scenarios.speculation import Speculating, graph_notes, speculation_of
 from sim.clock import to_ns
-from sim.cluster import Fleet, PoolConfig, Role
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.handover import TransferConfig
-from sim.kv_layout import PLAIN
-from sim.service import ServiceConfig
+from sim.fleet.cluster import Fleet, PoolConfig, Role
+from sim.fleet.handover import TransferConfig
+from sim.fleet.service import ServiceConfig
+from sim.kv.layout import PLAIN
 
 _GIB = 1 << 30
 

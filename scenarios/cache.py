@@ -15,12 +15,12 @@ from policies import EVICTIONS
 from scenarios.plugins import eviction_factory
 from scenarios.schema import Scenario
 from scenarios.schema.tiers import HostTier, RemoteTier, SsdTier
-from sim.cache_config import CacheConfig
 from sim.clock import to_ns
 from sim.errors import ScenarioError
-from sim.kv_layout import PLAIN
-from sim.tier_store import TierConfig
-from sim.tiers import TiersConfig
+from sim.kv.eviction import CacheConfig
+from sim.kv.layout import PLAIN
+from sim.kv.tier_store import TierConfig
+from sim.kv.tiers import TiersConfig
 
 _GIB = 1 << 30
 _TIERS = ("host", "ssd", "remote")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.cluster import RunLog
-from sim.metrics import RequestMetrics
+from sim.books.metrics import RequestMetrics
+from sim.fleet.cluster import RunLog
 
 
 def tier_facts(log: RunLog, metrics: RequestMetrics) -> list[dict[str, Any]]:

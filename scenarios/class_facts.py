@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scenarios.figures import request_latencies, share
 from scenarios.schema import Scenario
 from scenarios.workload.classes import class_slos
-from sim.cluster import RunLog
-from sim.metrics import RequestMetrics
+from sim.books.metrics import RequestMetrics
+from sim.fleet.cluster import RunLog
 
 
 def slo_facts(metrics: RequestMetrics, chosen: NDArray[np.bool_] | None = None) -> dict[str, Any]:

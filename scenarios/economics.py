@@ -9,10 +9,10 @@ import numpy as np
 from costmodels.economics import fleet_cost_usd
 from scenarios.schema.service import Prices
 from sim.accounts import PREFILL_COMPUTE, PREFILL_MEMORY
-from sim.cluster import RunLog
-from sim.metrics import RequestMetrics
-from sim.run_accounts import COLUMN, gpu_time_ns
-from sim.window import Window, busy_gpu_ns
+from sim.books.metrics import RequestMetrics
+from sim.books.run_accounts import COLUMN, gpu_time_ns
+from sim.books.window import Window, busy_gpu_ns
+from sim.fleet.cluster import RunLog
 
 if TYPE_CHECKING:
     from scenarios.build import Build

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from scenarios.build import Build
 from scenarios.economics import economics_figures
 from scenarios.speculation_facts import speculation_figures
-from sim.cluster import RunLog
-from sim.metrics import RequestMetrics, itl_statistics
-from sim.percentiles import STATISTICS, statistics
-from sim.window import Window, gpu_busy, kv_occupancy, time_weighted
+from sim.books.metrics import STATISTICS, RequestMetrics, itl_statistics, statistics
+from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
+from sim.fleet.cluster import RunLog
 
 _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 

@@ -9,9 +9,9 @@ from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.schema import Scenario
 from sim.accounts import KV_TRANSFER
-from sim.cluster import RunLog
-from sim.fleet_ledgers import balance, busiest_link, reuse
-from sim.window import Window
+from sim.books.fleet_ledgers import balance, busiest_link, reuse
+from sim.books.window import Window
+from sim.fleet.cluster import RunLog
 
 _OVERLOAD = 1.5  # max over mean load
 _FEWEST_WAITING = 2.0  # requests that the busiest engine has more than the mean one

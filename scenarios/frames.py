@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from sim.accounts import TIME_ACCOUNTS
-from sim.cluster import RunLog
-from sim.ledger import TimeBooks
-from sim.metrics import RequestMetrics
+from sim.books.ledger import TimeBooks
+from sim.books.metrics import RequestMetrics
+from sim.fleet.cluster import RunLog
 from sim.request import Status
 from sim.step_log import StepLog
 

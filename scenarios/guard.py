@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from scenarios.policy_options import MakeOne
-from sim.batch import Plan
-from sim.engine_view import EngineView
+from sim.engine.batch import Plan
+from sim.engine.state import EngineView
 from sim.errors import FleetcastError, PolicyError
 from sim.protocols import CachedContent, Eviction, Router, RoutingContext, Scheduler, ServiceView
 from sim.request import Request

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scenarios.schema import KvOptions, PoolSpec, Scenario
-from sim.cluster import Role
 from sim.errors import ScenarioError
-from sim.handover import TransferConfig
+from sim.fleet.cluster import Role
+from sim.fleet.handover import TransferConfig
 
 if TYPE_CHECKING:
     from scenarios.build import Build

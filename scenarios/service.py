@@ -9,13 +9,10 @@ from policies import ADMISSIONS, AUTOSCALERS
 from scenarios.plugins import service_policy
 from scenarios.schema import Scenario
 from scenarios.schema.service import FaultEvent
-from sim.clients import ClientConfig
 from sim.clock import to_ns
-from sim.cluster import PoolConfig
-from sim.elastic import ScalingConfig
 from sim.errors import ScenarioError
-from sim.faults import Fault, FaultConfig
-from sim.service import ServiceConfig
+from sim.fleet.cluster import PoolConfig
+from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
 
 
 def service_config(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> ServiceConfig | None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.cluster import RunLog
-from sim.metrics import RequestMetrics
+from sim.books.metrics import RequestMetrics
+from sim.fleet.cluster import RunLog
+from sim.fleet.service import ServiceLog
 from sim.request import Status
-from sim.service import ServiceLog
 
 _FEWEST = 30  # requests on each side of the faults, for their fates to be compared
 _WAS_WELL, _IS_ILL = 0.9, 0.5  # good shares: before the faults, and relative to that after

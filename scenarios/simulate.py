@@ -15,11 +15,11 @@ from scenarios.schema import Scenario
 from scenarios.summary import summarise
 from scenarios.workload import build_table, check_warmup
 from scenarios.workload.classes import class_slos
+from sim.books.ledger import TimeBooks, time_books
+from sim.books.metrics import RequestMetrics, request_metrics
+from sim.books.token_times import token_times_ns
 from sim.clock import to_ns
-from sim.cluster import RunLog, run_cluster
-from sim.ledger import TimeBooks, time_books
-from sim.metrics import RequestMetrics, request_metrics
-from sim.token_times import token_times_ns
+from sim.fleet.cluster import RunLog, run_cluster
 
 _BANDS_UP_TO = 20_000
 """Requests: beyond, two more simulations take more time than a what-if should."""

@@ -21,9 +21,9 @@ from scenarios.plugins import policy_label
 from scenarios.policy_options import name_and_options
 from scenarios.schema import Scenario
 from scenarios.schema.speculative import Speculative
+from sim.engine.speculation import Speculation
 from sim.errors import ScenarioError
 from sim.protocols import Acceptance
-from sim.speculation import Speculation
 
 _RANKS = 10
 """Candidates a position that one rate is spread over in a tree."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from costmodels.draft_methods import method_facts
 from scenarios.build import Build
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
-from sim.cluster import RunLog
+from sim.fleet.cluster import RunLog
 
 
 class _Counts(NamedTuple):

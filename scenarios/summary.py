@@ -25,14 +25,14 @@ from scenarios.speculation_facts import speculation_facts
 from scenarios.warnings import warnings_for
 from scenarios.workload import describe_workload
 from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
-from sim.cluster import RunLog
-from sim.engine_view import EngineConfig
-from sim.ledger import TimeBooks, waits_only
-from sim.metrics import RequestMetrics
+from sim.books.ledger import TimeBooks, waits_only
+from sim.books.metrics import RequestMetrics
+from sim.books.run_accounts import gpu_time_ns
+from sim.books.saturation import saturation
+from sim.books.window import Window, time_weighted
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import RunLog
 from sim.request import Status
-from sim.run_accounts import gpu_time_ns
-from sim.saturation import saturation
-from sim.window import Window, time_weighted
 
 SCHEMA = "fleetcast.result/1"
 # A figure's label is the weakest that carries at least this share of its time.

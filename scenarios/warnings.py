@@ -9,8 +9,8 @@ import numpy as np
 from scenarios.fleet_facts import hot_spot, lost_prefixes, thin_link
 from scenarios.schema import Scenario
 from scenarios.service_facts import storm_facts
-from sim.cluster import RunLog
-from sim.metrics import RequestMetrics
+from sim.books.metrics import RequestMetrics
+from sim.fleet.cluster import RunLog
 
 _FEWEST_ARRIVALS = 50  # for a trend to be told from the system filling up
 _FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting

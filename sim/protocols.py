@@ -9,17 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from sim.batch import Plan
-    from sim.engine_view import EngineView
+    from sim.engine.batch import Plan
+    from sim.engine.state import EngineView
+    from sim.engine.throttle import PowerThrottle
     from sim.request import Request
     from sim.shape import StepShape
-    from sim.throttle import PowerThrottle
 
 
 class StepPrice(NamedTuple):
     """What one step costs, in integer nanoseconds.
 
-    The engine runs two clocks (see `sim.pipeline`): the host plans and launches, the GPU runs.
+    The engine runs two clocks (see `sim.engine.pipeline`): the host plans and launches, the GPU
+    runs.
     """
 
     gpu_ns: int
@@ -89,7 +90,7 @@ class StepCost(Protocol):
     def split(
         self, columns: Mapping[str, NDArray[np.float64]], /
     ) -> dict[str, NDArray[np.float64]]:
-        """GPU seconds of many steps by time account (see `sim.ledger`).
+        """GPU seconds of many steps by time account (see `sim.books.ledger`).
 
         ``columns`` has one float64 array ``[n]`` per column of `sim.shape.shape_columns`; a run of
         equal decode steps is given at its middle. The accounts of a row add
@@ -107,7 +108,7 @@ class RoundCost(StepCost, Protocol):
 
 
 class Acceptance(Protocol):
-    """Which drafted tokens the target accepts (see `sim.speculation`).
+    """Which drafted tokens the target accepts (see `sim.engine.speculation`).
 
     What a request's drafts come to must not depend on when they are verified or beside whom: it
     belongs to the request, its seed and the number of its step.
@@ -125,7 +126,7 @@ class Acceptance(Protocol):
 
 
 class HandOver(Protocol):
-    """What an engine that only prefills tells of its requests (see `sim.handover`)."""
+    """What an engine that only prefills tells of its requests (see `sim.fleet.handover`)."""
 
     def refusal(self, request: Request, /) -> str | None:
         """Why no decode engine can ever take it; None if one can."""
@@ -155,7 +156,7 @@ class Scheduler(Protocol):
     If it has a method ``waiting_order(request)``, its engine keeps the waiting queue in the order
     of that key; otherwise it is first come, first served. If it has a method ``attach(view)``, it
     is called once, before anything arrives: there it may read the configuration, put a queue of
-    its own in ``view.waiting`` (`sim.waiting.WaitingQueue`), or follow who decodes
+    its own in ``view.waiting`` (`sim.engine.waiting.WaitingQueue`), or follow who decodes
     (``view.decode_group.observer``).
 
     What it computes at a call must not grow with the number waiting: ``view.waiting.first()`` and
@@ -274,8 +275,8 @@ class Router(Protocol):
     again; what it chooses is up. Otherwise the next replica that is up stands in.
 
     If it has a method ``source(request, replica)``, engines that only prefill may fetch prefixes
-    from each other (`sim.fetches`): it is asked, once a request has its replica, for a `Fetch` or
-    None.
+    from each other (`sim.fleet.fetches`): it is asked, once a request has its replica, for a
+    `Fetch` or None.
     """
 
     def choose(self, request: Request, /) -> int:

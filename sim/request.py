@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from sim.beams import Beams
-from sim.together import Gang, Samples, SharedBlocks
+from sim.engine.beams import Beams, Gang, Samples, SharedBlocks
 
 
 class Status(IntEnum):
@@ -34,7 +33,7 @@ class Request:
     """Mutable state of one request. Token counts follow vLLM's scheduler.
 
     While decoding, ``num_computed_tokens`` and ``num_sampled_tokens`` are those at the time the
-    request joined the decode group; `sim.decode_group` knows how far it has come since.
+    request joined the decode group; `sim.engine.decode_group` knows how far it has come since.
     """
 
     index: int
@@ -62,14 +61,14 @@ class Request:
     nodes: list[tuple[int, int]] | None = None
     """(cache node, its blocks) of the request's content, found at its first lookup."""
     pinned: list[tuple[int, int]] = field(default_factory=list)
-    """Cache nodes it pins, and how many of each node's leading blocks (`sim.kv_cache`)."""
+    """Cache nodes it pins, and how many of each node's leading blocks (`sim.kv.pool`)."""
     pinned_blocks: int = 0
     """How many blocks that is in all."""
     reserved_tokens: int = 0
     """Tokens whose blocks it has held since it was admitted, whole blocks; 0: none beforehand."""
     loaded: tuple[tuple[int, int], ...] = ()
     """(tier, tokens) that make up the prefix it was given before it was admitted, tier 0 being
-    device memory; empty: it found all it has there (`sim.loading_kv`)."""
+    device memory; empty: it found all it has there (`sim.engine.loading`)."""
     swapped_blocks: int = 0
     """Blocks it has on the host, while it waits to be swapped in."""
     sample: int = 0
@@ -91,7 +90,8 @@ class Request:
     cancelled: bool = False
     """Nobody waits for it any more: nothing is noted of it from then on."""
     handover: Any = None
-    """On its way from the engine that prefills it (`sim.handover`), from when that is known."""
+    """On its way from the engine that prefills it (`sim.fleet.handover`), from when that is
+    known."""
 
     @property
     def num_unforked(self) -> int:

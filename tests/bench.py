@@ -121,7 +121,7 @@ def _child(num_requests: int, rate_per_s: float | None, what: str) -> None:
     from scenarios.load import parse_scenario
     from scenarios.simulate import simulate
     from scenarios.workload import build_table
-    from sim.cluster import run_cluster
+    from sim.fleet.cluster import run_cluster
 
     workload: dict[str, Any] = {"num_requests": num_requests, "rate_per_s": rate_per_s}
     if AZURE.exists():

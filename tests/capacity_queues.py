@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.capacity.samples import Point, Tally
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.request_table import request_table
 from tests.helpers import AffineCost, small_run
 

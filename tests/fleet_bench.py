@@ -59,7 +59,7 @@ def measure(
     """Simulate once in this process: seconds, peak bytes, and what the work was, a request."""
     from scenarios.build import build
     from scenarios.load import parse_scenario
-    from sim.cluster import run_cluster
+    from sim.fleet.cluster import run_cluster
 
     table = fleet_table(num_requests, num_engines, block_tokens)
     scenario = parse_scenario(

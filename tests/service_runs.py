@@ -11,15 +11,12 @@ import hypothesis.strategies as st
 
 from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
 from scenarios.plugins import load_attribute, scheduler_factory
-from sim.clients import ClientConfig
-from sim.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
-from sim.elastic import ScalingConfig
-from sim.engine_view import EngineConfig
-from sim.faults import Fault, FaultConfig, Kind
-from sim.handover import TransferConfig
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
+from sim.fleet.handover import TransferConfig
+from sim.fleet.service import ClientConfig, Fault, FaultConfig, Kind, ScalingConfig, ServiceConfig
 from sim.protocols import Router, RoutingContext
 from sim.request_table import RequestTable
-from sim.service import ServiceConfig
 from tests.helpers import AffineCost
 
 MS = 1_000_000

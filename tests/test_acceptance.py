@@ -11,18 +11,12 @@ from costmodels.draft_methods import method_facts
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.rounds import survivals, tokens_a_step
-from policies.acceptance.tree import (
-    Tree,
-    best_tree,
-    path_chance,
-    ranked_rates,
-    tree_survivals,
-)
+from policies.acceptance.tree import Tree, best_tree, path_chance, ranked_rates, tree_survivals
 from sim.draws import uniform, uniforms
+from sim.engine.speculation import Speculation
 from sim.errors import ScenarioError
 from sim.protocols import Acceptance
 from sim.request import Request
-from sim.speculation import Speculation
 
 TOKENS = 200_000
 TREE = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0)]

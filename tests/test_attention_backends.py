@@ -179,7 +179,7 @@ def test_what_a_gpu_or_model_cannot_run_is_refused(
 
 
 def test_architectures_are_of_gpus_that_there_are() -> None:
-    rows = read_data("kernel_curves.yaml")
+    rows = read_data("hardware/kernel_curves.yaml")
     listed = [gpu for gpus in rows["architectures"].values() for gpu in gpus]
     assert set(listed) <= set(gpu_names())
     assert len(listed) == len(set(listed))

@@ -14,20 +14,18 @@ from hypothesis import strategies as st
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
-from sim.batch import Plan
-from sim.beams import Beams, BeamSearch, beams, neutral_tokens
-from sim.clients import ClientConfig
-from sim.cluster import Fleet, RunLog, run_cluster
-from sim.engine_view import EngineConfig, EngineView
+from sim.books.token_times import token_times_ns
+from sim.engine.batch import Plan
+from sim.engine.beams import Beams, BeamSearch, beams, neutral_tokens
+from sim.engine.speculation import Speculation
+from sim.engine.state import EngineConfig, EngineView
 from sim.errors import ScenarioError, TraceError
-from sim.handover import TransferConfig
-from sim.kv_layout import KVLayout, WindowPages
+from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.handover import TransferConfig
+from sim.fleet.service import ClientConfig, ServiceConfig
+from sim.kv.layout import KVLayout, WindowPages
 from sim.request import Status
-from sim.request_table import RequestTable
-from sim.sample_lengths import draw_lengths
-from sim.service import ServiceConfig
-from sim.speculation import Speculation
-from sim.token_times import token_times_ns
+from sim.request_table import RequestTable, draw_lengths
 from tests.helpers import AffineCost, small_run, table_of
 from tests.properties.conservation import MAKERS, audited, check_empty, check_run_to_the_end
 from tests.properties.engines import COSTS, outcome, tables

@@ -142,7 +142,7 @@ def test_a_failed_measurement_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.slow
 def test_this_processor_is_measured_and_simulated(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    if find_spec("calibrate.measure.__main__") is None:
+    if find_spec("calibrate.measure") is None:
         pytest.skip("no measuring loop in this checkout")
     run_measure(tmp_path / "cpu", device="cpu", quick=True, families="gemm,copy")
     gpu = load_gpu(str(tmp_path / "cpu" / "gpu.yaml"))

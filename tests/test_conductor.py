@@ -17,16 +17,16 @@ from scenarios.load import parse_scenario
 from scenarios.plugins import load_attribute
 from scenarios.simulate import simulate
 from sim.accounts import KV_TRANSFER, TIME_ACCOUNTS
-from sim.cluster import Fleet, PoolConfig, RunLog, run_cluster
-from sim.engine_view import EngineConfig
+from sim.books.fleet_ledgers import reuse
+from sim.books.ledger import time_books
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet_ledgers import reuse
-from sim.ledger import time_books
+from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.routing import Replicas
+from sim.fleet.service import ServiceConfig
 from sim.protocols import Fetch, ReplicaLoad, RoutingContext
-from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
-from sim.service import ServiceConfig
 from tests.helpers import AffineCost, chains_of
 from tests.properties.engines import ENGINES, tables
 from tests.properties.faults import FINAL, whole_outcome

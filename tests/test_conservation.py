@@ -17,8 +17,8 @@ from scenarios.schema import Scenario
 from scenarios.simulate import simulate
 from scenarios.workload import build_table
 from sim.clock import to_ns
-from sim.cluster import run_cluster
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import run_cluster
 from sim.recorder import UNSET
 from sim.request import Status
 from sim.request_table import RequestTable

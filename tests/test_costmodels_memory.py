@@ -12,7 +12,7 @@ from costmodels.gpu_spec import gpu_names, load_gpu
 from costmodels.memory import DeviceMemory, plan_memory
 from costmodels.models import load_model, model_names
 from sim.errors import ScenarioError
-from sim.kv_layout import PLAIN
+from sim.kv.layout import PLAIN
 
 
 def plan(model: str, gpu: str = "h200", **options: Any) -> DeviceMemory:

@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.economics import (
-    break_even_bytes_per_s,
-    fleet_cost_usd,
-    profit_margin,
-    revenue_usd,
-)
+from costmodels.economics import break_even_bytes_per_s, fleet_cost_usd, profit_margin, revenue_usd
 from costmodels.expert_parallel import all_to_all_s, communication_tpot_s
 from costmodels.gpu_spec import load_gpu
 from costmodels.layers.gqa import Gqa

@@ -21,7 +21,7 @@ from scenarios.load import load_scenario
 from scenarios.schema import Scenario
 from scenarios.simulate import RunResult, simulate
 from scenarios.workload import build_table
-from sim.cluster import run_cluster
+from sim.fleet.cluster import run_cluster
 from tests.helpers import CHECKOUT
 from workloads.generator.presets import preset as load_preset
 from workloads.generator.presets import preset_names

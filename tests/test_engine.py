@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.batch import UNTIL_CHANGE, Plan
-from sim.cluster import RunLog
-from sim.engine_view import EngineConfig, EngineView
+from sim.books.token_times import token_times_ns
+from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.state import EngineConfig, EngineView
 from sim.errors import PolicyError, ScenarioError
+from sim.fleet.cluster import RunLog
 from sim.request import Status
-from sim.token_times import token_times_ns
 from tests.helpers import AffineCost, small_run, table_of
 
 MS = 1_000_000

@@ -116,7 +116,7 @@ def all_to_all(name: str, ranks: int, tokens: float, bytes_: float, gpu: GpuSpec
 def test_published_latencies_of_deepep() -> None:
     """H800, 128 tokens a rank. Eight ranks are what its NVLink share was taken from; the network's
     constants are of H100 nodes."""
-    published = read_data("links.yaml")["published"]
+    published = read_data("hardware/links.yaml")["published"]
     gpu = load_gpu(published["gpu"])
     for place_, ranks in enumerate(published["ranks"]):
         for name, bytes_ in (("dispatch", 1 + 4 / 128), ("combine", 2.0)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
-from sim.cluster import Fleet
+from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
 from tests.properties.engines import ENGINES, tables
 from tests.properties.faults import check_all_is_conserved

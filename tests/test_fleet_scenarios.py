@@ -15,12 +15,12 @@ from reports.run.terminal import print_summary
 from scenarios.load import load_scenario
 from scenarios.simulate import RunResult, simulate
 from sim.accounts import KV_TRANSFER
-from sim.cluster import run_cluster
-from sim.engine_view import EngineConfig
-from sim.fleet_ledgers import balance, busiest_link, reuse
+from sim.books.fleet_ledgers import balance, busiest_link, reuse
+from sim.books.saturation import saturation
+from sim.books.window import measured_window
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import run_cluster
 from sim.request_table import request_table
-from sim.saturation import saturation
-from sim.window import measured_window
 from tests.helpers import CHECKOUT, chains_of, small_run, table_of
 from tests.properties.handover import TRANSFER, fleet
 

@@ -13,7 +13,7 @@ from scenarios.dump import dump_scenario, save_scenario
 from scenarios.load import load_scenario, parse_scenario
 from scenarios.simulate import simulate
 from scenarios.workload import build_table
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
 from tests.helpers import SHARED, AffineCost, small_run

@@ -12,14 +12,14 @@ from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
 from sim.accounts import TIME_ACCOUNTS
-from sim.cluster import Fleet, Role, RunLog, run_cluster
-from sim.engine_view import EngineConfig
+from sim.books.ledger import time_books
+from sim.books.token_times import decode_gaps, token_times_ns
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.handover import TransferConfig
-from sim.ledger import time_books
+from sim.fleet.cluster import Fleet, Role, RunLog, run_cluster
+from sim.fleet.handover import TransferConfig
 from sim.request import Status
 from sim.request_table import RequestTable
-from sim.token_times import decode_gaps, token_times_ns
 from tests.helpers import AffineCost, table_of
 from tests.properties.engines import COSTS, ENGINES, outcome, tables
 from tests.properties.handover import GB, TRANSFER, fleet, pool

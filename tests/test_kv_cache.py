@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim.errors import ScenarioError
-from sim.kv_cache import KVCache
+from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.request_table import PrefixChains
 from tests.helpers import SHARED, chains_of

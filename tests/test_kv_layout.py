@@ -13,12 +13,12 @@ from costmodels.memory import plan_memory
 from costmodels.models import load_model, model_names
 from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
 from costmodels.parallel import shard
-from sim.crossings import Crossings
-from sim.decode_group import DecodeGroup
-from sim.engine_view import EngineConfig
+from sim.engine.crossings import Crossings
+from sim.engine.decode_group import DecodeGroup
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.kv_cache import KVCache
-from sim.kv_layout import PLAIN, KVLayout, WindowPages
+from sim.kv.layout import PLAIN, KVLayout, WindowPages
+from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.shape import Clip, clipped
 from tests.helpers import chains_of, small_run, table_of

@@ -23,10 +23,10 @@ from scenarios.build import build
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate
 from scenarios.workload import build_table
-from sim.cluster import run_cluster
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.kv_layout import KVLayout, PromptPages
+from sim.fleet.cluster import run_cluster
+from sim.kv.layout import KVLayout, PromptPages
 from sim.shape import chunk_shape, decode_shape
 from tests.helpers import small_run, table_of
 from tests.properties.engines import outcome

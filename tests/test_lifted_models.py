@@ -14,8 +14,8 @@ from scenarios.load import parse_scenario
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate
 from scenarios.workload import build_table
-from sim.cluster import run_cluster
 from sim.errors import ScenarioError
+from sim.fleet.cluster import run_cluster
 from sim.shape import shape_columns
 from tests.properties.conservation import audited, check_run_to_the_end
 from tests.properties.engines import outcome

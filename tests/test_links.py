@@ -11,8 +11,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.links import Link
-from sim.network import Network
+from sim.network import Link, Network
 
 GB = 10**9
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from sim.engine_view import EngineConfig
-from sim.metrics import Slo, itl_statistics, request_metrics
-from sim.percentiles import chunked_statistics, statistics
-from sim.saturation import saturation
-from sim.token_times import decode_gaps, token_times_ns
-from sim.window import measured_window, time_weighted
+from sim.books.metrics import Slo, chunked_statistics, itl_statistics, request_metrics, statistics
+from sim.books.saturation import saturation
+from sim.books.token_times import decode_gaps, token_times_ns
+from sim.books.window import measured_window, time_weighted
+from sim.engine.state import EngineConfig
 from tests.helpers import AffineCost, small_run, table_of
 
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)

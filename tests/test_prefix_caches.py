@@ -14,10 +14,10 @@ from hypothesis import Phase, given, settings
 
 from policies import EVICTIONS, ROUTERS, SCHEDULERS
 from scenarios.plugins import eviction_factory
-from sim.cache_config import CacheConfig
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import PolicyError, ScenarioError
-from sim.kv_cache import KVCache
+from sim.kv.eviction import CacheConfig
+from sim.kv.pool import KVCache
 from sim.protocols import CachedContent, Eviction
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable

@@ -17,17 +17,17 @@ from scipy import stats
 
 from policies import SCHEDULERS
 from scenarios.plugins import scheduler_factory
-from sim.batch import Plan
 from sim.clock import Clock
-from sim.cluster import RunLog
-from sim.engine import Engine
-from sim.engine_view import EngineConfig, EngineView
-from sim.kv_cache import KVCache
+from sim.engine.batch import Plan
+from sim.engine.engine import Engine
+from sim.engine.state import EngineConfig, EngineView
+from sim.engine.waiting import SortedQueue
+from sim.fleet.cluster import RunLog
+from sim.kv.pool import KVCache
 from sim.protocols import ReplicaLoad
 from sim.recorder import RequestLog
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
-from sim.waiting import SortedQueue
 from tests.helpers import AffineCost, chains_of, small_run
 from tests.properties.queues import (
     MEAN_SERVICE_S,

@@ -22,13 +22,13 @@ from policies.routers.prefix_affinity import PrefixAffinity
 from policies.routers.random import Random
 from policies.routers.session_sticky import SessionSticky
 from scenarios.plugins import load_attribute, scheduler_factory
-from sim.block_hashes import BlockHashes
-from sim.cluster import PoolConfig, RunLog, run_cluster
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.kv_cache import KVCache
+from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
+from sim.fleet.routing import Replicas
+from sim.kv.block_hashes import BlockHashes
+from sim.kv.pool import KVCache
 from sim.protocols import ReplicaLoad, Router, RoutingContext
-from sim.replicas import Replicas
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
 from tests.helpers import AffineCost, chains_of, table_of

@@ -14,7 +14,7 @@ from sim.errors import FleetcastError
 from tests.scenario_helpers import small, write
 
 CAPPED = """
-from sim.batch import UNTIL_CHANGE
+from sim.engine.batch import UNTIL_CHANGE
 
 
 class Capped:

@@ -15,15 +15,14 @@ from policies.sjf import ShortestJobFirst
 from policies.vtc import VirtualTokenCounter
 from scenarios.plugins import scheduler_factory
 from sim.accounts import TIME_ACCOUNTS
-from sim.beams import BeamSearch
-from sim.cluster import RunLog
-from sim.engine_view import EngineConfig
+from sim.books.ledger import time_books
+from sim.books.token_times import token_times_ns
+from sim.engine.beams import BeamSearch
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.ledger import time_books
+from sim.fleet.cluster import RunLog
 from sim.request import Request
-from sim.request_table import RequestTable, request_table
-from sim.sample_lengths import SampleLengths, draw_lengths
-from sim.token_times import token_times_ns
+from sim.request_table import RequestTable, SampleLengths, draw_lengths, request_table
 from tests.helpers import AffineCost, chains_of, small_run, table_of
 from tests.properties.conservation import audited, check_run_to_the_end
 from tests.waiting_bench import us_a_step

@@ -13,18 +13,15 @@ from policies import ADMISSIONS, AUTOSCALERS, ROUTERS
 from policies.routers.prefix_affinity import PrefixAffinity
 from scenarios.plugins import load_attribute
 from sim.accounts import TIME_ACCOUNTS
-from sim.clients import ClientConfig
-from sim.cluster import Fleet, run_cluster
-from sim.elastic import ScalingConfig
-from sim.engine_view import EngineConfig
+from sim.books.ledger import time_books
+from sim.engine.beams import Gang
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.faults import Fault, FaultConfig
-from sim.handover import TransferConfig
-from sim.ledger import time_books
+from sim.fleet.cluster import Fleet, run_cluster
+from sim.fleet.handover import TransferConfig
+from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
 from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Request, Status
-from sim.service import ServiceConfig
-from sim.together import Gang
 from tests.helpers import AffineCost, chains_of, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,

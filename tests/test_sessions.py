@@ -11,12 +11,12 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from sim.engine_view import EngineConfig
+from sim.books.saturation import saturation
+from sim.engine.state import EngineConfig
 from sim.errors import TraceError
 from sim.recorder import UNSET
 from sim.request import Status
 from sim.request_table import RequestTable, request_table
-from sim.saturation import saturation
 from tests.helpers import AffineCost, chains_of, small_run
 from tests.properties.engines import COSTS, ENGINES, outcome
 

@@ -18,12 +18,12 @@ from costmodels.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.step_seconds import step_seconds
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.kv_cache import KVCache
+from sim.kv.pool import KVCache
+from sim.kv.shared_prefix import PrefixTree, common_prefix
 from sim.request import Request
 from sim.shape import SharedSums, StepShape, causal_pairs
-from sim.shared_prefix import PrefixTree, common_prefix
 from tests.helpers import chains_of
 from tests.priced_steps import columns_of
 from tests.properties.conservation import held_blocks, shared_one_by_one

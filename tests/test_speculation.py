@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from sim.cluster import Fleet
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
 from tests.helpers import AffineCost, small_run
 from tests.properties.conservation import MAKERS, audited, check_run_to_the_end

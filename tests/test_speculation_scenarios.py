@@ -15,8 +15,8 @@ from scenarios.load import parse_scenario
 from scenarios.simulate import RunResult, simulate
 from scenarios.workload import build_table
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
-from sim.cluster import Fleet, run_cluster
 from sim.errors import PolicyError, ScenarioError
+from sim.fleet.cluster import Fleet, run_cluster
 from tests.properties.conservation import (
     check_books,
     check_order,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from sim.clock import NS_PER_S
-from sim.cluster import run_cluster
 from sim.errors import TraceError
-from sim.kv_cache import KVCache
+from sim.fleet.cluster import run_cluster
+from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.request_table import Int64, PrefixChains, RequestTable
 from tests.helpers import SHARED, chains_of

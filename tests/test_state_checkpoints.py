@@ -21,14 +21,14 @@ from costmodels.paging import check_mamba_cache_mode
 from scenarios.build import build
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate
-from sim.batch import Plan
-from sim.cache_nodes import CacheNodes
-from sim.cache_planes import Hits, States, Windows
-from sim.engine_view import EngineConfig, EngineView
+from sim.engine.batch import Plan
+from sim.engine.state import EngineConfig, EngineView
 from sim.errors import ScenarioError
-from sim.eviction import LeastRecent, evict
-from sim.kv_cache import KVCache
-from sim.kv_layout import PLAIN, KVLayout, WindowPages
+from sim.kv.cached_content import CacheNodes
+from sim.kv.eviction import LeastRecent, evict
+from sim.kv.hybrid import Hits, States, Windows
+from sim.kv.layout import PLAIN, KVLayout, WindowPages
+from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable, request_table
 from tests.helpers import chains_of, small_run

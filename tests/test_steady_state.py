@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scenarios.load import parse_scenario
 from scenarios.replications import t_interval, with_seed
 from scenarios.simulate import RunResult, simulate
-from sim.engine_view import EngineConfig
+from sim.books.metrics import Slo, request_metrics
+from sim.books.window import Window, gpu_busy, measured_window, time_weighted
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.metrics import Slo, request_metrics
-from sim.window import Window, gpu_busy, measured_window, time_weighted
 from tests.helpers import AffineCost, small_run, table_of
 
 CHAT: dict[str, Any] = {

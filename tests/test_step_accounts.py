@@ -9,11 +9,11 @@ from policies import SCHEDULERS
 from scenarios.load import load_scenario
 from scenarios.simulate import simulate
 from sim.accounts import GPU_ACCOUNTS, TIME_ACCOUNTS
-from sim.engine_view import EngineConfig
-from sim.ledger import time_books
+from sim.books.ledger import time_books
+from sim.books.run_accounts import gpu_time_ns
+from sim.engine.state import EngineConfig
 from sim.protocols import StepCost
 from sim.request_table import RequestTable
-from sim.run_accounts import gpu_time_ns
 from tests.helpers import AffineCost, small_run, table_of
 from tests.properties.engines import COSTS, ENGINES, tables
 

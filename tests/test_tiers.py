@@ -14,20 +14,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from policies.vtc import VirtualTokenCounter
 from sim.accounts import ADMISSION_QUEUE, CACHE_LOAD, LAUNCH_AND_HOST, TIME_ACCOUNTS
-from sim.cache_config import CacheConfig
-from sim.cluster import Fleet, RunLog, run_cluster
-from sim.engine_view import EngineConfig
+from sim.books.ledger import time_books
+from sim.engine.loading import exposed_ns
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
-from sim.faults import Fault, FaultConfig
-from sim.kv_cache import KVCache
-from sim.kv_layout import KVLayout, WindowPages
-from sim.ledger import time_books
-from sim.loading_kv import exposed_ns
+from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.service import Fault, FaultConfig, ServiceConfig
+from sim.kv.eviction import CacheConfig
+from sim.kv.layout import KVLayout, WindowPages
+from sim.kv.pool import KVCache
+from sim.kv.tier_store import Pipe, TierConfig, TierStore
+from sim.kv.tiers import Tiers, TiersConfig, Write, shared_tiers
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
-from sim.service import ServiceConfig
-from sim.tier_store import Pipe, TierConfig, TierStore
-from sim.tiers import Tiers, TiersConfig, Write, shared_tiers
 from tests.helpers import SHARED, AffineCost, chains_of, small_run
 from tests.properties.caches import CACHES
 from tests.properties.conservation import MAKERS, audited, check_books, check_run_to_the_end

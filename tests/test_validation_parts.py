@@ -19,9 +19,9 @@ from scenarios.validation.clocks import PlannedStep, run_steps
 from scenarios.validation.conversations import conversation_chains, system_tokens, turns_after
 from scenarios.validation.protocol import predict_ms
 from scenarios.validation.stalls import settled_s
-from sim.cluster import PoolConfig
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import TraceError
+from sim.fleet.cluster import PoolConfig
 from sim.shape import StepShape
 from tests.helpers import AffineCost, small_run, table_of
 

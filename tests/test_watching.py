@@ -13,8 +13,8 @@ from hypothesis import Phase, given, settings
 
 from policies import SCHEDULERS
 from scenarios.plugins import scheduler_factory
-from sim.cluster import Fleet, PoolConfig, Role, run_cluster
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import Fleet, PoolConfig, Role, run_cluster
 from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch
 from sim.request import Request
 from sim.request_table import RequestTable, request_table

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.cluster import RunLog
 from sim.errors import ScenarioError
+from sim.fleet.cluster import RunLog
 from sim.request_table import RequestTable
 from tests.helpers import small_run
 from tests.properties.queues import MEAN_SERVICE_S, MEAN_TOKENS, MICROSECOND_A_TOKEN, ONE_AT_A_TIME

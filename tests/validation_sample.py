@@ -15,7 +15,7 @@ from scenarios.validation.folder import Recording
 from scenarios.validation.points import PARAMETERS
 from scenarios.validation.protocol import predict_ms
 from scenarios.validation.system import System, read_system
-from sim.cluster import RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
 from sim.request_table import RequestTable, request_table
 from tests.helpers import chains_of
 

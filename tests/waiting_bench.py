@@ -12,8 +12,8 @@ import numpy as np
 
 from policies import SCHEDULERS
 from scenarios.plugins import scheduler_factory
-from sim.batch import Plan
-from sim.engine_view import EngineConfig, EngineView
+from sim.engine.batch import Plan
+from sim.engine.state import EngineConfig, EngineView
 from sim.protocols import Scheduler
 from sim.request_table import request_table
 from tests.helpers import AffineCost, small_run

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.percentiles import statistics
+from sim.books.metrics import statistics
 
 Float = NDArray[np.float64]
 

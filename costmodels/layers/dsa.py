@@ -14,14 +14,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from costmodels.layers.mla import SERVED_FP8, Mla
-from costmodels.layers.parts import (
-    AttentionWork,
-    ContextTerm,
-    Frame,
-    Params,
-    ShortChunks,
-    State,
-)
+from costmodels.layers.parts import AttentionWork, ContextTerm, Frame, Params, ShortChunks, State
 from costmodels.precision import ModelPrecision, load_format
 from costmodels.work import Array, Operator, attention_launch, elementwise, linear
 

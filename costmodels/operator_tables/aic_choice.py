@@ -8,13 +8,7 @@ from dataclasses import replace
 
 from costmodels.gpu_spec import GpuSpec
 from costmodels.model_spec import ModelSpec
-from costmodels.operator_tables.aic import (
-    AIC_KINDS,
-    BACKENDS,
-    AicChoice,
-    aic_tables,
-    check_package,
-)
+from costmodels.operator_tables.aic import AIC_KINDS, BACKENDS, AicChoice, aic_tables, check_package
 from costmodels.operator_tables.kinds import TableKind
 from costmodels.operator_tables.served import Lack
 from costmodels.operator_tables.table import OperatorTable

@@ -14,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.gpu_spec import GpuSpec
-from costmodels.operator_tables.kinds import (
-    COLLECTIVES,
-    FORMAT_BYTES,
-    PEAKS,
-    Precision,
-    TableKind,
-)
+from costmodels.operator_tables.kinds import COLLECTIVES, FORMAT_BYTES, PEAKS, Precision, TableKind
 from sim.errors import ScenarioError
 
 Array = NDArray[np.float64]

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from reports.facts import (
-    Summary,
-    account_rows,
-    entries,
-    evidence_shares,
-    section,
-    value_of,
-)
+from reports.facts import Summary, account_rows, entries, evidence_shares, section, value_of
 from reports.run.class_facts import has_class_targets
 from reports.words import (
     LATENCY_LABELS,

@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any, NamedTuple
 
-from reports.words import (
-    MISSING,
-    is_number,
-    percent,
-    significant,
-)
+from reports.words import MISSING, is_number, percent, significant
 
 Content = dict[str, Any]
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any, NamedTuple
 
-from reports.validation.facts import (
-    LATENCIES,
-    Cell,
-    Content,
-    absolute_errors,
-    error_cell,
-    triple,
-)
+from reports.validation.facts import LATENCIES, Cell, Content, absolute_errors, error_cell, triple
 from reports.words import LATENCY_LABELS, MISSING, duration_unit, is_number, listed, percent
 
 PERCENTILES = ("p50", "p90", "p99")

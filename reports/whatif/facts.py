@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 
 from reports.facts import evidence_shares
 from reports.whatif.folder import Content
-from reports.whatif.words import (
-    change_text,
-    label_of,
-    tone_of,
-    unit_of,
-    value_text,
-)
+from reports.whatif.words import change_text, label_of, tone_of, unit_of, value_text
 from reports.words import MISSING, humanised, is_number, listed, sentence, whole_percent
 
 Variant = dict[str, Any]

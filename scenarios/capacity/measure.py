@@ -17,11 +17,11 @@ from scenarios.capacity.samples import Tally
 from scenarios.simulate import RunResult
 from scenarios.workload.classes import class_slos
 from sim.accounts import TIME_ACCOUNTS
+from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
+from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.clock import to_ns
-from sim.cluster import Fleet, RunLog, run_cluster
-from sim.metrics import LATENCIES, RequestMetrics, request_metrics
+from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.recorder import UNSET
-from sim.window import Window, gpu_busy, kv_occupancy, time_weighted
 
 Bool = NDArray[np.bool_]
 Float = NDArray[np.float64]

@@ -12,8 +12,8 @@ import numpy as np
 from calibrate.measured.run import ITL_MEANS, LINEAR, TPOT_INCLUDES, Measured, MeasuredRun
 from reports.folder import read_requests, read_summary
 from reports.words import is_number
+from sim.books.metrics import statistics
 from sim.errors import ScenarioError
-from sim.percentiles import statistics
 
 if TYPE_CHECKING:
     import pandas as pd

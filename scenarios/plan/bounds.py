@@ -22,7 +22,7 @@ from scenarios.build import Build
 from scenarios.plan.candidates import Candidate
 from scenarios.plan.targets import percentile_of
 from scenarios.schema.plan import Target
-from sim.kv_layout import PLAIN
+from sim.kv.layout import PLAIN
 from sim.request_table import PrefixChains, RequestTable
 
 Float = NDArray[np.float64]

@@ -8,15 +8,7 @@ from pydantic import Field, model_validator
 
 from scenarios.schema.arrivals import Drift
 from scenarios.schema.distributions import Durations
-from scenarios.schema.fields import (
-    Count,
-    Number,
-    Positive,
-    Seconds,
-    Section,
-    Tokens,
-    Whole,
-)
+from scenarios.schema.fields import Count, Number, Positive, Seconds, Section, Tokens, Whole
 from scenarios.schema.generator import Generator, MostUsers
 
 

@@ -1,7 +1,7 @@
 """Runs a list of steps through the engine's two clocks: the one place here that reads prices.
 
-It is what `sim.engine` does, without requests: plan and launch a step; once the pipeline is full,
-or nothing is left to plan, block on the oldest in flight and apply its outputs.
+It is what `sim.engine.engine` does, without requests: plan and launch a step; once the pipeline is
+full, or nothing is left to plan, block on the oldest in flight and apply its outputs.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.cluster import PoolConfig
-from sim.pipeline import launch_step
+from sim.engine.pipeline import launch_step
+from sim.engine.throttle import Heat
+from sim.fleet.cluster import PoolConfig
 from sim.shape import StepShape
-from sim.throttle import Heat
 
 
 class PlannedStep(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scenarios.validation.clocks import PlannedStep, StepTimes, run_steps
-from sim.cluster import PoolConfig
 from sim.errors import ScenarioError
+from sim.fleet.cluster import PoolConfig
 from sim.shape import Clip, StepShape, chunk_shape, decode_shape, joined
 
 # A decode point is 24 steps, the median over the intervals of the last 20; decodes meet a mixed

@@ -14,17 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.engine_log import RequestRow, StepRows
-from scenarios.validation.conversations import (
-    are_conversations,
-    conversation_chains,
-    system_tokens,
-)
-from sim.batch import Plan
+from scenarios.validation.conversations import are_conversations, conversation_chains, system_tokens
 from sim.clock import Clock
-from sim.cluster import PoolConfig
-from sim.engine import Engine
-from sim.in_flight import InFlight
-from sim.kv_cache import KVCache
+from sim.engine.batch import Plan
+from sim.engine.engine import Engine
+from sim.engine.pipeline import InFlight
+from sim.fleet.cluster import PoolConfig
+from sim.kv.pool import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request
 

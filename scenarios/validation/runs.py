@@ -13,19 +13,14 @@ from calibrate.engine_log import RequestRow, StepRows
 from costmodels.evidence import weakest
 from scenarios.accuracy import AccuracyFigure
 from scenarios.bands import error_bands
-from scenarios.validation.conversations import (
-    are_conversations,
-    conversation_chains,
-    turns_after,
-)
+from scenarios.validation.conversations import are_conversations, conversation_chains, turns_after
 from scenarios.validation.stalls import settled_s
 from scenarios.validation.state import measured_state, simulated_state
 from scenarios.validation.system import System
-from sim.cluster import RunLog, run_cluster
-from sim.metrics import RequestMetrics, Slo, request_metrics
-from sim.percentiles import statistics
+from sim.books.metrics import RequestMetrics, Slo, request_metrics, statistics
+from sim.books.saturation import saturation
+from sim.fleet.cluster import RunLog, run_cluster
 from sim.request_table import RequestTable, request_table
-from sim.saturation import saturation
 
 Float = NDArray[np.float64]
 _Samples = dict[str, dict[str, Float]]  # latency -> predicted and measured, [requests scored]

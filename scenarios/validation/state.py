@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.engine_log import StepRows
-from sim.cluster import RunLog
+from sim.fleet.cluster import RunLog
 
 
 class State(NamedTuple):

@@ -24,9 +24,9 @@ from scenarios.summary import engine_conditions
 from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 from scenarios.validation.options import FP8_KV_CACHE, refuse_options, warn_of_options
-from sim.cluster import PoolConfig
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
+from sim.fleet.cluster import PoolConfig
 
 _DEFAULT_PROFILE = "vllm-0.25"
 _DEFAULT_UTILIZATION = 0.92

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.simulate import RunResult
-from sim.metrics import LATENCIES
-from sim.percentiles import statistics
-from sim.window import Window, gpu_busy, kv_occupancy
+from sim.books.metrics import LATENCIES, statistics
+from sim.books.window import Window, gpu_busy, kv_occupancy
 
 Estimates = list[float | None]
 

@@ -11,11 +11,10 @@ from scenarios.schema.workload import Source
 from scenarios.workload.classes import build_classes
 from scenarios.workload.generated import generator_spec
 from scenarios.workload.trace import trace_table
-from sim.beams import BeamSearch
 from sim.clock import to_s
+from sim.engine.beams import BeamSearch
 from sim.errors import ScenarioError
-from sim.request_table import RequestTable
-from sim.sample_lengths import draw_lengths
+from sim.request_table import RequestTable, draw_lengths
 from workloads import transform
 from workloads.generator.generate import generate
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from scenarios.schema import Scenario
 from scenarios.schema.workload import RequestClass, Source
-from sim.metrics import LATENCIES, Slo
+from sim.books.metrics import LATENCIES, Slo
 from sim.request_table import RequestTable
 from workloads.merge import merge
 

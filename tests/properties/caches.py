@@ -8,7 +8,7 @@ from typing import Any
 
 from policies import EVICTIONS
 from scenarios.plugins import load_attribute
-from sim.cache_config import PLAIN_CACHE, CacheConfig
+from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.protocols import CachedContent
 
 RADIX = CacheConfig(prefix_index="radix")

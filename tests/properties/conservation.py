@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from policies import SCHEDULERS
 from scenarios.plugins import scheduler_factory
-from sim.batch import Plan
-from sim.cluster import RunLog
-from sim.engine_view import EngineView
-from sim.ledger import time_books
+from sim.books.ledger import time_books
+from sim.books.token_times import decode_gaps, token_times_ns
+from sim.engine.batch import Plan
+from sim.engine.beams import SharedBlocks
+from sim.engine.state import EngineView
+from sim.fleet.cluster import RunLog
 from sim.protocols import Scheduler
 from sim.recorder import UNSET
 from sim.request import Request, Status
 from sim.shape import SharedSums, clipped
-from sim.together import SharedBlocks
-from sim.token_times import decode_gaps, token_times_ns
 
 Int64 = NDArray[np.int64]
 

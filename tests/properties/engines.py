@@ -8,13 +8,12 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 
-from sim.beams import BeamSearch
-from sim.cluster import RunLog
-from sim.engine_view import EngineConfig
-from sim.kv_layout import PLAIN, KVLayout, PromptPages, WindowPages
-from sim.request_table import RequestTable, request_table
-from sim.sample_lengths import draw_lengths
-from sim.throttle import PowerThrottle
+from sim.engine.beams import BeamSearch
+from sim.engine.state import EngineConfig
+from sim.engine.throttle import PowerThrottle
+from sim.fleet.cluster import RunLog
+from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
+from sim.request_table import RequestTable, draw_lengths, request_table
 from tests.helpers import AffineCost, chains_of
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.cluster import Fleet, RunLog, run_cluster
-from sim.ledger import time_books
+from sim.books.ledger import time_books
+from sim.books.token_times import decode_gaps, token_times_ns
+from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.request import Status
 from sim.request_table import RequestTable
-from sim.token_times import decode_gaps, token_times_ns
 from tests.properties.engines import outcome
 from tests.service_runs import stepped
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import load_attribute, scheduler_factory
-from sim.cluster import Fleet, PoolConfig, Role
-from sim.engine_view import EngineConfig
-from sim.handover import TransferConfig
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import Fleet, PoolConfig, Role
+from sim.fleet.handover import TransferConfig
 from tests.helpers import AffineCost
 
 GB = 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from tests.helpers import AffineCost
 
 Float = NDArray[np.float64]

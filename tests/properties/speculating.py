@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.tree import Tree
-from sim.cluster import RunLog
+from sim.engine.speculation import Speculation
+from sim.fleet.cluster import RunLog
 from sim.protocols import Acceptance
-from sim.speculation import Speculation
 from tests.properties.conservation import MAKERS
 from tests.properties.engines import ENGINES, outcome
 

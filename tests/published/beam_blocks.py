@@ -11,7 +11,7 @@ from typing import Any
 
 from scenarios.load import parse_scenario
 from scenarios.workload import build_table
-from sim.engine_view import EngineConfig
+from sim.engine.state import EngineConfig
 from tests.helpers import small_run
 from tests.published.rows import Row, Section
 from tests.published.vllm_batches import BLOCK_TOKENS, CV, LONGEST, lengths

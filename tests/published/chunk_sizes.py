@@ -13,8 +13,8 @@ import numpy as np
 
 from scenarios.build import build
 from scenarios.load import parse_scenario
-from sim.cluster import PoolConfig, run_cluster
-from sim.metrics import Slo, itl_statistics, request_metrics
+from sim.books.metrics import Slo, itl_statistics, request_metrics
+from sim.fleet.cluster import PoolConfig, run_cluster
 from sim.request_table import RequestTable, request_table
 from sim.shape import chunk_shape
 from tests.published.rows import Row, Section

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from policies.prefill_first import prefill_first
 from policies.routers.least_loaded import LeastLoaded
 from policies.routers.least_work import LeastWork
-from sim.cluster import Fleet, PoolConfig, RunLog, run_cluster
-from sim.engine_view import EngineConfig
-from sim.handover import TransferConfig
-from sim.metrics import Slo, request_metrics
+from sim.books.metrics import Slo, request_metrics
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.handover import TransferConfig
 from sim.protocols import DecodeRun, StepPrice
 from sim.request_table import RequestTable, request_table
 from sim.shape import StepShape

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import simpy
 
-from sim.kv_cache import KVCache
+from sim.kv.pool import KVCache
+from sim.kv.tier_store import TierConfig
+from sim.kv.tiers import Tiers, TiersConfig, shared_tiers
 from sim.request import Request
 from sim.request_table import PrefixChains
-from sim.tier_store import TierConfig
-from sim.tiers import Tiers, TiersConfig, shared_tiers
 from tests.helpers import SHARED
 from tests.published.rows import Row, Section
 from workloads.readers.detect import read_trace

@@ -13,7 +13,7 @@ import numpy as np
 
 from scenarios.build import build
 from scenarios.load import parse_scenario
-from sim.cluster import PoolConfig, run_cluster
+from sim.fleet.cluster import PoolConfig, run_cluster
 from sim.request_table import request_table
 from tests.published.rows import Row, Section
 

@@ -15,7 +15,7 @@ import numpy as np
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from scenarios.workload import build_table
-from sim.cluster import RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
 from tests.published.rows import Row, Section
 
 KV_BYTES, BLOCK_TOKENS, LONGEST = 12 * 2**30, 16, 2048

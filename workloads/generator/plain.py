@@ -153,9 +153,7 @@ def drift(plain: Plain) -> Drift:
 
 
 def _read_lengths(path: str, *, paired: bool) -> tuple[Observed, Observed]:
-    from workloads.generator.length_file import (
-        read_lengths,  # all the readers of traces: only when needed
-    )
+    from workloads.generator.length_file import read_lengths
 
     return read_lengths(path, paired=paired)
 

@@ -1,7 +1,7 @@
 """LRU hit rate of a prefix cache at every capacity, in one pass over the prefix chains.
 
 The rules are those of `workloads.reuse.stack_distance`, and what a request hits are its leading
-blocks that are all held. That is what the pool of an engine (`sim.kv_cache.KVCache`) does for
+blocks that are all held. That is what the pool of an engine (`sim.kv.pool.KVCache`) does for
 requests that come one at a time and fit into it. Where the capacity is below a request's own
 length it is what a plain LRU does, whose head pushes out its tail; an engine would refuse that
 request. An engine with many requests at once also holds their blocks, and inserts a prompt when it

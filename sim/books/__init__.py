@@ -1,0 +1,1 @@
+"""What a finished run says: metrics, ledgers and token times, pure functions over columns."""

@@ -1,0 +1,179 @@
+"""Every token's time, recovered from the log: it is there when its step's output is visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.fleet.cluster import RunLog
+from sim.recorder import UNSET, Residence
+from sim.request import Status
+from sim.step_log import StepLog
+
+Int64 = NDArray[np.int64]
+
+_REQUESTS_A_CHUNK = 1024
+
+
+def token_times_ns(log: RunLog, request: int) -> Int64:
+    """When each output token of a finished request became visible, int64 ``[output_tokens]``."""
+    requests = log.requests
+    if requests.status[request] != Status.FINISHED or not log.table.output_tokens[request]:
+        return np.empty(0, np.int64)
+    return _TokenTimes(log).of(request)
+
+
+def gap_chunks(
+    log: RunLog, chosen: NDArray[np.bool_] | None = None
+) -> Iterator[tuple[Int64, Int64]]:
+    """Gaps between consecutive tokens of finished requests, in chunks of (gap_ns, tokens with it).
+
+    ``chosen`` ``[n]``: of these requests only.
+
+    Where every request decodes in every step from its first token to its last, the gap before a
+    step's tokens is the same for all of them, and one weighted entry a step will do. Otherwise
+    each request's own token times are gone through.
+    """
+    is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
+    finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
+    replica = np.frombuffer(log.requests.replica, np.int32)[finished]
+    times = _TokenTimes(log)
+    for index, steps in enumerate(log.steps):
+        mine = finished[replica == index]
+        if _is_unbroken(log, steps, mine):
+            yield from _step_gaps(steps)
+        elif len(mine):
+            for batch in np.array_split(mine, -(-len(mine) // _REQUESTS_A_CHUNK)):
+                gaps_ns = np.concatenate([np.diff(times.of(r)) for r in batch.tolist()])
+                yield gaps_ns, np.ones(len(gaps_ns), np.int64)
+
+
+def decode_gaps(log: RunLog) -> tuple[Int64, Int64]:
+    """All of `gap_chunks` at once: two int64 arrays."""
+    chunks = [(np.empty(0, np.int64), np.empty(0, np.int64)), *gap_chunks(log)]
+    gaps, weights = zip(*chunks, strict=True)
+    return np.concatenate(gaps), np.concatenate(weights)
+
+
+def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
+    done = 0
+    for columns in steps.chunks():
+        if steps.speculates:  # tokens that came with another of theirs
+            yield np.zeros(1, np.int64), columns["accepted_tokens"].sum(keepdims=True)
+        seqs = np.repeat(columns["decode_seqs"], columns["steps"])
+        gaps_ns = steps.gaps_ns(done, done + len(seqs))
+        done += len(seqs)
+        seqs = seqs[: len(gaps_ns)]
+        yield gaps_ns[seqs > 0], seqs[seqs > 0]
+
+
+def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
+    """Whether all decodes in the log are those of the finished requests, one in every step."""
+    requests = log.requests
+    if any((requests.held_back, requests.recomputes, requests.swapped, requests.last_token_row)):
+        return False
+    if requests.decode is not None:
+        return False
+    run_steps = steps.column("steps")
+    before = np.concatenate([[0], run_steps.cumsum()])
+    first = np.frombuffer(requests.first_token_row, np.int64)[finished]
+    last = np.frombuffer(requests.last_row, np.int64)[finished]
+    spanned = int((before[last + 1] - before[first + 1]).sum())
+    tokens = int((np.maximum(log.table.output_tokens[finished], 1) - 1).sum())
+    rounds = int((run_steps * steps.column("decode_seqs")).sum())
+    accepted = int(steps.column("accepted_tokens").sum()) if steps.speculates else 0
+    return spanned == rounds and tokens == rounds + accepted
+
+
+class _TokenTimes:
+    """Token times: which steps sampled for a request, and when those ended."""
+
+    def __init__(self, log: RunLog) -> None:
+        self._log = log
+        self._rounds = log.requests.rounds
+        self._replicas: dict[int, _Steps] = {}
+        self._first = _Notes(log.requests)
+        self._second = None if log.requests.decode is None else _Notes(log.requests.decode)
+
+    def of(self, request: int) -> Int64:
+        """Token times of a finished request with output, in order."""
+        requests, decode = self._log.requests, self._log.requests.decode
+        rounds = self._rounds.get(request)
+        first_row, last_row = requests.first_token_row[request], requests.last_row[request]
+        here = self._steps(requests.replica[request])
+        if decode is None or self._second is None or decode.first_row[request] == UNSET:
+            return here.times(request, first_row + 1, last_row, [first_row], self._first, rounds)
+        there = self._steps(decode.replica[request])
+        start = decode.first_row[request]
+        later = there.times(request, start, last_row, [], self._second, rounds)
+        return np.append(here.times(request, 0, -1, [first_row], self._first), later)
+
+    def _steps(self, replica: int) -> _Steps:
+        if replica not in self._replicas:
+            self._replicas[replica] = _Steps(self._log.steps[replica])
+        return self._replicas[replica]
+
+
+class _Notes:
+    """Which rows left a request out, by request."""
+
+    def __init__(self, log: Residence) -> None:
+        self.last_token_row = log.last_token_row
+        self.recomputes = _by_request(log.recomputes)
+        self.swapped = _by_request(log.swapped)
+        self.held_back: dict[int, list[int]] = {}
+        for request, row in log.held_back:
+            self.held_back.setdefault(request, []).append(row)
+
+
+def _by_request(intervals: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for request, start, stop in intervals:
+        found.setdefault(request, []).append((start, stop))
+    return found
+
+
+class _Steps:
+    """One replica's steps."""
+
+    def __init__(self, steps: StepLog) -> None:
+        self._steps = steps.column("steps")
+        self._first_step = self._steps.cumsum() - self._steps
+        self._decode_seqs = steps.column("decode_seqs")
+        self._visible_ns = steps.step_visible_ns()
+
+    def times(
+        self,
+        request: int,
+        start: int,
+        last: int,
+        sampled: list[int],
+        notes: _Notes,
+        rounds: bytes | None = None,
+    ) -> Int64:
+        """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``.
+
+        ``rounds``: how many tokens each of the former gave; None: one.
+        """
+        rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
+        decoded = self._decode_seqs[rows] > 0
+        sampled = list(sampled)
+        for begin, end in notes.recomputes.get(request, ()):
+            decoded &= (rows < begin) | (rows > end)
+            if start <= end <= last:
+                sampled.append(end)
+        for begin, end in notes.swapped.get(request, ()):
+            decoded &= (rows < begin) | (rows >= end)
+        decoded[np.isin(rows, notes.held_back.get(request, []))] = False
+        rows = rows[decoded]
+        counts = self._steps[rows]
+        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        steps = np.repeat(self._first_step[rows], counts) + within
+        chosen = np.append(self._first_step[sampled], steps).astype(np.int64)
+        if rounds is not None:
+            given = np.append(np.ones(len(sampled), np.uint8), np.frombuffer(rounds, np.uint8))
+            chosen = np.repeat(chosen, given)
+        times: Int64 = self._visible_ns[np.sort(chosen)]
+        return times

@@ -1,0 +1,117 @@
+"""The measured window of a run, and what the engines did in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.fleet.cluster import RunLog
+from sim.recorder import UNSET
+from sim.step_log import StepLog
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Requests that arrive in ``[start_ns, end_ns]`` are measured; rates are over this span."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_s(self) -> float:
+        """Seconds from start to end."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    def overlap_ns(self, start_ns: Int64, end_ns: Int64) -> Int64:
+        """How much of each interval lies in the window."""
+        clipped = np.minimum(end_ns, self.end_ns) - np.maximum(start_ns, self.start_ns)
+        overlap: Int64 = np.maximum(clipped, 0)
+        return overlap
+
+
+def measured_window(log: RunLog, warmup_ns: int = 0) -> Window:
+    """The window of a run.
+
+    Without a warm-up, from the first arrival to the end of the run, as load tools count. With
+    one, from its end to the last arrival: what the filling and the draining of the system add is
+    left out, so figures are those of the steady state.
+    """
+    arrivals = np.frombuffer(log.requests.arrival_ns, np.int64)
+    arrived = arrivals[arrivals != UNSET]
+    if not len(arrived):
+        return Window(0, 0)
+    if not warmup_ns:
+        return Window(int(arrived.min()), log.end_ns)
+    return Window(warmup_ns, max(warmup_ns, int(arrived.max())))
+
+
+def time_weighted(log: RunLog, column: str, window: Window) -> tuple[float, int, int]:
+    """Mean over engine-busy time, minimum and maximum of a state column of the step log.
+
+    A run's value at its plan holds until the next run's plan. Zeros where no engine had work.
+    """
+    mean, least, most = _weighted(log, column, window, [1] * len(log.steps))
+    return mean, int(least), int(most)
+
+
+def kv_occupancy(log: RunLog, window: Window) -> tuple[float, float]:
+    """Mean over engine-busy time and maximum of the share of an engine's KV blocks in use.
+
+    Of an engine that never had work, none of it counts.
+    """
+    usable = [pool.engine.num_gpu_blocks - 1 for pool in log.fleet.pool_of]
+    mean, least, _ = _weighted(log, "free_blocks", window, usable)
+    return 1 - mean, 1 - least
+
+
+def _weighted(
+    log: RunLog, column: str, window: Window, units: Sequence[int]
+) -> tuple[float, float, float]:
+    """`time_weighted` with each replica's values in units of its own."""
+    total = weight = 0.0
+    extremes: list[float] = []
+    for steps, unit in zip(log.steps, units, strict=True):
+        if not len(steps):
+            continue
+        values, plan_ns = steps.column(column) / unit, steps.column("plan_ns")
+        end_ns = np.minimum(
+            np.append(plan_ns[1:], log.end_ns), np.maximum(steps.column("gpu_end_ns"), plan_ns)
+        )
+        held_ns = window.overlap_ns(plan_ns, end_ns).astype(np.float64)
+        total += float((values * held_ns).sum())
+        weight += float(held_ns.sum())
+        planned = (plan_ns >= window.start_ns) & (plan_ns <= window.end_ns)
+        seen = values[planned | (held_ns > 0)]
+        extremes += [float(seen.min()), float(seen.max())] if len(seen) else []
+    if not extremes:
+        return 0.0, 0.0, 0.0
+    return (total / weight if weight else 0.0), min(extremes), max(extremes)
+
+
+def gpu_busy(log: RunLog, window: Window) -> float:
+    """Share of the window in which the GPUs ran kernels, mean over the replicas.
+
+    A run of steps that the window cuts counts by the part of its time that lies inside.
+    """
+    length_ns = window.end_ns - window.start_ns
+    if not length_ns:
+        return 0.0
+    return busy_gpu_ns(log.steps, window) / length_ns / len(log.steps)
+
+
+def busy_gpu_ns(logs: Sequence[StepLog], window: Window) -> float:
+    """Time in the window in which engines' GPUs ran kernels, summed over the engines."""
+    return sum(_busy_ns(steps, window) for steps in logs if len(steps))
+
+
+def _busy_ns(steps: StepLog, window: Window) -> float:
+    gpu_ns, end_ns = steps.column("gpu_ns"), steps.column("gpu_end_ns")
+    free_ns = np.concatenate([np.zeros(1, np.int64), end_ns[:-1]])
+    start_ns = np.minimum(np.maximum(free_ns, steps.column("plan_ns")), end_ns)
+    length_ns = np.maximum(end_ns - start_ns, 1)
+    return float((gpu_ns * (window.overlap_ns(start_ns, end_ns) / length_ns)).sum())

@@ -1,0 +1,350 @@
+"""Building one engine step: the builder owns the budgets, the policy only orders and preempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.engine.beams import Gang
+from sim.request import Request, Status
+from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
+
+if TYPE_CHECKING:
+    from sim.engine.state import EngineView
+
+UNTIL_CHANGE = 1 << 60
+"""For `BatchBuilder.plan`: the choice stands until a request arrives, one lacks a block, or one
+leaves while others wait."""
+
+
+class Plan(NamedTuple):
+    """What one step computes, and how often it may be repeated unchanged."""
+
+    shape: StepShape
+    prefills: list[tuple[Request, int]]
+    """Each prefilling request with the tokens of its chunk."""
+    held_back: list[Request]
+    """Decoding requests that this step leaves out."""
+    decodes: bool
+    """Whether the decode group (less `held_back`) is part of the step."""
+    repeat: int
+    until_ns: int | None
+    preempted: int
+
+
+def newest(view: EngineView) -> Request:
+    """vLLM's FCFS victim: the request admitted last."""
+    return next(reversed(view.running))
+
+
+class BatchBuilder:
+    """One step under construction. Lives for one scheduler call."""
+
+    def __init__(self, view: EngineView) -> None:
+        self._view = view
+        self._token_budget = view.config.max_num_batched_tokens
+        self._prefills: dict[Request, int] = {}
+        self._decoding: dict[Request, int] | None = None  # chosen -> new blocks it was given
+        self._all_decodes = False
+        self._preempted = 0
+        self._aligns = view.config.aligns_chunks
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens that can still be added."""
+        return self._token_budget
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the step so far."""
+        return self._view.config.max_num_batched_tokens - self._token_budget
+
+    @property
+    def has_preempted(self) -> bool:
+        """Whether anything was preempted for this step (vLLM then admits nothing new)."""
+        return self._preempted > 0
+
+    @property
+    def num_prefills(self) -> int:
+        """Prefilling requests in the step so far."""
+        return len(self._prefills)
+
+    def add_running(self, victim: Callable[[EngineView], Request] = newest) -> None:
+        """Add every running request, in order, preempting `victim` while KV blocks are short."""
+        rest = self._view.prefilling if self._add_decode_group() else self._view.running
+        if rest:
+            self._add_each(rest, victim)
+
+    def add_decodes(self, victim: Callable[[EngineView], Request] = newest) -> None:
+        """Add every decoding request, preempting `victim` while KV blocks are short."""
+        if not self._add_decode_group():
+            self._add_each(self._view.decode_group.members, victim)
+
+    def add(self, request: Request, max_tokens: int | None = None) -> bool:
+        """Add one running request (a prefill: at most ``max_tokens`` of it).
+
+        False, and nothing changed, if it cannot be part of the step: it is not running, already
+        added or done, the token budget is used up, or too few KV blocks are free.
+        """
+        return self._can_add(request) and self._add(request, max_tokens)
+
+    def admit(
+        self,
+        request: Request,
+        max_tokens: int | None = None,
+        *,
+        reserve_tokens: int = 0,
+        gang: Gang | None = None,
+    ) -> bool:
+        """Take a request from the waiting queue and add the first chunk of its prompt.
+
+        False, and nothing changed, if the token budget or ``max_num_seqs`` is used up, or if the
+        whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
+        gate; only the chunk's blocks are taken). One that was swapped out is swapped in, and goes
+        on where it was.
+
+        Where its prefix is worth loading from a tier below device memory, True means that it is
+        being loaded: it is in neither queue, and comes back to wait (`sim.engine.loading`).
+
+        ``max_tokens=0`` gives it a place, and tokens in a later step. ``reserve_tokens``: prompt
+        and answer tokens whose blocks it holds from now on, at most what the pool has; it grows
+        block by block if it gets longer. ``gang``: it leaves together with all of these.
+        """
+        view = self._view
+        if self._token_budget <= 0 and max_tokens != 0:
+            return False
+        seqs = view.num_running + view.num_unforked
+        if request.samples is not None:
+            seqs += request.num_unforked
+        elif request.beams is not None:
+            seqs += request.width - 1
+        if seqs >= view.config.max_num_seqs:
+            return False
+        if request.swapped_blocks:
+            return self._swap_in(request, max_tokens)
+        kv = view.kv
+        hit = kv.lookup(request)
+        if reserve_tokens:
+            reserve_tokens = kv.reservable(request, reserve_tokens)
+        if not kv.fits(request, hit, reserve_tokens):
+            return False
+        loading = view.loading
+        if loading is not None and loading.begin(request, hit):
+            return True
+        if self._aligns and max_tokens != 0:
+            if not self._chunk(request, hit.blocks * view.config.block_size):
+                return False
+            if hit.common > hit.blocks:  # a state is kept where others with this prefix part
+                junction = (hit.common - hit.blocks) * view.config.block_size
+                max_tokens = junction if max_tokens is None else min(junction, max_tokens)
+        kv.pin(request, hit)
+        if loading is not None:
+            loading.overlap(request, hit)
+        if reserve_tokens or request.is_several:
+            kv.hold(request, reserve_tokens)
+        if gang is not None and request.gang is None:
+            request.gang = gang
+            gang.members += 1
+        view.admitted(request)
+        return max_tokens == 0 or self.add(request, max_tokens)
+
+    def admit_waiting(self) -> None:
+        """Admit from the head of the waiting queue until one does not fit: nobody skips ahead."""
+        waiting = self._view.waiting
+        while waiting and self.admit(waiting.first()):
+            pass
+
+    def preempt(self, request: Request) -> None:
+        """Free a running request's blocks and put it back to wait; it will be recomputed.
+
+        If it is already part of this step, it is taken out and its tokens return to the budget.
+        """
+        extra_blocks = 0
+        self._token_budget += self._prefills.pop(request, 0)
+        if request.status is Status.DECODING and self._has_decode(request):
+            chosen = self._chosen_decodes()
+            extra_blocks = chosen.pop(request)
+            self._token_budget += self._tokens_a_step(request)
+        self._view.preempted(request, extra_blocks=extra_blocks)
+        self._preempted += 1
+
+    def plan(self, *, repeat: int = 1, until_ns: int | None = None) -> Plan:
+        """Close the step.
+
+        ``repeat`` promises that the policy would choose the same for that many steps
+        (`UNTIL_CHANGE`: until something changes), ``until_ns`` that it would until then.
+        """
+        group = self._view.decode_group
+        held_back: list[Request] = []
+        seqs, context = group.num_seqs, group.context_tokens
+        decodes = self._all_decodes or bool(self._decoding)
+        if not decodes:
+            seqs = context = 0
+        elif self._decoding is not None:
+            held_back = [request for request in group.members if request not in self._decoding]
+            for request in held_back:
+                seqs -= request.width
+                context -= request.width * group.computed_tokens(request)
+        logits = seqs
+        tokens = pairs = prefill_context = 0
+        for request, chunk in self._prefills.items():
+            tokens += chunk
+            pairs += causal_pairs(request.num_computed_tokens, chunk)
+            prefill_context += request.num_computed_tokens
+            if chunk == request.num_uncomputed_tokens:  # hypotheses begin with the first token
+                logits += request.width if request.num_sampled_tokens else 1
+        sums = self._clipped(decodes, held_back) if self._view.config.clip_tokens else ()
+        shape = StepShape(
+            seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, sums
+        )
+        if self._view.follows_prefixes:
+            shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
+        shape = group.with_drafts(shape, held_back)
+        chunks = list(self._prefills.items())
+        return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+
+    def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
+        """`StepShape.clipped` of the step."""
+        group = self._view.decode_group
+        contexts = [
+            (request, group.computed_tokens(request), request.prompt_tokens)
+            for request in held_back
+        ]
+        found: list[int] = []
+        clips = self._view.config.clip_tokens
+        for clip, (tokens, growing) in zip(clips, group.clipped_sums(), strict=True):
+            if not decodes:
+                tokens = growing = 0
+            for request, context, prompt in contexts:
+                tokens -= request.width * clipped(clip, context, prompt)
+                growing -= group.clip_growth(request, clip)
+            prefix = pairs = 0
+            for request, chunk in self._prefills.items():
+                more = chunk_sums(clip, request.num_computed_tokens, chunk)
+                prefix, pairs = prefix + more[0], pairs + more[1]
+            found += (tokens, growing, prefix, pairs)
+        return tuple(found)
+
+    def _add_decode_group(self) -> bool:
+        """Add all decodes at once; False, and nothing changed, if the budget or blocks are short"""
+        view = self._view
+        group = view.decode_group
+        if self._all_decodes:
+            return True
+        tokens = group.num_seqs * group.tokens_a_seq
+        if self._decoding is not None or tokens > self._token_budget:
+            return False
+        due = group.blocks_due(1)
+        if due > view.kv.free_blocks:
+            return False
+        view.kv.take(due)
+        self._all_decodes = True
+        self._token_budget -= tokens
+        return True
+
+    def _add_each(
+        self, requests: Iterable[Request], victim: Callable[[EngineView], Request]
+    ) -> None:
+        for request in list(requests):
+            while self._can_add(request) and not self._add(request, None):
+                chosen = victim(self._view)
+                self.preempt(chosen)
+                if chosen is request:
+                    return  # vLLM ends the step's running part here
+
+    def _swap_in(self, request: Request, max_tokens: int | None) -> bool:
+        """Admit one whose blocks are on the host: they and its next token's have to fit."""
+        view, group = self._view, self._view.decode_group
+        if request.num_uncomputed_tokens:
+            tokens = max(request.num_target_tokens, request.num_computed_tokens + 1)
+            needed, least = view.kv.blocks_for(tokens), 1
+        else:
+            tokens = request.num_computed_tokens + group.tokens_ahead
+            needed = view.kv.blocks_held(request, min(tokens, view.config.max_model_len))
+            least = group.tokens_a_seq
+        if needed > view.kv.free_blocks or self._token_budget < least:
+            return False
+        view.admitted(request)
+        if request.status is not Status.DECODING:
+            return max_tokens == 0 or self.add(request, max_tokens)
+        if self._decoding is None and not self._all_decodes and len(group.members) > 1:
+            self._decoding = {}  # of the others none was chosen so far
+        elif self._decoding is None:
+            view.kv.take(group.blocks_needed(request))
+            self._all_decodes = True
+            self._token_budget -= group.tokens_a_seq
+            return True
+        return self._add(request, None)
+
+    def _can_add(self, request: Request) -> bool:
+        if self._token_budget <= 0:
+            return False
+        if request.status is Status.DECODING:
+            tokens = self._tokens_a_step(request)
+            return tokens <= self._token_budget and not self._has_decode(request)
+        if request.status is not Status.PREFILLING or request in self._prefills:
+            return False
+        return not self._aligns or self._chunk(request, request.num_computed_tokens) > 0
+
+    def _add(self, request: Request, max_tokens: int | None) -> bool:
+        """Take the KV blocks and the budget; False, and nothing changed, if blocks are short."""
+        kv = self._view.kv
+        if request.status is Status.DECODING:
+            needed = self._view.decode_group.blocks_needed(request)
+            if needed:
+                if kv.free_blocks < needed:
+                    return False
+                kv.take(needed)
+            self._chosen_decodes()[request] = needed
+            self._token_budget -= self._tokens_a_step(request)
+            return True
+        if max_tokens == 0:
+            return False
+        tokens = self._chunk(request, request.num_computed_tokens)
+        if max_tokens is not None:
+            tokens = min(tokens, max_tokens)
+        if not kv.extend(request, request.num_computed_tokens + tokens):
+            return False
+        kv.register(request, request.num_computed_tokens + tokens)
+        if self._aligns:
+            kv.checkpoint(request, request.num_computed_tokens + tokens)
+        self._prefills[request] = tokens
+        self._token_budget -= tokens
+        return True
+
+    def _chunk(self, request: Request, computed: int) -> int:
+        """Tokens of a prompt, of which so many are computed, that the step has room for.
+
+        Where recurrent states are kept, a chunk ends at a block's edge, the last edge included, or
+        with the prompt; 0 if the budget reaches no edge (vLLM's ``_mamba_block_aligned_split``).
+        """
+        tokens = min(request.num_target_tokens - computed, self._token_budget)
+        longest = self._view.config.long_prefill_token_threshold
+        if longest:
+            tokens = min(tokens, longest)
+        if not self._aligns:
+            return tokens
+        block_size, stop = self._view.config.block_size, computed + tokens
+        last_edge = request.num_target_tokens // block_size * block_size
+        if stop < last_edge:
+            return max(0, stop // block_size * block_size - computed)
+        return last_edge - computed if computed < last_edge < stop else tokens
+
+    def _tokens_a_step(self, request: Request) -> int:
+        """Tokens that a decode step computes of a request."""
+        return request.width * self._view.decode_group.tokens_a_seq
+
+    def _has_decode(self, request: Request) -> bool:
+        return self._all_decodes or (self._decoding is not None and request in self._decoding)
+
+    def _chosen_decodes(self) -> dict[Request, int]:
+        """The decodes chosen so far, one by one (the whole group, if all of it was added)."""
+        if self._decoding is None:
+            group = self._view.decode_group
+            self._decoding = {}
+            if self._all_decodes:
+                self._decoding = {
+                    request: group.blocks_needed(request) for request in group.members
+                }
+        self._all_decodes = False
+        return self._decoding

@@ -1,0 +1,155 @@
+"""Runs of equal decode steps that an engine jumps over: how long they may be, and their times.
+
+A jump gives exactly the times that stepping gives. It ends after its last step, or at the plan that
+something from outside asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.clock import Alarm
+from sim.engine.batch import Plan
+from sim.engine.decode_group import DecodeGroup
+from sim.engine.lifecycle import Residents
+from sim.engine.pipeline import InFlight, RunTimes, run_async, run_sync
+from sim.engine.speculative_group import SpeculativeGroup
+from sim.engine.state import EngineView
+from sim.kv.pool import KVCache
+from sim.protocols import DecodeRun, StepCost
+from sim.shape import StepShape
+from sim.step_log import StepLog
+
+Group = DecodeGroup | SpeculativeGroup
+
+_LONGEST_STEPS = 1024  # bounds the work on a jump that an arrival may cut short
+
+
+@dataclass(slots=True)
+class Jump:
+    """A run of equal steps under way."""
+
+    shape: StepShape
+    """Of the first step."""
+    run: DecodeRun
+    times: RunTimes
+    before: InFlight | None
+    """The step in flight when it began, read on the way; None without async scheduling."""
+    state: tuple[int, int, int]
+    """Running, waiting and free blocks at its first plan."""
+    alarm: Alarm
+    """Wakes the engine when the step after the run would be planned."""
+    steps: int
+    """How many steps it takes, as far as is known."""
+    leaving: Alarm | None
+    """Ends the requests of the step before, where there are any."""
+    taken_steps: int = 1
+    """Steps whose KV blocks are held already: the plan took the first one's."""
+
+    def cut(self, alarm: Alarm, now_ns: int, acting: int) -> None:
+        """Something arrived: wake the engine, with this alarm, for its next plan from now on."""
+        steps = self.planned(now_ns, acting)
+        if steps < self.steps:
+            self.steps = steps
+            alarm.ring(self.times.plan_ns(steps) - now_ns)
+            alarm.take_over(self.alarm)
+            self.alarm = alarm
+
+    def planned(self, now_ns: int, acting: int) -> int:
+        """Steps that stepping would have planned before this event, which has priority ``acting``
+        among those of its instant."""
+        steps = self.times.first_plan_from(now_ns)
+        if steps >= self.steps:
+            return self.steps
+        comes_now = self.times.plan_ns(steps) == now_ns
+        return steps + (comes_now and acting > self.alarm.priority)
+
+    def blocks_untaken(self, group: Group, steps: int) -> int:
+        """Blocks that its first so many steps need beside those that are held."""
+        return group.blocks_due(steps) - group.blocks_due(self.taken_steps)
+
+    def take(self, kv: KVCache, group: Group, steps: int) -> None:
+        """Hold the blocks of its first so many steps."""
+        if kv.watched == "when asked, with times":
+            for step in range(self.taken_steps, steps):
+                due = self.blocks_untaken(group, step + 1)
+                if due > 0:
+                    kv.evicting_ns = self.times.plan_ns(step)
+                    kv.take(due)
+                    self.taken_steps = step + 1
+            kv.evicting_ns = None
+        else:
+            kv.take(self.blocks_untaken(group, steps))
+        self.taken_steps = max(steps, self.taken_steps)
+
+    def log(self, log: StepLog, group: Group, steps: int, num_visible: int) -> None:
+        """Note the run: so many steps planned, the outputs of so many made visible."""
+        plan_ns, end_ns = self.times.plan_ns(0), self.times.gpu_end_ns(steps)
+        busy_ns = self.run.gpu_cumulative_ns[steps - 1]
+        shape = group.run_shape(self.shape, steps)
+        log.append(steps, plan_ns, end_ns, busy_ns, shape, *self.state, 0)
+        log.add_visible(self.times.visible_ns(num_visible))
+
+
+def steps_to_jump(
+    view: EngineView, residents: Residents, in_flight: Sequence[InFlight], plan: Plan
+) -> int:
+    """How many steps a plan can be repeated before anything the engine knows of changes."""
+    config, group = view.config, view.decode_group
+    oldest = in_flight[0] if in_flight else None
+    depth = 2 if config.async_scheduling else 1
+    if (
+        plan.repeat <= 1
+        or plan.preempted  # the next step may admit again
+        or plan.prefills
+        or plan.held_back
+        or not plan.decodes
+        or view.blocks_swapped
+        or not config.fast_forward
+        or len(in_flight) != depth - 1
+        or (oldest is not None and _ends_plan(oldest, view, residents))
+        or (view.waiting and view.kv.shares_output)
+    ):
+        return 1
+    unchanged = min(group.steps_to_leave(), group.steps_to_cross())
+    steps = min(plan.repeat, unchanged, _LONGEST_STEPS)
+    # Who is told of each eviction when it happens cannot be told of any on the way.
+    room = view.kv.empty_blocks if view.kv.tells_at_once else view.kv.free_blocks
+    return group.steps_within(room + group.blocks_due(1), steps)
+
+
+def _ends_plan(oldest: InFlight, view: EngineView, residents: Residents) -> bool:
+    """Whether reading a step may change what is planned next."""
+    if oldest.is_empty:
+        return True
+    # What all running requests share may be more once one has left.
+    is_cascade = view.config.shared_prefix_attention == "cascade"
+    return bool(oldest.finishing) and (is_cascade or residents.any_waiting)
+
+
+def jump_times(
+    cost: StepCost, view: EngineView, before: InFlight | None, run: DecodeRun, update_ns: int
+) -> RunTimes:
+    """When the steps of a run that is planned now are planned, end and become visible."""
+    schedule_ns = cost.schedule_ns(view.num_running)
+    if before is None:
+        return run_sync(view.now_ns, schedule_ns, update_ns, run)
+    rest_running = view.num_running - sum(request.width for request in before.finishing)
+    return run_async(
+        view.now_ns,
+        before.gpu_end_ns,
+        (schedule_ns, before.update_ns),
+        (cost.schedule_ns(rest_running), update_ns),
+        run,
+    )
+
+
+def until_ns(plan: Plan, view: EngineView) -> int | None:
+    """When to look again at the latest: for the policy, or as cached content goes."""
+    kv = view.kv
+    if kv.lifetime_ns is None or (kv.watched is None and not view.waiting):
+        return plan.until_ns  # nobody sees it before the next lookup
+    # What is let go of on the way goes a lifetime later.
+    times = (plan.until_ns, kv.index.next_expiry_ns(), view.now_ns + kv.lifetime_ns)
+    return min(time_ns for time_ns in times if time_ns is not None)

@@ -1,0 +1,87 @@
+"""Taking a request out of an engine, whatever it is in the middle of, with all it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.engine.beams import why_no_beams
+from sim.engine.pipeline import InFlight
+from sim.engine.state import EngineView
+from sim.protocols import HandOver
+from sim.request import Request, Status
+
+
+def answers_of(request: Request, view: EngineView, in_flight: Iterable[InFlight]) -> list[Request]:
+    """The request, and with several answers all that are in the engine."""
+    if request.samples is None:
+        return [request]
+    seen = dict.fromkeys([request, *view.running, *view.waiting])
+    seen |= dict.fromkeys(r for batch in in_flight for r in batch.finishing)
+    return [r for r in seen if r is request or r.samples is request.samples]
+
+
+def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) -> list[Request]:
+    """Free what it holds in the running batch or the waiting queue, as a finished request does.
+
+    Steps in flight still compute it; what they give is dropped. Returns the requests that need
+    not wait for it any longer to leave (`sim.engine.beams.Gang`).
+    """
+    status, kv = request.status, view.kv
+    for batch in in_flight:
+        if request in batch.finishing:
+            batch.finishing.remove(request)
+        if request in batch.first_tokens:
+            batch.first_tokens.remove(request)
+    if request in view.running:
+        if status is Status.DECODING:
+            view.decode_group.remove(request)
+            request.num_blocks = kv.blocks_held(request, request.num_computed_tokens)
+        if view.prefilling.pop(request, request) is None:
+            view.num_unforked -= request.num_unforked
+        view.left(request)
+        kv.release(request, view.hashed_tokens(request), will_return=False)
+    elif status is Status.WAITING:
+        view.waiting.remove(request)
+        kv.free_host_blocks += request.swapped_blocks
+        request.swapped_blocks = 0
+    request.status = Status.ABANDONED
+    gang = request.gang
+    if gang is None or status is Status.FINISHED:
+        return []
+    if request in gang.done:
+        gang.done.remove(request)
+    done: list[Request] = []
+    gang.leave(done)
+    return done
+
+
+def refusal(request: Request, view: EngineView, hand_over: HandOver | None) -> str | None:
+    """None if it can be served. ``hand_over``: of an engine that only prefills."""
+    config, kv = view.config, view.kv
+    tokens = request.prompt_tokens + request.output_tokens
+    if tokens > config.max_model_len:
+        return "longer than max_model_len"
+    if request.beams is not None:
+        reason = "P/D disaggregation" if hand_over else why_no_beams(config)
+        if reason:
+            return f"beam search, which is not modelled with {reason}"
+    # Nothing dropped of it: preempted near its end, it is computed again in one piece.
+    if hand_over is not None:
+        if request.samples is not None:
+            return "several answers, which one engine has to decode"
+        reason = hand_over.refusal(request)
+        if reason:
+            return reason
+        tokens = request.prompt_tokens + 1
+    else:  # what it drafts has to fit too, when it is alone
+        tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
+    if kv.blocks_for(tokens) > kv.usable_blocks:
+        return "longer than the KV pool"
+    if request.is_several:  # hypotheses may turn out to share no more than answers do
+        which = "answers" if request.beams is None else "beams"
+        if request.width + request.num_unforked > config.max_num_seqs:
+            return f"more {which} than max_num_seqs"
+        together = kv.blocks_for(tokens) + kv.further_blocks(request, tokens)
+        if together > kv.usable_blocks:
+            return f"its {which} are longer than the KV pool"
+    return None

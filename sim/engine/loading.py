@@ -1,0 +1,179 @@
+"""Requests whose prefix comes from a tier below device memory before they are prefilled.
+
+vLLM's waiting for remote KVs: when its turn has come, a request gets blocks for what is loaded and
+stands aside, so that others go on; once all has arrived it is back at the head of the queue, and
+finds its prefix in device memory. Layer by layer, it is admitted at once, and the step that begins
+its prefill waits for what is not there in time (`exposed_ns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import simpy
+
+from sim.kv.prefix_index import Hit
+from sim.kv.tiers import Segment, Tiers
+from sim.network import call_after
+from sim.protocols import StepCost
+from sim.request import Request, Status
+from sim.shape import chunk_shape
+
+if TYPE_CHECKING:
+    from sim.engine.state import EngineConfig, EngineView
+
+
+class LoadLog(Protocol):
+    """Is told of loads (`sim.recorder`)."""
+
+    def loading(self, request: Request, load_ns: int, /) -> None:
+        """It will wait so long for its KV."""
+        ...
+
+
+class LoadingKV:
+    """One engine's."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        view: EngineView,
+        tiers: Tiers,
+        log: LoadLog,
+        wake: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._view = view
+        self._tiers = tiers
+        self._log = log
+        self._wake = wake
+        self._under_way: dict[Request, None] = {}
+        self._ready: list[Request] = []
+        self.due: list[tuple[int, int]] = []
+        """(first bytes move, all are there) of loads that the next step with prefills waits for."""
+
+    def __len__(self) -> int:
+        return len(self._under_way) + len(self._ready)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter((*self._under_way, *self._ready))
+
+    def begin(self, request: Request, hit: Hit) -> bool:
+        """Load what is worth it of a request that fits, before it is admitted; False if nothing is.
+
+        Once for each time that it is admitted: what is lost again before it begins is computed.
+        """
+        if self._tiers.config.layerwise:
+            return False
+        found = self._find(request, hit)
+        if not found:
+            return False
+        kv, now_ns = self._view.kv, int(self._env.now)
+        kv.pin(request, hit)
+        if request.is_several:
+            kv.hold(request, 0)
+        end_ns = self._load(request, hit, found)[1]
+        self._view.waiting.remove(request)
+        request.status = Status.TRANSFERRING
+        self._under_way[request] = None
+        self._log.loading(request, end_ns - now_ns)
+        call_after(self._env, end_ns - now_ns, lambda: self._arrived(request))
+        return True
+
+    def overlap(self, request: Request, hit: Hit) -> None:
+        """Of a request being admitted: what is worth loading counts as computed, layer by layer."""
+        found = self._find(request, hit) if self._tiers.config.layerwise else []
+        if not found:
+            return
+        self.due.append(self._load(request, hit, found))
+        tokens = request.num_blocks * self._view.kv.block_size
+        request.num_computed_tokens = request.cached_tokens = tokens
+        self._view.kv.register(request, tokens)
+
+    def stall_ns(self, start_ns: int, gpu_ns: int) -> int:
+        """How long a step that would begin then has to wait for what its prefills load."""
+        layers = self._tiers.config.layers
+        stalls = [exposed_ns(*load, start_ns, gpu_ns, layers) for load in self.due]
+        self.due.clear()
+        return max(stalls, default=0)
+
+    def drop(self, request: Request) -> bool:
+        """Let go of a request that was cancelled; False if it is not here."""
+        if request in self._under_way:
+            del self._under_way[request]
+            tokens = request.pinned_blocks * self._view.kv.block_size
+        elif request in self._ready:
+            self._ready.remove(request)
+            tokens = request.num_blocks * self._view.kv.block_size
+        else:
+            return False
+        self._view.kv.release(request, tokens, will_return=False)
+        request.status = Status.ABANDONED
+        return True
+
+    def take_in(self) -> bool:
+        """At a scheduler call: those whose KV has arrived wait again, first in the queue."""
+        if not self._ready:
+            return False
+        kv = self._view.kv
+        for request in reversed(self._ready):
+            kv.release(request, request.num_blocks * kv.block_size, will_return=False)
+            request.num_computed_tokens = 0
+            request.status = Status.WAITING
+            self._view.waiting.put_back(request)
+        self._ready.clear()
+        return True
+
+    def void(self) -> None:
+        """The engine is gone: nothing arrives any more."""
+        self._under_way.clear()
+        self._ready.clear()
+
+    def _find(self, request: Request, hit: Hit) -> list[Segment]:
+        if request.loaded:
+            return []
+        tiers, kv = self._tiers, self._view.kv
+        found = tiers.find(request, hit, kv.hit_limit(request))
+        return found[: tiers.worthwhile(request, hit, found, kv.block_size)]
+
+    def _load(self, request: Request, hit: Hit, found: list[Segment]) -> tuple[int, int]:
+        """Take blocks for it and ask for it."""
+        kv = self._view.kv
+        size = kv.block_size
+        blocks = hit.blocks + sum(segment.blocks for segment in found)
+        has_blocks = kv.extend(request, blocks * size)
+        assert has_blocks, "a request that fits"
+        request.loaded = ((0, hit.blocks * size), *((s.tier + 1, s.blocks * size) for s in found))
+        return self._tiers.load(found)
+
+    def _arrived(self, request: Request) -> None:
+        if request in self._under_way:
+            del self._under_way[request]
+            self._ready.append(request)
+            self._wake()
+
+
+def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_tokens: int) -> int:
+    """GPU time of steps that do nothing but prefill a request from so many tokens on."""
+    total_ns = 0
+    while computed_tokens < request.num_target_tokens:
+        chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
+        is_last = computed_tokens + chunk == request.num_target_tokens
+        shape = chunk_shape(computed_tokens, chunk, config.clip_tokens, samples=is_last)
+        total_ns += cost.price(shape).gpu_ns
+        computed_tokens += chunk
+    return total_ns
+
+
+def exposed_ns(begin_ns: int, end_ns: int, start_ns: int, gpu_ns: int, layers: int) -> int:
+    """How much later a step ends that begins at ``start_ns`` and takes ``gpu_ns``, if a layer can
+    only be computed once it is loaded.
+
+    Layers are loaded evenly from ``begin_ns`` to ``end_ns`` and take equally long to compute. Layer
+    i of L ends the wait at begin + i/L (end - begin), with (L - i + 1)/L of the step to come; of
+    these, the first or the last is the longest.
+    """
+    first_ns = begin_ns - (begin_ns - end_ns) // layers  # rounded up
+    last_ns = end_ns - (gpu_ns - gpu_ns // layers)
+    return max(0, first_ns - start_ns, last_ns - start_ns)

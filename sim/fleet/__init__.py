@@ -1,0 +1,1 @@
+"""Everything around engines: arrivals, routing, admission, faults, scaling and links."""

@@ -1,0 +1,264 @@
+"""Prefill on one engine, decode on another: how a request's KV gets from here to there.
+
+A handed-over request has two residences, a `Request` in each engine. The source's keeps its blocks
+until the last byte has arrived; the target's holds the blocks it will be written to from before
+the first is sent. So KV in flight has a place at both ends, and an owner at each.
+
+``pull``: the decode engine is asked once the prefill is done, and fetches all of it. ``push``: it
+is asked when the prefill begins, and gets each chunk of the prompt layer by layer while it is
+being computed (what was computed before it had the blocks, in one go).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import simpy
+
+from sim.clock import NS_PER_S
+from sim.engine.arriving import ArrivingKV
+from sim.engine.engine import Engine
+from sim.errors import PolicyError
+from sim.network import Flow, Network, call_after
+from sim.protocols import Router
+from sim.recorder import DecodeLog
+from sim.request import Request
+
+Mode = Literal["pull", "push"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferConfig:
+    """How KV moves from prefill to decode engines."""
+
+    bytes_per_token: int
+    fixed_bytes: int = 0
+    """Of a sequence, whatever its length."""
+    layers: int = 1
+    """Parts that a chunk's KV is pushed in."""
+    latency_ns: int = 0
+    mode: Mode = "pull"
+    prefill_nic_bytes_per_s: float
+    """What leaves one prefill engine, all its GPUs together; the next, what enters a decode one."""
+    decode_nic_bytes_per_s: float
+    core_bytes_per_s: float | None = None
+    """All transfers together; None: the network between engines is no bottleneck."""
+
+
+class _Chunk(NamedTuple):
+    computed_tokens: int
+    """Of the request, up to the chunk's end."""
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class _Handover:
+    """One request between its two engines."""
+
+    source: Engine
+    target: Engine
+    twin: Request
+    """Its residence in the target."""
+    here: Request | None = None
+    """Its residence in the source, once its prefill is done."""
+    has_blocks: bool = False
+    chunks: list[_Chunk] = field(default_factory=list)
+    """Not sent yet."""
+    sent_tokens: int = 0
+    open_flows: int = 0
+    flows: dict[int, Flow] = field(default_factory=dict)
+    """Started, and not there yet."""
+    num_flows: int = 0
+    fixed_sent: bool = False
+    is_under_way: bool = True
+
+
+@dataclass(slots=True)
+class Handovers:
+    """Every request that is to be decoded elsewhere, from its arrival to its first decode there."""
+
+    env: simpy.Environment
+    config: TransferConfig
+    network: Network
+    log: DecodeLog
+    router: Router
+    """Of the decode engines."""
+    targets: Sequence[Engine]
+    on_fail: Callable[[Request, str], None] | None = None
+    """Is told where there is no decode engine to ask; None: there always is one."""
+    sources: dict[int, Engine] = field(default_factory=dict)
+    """By replica."""
+    under_way: dict[int, _Handover] = field(default_factory=dict)
+    moved_bytes: int = 0
+
+    def connect(self, sources: Sequence[Engine]) -> None:
+        """Give every engine its part, and its end of the network."""
+        config = self.config
+        for source in sources:
+            source.residents.hand_over = self
+            self.sources[source.replica] = source
+            self.network.add_link(f"out {source.replica}", config.prefill_nic_bytes_per_s)
+        for target in self.targets:
+            target.residents.arriving = ArrivingKV(target.view, self.has_blocks)
+            self.network.add_link(f"in {target.replica}", config.decode_nic_bytes_per_s)
+        if config.core_bytes_per_s is not None:
+            self.network.add_link("core", config.core_bytes_per_s)
+
+    def refusal(self, request: Request) -> str | None:
+        """Why no decode engine can ever take it; None if one can."""
+        if request.output_tokens == 1:
+            return None
+        kinds = {id(target.view.config): target for target in self.targets}.values()
+        reasons = [target.residents.refusal(request) for target in kinds]
+        return None if None in reasons else f"on decode engines: {reasons[0]}"
+
+    def computed(self, request: Request, source: int, start_ns: int, end_ns: int) -> None:
+        """The source runs a chunk of the prompt on the GPU, between these times (push)."""
+        if self.config.mode == "pull" or request.output_tokens == 1:
+            return
+        if request.index not in self.under_way:
+            self._ask(request, source)
+        handover = self.under_way.get(request.index)
+        if handover is not None:
+            handover.chunks.append(_Chunk(request.num_computed_tokens, start_ns, end_ns))
+            self._push(handover)
+
+    def prefilled(self, request: Request, source: int) -> None:
+        """Its first token is visible: the rest is decoded elsewhere."""
+        if self.config.mode == "pull" and not self._ask(request, source):
+            return
+        handover = self.under_way[request.index]
+        handover.here = request
+        now_ns = int(self.env.now)
+        handover.chunks.append(_Chunk(request.num_computed_tokens, now_ns, now_ns))
+        self._push(handover)
+
+    def preempted(self, request: Request) -> None:
+        """It lost its blocks in the source: what was held for it elsewhere would block others."""
+        handover = self.under_way.get(request.index)
+        if handover is not None:
+            self._give_up(handover)
+            request.handover = None
+
+    def has_blocks(self, twin: Request) -> None:
+        """The target holds the blocks that the KV goes to; ``twin.cached_tokens`` it had."""
+        handover = self.under_way[twin.index]
+        handover.has_blocks = True
+        handover.sent_tokens = twin.cached_tokens  # found in its own prefix cache: not sent
+        self.log.reserved_ns[twin.index] = int(self.env.now)
+        self._push(handover)
+
+    def cancel(self, request: Request) -> None:
+        """Let go of a request at both ends, and of what is on the links; blocks come back."""
+        handover: _Handover = request.handover
+        if handover.is_under_way and handover.source.is_up:
+            handover.source.cancel(request)
+        self._give_up(handover)
+
+    def _give_up(self, handover: _Handover) -> None:
+        """Of what is on the links, and in the target."""
+        if handover.is_under_way:
+            handover.is_under_way = False
+            del self.under_way[handover.twin.index]
+            for flow in handover.flows.values():
+                self.moved_bytes += self.network.cancel(flow)
+        if handover.target.is_up:
+            handover.target.cancel(handover.twin)
+
+    def is_at(self, request: Request, engine: Engine) -> bool:
+        """Whether a request that is handed over would be lost with this engine."""
+        handover: _Handover = request.handover
+        return engine is handover.target or (handover.is_under_way and engine is handover.source)
+
+    def _ask(self, request: Request, source: int) -> bool:
+        """Choose where it is decoded; False if there is no place for it."""
+        replica = self.router.choose(request)
+        if not 0 <= replica < len(self.targets):
+            raise PolicyError(
+                f"the router of decode engines chose {replica} of {len(self.targets)}"
+            )
+        target = self.targets[replica]
+        if not target.is_up:
+            assert self.on_fail is not None, "someone who knows of engines that are down"
+            self.on_fail(request, "its decode engine is down")
+            return False
+        twin = Request(
+            request.index,
+            request.arrival_ns,
+            request.prompt_tokens,
+            request.output_tokens,
+            request.priority,
+            request.tenant,
+        )
+        twin.num_target_tokens = request.prompt_tokens
+        self.log.replica[request.index] = target.replica
+        handover = self.under_way[request.index] = _Handover(self.sources[source], target, twin)
+        request.handover = handover
+        target.residents.expect(twin)
+        return True
+
+    def _push(self, handover: _Handover) -> None:
+        """Send what is computed, or is being computed, and has somewhere to go."""
+        if not handover.has_blocks:
+            return
+        now_ns, config = int(self.env.now), self.config
+        for chunk in handover.chunks:
+            new = max(chunk.computed_tokens - handover.sent_tokens, 0)
+            handover.sent_tokens += new
+            if new and config.bytes_per_token:
+                # The first layer is there after its part of the step; then a layer a layer's time.
+                layer_ns = (chunk.end_ns - chunk.start_ns) // config.layers
+                left_ns = chunk.end_ns - max(chunk.start_ns + layer_ns, now_ns)
+                num_bytes = new * config.bytes_per_token
+                pace = num_bytes / left_ns * NS_PER_S if left_ns > 0 else math.inf
+                self._send(handover, num_bytes, max(chunk.start_ns + layer_ns - now_ns, 0), pace)
+        handover.chunks.clear()
+        if handover.here is not None:
+            if config.fixed_bytes and not handover.fixed_sent:
+                handover.fixed_sent = True
+                self._send(handover, config.fixed_bytes, 0, math.inf)
+            self._join_if_complete(handover)
+
+    def _send(self, handover: _Handover, num_bytes: int, delay_ns: int, pace: float) -> None:
+        path = [f"out {handover.source.replica}", f"in {handover.target.replica}"]
+        if self.config.core_bytes_per_s is not None:
+            path.insert(1, "core")
+        handover.open_flows += 1
+        handover.num_flows += 1
+        number = handover.num_flows
+
+        def done() -> None:
+            if handover.is_under_way:
+                del handover.flows[number]
+                self.moved_bytes += num_bytes
+                handover.open_flows -= 1
+                self._join_if_complete(handover)
+
+        def start() -> None:
+            if handover.is_under_way:
+                handover.flows[number] = self.network.start(
+                    tuple(path),
+                    num_bytes,
+                    done,
+                    latency_ns=self.config.latency_ns,
+                    pace_bytes_per_s=pace,
+                )
+
+        call_after(self.env, delay_ns, start)
+
+    def _join_if_complete(self, handover: _Handover) -> None:
+        here = handover.here
+        if here is None or handover.open_flows or not handover.has_blocks:
+            return
+        index = here.index
+        del self.under_way[index]
+        handover.is_under_way = False
+        self.log.received_ns[index] = int(self.env.now)
+        handover.source.residents.let_go(here)
+        handover.twin.num_computed_tokens = here.num_computed_tokens
+        handover.twin.num_sampled_tokens = here.num_sampled_tokens
+        handover.target.residents.join(handover.twin)

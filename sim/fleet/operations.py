@@ -1,0 +1,332 @@
+"""The life of engines: crashes, detection, restarts; being started, drained and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, cast
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from sim.clock import Timers, to_s
+from sim.engine.engine import Engine
+from sim.engine.throttle import PowerThrottle
+from sim.errors import PolicyError, ScenarioError
+from sim.fleet.gateway import Gateway
+from sim.fleet.routing import Group
+from sim.fleet.service import Fault, ServiceConfig, ServiceLog, time_to_crash_ns
+from sim.network import Network
+from sim.protocols import DecodeRun, Rises, RoundCost, StepCost, StepPrice
+from sim.shape import StepShape
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCost:
+    """A step cost times a factor, on the GPU and the host."""
+
+    cost: StepCost
+    factor: float
+
+    @property
+    def throttle(self) -> PowerThrottle | None:
+        """That of the device."""
+        return self.cost.throttle
+
+    def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
+        """The cost of one step of this shape."""
+        return self._times(self.cost.price(shape, draw))
+
+    def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
+        """Price a run of decode-only steps, each rounded by itself."""
+        return self._slow(self.cost.price_decodes(shape, steps))
+
+    def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
+        """The same of steps that verify drafts."""
+        return self._slow(cast(RoundCost, self.cost).price_rounds(shape, rises))
+
+    def _slow(self, run: DecodeRun) -> DecodeRun:
+        gpu_ns = np.diff(np.array(run.gpu_cumulative_ns, np.int64), prepend=0)
+        slow_ns = np.rint(gpu_ns * self.factor).astype(np.int64)
+        return DecodeRun(self._times(run.first), slow_ns.cumsum().tolist(), int(slow_ns.min()))
+
+    def schedule_ns(self, running: int, /) -> int:
+        """Host time of one scheduler call."""
+        return round(self.cost.schedule_ns(running) * self.factor)
+
+    def update_ns(self, seqs: int, /) -> int:
+        """Host time to process a step's outputs."""
+        return round(self.cost.update_ns(seqs) * self.factor)
+
+    def split(
+        self, columns: Mapping[str, NDArray[np.float64]], /
+    ) -> dict[str, NDArray[np.float64]]:
+        """As of the device when it is not slow: what it is slower by is the remainder."""
+        return self.cost.split(columns)
+
+    def _times(self, price: StepPrice) -> StepPrice:
+        return StepPrice(*(round(part * self.factor) for part in price))
+
+
+_MOST_IDLE_LOOKS = 10_000
+
+_State = Literal["stopped", "starting", "serving", "crashed", "draining"]
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """One engine's machine."""
+
+    engine: Engine
+    group: Group
+    position: int
+    """Of the engine in its group."""
+    cost: StepCost
+    restart: Callable[[], None]
+    """Start its process anew."""
+    start_ns: int
+    """From the start of its process until it serves: weights are loaded."""
+    provision_ns: int
+    """From the wish for a machine until it is there."""
+    state: _State = "serving"
+    lives: int = 0
+    """Processes it has had: a timer of an earlier one is void."""
+
+
+class Operations:
+    """Carries out faults and scaling, until the last request is over."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        config: ServiceConfig,
+        log: ServiceLog,
+        replicas: list[Replica],
+        network: Network,
+        gateway: Gateway,
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._log = log
+        self._replicas = replicas
+        self._network = network
+        self._gateway = gateway
+        self._timers = Timers(env)
+        self._slow: dict[int, list[float]] = {}
+        self._thin: dict[str, list[float]] = {}
+        self._full_bytes_per_s: dict[str, float] = {}
+        self._bills: dict[Replica, list[int]] = {}
+        self._progress: tuple[int, int] | None = None
+        self._idle_looks = 0
+
+    def start(self) -> None:
+        """Before anything has arrived."""
+        scaled = self._begin_scaling()
+        for replica in self._replicas:
+            if replica.state == "serving":
+                self._bill(replica)
+                self._expect_crash(replica)
+        faults = self._config.faults
+        for fault in faults.schedule if faults is not None else ():
+            self._check(fault)
+            self._timers.after(fault.at_ns, partial(self._strike, fault))
+        for replica in scaled:
+            replica.group.on_load = self._note_load
+
+    def stop(self) -> None:
+        """The last request is over."""
+        self._timers.stop()
+
+    @property
+    def _now_ns(self) -> int:
+        return self._env.now  # type: ignore[return-value]  # an int: it starts at one
+
+    # Faults.
+
+    def _check(self, fault: Fault) -> None:
+        if fault.replica is not None and fault.replica >= len(self._replicas):
+            raise ScenarioError(
+                f"a {fault.kind} is of replica {fault.replica}; there are {len(self._replicas)}, "
+                "from 0"
+            )
+        if fault.kind in ("link_cut", "link_slow") and not self._links(fault):
+            of = f"link {fault.link!r}" if fault.link else f"replica {fault.replica}"
+            known = ", ".join(self._network.moved_bytes) or "none: KV moves over no network here"
+            raise ScenarioError(f"a {fault.kind} of {of}: there is no such link; known: {known}")
+
+    def _links(self, fault: Fault) -> list[str]:
+        names = [fault.link] if fault.link else [f"out {fault.replica}", f"in {fault.replica}"]
+        return [name for name in names if name in self._network.moved_bytes]
+
+    def _strike(self, fault: Fault) -> None:
+        if fault.kind == "slow_node":
+            assert fault.replica is not None
+            self._slow.setdefault(fault.replica, []).append(fault.factor)
+            self._set_cost(fault.replica)
+            self._timers.after(fault.duration_ns, partial(self._recover, fault))
+        elif fault.kind in ("link_cut", "link_slow"):
+            share = 0.0 if fault.kind == "link_cut" else fault.factor
+            for name in self._links(fault):
+                self._thin.setdefault(name, []).append(share)
+                self._set_bandwidth(name)
+            self._timers.after(fault.duration_ns, partial(self._reconnect, fault, share))
+        else:
+            assert fault.replica is not None
+            self._crash(self._replicas[fault.replica], loses_gpu=fault.kind == "gpu_lost")
+
+    def _recover(self, fault: Fault) -> None:
+        assert fault.replica is not None
+        self._slow[fault.replica].remove(fault.factor)
+        self._set_cost(fault.replica)
+
+    def _reconnect(self, fault: Fault, share: float) -> None:
+        for name in self._links(fault):
+            self._thin[name].remove(share)
+            self._set_bandwidth(name)
+
+    def _set_cost(self, index: int) -> None:
+        """The worst of what slows a node counts."""
+        replica, factors = self._replicas[index], self._slow[index]
+        cost = SlowCost(replica.cost, max(factors)) if factors else replica.cost
+        replica.engine.set_cost(cost)
+
+    def _set_bandwidth(self, name: str) -> None:
+        full = self._full_bytes_per_s.setdefault(name, self._network.bandwidth(name))
+        self._network.add_link(name, full * min(self._thin[name], default=1.0))
+
+    def _expect_crash(self, replica: Replica) -> None:
+        faults = self._config.faults
+        if faults is None or faults.mtbf_ns is None:
+            return
+        index, life = replica.engine.replica, replica.lives
+        when_ns = time_to_crash_ns(faults, self._config.seed, index, life)
+        self._timers.after(when_ns, partial(self._crash_if, replica, life))
+
+    def _crash_if(self, replica: Replica, life: int) -> None:
+        if replica.lives == life:
+            self._crash(replica)
+
+    def _crash(self, replica: Replica, *, loses_gpu: bool = False) -> None:
+        """What runs there is lost at once; that it is down becomes known later."""
+        if not replica.engine.is_up:
+            return  # it is down already, or not there
+        faults = self._config.faults
+        assert faults is not None
+        was_draining = replica.state == "draining"
+        replica.state = "crashed"
+        replica.lives += 1
+        outage = [replica.engine.replica, self._now_ns, -1, -1]
+        self._log.outages.append(outage)
+        self._gateway.crash(replica.engine)
+        if was_draining:
+            self._stop(replica)
+            return
+
+        def detected() -> None:
+            outage[2] = self._now_ns
+            replica.group.down(replica.position)
+            wait_ns = replica.start_ns + (replica.provision_ns if loses_gpu else 0)
+            self._timers.after(wait_ns, partial(self._serve, replica, replica.lives, outage))
+
+        self._timers.after(faults.detection_ns, detected)
+
+    def _serve(self, replica: Replica, life: int, outage: list[int] | None = None) -> None:
+        """Its process is ready."""
+        if replica.lives != life:
+            return
+        if outage is not None:
+            outage[3] = self._now_ns
+        replica.state = "serving"
+        replica.restart()
+        replica.group.up(replica.position)
+        self._expect_crash(replica)
+
+    # Scaling.
+
+    def _begin_scaling(self) -> list[Replica]:
+        """Leave out the replicas that are not there at first; returns those that are scaled."""
+        scaling = self._config.scaling
+        if scaling is None:
+            return []
+        groups = dict.fromkeys(replica.group for replica in self._replicas)
+        group = list(groups)[-1 if scaling.of_decode_engines else 0]
+        scaled = [replica for replica in self._replicas if replica.group is group]
+        self._gateway.watch_first_tokens()
+        group.ttfts_s = self._gateway.ttfts_s
+        for replica in scaled[scaling.first(len(scaled)) :]:
+            replica.state = "stopped"
+            replica.engine.crash()
+            group.down(replica.position)
+        self._scaler = scaling.make(group)
+        self._scaled = scaled
+        self._timers.after(scaling.interval_ns, self._scale)
+        return scaled
+
+    def _scale(self) -> None:
+        scaling, scaled = self._config.scaling, self._scaled
+        assert scaling is not None
+        self._check_progress()
+        for replica in scaled:
+            self._stop_if_drained(replica)
+        there = [r for r in scaled if r.state in ("serving", "starting", "crashed")]
+        wanted = min(max(self._scaler.wanted(), scaling.min_replicas), len(scaled))
+        for replica in [r for r in scaled if r.state == "stopped"][: max(wanted - len(there), 0)]:
+            self._launch(replica)
+        serving = [r for r in scaled if r.state == "serving"]
+        spare = min(len(there) - wanted, len(serving) - 1)
+        by_load = sorted(serving, key=lambda r: (r.group.load(r.position), -r.position))
+        for replica in by_load[: max(spare, 0)]:
+            replica.state = "draining"
+            replica.group.down(replica.position)
+            self._note_load(replica.position)
+        self._timers.after(scaling.interval_ns, self._scale)
+
+    def _check_progress(self) -> None:
+        """Looking at the load would keep a run going in which nothing can happen any more."""
+        progress = (self._gateway.progress, sum(len(r.engine.steps) for r in self._replicas))
+        self._idle_looks = self._idle_looks + 1 if progress == self._progress else 0
+        self._progress = progress
+        if self._idle_looks > _MOST_IDLE_LOOKS and self._gateway.num_live:
+            raise PolicyError(
+                f"at {to_s(self._now_ns):.6f} s {self._gateway.num_live} requests are in engines, "
+                f"and nothing has moved for {_MOST_IDLE_LOOKS:,} looks of the autoscaler; the run "
+                "would never end"
+            )
+
+    def _launch(self, replica: Replica) -> None:
+        replica.state = "starting"
+        replica.lives += 1
+        replica.group.num_starting += 1
+        self._bill(replica)
+        life = replica.lives
+
+        def ready() -> None:
+            replica.group.num_starting -= 1
+            self._serve(replica, life)
+
+        self._timers.after(replica.provision_ns + replica.start_ns, ready)
+
+    def _note_load(self, position: int) -> None:
+        """One that is being drained may be empty once this instant is over."""
+        replica = self._scaled[position]
+        if replica.state == "draining" and not replica.group.load(position):
+            self._timers.after(0, partial(self._stop_if_drained, replica))
+
+    def _stop_if_drained(self, replica: Replica) -> None:
+        if replica.state == "draining" and replica.engine.is_empty:
+            replica.lives += 1
+            replica.engine.crash()
+            self._stop(replica)
+
+    def _stop(self, replica: Replica) -> None:
+        replica.state = "stopped"
+        replica.group.down(replica.position)
+        self._bills.pop(replica)[2] = self._now_ns
+
+    def _bill(self, replica: Replica) -> None:
+        """It is paid for from now on."""
+        life = [replica.engine.replica, self._now_ns, -1]
+        self._log.lives.append(life)
+        self._bills[replica] = life

@@ -1,0 +1,217 @@
+"""The engines behind one router: which take requests, what load they have, what a policy sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import simpy
+
+from sim.clock import NS_PER_S, to_s
+from sim.engine.engine import Engine
+from sim.errors import PolicyError
+from sim.fleet.handover import TransferConfig
+from sim.protocols import CacheWatcher, ReplicaLoad, Router, Watch
+from sim.request import Request
+from sim.request_table import RequestTable
+
+_RATE_FOR_NS = 100_000_000  # how long a measured prefill rate is used for
+
+
+class Group:
+    """A `sim.protocols.ServiceView` of its engines. O(1) a request, but for finding who is up."""
+
+    def __init__(
+        self, env: simpy.Environment, engines: Sequence[Engine], router: Router, seed: int
+    ) -> None:
+        self._env = env
+        self.engines = engines
+        self.seed = seed
+        self._router = router
+        self.takes = [True] * len(engines)
+        """By position: whether requests are sent there."""
+        self._loads = [ReplicaLoad(0, 0)] * len(engines)
+        self.num_up = len(engines)
+        self.num_starting = 0
+        self.waiting = self.running = self.queued_tokens = 0
+        self.decode: Group | None = None
+        """Of engines that only prefill: those that decode for them."""
+        self._rate: float | None = None
+        self._rate_until_ns = -1
+        self.on_load: Callable[[int], None] = lambda position: None
+        """Is told whose load has changed."""
+        self.ttfts_s: Callable[[float], list[float]] = lambda window_s: []
+
+    @property
+    def now_ns(self) -> int:
+        """Simulated time."""
+        return self._env.now  # type: ignore[return-value]  # an int: it starts at one
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV pools of those up hold."""
+        up = (e.view for e, takes in zip(self.engines, self.takes, strict=True) if takes)
+        return sum(view.kv.usable_blocks * view.config.block_size for view in up)
+
+    @property
+    def kv_use(self) -> float:
+        """Share of KV blocks held, mean over those up."""
+        up = [e for e, takes in zip(self.engines, self.takes, strict=True) if takes]
+        return sum(1 - e.free_blocks / e.view.kv.usable_blocks for e in up) / max(len(up), 1)
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Measured over all steps with prefills of all engines; a little behind."""
+        if self.now_ns >= self._rate_until_ns:
+            tokens = sum(engine.prefill_tokens for engine in self.engines)
+            spent_ns = sum(engine.prefill_ns for engine in self.engines)
+            self._rate = tokens / spent_ns * NS_PER_S if spent_ns else None
+            self._rate_until_ns = self.now_ns + _RATE_FOR_NS
+        return self._rate
+
+    def publish(self, position: int, load: ReplicaLoad) -> None:
+        """An engine's load has changed."""
+        if self.takes[position]:
+            self._add(self._loads[position], -1)
+            self._add(load, 1)
+        self._loads[position] = load
+        self._router.publish(position, load)
+        self.on_load(position)
+
+    def choose(self, request: Request) -> int:
+        """Position of the engine to send a request to; any, if none takes requests."""
+        choice = self._router.choose(request)
+        if not 0 <= choice < len(self.engines):
+            raise PolicyError(f"the router chose replica {choice} of {len(self.engines)}")
+        return choice if self.takes[choice] else self.next_up(choice)
+
+    def next_up(self, position: int) -> int:
+        """The next position after this one that takes requests; this one, if none does."""
+        n = len(self.engines)
+        return next(
+            (i % n for i in range(position + 1, position + n) if self.takes[i % n]), position
+        )
+
+    def down(self, position: int) -> None:
+        """Send no more requests there."""
+        if not self.takes[position]:
+            return
+        self.takes[position] = False
+        self.num_up -= 1
+        self._add(self._loads[position], -1)
+        self._tell("down", position)
+
+    def up(self, position: int) -> None:
+        """Requests may be sent there (again)."""
+        if self.takes[position]:
+            return
+        self.takes[position] = True
+        self.num_up += 1
+        self._add(self._loads[position], 1)
+        self._tell("up", position)
+
+    def load(self, position: int) -> int:
+        """Requests in an engine."""
+        return self._loads[position].waiting + self._loads[position].running
+
+    def _tell(self, what: str, position: int) -> None:
+        tell = getattr(self._router, what, None)
+        if tell is not None:
+            tell(position)
+
+    def _add(self, load: ReplicaLoad, sign: int) -> None:
+        self.waiting += sign * load.waiting
+        self.running += sign * load.running
+        self.queued_tokens += sign * load.queued_tokens
+
+
+class Replicas:
+    """The engines behind one router: a `sim.protocols.RoutingContext`."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        engines: Sequence[Engine],
+        table: RequestTable,
+        seed: int,
+        transfer: TransferConfig | None = None,
+    ) -> None:
+        """``transfer``: of engines that may fetch prefixes from each other."""
+        self._env = env
+        self._engines = engines
+        self._table = table
+        self._transfer = transfer
+        self.num_replicas = len(engines)
+        self.seed = seed
+        self._changed_ns: int | None = None
+
+    @property
+    def now_ns(self) -> int:
+        """Simulated time; while a watcher is told with times, that of the change."""
+        if self._changed_ns is not None:
+            return self._changed_ns
+        return self._env.now  # type: ignore[return-value]  # an int: it starts at one
+
+    def session(self, request: Request) -> int | None:
+        """The conversation a request belongs to; None where the workload has none."""
+        sessions = self._table.session
+        return None if sessions is None else int(sessions[request.index])
+
+    def prefix_ids(self, request: Request) -> Sequence[int]:
+        """Ids of its prompt's whole prefix blocks, the shortest prefix first; maybe none."""
+        chains = self._table.chains
+        if chains is None:
+            return ()
+        start = int(chains.offsets[request.index])
+        whole = min(int(chains.tokens[request.index]), request.prompt_tokens) // chains.block_tokens
+        ids: list[int] = chains.ids[start : start + whole].tolist()
+        return ids
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens that one of `prefix_ids` stands for; 0 where the workload has none."""
+        return 0 if self._table.chains is None else self._table.chains.block_tokens
+
+    @property
+    def fetch_bytes_per_s(self) -> float | None:
+        """Of the network between these replicas; None where they cannot fetch from each other."""
+        transfer = self._transfer
+        if transfer is None:
+            return None
+        core = transfer.core_bytes_per_s
+        nic = transfer.prefill_nic_bytes_per_s
+        return nic if core is None else min(nic, core)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of what is fetched."""
+        return 0 if self._transfer is None else self._transfer.bytes_per_token
+
+    def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
+        """What a prompt takes an engine with nothing else to do, a chunk a step."""
+        engine = self._engines[replica]
+        budget, done, gpu_ns = engine.view.config.max_num_batched_tokens, 0, 0
+        while done < tokens:
+            chunk = min(budget, tokens - done)
+            gpu_ns += engine.prefill_ns_alone(cached_tokens + done, chunk)
+            done += chunk
+        return to_s(gpu_ns)
+
+    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
+        """Be told of what replicas' prefix caches hold."""
+        for position, engine in enumerate(self._engines):
+            tell = partial(watcher, position)
+            if when == "when asked, with times":
+                tell = partial(self._tell_with_time, engine, tell)
+            engine.view.kv.watch(tell, when=when)
+
+    def catch_up(self, replica: int) -> None:
+        """Be told of what this replica has evicted by now."""
+        self._engines[replica].catch_up()
+
+    def _tell_with_time(
+        self, engine: Engine, tell: Callable[[int, int], None], prefix_id: int, blocks: int
+    ) -> None:
+        self._changed_ns = engine.view.kv.evicting_ns
+        tell(prefix_id, blocks)
+        self._changed_ns = None

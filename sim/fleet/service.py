@@ -1,0 +1,205 @@
+"""What stands between clients and engines, and what befalls them: options of one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from sim.draws import uniform
+from sim.errors import ScenarioError
+from sim.protocols import Admission, Autoscaler, ServiceView
+
+_RETRY_DRAW = -(1 << 33)  # of a request: not one that anything else uses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How clients behave. Times count from the sending of an attempt."""
+
+    ttft_timeout_ns: int | None = None
+    """A client gives up when it has no first token by then; None: it waits."""
+    e2e_timeout_ns: int | None = None
+    """... when it does not have the whole answer by then."""
+    max_retries: int = 0
+    """Attempts after the first."""
+    backoff_ns: int = 1_000_000_000
+    """Wait before the first retry, doubled for each further one; half of it is drawn."""
+    max_backoff_ns: int = 60_000_000_000
+    retry_budget: float | None = None
+    """Retries as a share of first attempts, over all clients (Site Reliability Engineering, ch. 21:
+    a tenth); None: without limit."""
+    budget_burst: int = 10
+    """Retries that may be made before any budget was earned, and the most that is saved up."""
+    server_notices: bool = True
+    """Whether the engine learns that a client has gone, and drops its request; if not, it serves
+    it to its end."""
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_timeout_ns", "e2e_timeout_ns"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ScenarioError(f"{name} is {value}; it is at least 1, or None")
+        if (
+            self.ttft_timeout_ns is not None
+            and self.e2e_timeout_ns is not None
+            and self.e2e_timeout_ns < self.ttft_timeout_ns
+        ):
+            raise ScenarioError("the time-out of the whole answer is not before its first token's")
+        if self.max_retries < 0 or self.backoff_ns < 0 or self.max_backoff_ns < self.backoff_ns:
+            raise ScenarioError(
+                "max_retries and backoff_ns must be at least 0, max_backoff_ns more"
+            )
+        if self.retry_budget is not None and self.retry_budget < 0:
+            raise ScenarioError(f"retry_budget is {self.retry_budget}; it is at least 0, or None")
+
+
+class RetryBudget:
+    """Every first attempt earns a share of a retry, every retry takes one."""
+
+    def __init__(self, config: ClientConfig, seed: int) -> None:
+        self._config = config
+        self._seed = seed
+        self._saved = float(config.budget_burst)
+        self.denied = 0
+        """Retries that were not made for want of budget."""
+
+    def first_attempt(self) -> None:
+        """Someone sends a request for the first time."""
+        share = self._config.retry_budget
+        if share is not None:
+            self._saved = min(self._saved + share, float(self._config.budget_burst))
+
+    def delay_ns(self, request: int, attempt: int) -> int | None:
+        """How long after its attempt (1, 2, ...) failed a request is sent again; None: never."""
+        config = self._config
+        if attempt > config.max_retries:
+            return None
+        if config.retry_budget is not None:
+            if self._saved < 1:
+                self.denied += 1
+                return None
+            self._saved -= 1
+        longest = min(config.backoff_ns << min(attempt - 1, 40), config.max_backoff_ns)
+        return longest - int(uniform(self._seed, request, _RETRY_DRAW + attempt) * (longest // 2))
+
+
+Kind = Literal["engine_crash", "gpu_lost", "slow_node", "link_slow", "link_cut"]
+
+_FAULT_DRAW = -(1 << 40)  # a replica's stream: not one of any request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that happens at a known time."""
+
+    at_ns: int
+    kind: Kind
+    replica: int | None = None
+    """Whose engine or node; of the links, both of its ends. Replicas count over all pools."""
+    link: str | None = None
+    """A link by name (``core``), in place of a replica's."""
+    factor: float = 1.0
+    """A slow node's steps take so many times as long; a slow link has this share of its bytes."""
+    duration_ns: int = 0
+    """Of slow nodes and links, and of cuts."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ScenarioError(
+                f"fault kind {self.kind!r} is not known; known: {', '.join(get_args(Kind))}"
+            )
+        of_link = self.kind in ("link_slow", "link_cut")
+        if self.at_ns < 0 or (self.replica is None) == (self.link is None):
+            raise ScenarioError(f"a {self.kind} needs a time and either a replica or a link")
+        if self.link is not None and not of_link:
+            raise ScenarioError(f"a {self.kind} is of a replica, not of a link")
+        if (of_link or self.kind == "slow_node") and self.duration_ns < 1:
+            raise ScenarioError(f"a {self.kind} needs a duration")
+        if self.kind == "slow_node" and not self.factor >= 1:
+            raise ScenarioError(f"a slow_node's factor is {self.factor}; it is at least 1")
+        if self.kind == "link_slow" and not 0 < self.factor <= 1:
+            raise ScenarioError(f"a link_slow's factor is {self.factor}; it is in (0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultConfig:
+    """A schedule, random crashes, and what follows on them."""
+
+    schedule: tuple[Fault, ...] = ()
+    mtbf_ns: int | None = None
+    """Mean time a replica is up until its engine crashes, exponential; None: only what is
+    scheduled."""
+    detection_ns: int = 5_000_000_000
+    """From a crash until the router knows of it (health checks), and a restart begins."""
+    proxy_retries: int = 0
+    """How many other engines a lost or refused request is tried on, before its client knows."""
+
+    def __post_init__(self) -> None:
+        if self.mtbf_ns is not None and self.mtbf_ns < 1:
+            raise ScenarioError(f"mtbf_ns is {self.mtbf_ns}; it is at least 1, or None")
+        if self.detection_ns < 0 or self.proxy_retries < 0:
+            raise ScenarioError("detection_ns and proxy_retries must be at least 0")
+
+
+def time_to_crash_ns(config: FaultConfig, seed: int, replica: int, life: int) -> int:
+    """How long a replica's process is up, its ``life``-th: a draw of its own."""
+    assert config.mtbf_ns is not None
+    share = 1 - uniform(seed, _FAULT_DRAW - replica, life)  # in (0, 1]
+    return max(1, round(-math.log(share) * config.mtbf_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingConfig:
+    """Replicas between two numbers; the fleet has the greater one built."""
+
+    make: Callable[[ServiceView], Autoscaler]
+    min_replicas: int = 1
+    initial_replicas: int | None = None
+    """At the start, ready; None: ``min_replicas``."""
+    interval_ns: int = 15_000_000_000
+    """Between two looks at the load."""
+    of_decode_engines: bool = False
+    """Of those that decode for others; otherwise of those that take arrivals."""
+
+    def __post_init__(self) -> None:
+        if self.min_replicas < 1 or self.interval_ns < 1:
+            raise ScenarioError("min_replicas and the scaling interval must be at least 1")
+
+    def first(self, most: int) -> int:
+        """Replicas at the start, of ``most`` that are built."""
+        initial = self.min_replicas if self.initial_replicas is None else self.initial_replicas
+        if not self.min_replicas <= initial <= most:
+            raise ScenarioError(
+                f"a pool of {most} replicas is scaled between {self.min_replicas} and {most}; it "
+                f"cannot begin with {initial}"
+            )
+        return initial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    """All off by default."""
+
+    admission: Callable[[ServiceView], Admission] | None = None
+    clients: ClientConfig = field(default_factory=ClientConfig)
+    faults: FaultConfig | None = None
+    scaling: ScalingConfig | None = None
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class ServiceLog:
+    """What happened to the engines, and how many retries there were."""
+
+    lives: list[list[int]] = field(default_factory=list)
+    """[replica, from, to]: paid for, from its being asked for to its end (-1: the run's end)."""
+    outages: list[list[int]] = field(default_factory=list)
+    """[replica, down, known to be down, up again] (-1: not within the run)."""
+    sent: list[int] = field(default_factory=list)
+    """When attempts were sent, first ones and retries, in order."""
+    client_retries: int = 0
+    proxy_retries: int = 0
+    retries_denied: int = 0
+    """For want of budget."""

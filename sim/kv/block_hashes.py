@@ -1,0 +1,230 @@
+"""vLLM's prefix cache: full blocks by the hash of all tokens up to their end.
+
+Cached content is kept a node at a time (`sim.kv.cached_content`): the blocks that one prefix id
+names, or those of one request that no other request can share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sim.errors import ScenarioError
+from sim.kv.cached_content import CacheNodes
+from sim.kv.eviction import EvictionOrder, evict, expire
+from sim.kv.hybrid import CacheSides, Pool, first_blocks
+from sim.kv.layout import KVLayout
+from sim.kv.prefix_index import Hit
+from sim.request import Request
+from sim.request_table import PrefixChains
+
+
+def check_blocks(chains: PrefixChains, block_size: int) -> None:
+    """Raise ScenarioError where prefix ids and blocks cannot be lined up."""
+    small, large = sorted((chains.block_tokens, block_size))
+    if large % small:
+        raise ScenarioError(
+            f"block_size {block_size} does not divide, nor is divided by, the trace's "
+            f"prefix blocks of {chains.block_tokens} tokens; choose one that does"
+        )
+
+
+def chain_nodes(chains: PrefixChains | None, index: int, block_size: int) -> list[tuple[int, int]]:
+    """(prefix id, whole blocks it names) of a request: an id of each block, or of several."""
+    if chains is None:
+        return []
+    ids_a_node = max(1, block_size // chains.block_tokens)
+    start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])
+    tokens = int(chains.tokens[index])
+    node_tokens = max(chains.block_tokens, block_size)
+    ids = chains.ids[start + ids_a_node - 1 : stop : ids_a_node].tolist()
+    node_blocks = node_tokens // block_size
+    nodes = [(node_id, node_blocks) for node_id in ids]
+    if nodes:
+        last_blocks = (tokens - (len(nodes) - 1) * node_tokens) // block_size
+        if last_blocks < node_blocks:
+            nodes[-1] = (nodes[-1][0], last_blocks)
+            if last_blocks <= 0:
+                nodes.pop()
+    return nodes
+
+
+_UNBOUNDED = 1 << 60
+
+
+class BlockHashes:
+    """A `sim.kv.prefix_index.PrefixIndex`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        order: EvictionOrder,
+        chains: PrefixChains | None,
+        layout: KVLayout | None,
+    ) -> None:
+        """``layout``: where it is not plain. Raises ScenarioError where ids and blocks cannot be
+        lined up."""
+        self._pool = pool
+        self._layout = layout
+        self._chains = chains
+        self._nodes = CacheNodes(order)
+        self._sides = self._new_sides()
+        if chains is not None:
+            check_blocks(chains, pool.block_size)
+
+    def _new_sides(self) -> CacheSides | None:
+        layout = self._layout
+        if layout is None or not (layout.windows or layout.checkpoint_pages):
+            return None
+        return CacheSides(self._pool, self._nodes, layout)
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    @property
+    def on_change(self) -> Callable[[int, int], None] | None:
+        """As `sim.kv.prefix_index.PrefixIndex` says."""
+        return self._nodes.on_change
+
+    @on_change.setter
+    def on_change(self, told: Callable[[int, int], None] | None) -> None:
+        self._nodes.on_change = told
+
+    @property
+    def on_evict(self) -> Callable[[int, int, int], None] | None:
+        """As `sim.kv.prefix_index.PrefixIndex` says."""
+        return self._nodes.on_evict
+
+    @on_evict.setter
+    def on_evict(self, told: Callable[[int, int, int], None] | None) -> None:
+        self._nodes.on_evict = told
+
+    @property
+    def free_pages(self) -> int:
+        """Pages of content that no request holds."""
+        return self._nodes.order.pages()
+
+    def path(self, request: Request) -> list[tuple[int, int]]:
+        """(node id, blocks of that node in this request): its chain, then its private rest."""
+        if request.nodes is None:
+            request.nodes = chain_nodes(self._chains, request.index, self._pool.block_size)
+            request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
+        return request.nodes
+
+    def lookup(self, request: Request, limit: int) -> Hit:
+        """Its resident leading blocks, at most so many."""
+        blocks = evictable = 0
+        hits: list[tuple[int, int]] = []
+        for node_id, size in self.path(request):
+            node = self._nodes.get(node_id)
+            if node is None or blocks >= limit:
+                break
+            depth = min(node.resident, size, limit - blocks)
+            hits.append((node_id, depth))
+            blocks += depth
+            evictable += max(0, depth - node.pinned)
+            if depth < size:
+                break
+        if self._sides is not None and blocks:
+            nodes, evictable, is_fresh = self._sides.usable(hits)
+            return Hit(sum(depth for _, depth in nodes), evictable, nodes, blocks, is_fresh)
+        return Hit(blocks, evictable, hits)
+
+    def pin(self, request: Request, hit: Hit) -> None:
+        """Let it hold what it hit."""
+        for node_id, depth in hit.nodes:
+            self._nodes.hit(node_id, depth)
+            request.pinned.append((node_id, depth))
+        request.pinned_blocks = hit.blocks
+        if self._sides is not None:
+            self._sides.touch(hit.nodes)
+
+    def share(self, request: Request, answer: Request) -> None:
+        """Let a further answer hold what the request holds."""
+        for node_id, depth in request.pinned:
+            self._nodes.pin(node_id, depth)
+            answer.pinned.append((node_id, depth))
+        answer.pinned_blocks = request.pinned_blocks
+
+    def register(self, request: Request, full: int, *, shared_only: bool) -> None:
+        """So many leading blocks of it are computed."""
+        pinned = request.pinned
+        if full <= request.pinned_blocks:
+            return
+        nodes, start = self.path(request), max(len(pinned) - 1, 0)
+        before = request.pinned_blocks - (pinned[-1][1] if pinned else 0)
+        if pinned and pinned[-1][1] == nodes[start][1]:  # all of that one is held
+            start, before = start + 1, request.pinned_blocks
+        for position in range(start, len(nodes)):
+            node_id, size = nodes[position]
+            depth = min(size, full - before)
+            if depth <= 0 or (node_id < 0 and shared_only):
+                break
+            had = pinned[position][1] if position < len(pinned) else 0
+            parent = nodes[position - 1][0] if position else None
+            if not self._nodes.grow(node_id, had, depth, parent):
+                break  # someone else computed these blocks too; ours stay private
+            if self._sides is not None:
+                self._sides.cache_windows(node_id, had, depth)
+            pinned[position : position + 1] = [(node_id, depth)]
+            before += depth
+            request.pinned_blocks = before
+            if depth < size:
+                break
+
+    def unpin(self, request: Request) -> int:
+        """It holds nothing any more; returns how many blocks nobody holds now."""
+        freed = 0
+        for node_id, depth in reversed(request.pinned):
+            freed += self._nodes.unpin(node_id, depth)
+        return freed
+
+    def released(self, request: Request, full: int) -> None:
+        """What it held counts as free, and so many leading blocks of it had been computed."""
+        if self._sides is None:
+            return
+        self._sides.touch(request.pinned)
+        for blocks in range(request.num_target_tokens // self._pool.block_size + 1, full + 1):
+            self.checkpoint(request, blocks)  # a step ended at each of these boundaries
+
+    def evict(self, pages: int) -> int:
+        """Drop at least so many free pages; returns how many."""
+        return evict(self._nodes.order, pages)
+
+    def expire(self, now_ns: int) -> int:
+        """Drop what has outlived its lifetime; it is of no use further down either."""
+        told, self._nodes.on_evict = self._nodes.on_evict, None
+        expired = expire(self._nodes.order, now_ns)
+        self._nodes.on_evict = told
+        return expired
+
+    def next_expiry_ns(self) -> int | None:
+        """When something does next; None: never."""
+        return self._nodes.order.next_expiry_ns()
+
+    def lose_all(self) -> None:
+        """No block has content any more, and none is held."""
+        self._nodes.lose_all()
+        self._sides = self._new_sides()
+
+    def common_blocks(self, request: Request, holders: int) -> int:
+        """Leading blocks of a running request that as many as ``holders`` requests hold."""
+        common = 0
+        for node_id, depth in request.pinned:
+            node = self._nodes.get(node_id)
+            if node is None or sum(node.depths.values()) < holders:
+                break
+            shallowest = min(node.depths)
+            common += shallowest
+            if shallowest < depth:
+                break
+        return common
+
+    def new_step(self) -> None:
+        """States that the step before computes can be used."""
+        if self._sides is not None:
+            self._sides.new_step()
+
+    def checkpoint(self, request: Request, blocks: int) -> None:
+        """Keep the recurrent state at the end of so many of its blocks."""
+        if self._sides is not None:
+            self._sides.checkpoint(first_blocks(self.path(request), blocks))

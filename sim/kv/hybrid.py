@@ -1,0 +1,286 @@
+"""What a prefix hit needs beside its leading blocks: windows before its end, and a state at it.
+
+As in vLLM's hybrid KV cache manager, layers with a window cache a block of their own for each
+block of content, and a hit needs the last of them; recurrent layers cache their state at some
+boundaries of blocks (checkpoints), and a hit can only end at one. All of it is evicted in the
+order it was freed in, together with the blocks of `sim.kv.cached_content`.
+
+Here this content is free from the start: what running requests hold of windows and states is
+theirs (`sim.kv.layout`), so that a little is counted twice while they run. It is kept by node, as
+leading blocks are.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sim.kv.cached_content import CacheNodes
+from sim.kv.eviction import FreeRun
+from sim.kv.layout import KVLayout
+
+Hits = list[tuple[int, int]]
+"""(node, leading blocks of it), in order."""
+
+
+class Checkpoint:
+    """A state at a boundary of a node: one entry of the order of eviction."""
+
+    __slots__ = ("born", "depth", "home", "node_id", "uses")
+
+    def __init__(
+        self, home: dict[int, dict[int, FreeRun]], node_id: int, depth: int, born: int
+    ) -> None:
+        self.home = home
+        self.node_id = node_id
+        self.depth = depth
+        self.born = born
+        self.uses = 1
+
+    def goes_before(self, run: FreeRun) -> FreeRun:
+        """As `sim.kv.eviction.Owner` says."""
+        return run
+
+    def evicted(self, run: FreeRun) -> None:
+        """As `sim.kv.eviction.Owner` says."""
+        del self.home[self.node_id][self.depth]
+        if not self.home[self.node_id]:
+            del self.home[self.node_id]
+
+
+class Span:
+    """The blocks of one window that are cached of a node: runs, none overlapping, ascending."""
+
+    __slots__ = ("born", "home", "node_id", "runs", "uses")
+
+    def __init__(self, home: dict[int, Span], node_id: int, born: int) -> None:
+        self.home = home
+        self.node_id = node_id
+        self.born = born
+        self.uses = 0
+        self.runs: list[FreeRun] = []
+
+    def goes_before(self, run: FreeRun) -> FreeRun:
+        """As `sim.kv.eviction.Owner` says."""
+        return run
+
+    def evicted(self, run: FreeRun) -> None:
+        """As `sim.kv.eviction.Owner` says."""
+        if run.start == run.stop:
+            self.runs.remove(run)
+            if not self.runs:
+                del self.home[self.node_id]
+
+
+class States:
+    """Checkpoints of recurrent states, ``pages`` each."""
+
+    def __init__(self, nodes: CacheNodes, pages: int) -> None:
+        self.pages = pages
+        self._nodes = nodes
+        self._checkpoints: dict[int, dict[int, FreeRun]] = {}
+        self._fresh: set[tuple[int, int]] = set()
+
+    def new_step(self) -> None:
+        """States of the step before are there now."""
+        self._fresh.clear()
+
+    def is_fresh(self, hits: Hits) -> bool:
+        """Whether the state at the end of ``hits`` is only computed in the step being planned."""
+        return bool(hits) and hits[-1] in self._fresh
+
+    def add(self, node_id: int, depth: int) -> None:
+        """Cache a state; its pages are there."""
+        owner = Checkpoint(self._checkpoints, node_id, depth, self._nodes.birth())
+        run = self._nodes.order.add(owner, 0, 1, self.pages)
+        self._checkpoints.setdefault(node_id, {})[depth] = run
+        self._fresh.add((node_id, depth))
+
+    def touch(self, node_id: int, depth: int) -> bool:
+        """Make a state the LRU's youngest; False if none is cached there."""
+        run = self._checkpoints.get(node_id, {}).get(depth)
+        if run is not None:
+            self._nodes.order.refresh(run)
+        return run is not None
+
+    def longest(self, hits: Hits, blocks: int) -> int:
+        """The most of so many blocks of ``hits`` that end at a checkpoint."""
+        stop = sum(depth for _, depth in hits)
+        for node_id, depth in reversed(hits):
+            stop -= depth  # where the node begins
+            most = min(depth, blocks - stop)
+            inside = (at for at in self._checkpoints.get(node_id, ()) if at <= most)
+            found = max(inside, default=0)
+            if found:
+                return stop + found
+        return 0
+
+
+class Windows:
+    """Blocks of the layers with one window: ``pages`` a block, ``needed`` before a hit's end."""
+
+    def __init__(self, nodes: CacheNodes, needed: int, pages: int) -> None:
+        self.needed = needed
+        self.pages = pages
+        self._nodes = nodes
+        self._spans: dict[int, Span] = {}
+
+    def cut(self, node_id: int, start: int, stop: int) -> int:
+        """Take what is cached of ``[start, stop)`` out; returns how many blocks."""
+        taken = 0
+        for run in self.runs(node_id):
+            low, high = max(run.start, start), min(run.stop, stop)
+            if low >= high:
+                continue
+            taken += high - low
+            if run.start < start:
+                behind = run.stop
+                run.stop = start
+                if stop < behind:  # becomes as young as what is cached now
+                    self.add(node_id, stop, behind)
+            elif run.stop > stop:
+                run.start = stop
+            else:
+                self._nodes.order.forget(run)
+                run.stop = run.start
+                run.owner.evicted(run)
+        return taken
+
+    def add(self, node_id: int, start: int, stop: int) -> None:
+        """Cache blocks, of which none is; their pages are there."""
+        span = self._spans.get(node_id)
+        if span is None:
+            span = self._spans[node_id] = Span(self._spans, node_id, self._nodes.birth())
+        span.uses += 1
+        span.runs.append(self._nodes.order.add(span, start, stop, self.pages))
+        span.runs.sort(key=lambda one: one.start)
+
+    def longest(self, hits: Hits, blocks: int) -> int:
+        """The most of so many blocks of ``hits`` with the window before their end cached."""
+        for start, stop in reversed(self._covered(hits)):
+            most = min(stop, blocks)
+            if most > start and (start == 0 or most - start >= self.needed):
+                return most
+        return 0
+
+    def _covered(self, hits: Hits) -> list[tuple[int, int]]:
+        """Stretches of the hit blocks that are cached, counted from the first, ascending."""
+        found: list[tuple[int, int]] = []
+        base = 0
+        for node_id, depth in hits:
+            for run in self.runs(node_id):
+                start, stop = base + min(run.start, depth), base + min(run.stop, depth)
+                if found and found[-1][1] == start:
+                    found[-1] = (found[-1][0], stop)
+                elif start < stop:
+                    found.append((start, stop))
+            base += depth
+        return found
+
+    def runs(self, node_id: int) -> list[FreeRun]:
+        """What is cached of a node, ascending."""
+        span = self._spans.get(node_id)
+        return [] if span is None else list(span.runs)
+
+
+class Pool(Protocol):
+    """The pages that content is cached in: `sim.kv.pool.KVCache`."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+
+    @property
+    def free_blocks(self) -> int:
+        """Pages that no request holds, empty or with cached content."""
+
+    def make_empty(self, pages: int, /) -> None:
+        """Evict until so many free pages are empty."""
+
+    def fill(self, pages: int, /) -> None:
+        """So many empty pages hold cached content from now on; negative: no longer."""
+
+
+class CacheSides:
+    """All that is cached beside leading blocks, for one layout."""
+
+    def __init__(self, pool: Pool, nodes: CacheNodes, layout: KVLayout) -> None:
+        self._pool = pool
+        self._nodes = nodes
+        self._states = States(nodes, layout.checkpoint_pages) if layout.checkpoint_pages else None
+        self._windows = [
+            # The token computed next is in its window too.
+            Windows(nodes, -(-(window_tokens - 1) // pool.block_size), groups)
+            for window_tokens, groups in layout.windows
+        ]
+
+    def usable(self, hits: Hits) -> tuple[Hits, int, bool]:
+        """As much of leading blocks as all layers can begin after.
+
+        With it: how many of the blocks no request holds, and whether the state at its end is only
+        computed in the step being planned.
+        """
+        blocks = sum(depth for _, depth in hits)
+        while True:
+            found = blocks if self._states is None else self._states.longest(hits, blocks)
+            for window in self._windows:
+                found = window.longest(hits, found)
+            if found == blocks:
+                break
+            blocks = found
+        hits = first_blocks(hits, blocks)
+        held = (min(depth, node.pinned) for n, depth in hits if (node := self._nodes.get(n)))
+        is_fresh = self._states is not None and self._states.is_fresh(hits)
+        return hits, blocks - sum(held), is_fresh
+
+    def new_step(self) -> None:
+        """States of the step before are there now."""
+        if self._states is not None:
+            self._states.new_step()
+
+    def checkpoint(self, blocks: Hits) -> None:
+        """Keep the recurrent state at the end of so many blocks, if a page is free for it."""
+        states, pool = self._states, self._pool
+        if states is None or states.touch(*blocks[-1]) or states.pages > pool.free_blocks:
+            return
+        pool.make_empty(states.pages)
+        pool.fill(states.pages)
+        states.add(*blocks[-1])
+
+    def touch(self, blocks: Hits) -> None:
+        """What these blocks need beside them has been used: it is the LRU's youngest."""
+        for window in self._windows:
+            left = window.needed
+            for node_id, depth in reversed(blocks):
+                if left <= 0:
+                    break
+                self._cache(window, node_id, max(0, depth - left), depth)
+                left -= depth
+        if self._states is not None and blocks:
+            self._states.touch(*blocks[-1])
+
+    def cache_windows(self, node_id: int, start: int, stop: int) -> None:
+        """Blocks of a node have been computed: windows have theirs."""
+        for window in self._windows:
+            self._cache(window, node_id, start, stop)
+
+    def _cache(self, window: Windows, node_id: int, start: int, stop: int) -> None:
+        """As many of the last blocks as there are free pages for."""
+        self._pool.fill(-window.pages * window.cut(node_id, start, stop))
+        start = max(start, stop - self._pool.free_blocks // window.pages)
+        if start < stop:
+            pages = window.pages * (stop - start)
+            self._pool.make_empty(pages)
+            self._pool.fill(pages)
+            window.add(node_id, start, stop)
+
+
+def first_blocks(hits: Hits, blocks: int) -> Hits:
+    """The first so many blocks of ``hits``."""
+    found: Hits = []
+    for node_id, depth in hits:
+        if not blocks:
+            break
+        depth = min(depth, blocks)
+        found.append((node_id, depth))
+        blocks -= depth
+    return found

@@ -1,0 +1,154 @@
+"""Prefixes that decoding sequences share, as a kernel that reads them once sees them.
+
+`PrefixTree` follows every stretch of prefix that several members of a decode group hold (Hydragen,
+arXiv 2402.05099; ChunkAttention, arXiv 2402.15220); `common_prefix` is the one that all running
+requests hold (vLLM's cascade attention). Shared is what the KV cache keeps once: a request that
+computed the same content beside another has blocks of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.kv.pool import KVCache
+from sim.request import Request
+from sim.shape import SharedSums
+
+KINDS = ("none", "cascade", "tree")
+"""`EngineConfig.shared_prefix_attention`."""
+
+
+class _Node:
+    """Holders of one cache node. Those that hold more than it hold all of its blocks."""
+
+    __slots__ = ("children", "ends", "parent", "passing", "size")
+
+    def __init__(self, parent: _Node | None) -> None:
+        self.parent = parent
+        self.children = 0
+        """Nodes that come after it in some holder's prefix."""
+        self.passing = 0
+        self.size = 0
+        """Blocks that those passing hold."""
+        self.ends: dict[int, int] = {}  # blocks held -> how many holders end there
+
+    def sums(self) -> tuple[int, int, int]:
+        """`SharedSums`, in blocks. A stretch that goes on in its only child is counted there."""
+        holders = self.passing + sum(self.ends.values())
+        tokens = reads = parts = start = 0
+        for depth in sorted(self.ends):
+            if holders > 1:
+                tokens += holders * (depth - start)
+                reads += depth - start
+                parts += holders
+            holders -= self.ends[depth]
+            start = depth
+        if holders > 1 and self.size > start:
+            tokens += holders * (self.size - start)
+            reads += self.size - start
+            parts += 0 if self.children == 1 else holders
+        return tokens, reads, parts
+
+    def count(self, depth: int, sign: int, *, is_last: bool) -> None:
+        """One holder more or less."""
+        if not is_last:
+            self.passing += sign
+            self.size = depth
+            return
+        self.ends[depth] = self.ends.get(depth, 0) + sign
+        if not self.ends[depth]:
+            del self.ends[depth]
+
+
+class PrefixTree:
+    """The prefixes of a decode group's members; a join or a leave costs the nodes of its own."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._nodes: dict[int, _Node] = {}
+        self._paths: dict[Request, list[tuple[int, int]]] = {}
+        self._tokens = self._reads = self._parts = 0
+
+    def join(self, request: Request) -> None:
+        """A member joins; shared is what it pins in the KV cache."""
+        path = self._paths[request] = request.pinned.copy()
+        self._count(path, 0, 1)
+
+    def leave(self, request: Request) -> None:
+        """A member leaves."""
+        self._count(self._paths.pop(request), 0, -1)
+
+    def follow(self, request: Request) -> None:
+        """A member may pin more than it did: what it has generated can be hit by others."""
+        path, pinned = self._paths[request], request.pinned
+        if len(path) == len(pinned) and path[-1:] == pinned[-1:]:
+            return
+        start = max(len(path) - 1, 0)
+        self._count(path, start, -1)
+        path[start:] = pinned[start:]
+        self._count(path, start, 1)
+
+    def sums(self, without: Iterable[Request] = ()) -> SharedSums:
+        """Of all members but some."""
+        left_out = list(without)
+        for request in left_out:
+            self._count(self._paths[request], 0, -1)
+        size = self._block_size
+        found = SharedSums(self._tokens * size, self._reads * size, self._parts)
+        for request in left_out:
+            self._count(self._paths[request], 0, 1)
+        return found
+
+    def _count(self, path: list[tuple[int, int]], start: int, sign: int) -> None:
+        """Count the nodes of a path from ``start`` on in, or out again."""
+        nodes = self._nodes
+        parent = nodes[path[start - 1][0]] if start else None
+        changed = [] if parent is None else [parent]
+        for node in changed:
+            self._post(node, -1)
+        for position in range(start, len(path)):
+            node_id, depth = path[position]
+            found = nodes.get(node_id)
+            if found is None:
+                found = nodes[node_id] = _Node(parent)
+                if parent is not None:
+                    parent.children += 1
+            self._post(found, -1)
+            changed.append(found)
+            found.count(depth, sign, is_last=position == len(path) - 1)
+            if not found.passing and not found.ends:
+                del nodes[node_id]
+                if found.parent is not None:
+                    found.parent.children -= 1
+            parent = found
+        for node in changed:
+            self._post(node, 1)
+
+    def _post(self, node: _Node, sign: int) -> None:
+        tokens, reads, parts = node.sums()
+        self._tokens += sign * tokens
+        self._reads += sign * reads
+        self._parts += sign * parts
+
+
+def common_prefix(
+    kv: KVCache,
+    running: dict[Request, None],
+    prefilling: Iterable[Request],
+    decode_seqs: int,
+    loading: int = 0,
+) -> SharedSums:
+    """What all running requests hold and have computed, for ``decode_seqs`` of them that decode.
+
+    Requests whose KV is being loaded, so many, have blocks too and have to share them.
+
+    vLLM's rule: blocks with as many references as there are requests, up to the fewest tokens any
+    of them has computed before the step, in whole blocks.
+    """
+    if len(running) < 2 or not decode_seqs:
+        return SharedSums()
+    tokens = kv.common_blocks(next(iter(running)), len(running) + loading) * kv.block_size
+    for request in prefilling:
+        tokens = min(tokens, request.num_computed_tokens)
+    tokens -= tokens % kv.block_size
+    return SharedSums(tokens * decode_seqs, tokens, decode_seqs if tokens else 0)

@@ -1,0 +1,261 @@
+"""The tiers below one engine's device memory: what a lookup finds there, loads, writes.
+
+Content goes down when a request leaves its blocks (``through``: to every tier), or when the tier
+above evicts it (``back``: to the next). It is there once it has been written; moving it takes
+time on each tier's pipe, nothing on the GPU. A load leaves a copy where it was, and goes over the
+pipe of its own tier alone. Private content of a request is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import simpy
+
+from sim.clock import after_unseen
+from sim.kv.prefix_index import Hit, PrefixIndex
+from sim.kv.tier_store import Piece, Pipe, TierConfig, TierStore
+from sim.request import Request
+
+Write = Literal["through", "back"]
+Load = Literal["always", "never", "cheaper"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiersConfig:
+    """What lies below device memory, the nearest first."""
+
+    tiers: tuple[TierConfig, ...]
+    write: Write = "through"
+    load: Load = "cheaper"
+    """``cheaper``: load as much as is predicted to be there sooner than it can be computed."""
+    layerwise: bool = False
+    """Compute a layer as soon as it is loaded, instead of waiting for all."""
+    layers: int = 1
+
+
+SharedTiers = Sequence[tuple[TierStore, Pipe | None] | None]
+"""Of each tier, what all engines of a pool have in common: the content, and maybe a pipe."""
+
+
+def shared_tiers(config: TiersConfig | None) -> SharedTiers:
+    """For one pool."""
+    found: list[tuple[TierStore, Pipe | None] | None] = []
+    for tier in () if config is None else config.tiers:
+        pipe = None if tier.pool_bytes_per_s is None else Pipe(tier.pool_bytes_per_s)
+        found.append((TierStore(tier.capacity_blocks), pipe) if tier.is_shared else None)
+    return found
+
+
+class Segment(NamedTuple):
+    """Consecutive blocks of a request that one tier holds."""
+
+    tier: int
+    blocks: int
+    pieces: list[Piece]
+
+
+class TierCounts:
+    """What moved between an engine and one tier, in blocks."""
+
+    __slots__ = ("loaded", "loads", "written")
+
+    def __init__(self) -> None:
+        self.loaded = self.loads = self.written = 0
+
+
+class _Way:
+    """One engine's end of a tier."""
+
+    def __init__(self, config: TierConfig, store: TierStore, common: Pipe | None) -> None:
+        self.config = config
+        self.store = store
+        self.counts = TierCounts()
+        self.to_device = Pipe(config.read_bytes_per_s)
+        write = config.write_bytes_per_s
+        self.from_device = self.to_device if write is None else Pipe(write)
+        self.under_way: dict[int, tuple[int, int]] = {}
+        """Blocks that are being written, by prefix id: the first, and the one after the last."""
+        self._common = common
+
+    def load_ns(self, now_ns: int, blocks: int) -> int:
+        """How long a load would take, its place in the queue included."""
+        num_bytes = blocks * self.config.block_bytes
+        pipes = [self.to_device] if self._common is None else [self.to_device, self._common]
+        ends = [max(now_ns, pipe.free_ns) + pipe.duration_ns(num_bytes) for pipe in pipes]
+        return max(ends) + self.config.latency_ns - now_ns
+
+    def move(self, pipe: Pipe, now_ns: int, blocks: int) -> tuple[int, int]:
+        """When a transfer begins, and when it is over."""
+        num_bytes = blocks * self.config.block_bytes
+        start_ns, end_ns = pipe.move(now_ns, num_bytes)
+        if self._common is not None:
+            other_ns, other_end_ns = self._common.move(now_ns, num_bytes)
+            start_ns, end_ns = max(start_ns, other_ns), max(end_ns, other_end_ns)
+        return start_ns, end_ns + self.config.latency_ns
+
+
+class Tiers:
+    """All tiers of one engine."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        config: TiersConfig,
+        index: PrefixIndex,
+        shared: SharedTiers,
+    ) -> None:
+        """``shared`` is the same for all engines of a pool."""
+        self.config = config
+        self.prefill_ns: Callable[[Request, int], int] = lambda request, computed_tokens: 0
+        """Predicts how long it takes to prefill a request from so many tokens on."""
+        self._env = env
+        self._index = index
+        self.ways = [
+            _Way(tier, *(found or (TierStore(tier.capacity_blocks), None)))
+            for tier, found in zip(config.tiers, shared, strict=True)
+        ]
+        self._lives = 0
+        self._evicted: list[Piece] = []
+        if config.write == "back":
+            index.on_evict = self._note_evicted
+
+    @property
+    def _now_ns(self) -> int:
+        return int(self._env.now)
+
+    def find(self, request: Request, hit: Hit, limit: int) -> list[Segment]:
+        """What the tiers hold of a request right behind its hit, up to so many leading blocks."""
+        found: list[Segment] = []
+        at, base = hit.blocks, 0
+        for prefix_id, size in self._index.path(request):
+            if prefix_id < 0 or at >= limit:
+                break
+            stop = min(size, limit - base)
+            block = at - base
+            while block < stop:
+                tier, reached = self._reach(prefix_id, block, stop)
+                if tier < 0:
+                    return found
+                piece = (prefix_id, block, reached)
+                if found and found[-1].tier == tier:
+                    last = found[-1]
+                    last.pieces.append(piece)
+                    found[-1] = last._replace(blocks=last.blocks + reached - block)
+                else:
+                    found.append(Segment(tier, reached - block, [piece]))
+                block = reached
+            at, base = max(at, base + stop), base + size
+        return found
+
+    def _reach(self, prefix_id: int, block: int, stop: int) -> tuple[int, int]:
+        """The nearest tier that holds a block, and how far; -1 if none does."""
+        for tier, way in enumerate(self.ways):
+            reached = min(way.store.reach(prefix_id, block), stop)
+            if reached > block:
+                return tier, reached
+        return -1, block
+
+    def worthwhile(self, request: Request, hit: Hit, found: list[Segment], block_size: int) -> int:
+        """How many of the segments to load; the rest is computed."""
+        if self.config.load != "cheaper" or not found:
+            return len(found) if self.config.load == "always" else 0
+        now_ns, blocks = self._now_ns, hit.blocks
+        best, soonest_ns = 0, self.prefill_ns(request, blocks * block_size)
+        by_tier = [0] * len(self.ways)
+        for count, segment in enumerate(found, 1):
+            blocks += segment.blocks
+            by_tier[segment.tier] += segment.blocks
+            loaded_ns = max(
+                way.load_ns(now_ns, n) for way, n in zip(self.ways, by_tier, strict=True) if n
+            )
+            total_ns = loaded_ns + self.prefill_ns(request, blocks * block_size)
+            if total_ns < soonest_ns:
+                best, soonest_ns = count, total_ns
+        return best
+
+    def load(self, segments: list[Segment]) -> tuple[int, int]:
+        """Bring segments in; returns when the first bytes move, and when all have arrived."""
+        now_ns = self._now_ns
+        spans = []
+        by_tier: dict[int, int] = {}
+        for segment in segments:
+            by_tier[segment.tier] = by_tier.get(segment.tier, 0) + segment.blocks
+        for tier, blocks in by_tier.items():
+            way = self.ways[tier]
+            spans.append(way.move(way.to_device, now_ns, blocks))
+            way.counts.loads += 1
+            way.counts.loaded += blocks
+        for segment in reversed(segments):  # as when they are written: heads become the youngest
+            for prefix_id, _, _ in reversed(segment.pieces):
+                self.ways[segment.tier].store.touch(prefix_id)
+        return min(start for start, _ in spans), max(end for _, end in spans)
+
+    def left(self, request: Request) -> None:
+        """A request leaves its blocks, of which those it pins can be hit: ``through`` writes."""
+        if self.config.write != "through":
+            return
+        pieces = [(node_id, 0, depth) for node_id, depth in request.pinned if node_id >= 0]
+        if pieces:
+            pieces.reverse()  # tails are the first to go
+            for way in self.ways:
+                self._write(way, pieces)
+
+    def _note_evicted(self, prefix_id: int, start: int, stop: int) -> None:
+        """Device memory drops content: it goes down once this instant's evictions are known."""
+        if not self._evicted:
+            after_unseen(self._env, 0, self._write_evicted)
+        self._evicted.append((prefix_id, start, stop))
+
+    def _write_evicted(self) -> None:
+        pieces, self._evicted = self._evicted, []
+        if pieces:
+            self._write(self.ways[0], pieces)
+
+    def _write(self, way: _Way, pieces: list[Piece]) -> None:
+        """Write what is not there yet, or on its way; know of the rest that it was used."""
+        asked: list[tuple[int, list[Piece]]] = []
+        blocks = 0
+        for piece in pieces:
+            prefix_id, first, last = piece
+            start, stop = way.under_way.get(prefix_id, (0, 0))
+            gaps = [] if start <= first and last <= stop else way.store.gaps(piece)
+            if gaps:
+                blocks += sum(gap[2] - gap[1] for gap in gaps)
+                way.under_way[prefix_id] = (first, last)
+            way.store.touch(prefix_id)
+            asked.append((prefix_id, gaps))
+        if not blocks:
+            return
+        way.counts.written += blocks
+        end_ns = way.move(way.from_device, self._now_ns, blocks)[1]
+        life = self._lives
+
+        def landed() -> None:
+            if life == self._lives:  # else its engine was lost with the write under way
+                self._land(way, asked)
+
+        after_unseen(self._env, end_ns - self._now_ns, landed)
+
+    def _land(self, way: _Way, asked: list[tuple[int, list[Piece]]]) -> None:
+        gone: list[Piece] = []
+        for prefix_id, gaps in asked:
+            for gap in gaps:
+                way.under_way.pop(prefix_id, None)
+                gone += way.store.put(gap)
+            way.store.touch(prefix_id)  # in order: a prefix is younger than what continues it
+        below = self.ways.index(way) + 1
+        if gone and self.config.write == "back" and below < len(self.ways):
+            self._write(self.ways[below], gone)
+
+    def lose(self) -> None:
+        """The engine is gone, and what only it held."""
+        self._lives += 1
+        self._evicted.clear()
+        for way in self.ways:
+            if not way.config.survives_crash:
+                way.store.lose_all()
+            way.under_way.clear()
+            way.to_device.free_ns = way.from_device.free_ns = self._now_ns
