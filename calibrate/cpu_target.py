@@ -11,7 +11,7 @@ import yaml
 
 from calibrate.kernel_lines import KernelLines, Timing
 from costmodels.evidence import Evidence
-from costmodels.gpu_spec import GpuSpec
+from costmodels.hardware.gpus import GpuSpec
 from sim.errors import ScenarioError
 
 _NUMBERS = (

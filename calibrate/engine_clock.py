@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.engine_rows import EngineRows, Float
-from costmodels.efficiency import Efficiency
-from costmodels.engine_profile import EngineProfile
-from costmodels.kernel_times import KernelTimes
-from costmodels.step_seconds import step_seconds
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.operators.kernel_times import KernelTimes
+from costmodels.steps.step_split import step_seconds
 from sim.engine.throttle import Heat
 
 _SURE = 1.45

@@ -11,8 +11,8 @@ from calibrate.engine_clock import clock_errors
 from calibrate.engine_rows import EngineRows
 from calibrate.gpu_fit import fit_efficiency
 from calibrate.host_fit import fit_host
-from costmodels.efficiency import Efficiency, FittedRange
-from costmodels.engine_profile import EngineProfile
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.efficiency import Efficiency, FittedRange
 from sim.errors import ScenarioError
 
 _FEWEST_STEPS = 200

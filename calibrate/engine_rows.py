@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.engine_log import StepRows
-from costmodels.engine_profile import EngineProfile
-from costmodels.gpu_spec import GpuSpec
-from costmodels.model_spec import ModelSpec
-from costmodels.parallel import RankShard, shard
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.shard import RankShard, shard
+from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
 
 Float = NDArray[np.float64]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from calibrate.engine_clock import clock_errors
 from calibrate.engine_rows import EngineRows, Float
-from costmodels.efficiency import Efficiency
-from costmodels.engine_profile import EngineProfile
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.efficiency import Efficiency
 
 _FITTED = (
     "gemm_compute",

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrate.engine_clock import ClockError
 from calibrate.engine_rows import CLASSES, EngineRows, Float
-from costmodels.engine_profile import EngineProfile
+from costmodels.engines.profile import EngineProfile
 
 _QUANTILES = np.clip(np.linspace(0, 1, 11), 0.01, 0.99)
 """At equal steps; the ends are not the single fastest and slowest launch."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.operator_tables.kinds import KINDS
-from costmodels.operator_tables.shapes import LOOKUPS
-from costmodels.operator_tables.table import Array, HeldOutError, OperatorTable
+from costmodels.tables.kinds import KINDS
+from costmodels.tables.shapes import LOOKUPS
+from costmodels.tables.table import Array, HeldOutError, OperatorTable
 
 _PARTS = 5
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodels.operator_tables.kinds import FORMAT_BYTES, KINDS, PEAKS, VARIANTS, TableKind
+from costmodels.tables.kinds import FORMAT_BYTES, KINDS, PEAKS, VARIANTS, TableKind
 from sim.errors import ScenarioError
 
 _ROLES = ("activations", "weights", "kv", "state")

@@ -17,10 +17,10 @@ from calibrate.cpu_target import cpu_target, is_cpu, write_target
 from calibrate.kernel_holdout import held_out_error
 from calibrate.kernel_lines import KernelLines, Timing, clock_shares
 from calibrate.link_fit import fit_links
-from costmodels.gpu_spec import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
-from costmodels.operator_tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
-from costmodels.operator_tables.store import save_table
-from costmodels.operator_tables.table import Array, OperatorTable, TableMeta, operator_table
+from costmodels.hardware.gpus import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
+from costmodels.tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
+from costmodels.tables.store import save_table
+from costmodels.tables.table import Array, OperatorTable, TableMeta, operator_table
 from sim.errors import ScenarioError
 
 LICENCE = "as fleetcast"

@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from calibrate.kernel_holdout import is_held_out
-from costmodels.operator_tables.table import Array, LinkFit, OperatorTable
+from costmodels.tables.table import Array, LinkFit, OperatorTable
 
 _MOST_REGIMES = 3
 _LEAST_POINTS = 3

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from costmodels.operator_tables.aic import SYSTEMS
+from costmodels.tables.aic import SYSTEMS
 from sim.errors import TraceError
 
 _FILE = "systems/silicon_sample.csv"

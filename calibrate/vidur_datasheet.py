@@ -3,8 +3,9 @@
 Two shares, of the compute peak and of the memory bandwidth, hold for every operator; a kernel has
 the documented generic fixed time. All else follows from how the kernels divide their work:
 
-- GEMM: rows are padded to a tile (16, 32, 64, 128, multiples of 128), as `costmodels.roofline`.
-- Decode attention: one block a sequence and KV head, two on an SM. The last, partly filled wave
+- GEMM: rows are padded to a tile (16, 32, 64, 128, multiples of 128), as
+`costmodels.hardware.roofline`. - Decode attention: one block a sequence and KV head, two on an SM.
+The last, partly filled wave
   streams no faster than its SMs can: as if each SM had a block.
 - Prefill attention: query tiles of 64 rows and KV tiles of 128, in whole waves of two blocks an SM.
   The profiled kernel (FlashAttention 2 with a KV cache) also appends: each block of each query head
@@ -18,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.vidur_profiles import MeasuredOperator
-from costmodels.gpu_spec import GpuSpec
-from costmodels.operator_tables.ideal import attention_sums, attention_work
-from costmodels.operator_tables.kinds import Precision
-from costmodels.operator_tables.table import Array
-from costmodels.roofline import tiled_rows
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.roofline import tiled_rows
+from costmodels.tables.ideal import attention_sums, attention_work
+from costmodels.tables.kinds import Precision
+from costmodels.tables.table import Array
 from sim.errors import ScenarioError
 
 _TILE_ROWS = 128

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from costmodels.operator_tables.kinds import KINDS, TableKind
-from costmodels.operator_tables.table import Array, OperatorTable, TableMeta, operator_table
+from costmodels.tables.kinds import KINDS, TableKind
+from costmodels.tables.table import Array, OperatorTable, TableMeta, operator_table
 from sim.errors import TraceError
 
 GEMMS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from costmodels.layers.gqa import Gqa
-from costmodels.model_spec import ModelSpec
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
 
 _ELEMENT_BYTES = 2

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from costmodels.layers.parts import ContextTerm
-from costmodels.model_spec import ModelSpec
-from costmodels.precision import BF16_PEAK
+from costmodels.formats import BF16_PEAK
+from costmodels.models.layers.parts import ContextTerm
+from costmodels.models.spec import ModelSpec
 from sim.shape import causal_pairs_clipped, clipped
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.efficiency import Efficiency
-from costmodels.gpu_spec import GpuSpec
-from costmodels.kernel_curves import core_instructions_per_s
-from costmodels.layers.gqa import Gqa
-from costmodels.operators import (
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.hardware.gemm_paths import PrecisionPath, gemm_seconds
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.kernel_curves import core_instructions_per_s
+from costmodels.hardware.roofline import operator_seconds
+from costmodels.layouts.shard import RankShard
+from costmodels.models.layers.gqa import Gqa
+from costmodels.operators.operators import (
     DecodeSums,
     PrefillSums,
     decode_operators,
@@ -21,9 +24,6 @@ from costmodels.operators import (
     prefill_operators,
     token_operators,
 )
-from costmodels.parallel import RankShard
-from costmodels.precision_paths import PrecisionPath, gemm_seconds
-from costmodels.roofline import operator_seconds
 from costmodels.work import Array, Operator
 from sim.shape import Clip, causal_pairs_clipped
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.precision import BF16_PEAK, ModelPrecision, load_format
+from costmodels.formats import BF16_PEAK, ModelPrecision, load_format
 
 Array = NDArray[np.float64]
 Kind = Literal[

@@ -6,8 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodels.speculative_build import PoolCosts
-from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
+from costmodels.drafting.speculative_build import PoolCosts
+from costmodels.hardware.uncertainty import (
+    NORMAL_90,
+    host_time_error,
+    repeat_error,
+    step_time_error,
+)
 from scenarios.build import Build
 from scenarios.figures import Figure, run_figures
 from sim.books.metrics import RequestMetrics

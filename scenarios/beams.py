@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.layout import Layout
+from costmodels.layouts.layout import Layout
 from scenarios.schema import Scenario
 from sim.engine.beams import beams, why_no_beams
 from sim.errors import ScenarioError

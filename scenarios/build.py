@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.calibration import load_constants
-from costmodels.draft_memory import draft_weight_bytes
-from costmodels.drafters import with_drafter
-from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
-from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.layout import Layout
-from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.model_spec import ModelSpec, in_dtype
-from costmodels.models import load_model
-from costmodels.operator_sources import OperatorSources
-from costmodels.paging import is_recurrent
-from costmodels.quantization import quantise
-from costmodels.speculative_build import PoolCosts
+from costmodels.drafting.drafters import draft_weight_bytes, with_drafter
+from costmodels.drafting.speculative_build import PoolCosts
+from costmodels.engines.calibration import load_constants
+from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
+from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.layouts.layout import Layout
+from costmodels.memory.paging import is_recurrent
+from costmodels.memory.plan import DeviceMemory, plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.models.quantization import quantise
+from costmodels.models.spec import ModelSpec, in_dtype
+from costmodels.operators.sources import OperatorSources
 from policies import ROUTERS, SCHEDULERS
 from scenarios.beams import beam_notes, check_beams
 from scenarios.cache import Cache, cache_of

@@ -6,11 +6,11 @@ import math
 from typing import NamedTuple
 
 from costmodels.evidence import Source, weakest
-from costmodels.gpu_spec import GpuSpec
-from costmodels.host_links import host_link
-from costmodels.layout import Layout
-from costmodels.memory import DeviceMemory
-from costmodels.model_spec import ModelSpec
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.links import host_link
+from costmodels.layouts.layout import Layout
+from costmodels.memory.plan import DeviceMemory
+from costmodels.models.spec import ModelSpec
 from policies import EVICTIONS
 from scenarios.plugins import eviction_factory
 from scenarios.schema import Scenario

@@ -10,9 +10,9 @@ from pathlib import Path
 from calibrate.engine_fit import fit_engine
 from calibrate.engine_rows import EngineRows
 from calibrate.holdout import is_held_out
-from costmodels.calibration import Calibration, save_calibration
-from costmodels.efficiency import load_efficiency
-from costmodels.engine_profile import load_profile
+from costmodels.engines.calibration import Calibration, save_calibration
+from costmodels.engines.profile import load_profile
+from costmodels.hardware.efficiency import load_efficiency
 from scenarios.validation.folder import FILE_ENDS, Recording, find_recordings
 from scenarios.validation.logs import controlled_logs, serving_logs
 from scenarios.validation.points import point_of_run

@@ -54,7 +54,7 @@ def _print_models() -> None:
 
 
 def _print_gpus() -> None:
-    from costmodels.gpu_spec import gpu_names, load_gpu
+    from costmodels.hardware.gpus import gpu_names, load_gpu
 
     for name in gpu_names():
         gpu = load_gpu(name)
@@ -92,7 +92,7 @@ def _print_presets() -> None:
 
 
 def _print_drafters() -> None:
-    from costmodels.draft_methods import METHODS, method_facts
+    from costmodels.drafting.drafters import METHODS, method_facts
 
     for name in METHODS:
         facts = method_facts(name)
@@ -115,8 +115,8 @@ def _print_formats() -> None:
 
 
 def _print_quantization() -> None:
-    from costmodels.precision import load_format
-    from costmodels.quantization import load_method, method_names
+    from costmodels.formats import load_format
+    from costmodels.models.quantization import load_method, method_names
 
     for section, field in (("weights", "engine.quantization"), ("cache", "kv.cache_dtype")):
         for name in method_names(section):
@@ -131,7 +131,7 @@ def _print_quantization() -> None:
 
 
 def _print_profiles() -> None:
-    from costmodels.engine_profile import load_profile, profile_names
+    from costmodels.engines.profile import load_profile, profile_names
 
     for name in profile_names():
         profile = load_profile(name)

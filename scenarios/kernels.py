@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from costmodels.attention_backends import AttentionBackend, attention_backend
-from costmodels.efficiency import Efficiency
-from costmodels.engine_profile import EngineProfile
-from costmodels.gpu_spec import GpuSpec
-from costmodels.layout import Layout
-from costmodels.model_spec import ModelSpec
-from costmodels.operator_choice import DATASHEET, FITTED
-from costmodels.operator_sources import OperatorSources, load_operators
-from costmodels.operator_tables.families import ATTENTION
+from costmodels.engines.attention_backends import AttentionBackend, attention_backend
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.layout import Layout
+from costmodels.models.spec import ModelSpec
+from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
+from costmodels.tables.families import ATTENTION
 from scenarios.contents import with_contents
 from scenarios.kept import content_key, kept
 from scenarios.schema import EngineOptions
@@ -20,7 +19,7 @@ from sim.errors import ScenarioError
 
 
 class Kernels(NamedTuple):
-    """As `costmodels.step_cost.compile_step_cost` takes them."""
+    """As `costmodels.steps.step_cost.compile_step_cost` takes them."""
 
     operators: OperatorSources
     backend: AttentionBackend | None

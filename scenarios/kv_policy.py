@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodels.kv_policies import h2o, pyramid_kv, quest, snapkv, streaming_llm
-from costmodels.model_spec import ModelSpec
+from costmodels.models.kv_policies import h2o, pyramid_kv, quest, snapkv, streaming_llm
+from costmodels.models.spec import ModelSpec
 from scenarios.schema.kv_policy import KvPolicy
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from costmodels.expert_load import ExpertLoad
-from costmodels.gpu_spec import GpuSpec
-from costmodels.host_links import stage_link
-from costmodels.layout import Layout
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.links import stage_link
+from costmodels.layouts.layout import Layout
+from costmodels.models.expert_load import ExpertLoad
 from scenarios.schema import Scenario
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodels.model_spec import ModelSpec, quantised
-from costmodels.models import load_model, model_names
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.spec import ModelSpec, quantised
 
 # Formats that weights are commonly served in, beside the checkpoint's own.
 _FORMATS = ("bfloat16", "fp8", "int4_g128", "mxfp4", "nvfp4")

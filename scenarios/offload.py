@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from costmodels.gpu_spec import GpuSpec
-from costmodels.host_links import host_link
-from costmodels.memory import DeviceMemory
-from costmodels.streaming import Offload
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.links import host_link
+from costmodels.memory.plan import DeviceMemory
+from costmodels.memory.streaming import Offload
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodels.engine_profile import EngineProfile
-from costmodels.gpu_spec import GpuSpec
-from costmodels.layout import Layout
-from costmodels.layout_cost import compile_layout_cost
-from costmodels.model_spec import ModelSpec
-from costmodels.speculative_build import PoolCosts, compile_speculative_cost
-from costmodels.streaming import Offload
+from costmodels.drafting.speculative_build import PoolCosts, compile_speculative_cost
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.layout import Layout
+from costmodels.memory.streaming import Offload
+from costmodels.models.spec import ModelSpec
+from costmodels.steps.layout_cost import compile_layout_cost
 from scenarios.kept import content_key, kept
 from scenarios.kernels import Kernels
 from scenarios.schema import EngineOptions

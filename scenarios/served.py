@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodels.calibration import load_constants
-from costmodels.efficiency import Efficiency
-from costmodels.engine_profile import EngineProfile, capture_up_to, scale_host
-from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.layout import Layout
-from costmodels.model_spec import ModelSpec, in_dtype, quantised
-from costmodels.models import load_model
-from costmodels.precision import format_names
-from costmodels.quantization import AUTO, method_names, quantise
-from costmodels.streaming import Offload
+from costmodels.engines.calibration import load_constants
+from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
+from costmodels.formats import format_names
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.layouts.layout import Layout
+from costmodels.memory.streaming import Offload
+from costmodels.models.catalog import load_model
+from costmodels.models.quantization import AUTO, method_names, quantise
+from costmodels.models.spec import ModelSpec, in_dtype, quantised
 from scenarios.build import batch_limits
 from scenarios.flags import apply_flags
 from scenarios.kv_policy import with_policy

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from costmodels.gpu_spec import GpuSpec
-from costmodels.host_links import host_link
-from costmodels.memory import DeviceMemory
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.links import host_link
+from costmodels.memory.plan import DeviceMemory
 from policies import ADMISSIONS, AUTOSCALERS
 from scenarios.plugins import service_policy
 from scenarios.schema import Scenario

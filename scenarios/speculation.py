@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costmodels.draft_methods import method_facts
-from costmodels.drafters import Drafter, make_drafter
+from costmodels.drafting.drafters import Drafter, make_drafter, method_facts
+from costmodels.drafting.speculative_build import PoolCosts
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.evidence import Evidence
-from costmodels.model_spec import ModelSpec
-from costmodels.models import load_model
-from costmodels.paging import is_recurrent
-from costmodels.speculative_build import PoolCosts
-from costmodels.speculative_cost import SpeculativeStepCost
+from costmodels.memory.paging import is_recurrent
+from costmodels.models.catalog import load_model
+from costmodels.models.spec import ModelSpec
 from policies.acceptance.tree import best_tree, ranked_rates
 from scenarios.acceptances import known_acceptance, own_acceptance
 from scenarios.plugins import policy_label

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from costmodels.draft_methods import method_facts
+from costmodels.drafting.drafters import method_facts
 from scenarios.build import Build
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.fleet.cluster import RunLog

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.evidence import LABELS, Source, weakest
-from costmodels.layout import Layout
-from costmodels.parallel import shard
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
 from scenarios import __version__
 from scenarios.build import Build
 from scenarios.cache_facts import tier_facts

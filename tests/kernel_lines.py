@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.operator_tables.ideal import ideal_seconds
-from costmodels.operator_tables.kinds import KINDS, VARIANTS, Precision, TableKind
+from costmodels.hardware.gpus import load_gpu
+from costmodels.tables.ideal import ideal_seconds
+from costmodels.tables.kinds import KINDS, VARIANTS, Precision, TableKind
 
 H200 = load_gpu("H200")
 MACHINE = {

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.attention_backends import BackendName, architecture, attention_backend
 from costmodels.datafile import read_data
-from costmodels.efficiency import load_efficiency
-from costmodels.gpu_spec import gpu_names, load_gpu
-from costmodels.kernel_curves import attention_curve, attention_shares, unfused_attention_s
-from costmodels.models import load_model
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.engines.attention_backends import BackendName, architecture, attention_backend
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import gpu_names, load_gpu
+from costmodels.hardware.kernel_curves import attention_curve, attention_shares, unfused_attention_s
+from costmodels.models.catalog import load_model
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from sim.errors import ScenarioError

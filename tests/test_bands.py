@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from costmodels.uncertainty import NORMAL_90, host_time_error, repeat_error, step_time_error
+from costmodels.hardware.uncertainty import (
+    NORMAL_90,
+    host_time_error,
+    repeat_error,
+    step_time_error,
+)
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate
 

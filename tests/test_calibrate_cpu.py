@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.operator_tables.folder import load_folder
+from costmodels.hardware.gpus import load_gpu
+from costmodels.tables.store import load_folder
 from scenarios.build import build
 from scenarios.calibration.import_command import import_facts
 from scenarios.calibration.run_command import run_measure

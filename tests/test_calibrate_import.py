@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from calibrate.kernel_lines import read_lines
 from calibrate.kernel_tables import build_tables, target_of
 from calibrate.link_fit import fit_regimes, regime_seconds
-from costmodels.gpu_spec import gpu_of_device, load_gpu
-from costmodels.operator_tables.folder import load_folder
-from costmodels.operator_tables.kinds import KINDS
-from costmodels.operator_tables.store import load_table
+from costmodels.hardware.gpus import gpu_of_device, load_gpu
+from costmodels.tables.kinds import KINDS
+from costmodels.tables.store import load_folder, load_table
 from scenarios.calibration.import_command import import_facts
 from scenarios.cli import app
 from sim.errors import ScenarioError

@@ -10,10 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 from calibrate.engine_fit import fit_engine
-from costmodels.calibration import load_calibration
-from costmodels.efficiency import load_efficiency
-from costmodels.engine_profile import load_profile
-from costmodels.gpu_spec import load_gpu
+from costmodels.engines.calibration import load_calibration
+from costmodels.engines.profile import load_profile
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import load_gpu
 from scenarios.build import build
 from scenarios.cli import app
 from scenarios.load import parse_scenario

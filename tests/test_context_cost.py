@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.context_cost import ContextStepCost
 from costmodels.context_parallel import context_parallel
-from costmodels.gpu_spec import load_gpu
-from costmodels.group_cost import GroupStepCost
-from costmodels.layout import Layout
-from costmodels.layout_cost import StepCosts, compile_layout_cost
-from costmodels.links import load_links
-from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.models import load_model
-from costmodels.parallel import shard
-from costmodels.step_cost import RooflineStepCost
+from costmodels.hardware.gpus import load_gpu
+from costmodels.hardware.links import load_links
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
+from costmodels.memory.plan import DeviceMemory, plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.steps.context_cost import ContextStepCost
+from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.step_cost import RooflineStepCost
 from scenarios.build import build
 from scenarios.layout import replica_gpus
 from scenarios.load import parse_scenario

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.families.table import FAMILIES
-from costmodels.hf_config import read_hf_config
-from costmodels.layers.parts import Mixer
-from costmodels.model_spec import ModelSpec
-from costmodels.models import load_model
-from costmodels.operators import logit_operators, token_operators
-from costmodels.parallel import shard
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.models.families.table import FAMILIES
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.layers.parts import Mixer
+from costmodels.models.spec import ModelSpec
+from costmodels.operators.operators import logit_operators, token_operators
 from scenarios.model_rows import model_rows
 from sim.errors import ScenarioError
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.hf_config import read_hf_config
-from costmodels.memory import plan_memory
-from costmodels.model_spec import ModelSpec, quantised
-from costmodels.models import load_model
-from costmodels.roofline import operator_seconds
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.hardware.gpus import load_gpu
+from costmodels.hardware.roofline import operator_seconds
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.spec import ModelSpec, quantised
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.work import linear
 from scenarios.build import build
 from scenarios.load import parse_scenario

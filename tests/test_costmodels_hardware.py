@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.efficiency import load_efficiency
-from costmodels.engine_profile import (
+from costmodels.engines.profile import (
     capture_up_to,
     load_profile,
     padded_size,
@@ -13,7 +12,8 @@ from costmodels.engine_profile import (
     scale_host,
 )
 from costmodels.evidence import LABELS, Evidence, weakest
-from costmodels.gpu_spec import gpu_names, load_gpu
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import gpu_names, load_gpu
 from sim.errors import ScenarioError
 
 

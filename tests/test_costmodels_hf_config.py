@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.hf_config import read_hf_config
-from costmodels.layers.dense import Dense
-from costmodels.layers.gqa import Gqa
-from costmodels.layers.moe import Moe
-from costmodels.operators import token_operators
-from costmodels.parallel import shard
+from costmodels.layouts.shard import shard
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.moe import Moe
+from costmodels.operators.operators import token_operators
 from sim.errors import ScenarioError
 
 LLAMA: dict[str, Any] = {

@@ -8,18 +8,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from costmodels.kv_policies import h2o, pyramid_kv, snapkv, streaming_llm
-from costmodels.layers.evicting import Evicting
-from costmodels.layers.kinds import FFNS, MIXERS
-from costmodels.layers.parts import Frame, Mixer
-from costmodels.layers.prompt_budget import PromptBudget, pyramid_budgets
-from costmodels.layers.shared_kv import SharedKv
-from costmodels.layers.sliding import SlidingWindow
-from costmodels.model_spec import LayerGroup, ModelSpec, quantised
-from costmodels.models import load_model
-from costmodels.operators import DecodeSums, decode_operators, token_operators
-from costmodels.parallel import shard
-from costmodels.precision import load_format, precision_of
+from costmodels.formats import load_format, precision_of
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.models.kv_policies import h2o, pyramid_kv, snapkv, streaming_llm
+from costmodels.models.layers.evicting import Evicting
+from costmodels.models.layers.kinds import FFNS, MIXERS
+from costmodels.models.layers.parts import Frame, Mixer
+from costmodels.models.layers.prompt_budget import PromptBudget, pyramid_budgets
+from costmodels.models.layers.shared_kv import SharedKv
+from costmodels.models.layers.sliding import SlidingWindow
+from costmodels.models.spec import LayerGroup, ModelSpec, quantised
+from costmodels.operators.operators import DecodeSums, decode_operators, token_operators
 from costmodels.sequence_work import decode_token, prefill_attention_flops
 from sim.errors import ScenarioError
 from tests.properties.layers import CSA, DSA, GQA, HCA, LINEAR, MLA, V4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.memory import plan_memory
-from costmodels.models import load_model
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_seconds import step_seconds
+from costmodels.hardware.gpus import load_gpu
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.step_split import step_seconds
 from sim import accounts
 from sim.shape import SUMS, StepShape, causal_pairs
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import gpu_names, load_gpu
-from costmodels.memory import DeviceMemory, plan_memory
-from costmodels.models import load_model, model_names
+from costmodels.hardware.gpus import gpu_names, load_gpu
+from costmodels.memory.plan import DeviceMemory, plan_memory
+from costmodels.models.catalog import load_model, model_names
 from sim.errors import ScenarioError
 from sim.kv.layout import PLAIN
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.layers.gqa import Gqa
-from costmodels.model_spec import ModelSpec
-from costmodels.models import load_model, model_names
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
 
 # model id, total parameters (billions, as printed), active (same), KV bytes a token in bf16.

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.hf_config import read_hf_config
-from costmodels.memory import plan_memory
-from costmodels.model_spec import ModelSpec, quantised
-from costmodels.models import load_model
-from costmodels.step_cost import compile_step_cost
+from costmodels.hardware.gpus import load_gpu
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.spec import ModelSpec, quantised
+from costmodels.steps.step_cost import compile_step_cost
 from sim.shape import StepShape, causal_pairs
 
 FILE = Path(__file__).with_name("step_prices.json")

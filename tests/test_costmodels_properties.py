@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.context_rates import chunk_rates, decode_rates
-from costmodels.efficiency import load_efficiency
-from costmodels.gpu_spec import load_gpu
-from costmodels.model_spec import quantised
-from costmodels.models import load_model, model_names
-from costmodels.operators import (
+from costmodels.formats import format_names, load_format
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import load_gpu
+from costmodels.hardware.roofline import operator_seconds
+from costmodels.layouts.shard import shard, valid_sizes
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.spec import quantised
+from costmodels.operators.context_rates import chunk_rates, decode_rates
+from costmodels.operators.operators import (
     DecodeSums,
     PrefillSums,
     decode_operators,
     prefill_operators,
     token_operators,
 )
-from costmodels.parallel import shard, valid_sizes
-from costmodels.precision import format_names, load_format
-from costmodels.roofline import operator_seconds
 from costmodels.sequence_work import decode_token, prefill_attention_flops
 from costmodels.work import Array, Operator
 from sim.errors import ScenarioError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from costmodels.hf_config import read_hf_config
+from costmodels.models.hf_config import read_hf_config
 from sim.errors import ScenarioError
 
 CONFIG: dict[str, Any] = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.hf_config import read_hf_config
-from costmodels.models import load_model, model_names
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.hf_config import read_hf_config
 from sim.errors import ScenarioError
 
 pytestmark = pytest.mark.skipif(

@@ -8,12 +8,12 @@ import pytest
 
 from costmodels.economics import break_even_bytes_per_s, fleet_cost_usd, profit_margin, revenue_usd
 from costmodels.expert_parallel import all_to_all_s, communication_tpot_s
-from costmodels.gpu_spec import load_gpu
-from costmodels.layers.gqa import Gqa
-from costmodels.model_spec import LayerGroup, ModelSpec, quantised
-from costmodels.models import load_model
-from costmodels.paging import attention_block_tokens, entry_tokens
-from costmodels.parallel import shard
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.memory.paging import attention_block_tokens, entry_tokens
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.spec import LayerGroup, ModelSpec, quantised
 from costmodels.sequence_work import decode_token
 
 GIB = 1 << 30

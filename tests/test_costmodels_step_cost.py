@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.layers.moe import distinct_experts
-from costmodels.models import load_model
-from costmodels.operators import token_operators
-from costmodels.parallel import shard
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_seconds import step_seconds
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.moe import distinct_experts
+from costmodels.operators.operators import token_operators
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.step_split import step_seconds
 from sim import accounts
 from sim.clock import to_ns
 from sim.errors import ScenarioError

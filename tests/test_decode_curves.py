@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from costmodels.decode_curves import DecodeCurves, curve_prices, summed_curves
+from costmodels.operators.attention import DecodeCurves, curve_prices, summed_curves
 
 CONTEXTS = np.array([0.0, 64, 512, 4096])
 SECONDS = np.array([[0.0, 0, 0, 0], [1, 1, 3, 9], [2, 2, 2, 30], [4, 4, 3, 50]]) * 1e-6

@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from costmodels.context_parallel import context_parallel
 from costmodels.datafile import read_data
-from costmodels.efficiency import load_efficiency
-from costmodels.expert_load import BusiestRank, ExpertLoad, busiest_rank, expert_chances, place
-from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.layout import Layout
-from costmodels.links import exchange_seconds, travelled
-from costmodels.models import load_model
-from costmodels.parallel import shard
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.hardware.links import exchange_seconds, travelled
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.models.expert_load import (
+    BusiestRank,
+    ExpertLoad,
+    busiest_rank,
+    expert_chances,
+    place,
+)
 from costmodels.work import Exchange, Operator, operator
 from sim.errors import ScenarioError
 

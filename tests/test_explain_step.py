@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from costmodels.efficiency import load_efficiency
-from costmodels.gpu_spec import load_gpu
-from costmodels.model_spec import quantised
-from costmodels.models import load_model
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_table import ridge_points, simple_step, step_accounts, step_rows
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import load_gpu
+from costmodels.models.catalog import load_model
+from costmodels.models.spec import quantised
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.step_table import ridge_points, simple_step, step_accounts, step_rows
 from scenarios.cli import app
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.dealing import Limits, deal, deal_columns
-from costmodels.gpu_spec import load_gpu
-from costmodels.group_cost import GroupStepCost
-from costmodels.layout import Layout
-from costmodels.layout_cost import StepCosts, compile_layout_cost
-from costmodels.memory import plan_memory
-from costmodels.models import load_model
-from costmodels.operators import group_operators, token_operators
-from costmodels.parallel import shard
-from costmodels.step_cost import RooflineStepCost
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.dealing import Limits, deal, deal_columns
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.operators.operators import group_operators, token_operators
+from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import EXCHANGES
 from scenarios.load import parse_scenario
 from scenarios.simulate import RunResult, simulate

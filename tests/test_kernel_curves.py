@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.kernel_curves import (
+from costmodels.hardware.gemm_paths import (
+    PATHS,
+    compute_bound_rows,
+    crossover_rows,
+    dequantisation_share,
+    gemm_seconds,
+    path_peak,
+)
+from costmodels.hardware.gpus import load_gpu
+from costmodels.hardware.kernel_curves import (
     attention_curve,
     attention_shares,
     deepep_fixed_s,
@@ -15,14 +23,6 @@ from costmodels.kernel_curves import (
     fused_attention_s,
     low_latency_all_to_all_s,
     unfused_attention_s,
-)
-from costmodels.precision_paths import (
-    PATHS,
-    compute_bound_rows,
-    crossover_rows,
-    dequantisation_share,
-    gemm_seconds,
-    path_peak,
 )
 from sim.errors import ScenarioError
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.memory import plan_memory
-from costmodels.models import load_model, model_names
-from costmodels.paging import attention_block_tokens, kv_layout, page_bytes
-from costmodels.parallel import shard
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.memory.paging import attention_block_tokens, kv_layout, page_bytes
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model, model_names
 from sim.engine.crossings import Crossings
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.state import EngineConfig

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.kv_policies import pyramid_kv, quest, snapkv
-from costmodels.layers.gqa import Gqa
-from costmodels.layers.prompt_budget import pyramid_budgets
-from costmodels.memory import plan_memory
-from costmodels.models import load_model
-from costmodels.paging import kv_layout, page_bytes
-from costmodels.parallel import shard
-from costmodels.step_cost import compile_step_cost
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.memory.paging import kv_layout, page_bytes
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.models.kv_policies import pyramid_kv, quest, snapkv
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.prompt_budget import pyramid_budgets
+from costmodels.steps.step_cost import compile_step_cost
 from scenarios.build import build
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate

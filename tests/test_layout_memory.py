@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from costmodels.communication_buffers import communication_buffers, low_latency_bytes
-from costmodels.device_memory import fill_device
-from costmodels.gpu_spec import load_gpu
-from costmodels.layout import Layout
-from costmodels.memory import plan_memory
-from costmodels.models import load_model
-from costmodels.parallel import shard
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
+from costmodels.memory.buffers import communication_buffers, low_latency_bytes
+from costmodels.memory.device import fill_device
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
 from scenarios.cli import app
 from scenarios.load import load_scenario
 from scenarios.schema import Scenario

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.models import model_names
+from costmodels.models.catalog import model_names
 from scenarios.build import build
 from scenarios.load import parse_scenario
 from scenarios.schema import Scenario

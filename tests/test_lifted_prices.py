@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.kernel_times import KernelTimes
-from costmodels.layers.block_sparse import BlockSparse
-from costmodels.layers.dense import Dense
-from costmodels.layers.evicting import Evicting
-from costmodels.layers.parts import Mixer
-from costmodels.layers.prompt_budget import PromptBudget
-from costmodels.layers.shared_kv import SharedKv, YocoMemory
-from costmodels.layers.sliding import SlidingWindow
-from costmodels.model_spec import LayerGroup, ModelSpec, quantised
-from costmodels.models import load_model
-from costmodels.operators import (
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import RankShard
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.block_sparse import BlockSparse
+from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.evicting import Evicting
+from costmodels.models.layers.parts import Mixer
+from costmodels.models.layers.prompt_budget import PromptBudget
+from costmodels.models.layers.shared_kv import SharedKv, YocoMemory
+from costmodels.models.layers.sliding import SlidingWindow
+from costmodels.models.spec import LayerGroup, ModelSpec, quantised
+from costmodels.operators.kernel_times import KernelTimes
+from costmodels.operators.operators import (
     DecodeSums,
     PrefillSums,
     decode_operators,
@@ -31,9 +32,8 @@ from costmodels.operators import (
     prefill_operators,
     token_operators,
 )
-from costmodels.parallel import RankShard
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_tables import padded_sizes
+from costmodels.operators.step_tables import padded_sizes
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.work import Operator
 from sim.shape import (
     Clip,

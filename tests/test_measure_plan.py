@@ -14,9 +14,9 @@ from calibrate.measure.case import Case, Variant
 from calibrate.measure.kernels import collectives, gemm
 from calibrate.measure.kernels.gemm_shapes import FEWEST_ROWS, SEQUENCES, Matrix
 from calibrate.measure.plan import make_plan
-from costmodels.models import load_model
-from costmodels.operators import logit_operators, token_operators
-from costmodels.parallel import shard
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.operators.operators import logit_operators, token_operators
 
 OWN = ("gemm", "elementwise", "embedding", "sampling", "copy", "launch")
 WHOLE = (1, 1)

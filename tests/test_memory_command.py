@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from costmodels.device_memory import STATE, WEIGHTS, fill_device
-from costmodels.gpu_spec import gpu_names, load_gpu
-from costmodels.memory import plan_memory
-from costmodels.model_spec import quantised
-from costmodels.models import load_model, model_names
-from costmodels.parallel import valid_sizes
-from costmodels.reservations import MAX, ORACLE, PAGED, POW2, reserve
+from costmodels.hardware.gpus import gpu_names, load_gpu
+from costmodels.layouts.shard import valid_sizes
+from costmodels.memory.device import STATE, WEIGHTS, fill_device
+from costmodels.memory.fitting import MAX, ORACLE, PAGED, POW2, reserve
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.spec import quantised
 from scenarios.cli import app
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.models import load_model
+from costmodels.models.catalog import load_model
 from costmodels.offload import (
     Placement,
     Shares,

@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from costmodels.explain import family_labels
-from costmodels.kernel_times import KernelTimes
-from costmodels.operator_tables.folder import load_folder
-from costmodels.operator_tables.shapes import (
-    DecodeAttentionTable,
-    ExpertShape,
-    GroupedGemmTable,
-    Heads,
-)
-from costmodels.step_cost import RooflineStepCost
-from costmodels.step_table import simple_step
+from costmodels.operators.kernel_times import KernelTimes
+from costmodels.steps.explain import family_labels
+from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.step_table import simple_step
+from costmodels.tables.shapes import DecodeAttentionTable, ExpertShape, GroupedGemmTable, Heads
+from costmodels.tables.store import load_folder
 from reports.run.page_facts import condition_rows
 from scenarios.build import Build, build
 from scenarios.calibration.choice import parse_operators

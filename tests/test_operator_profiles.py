@@ -19,9 +19,9 @@ from calibrate.vidur_profiles import (
     read_mlp,
     vidur_table,
 )
-from costmodels.gpu_spec import load_gpu
-from costmodels.operator_tables.lookup import Lookup
-from costmodels.operator_tables.shapes import LOOKUPS
+from costmodels.hardware.gpus import load_gpu
+from costmodels.tables.lookup import Lookup
+from costmodels.tables.shapes import LOOKUPS
 from tests.helpers import SHARED
 
 PROFILES = SHARED / "data" / "profiles"

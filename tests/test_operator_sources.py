@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.engine_profile import load_profile
-from costmodels.operator_choice import Choice
-from costmodels.operator_tables.kinds import Precision
-from costmodels.operator_tables.store import save_table
-from costmodels.operator_tables.table import OperatorTable, TableMeta, operator_table
-from costmodels.step_cost import compile_step_cost
+from costmodels.engines.profile import load_profile
+from costmodels.operators.sources import Choice
+from costmodels.steps.step_cost import compile_step_cost
+from costmodels.tables.kinds import Precision
+from costmodels.tables.store import save_table
+from costmodels.tables.table import OperatorTable, TableMeta, operator_table
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from sim import accounts

@@ -13,16 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.models import load_model
-from costmodels.operator_tables.aic import AicChoice, aic_tables
-from costmodels.operator_tables.aic_columns import LAYOUTS
-from costmodels.operator_tables.bundle import operator_tables
-from costmodels.operator_tables.ideal import ideal_seconds
-from costmodels.operator_tables.kinds import KINDS, Precision, TableKind
-from costmodels.operator_tables.leave_one_out import leave_one_out
-from costmodels.operator_tables.served import Lack
-from costmodels.operator_tables.shapes import (
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.operators.operators import token_operators
+from costmodels.tables.aic import LAYOUTS, AicChoice, aic_tables
+from costmodels.tables.bundle import operator_tables
+from costmodels.tables.families import Lack
+from costmodels.tables.ideal import ideal_seconds
+from costmodels.tables.kinds import KINDS, Precision, TableKind
+from costmodels.tables.leave_one_out import leave_one_out
+from costmodels.tables.shapes import (
     LOOKUPS,
     AllReduceTable,
     DecodeAttentionTable,
@@ -33,10 +34,8 @@ from costmodels.operator_tables.shapes import (
     Heads,
     PrefillAttentionTable,
 )
-from costmodels.operator_tables.store import load_table, save_table
-from costmodels.operator_tables.table import OperatorTable, TableMeta, operator_table, with_error
-from costmodels.operators import token_operators
-from costmodels.parallel import shard
+from costmodels.tables.store import load_table, save_table
+from costmodels.tables.table import OperatorTable, TableMeta, operator_table, with_error
 from sim.errors import ScenarioError
 
 Array = NDArray[np.float64]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.speculative_cost import SpeculativeStepCost
-from costmodels.step_bounds import StepBounds, step_bounds
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.steps.step_bounds import StepBounds, step_bounds
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from scenarios.plan.bounds import find_bounds

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.models import load_model
-from costmodels.parallel import shard, valid_sizes
-from costmodels.precision import load_format
-from costmodels.precision_report import precision_rows
-from costmodels.quantization import load_method, method_names, quantise
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.formats import load_format
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard, valid_sizes
+from costmodels.models.catalog import load_model
+from costmodels.models.quantization import load_method, method_names, quantise
+from costmodels.steps.precision_report import precision_rows
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build import build
 from scenarios.cli import app
 from scenarios.load import parse_scenario

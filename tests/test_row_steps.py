@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.operator_tables.row_steps import find_steps, tile_end
+from costmodels.tables.shapes import find_steps, tile_end
 
 ROWS = np.array([1.0, 8, 16, 24, 32, 48, 64, 96, 128, 136, 192, 256, 264, 320, 384, 448, 512, 520])
 ROWS = np.append(ROWS, [640.0, 768, 896, 1024, 1088])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.gpu_spec import load_gpu
+from costmodels.hardware.gpus import load_gpu
 from scenarios.dump import dump_scenario
 from scenarios.load import load_scenario, parse_scenario
 from scenarios.simulate import RunResult, simulate

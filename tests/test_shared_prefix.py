@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.layout import Layout
-from costmodels.layout_cost import compile_layout_cost
-from costmodels.models import load_model
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_seconds import step_seconds
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
+from costmodels.models.catalog import load_model
+from costmodels.steps.layout_cost import compile_layout_cost
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.step_split import step_seconds
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate
 from sim.engine.state import EngineConfig

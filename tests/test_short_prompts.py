@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.layers.dsa import Dsa
-from costmodels.models import load_model
-from costmodels.operators import token_operators
-from costmodels.parallel import shard
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.dsa import Dsa
+from costmodels.operators.operators import token_operators
 from costmodels.sequence_work import decode_token, prefill_attention_flops
-from costmodels.step_cost import compile_step_cost
+from costmodels.steps.step_cost import compile_step_cost
 from sim.shape import StepShape, chunk_shape, decode_shape, joined
 from tests.priced_steps import columns_of
 from tests.published import yoco

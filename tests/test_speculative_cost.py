@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.device_memory import fill_device
-from costmodels.draft_memory import draft_weight_bytes
-from costmodels.draft_methods import method_facts
-from costmodels.drafters import make_drafter
-from costmodels.models import load_model
-from costmodels.parallel import shard
-from costmodels.speculative_cost import SpeculativeStepCost
-from costmodels.step_cost import risen_steps
+from costmodels.drafting.drafters import draft_weight_bytes, make_drafter, method_facts
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.layouts.shard import shard
+from costmodels.memory.device import fill_device
+from costmodels.models.catalog import load_model
+from costmodels.steps.step_cost import risen_steps
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from sim import accounts

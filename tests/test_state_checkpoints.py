@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.layers.gqa import Gqa
-from costmodels.layers.mamba2 import Mamba2
-from costmodels.memory import plan_memory
-from costmodels.model_spec import LayerGroup, quantised
-from costmodels.models import load_model
-from costmodels.paging import check_mamba_cache_mode
+from costmodels.hardware.gpus import load_gpu
+from costmodels.memory.paging import check_mamba_cache_mode
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.mamba2 import Mamba2
+from costmodels.models.spec import LayerGroup, quantised
 from scenarios.build import build
 from scenarios.schema import Scenario
 from scenarios.simulate import simulate

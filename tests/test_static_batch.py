@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.efficiency import load_efficiency
-from costmodels.gpu_spec import load_gpu
-from costmodels.kv_policies import snapkv
-from costmodels.model_spec import ModelSpec, quantised
-from costmodels.models import load_model, model_names
-from costmodels.parallel import shard
-from costmodels.precision_paths import PATHS
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gemm_paths import PATHS
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.kv_policies import snapkv
+from costmodels.models.spec import ModelSpec, quantised
 from costmodels.static_batch import StaticBatch
 
 GPU = load_gpu("b300")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.host_links import host_link, stage_link
-from costmodels.layout import Layout
-from costmodels.layout_cost import StepCosts, compile_layout_cost
-from costmodels.memory import plan_memory
-from costmodels.models import load_model
+from costmodels.hardware.gpus import load_gpu
+from costmodels.hardware.links import host_link, stage_link
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
+from costmodels.memory.plan import plan_memory
+from costmodels.memory.streaming import Offload, rank_offload
+from costmodels.models.catalog import load_model
 from costmodels.offload import wide_area_step_s
-from costmodels.parallel import shard
-from costmodels.streaming import Offload, rank_offload
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from scenarios.build import Build, build
 from scenarios.load import parse_scenario
 from scenarios.simulate import simulate

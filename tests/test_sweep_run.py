@@ -249,8 +249,8 @@ def test_every_file_a_scenario_names_is_part_of_its_address(tmp_path: Path) -> N
 
 
 def test_a_folder_of_tables_is_part_of_the_address(tmp_path: Path) -> None:
-    from costmodels.gpu_spec import load_gpu
-    from costmodels.operator_tables.folder import own_folder
+    from costmodels.hardware.gpus import load_gpu
+    from costmodels.tables.store import own_folder
 
     for file in own_folder(load_gpu("H200")).glob("gemm*.parquet"):
         (tmp_path / file.name).write_bytes(file.read_bytes())

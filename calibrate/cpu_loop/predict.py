@@ -9,12 +9,12 @@ from pathlib import Path
 from calibrate.cpu_loop.shape import GROUPS, LoopModel, LoopStep
 from calibrate.kernel_lines import read_lines
 from calibrate.kernel_tables import build_tables, target_of, write_tables
-from costmodels.efficiency import load_efficiency
-from costmodels.engine_profile import EngineProfile, load_profile, scale_host
+from costmodels.engines.profile import EngineProfile, load_profile, scale_host
 from costmodels.evidence import Evidence
-from costmodels.operator_sources import load_operators
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_table import step_seconds
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.operators.sources import load_operators
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.step_table import step_seconds
 from sim.errors import ScenarioError
 
 # Operators of a step by name; all others are matrices.

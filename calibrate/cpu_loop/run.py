@@ -15,7 +15,7 @@ from calibrate.cpu_loop.operators import measure_operators
 from calibrate.cpu_loop.predict import loop_step_cost, predicted_operator_s, predicted_s
 from calibrate.cpu_loop.shape import LoopModel, LoopStep
 from calibrate.measure.machine import cpu_name
-from costmodels.step_cost import RooflineStepCost
+from costmodels.steps.step_cost import RooflineStepCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

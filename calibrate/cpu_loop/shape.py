@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.hf_config import read_hf_config
-from costmodels.model_spec import ModelSpec
-from costmodels.precision import precision_of
+from costmodels.formats import precision_of
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.spec import ModelSpec
 from sim.shape import StepShape, causal_pairs
 
 DTYPE = "float32"

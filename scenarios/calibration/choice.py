@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.operator_choice import Choice
+from costmodels.operators.sources import Choice
 from scenarios.yaml_text import parse_yaml
 from sim.errors import ScenarioError
 

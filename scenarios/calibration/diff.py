@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.operator_choice import AIC, OURS
-from costmodels.operator_tables.kinds import KINDS
-from costmodels.operator_tables.lookup import Lookup
-from costmodels.operator_tables.shapes import LOOKUPS
-from costmodels.operator_tables.table import Array, OperatorTable
+from costmodels.operators.sources import AIC, OURS
+from costmodels.tables.kinds import KINDS
+from costmodels.tables.lookup import Lookup
+from costmodels.tables.shapes import LOOKUPS
+from costmodels.tables.table import Array, OperatorTable
 from scenarios import __version__
 from scenarios.calibration.facts import table_facts
 from scenarios.calibration.named import DEFAULT_GPU, load_named

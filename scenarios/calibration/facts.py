@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from costmodels.operator_tables.kinds import KINDS
-from costmodels.operator_tables.table import OperatorTable
+from costmodels.tables.kinds import KINDS
+from costmodels.tables.table import OperatorTable
 
 
 def table_facts(table: OperatorTable) -> dict[str, Any]:

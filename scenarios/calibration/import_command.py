@@ -10,7 +10,7 @@ from typing import Any
 
 from calibrate.kernel_lines import KernelLines, clock_shares, read_lines
 from calibrate.kernel_tables import build_tables, target_of, write_tables
-from costmodels.gpu_spec import GPU_FILE
+from costmodels.hardware.gpus import GPU_FILE
 from scenarios.calibration.facts import calibration_facts
 
 

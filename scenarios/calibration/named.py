@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.operator_choice import AIC, OURS
-from costmodels.operator_tables.folder import load_folder, own_folder
-from costmodels.operator_tables.store import load_table
-from costmodels.operator_tables.table import OperatorTable
+from costmodels.hardware.gpus import load_gpu
+from costmodels.operators.sources import AIC, OURS
+from costmodels.tables.store import load_folder, load_table, own_folder
+from costmodels.tables.table import OperatorTable
 from sim.errors import ScenarioError
 
 _AIC_MODES = ("bfloat16", "fp8", "fp8_block")
@@ -37,7 +36,7 @@ def load_named(name: str, gpu: str | None) -> list[OperatorTable]:
 
 def _aic(gpu: str) -> list[OperatorTable]:
     """All that AIConfigurator has of a GPU in vLLM, in the formats that ours may be in too."""
-    from costmodels.operator_tables.aic import AIC_KINDS, AicChoice, aic_tables, check_package
+    from costmodels.tables.aic import AIC_KINDS, AicChoice, aic_tables, check_package
 
     check_package(gpu)
     choices = [AicChoice(gemm_mode=mode) for mode in _AIC_MODES]

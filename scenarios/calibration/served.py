@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from costmodels.explain import constants_label, family_labels
-from costmodels.group_cost import GroupStepCost
-from costmodels.speculative_cost import SpeculativeStepCost
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.steps.explain import constants_label, family_labels
+from costmodels.steps.group_cost import GroupStepCost
 
 if TYPE_CHECKING:
     from scenarios.build import Build

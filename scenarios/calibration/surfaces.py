@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.operator_tables.ideal import ideal_seconds, link_bytes, work
-from costmodels.operator_tables.kinds import COLLECTIVES, KINDS, PEAKS
-from costmodels.operator_tables.shapes import LOOKUPS
-from costmodels.operator_tables.table import Array, OperatorTable
+from costmodels.tables.ideal import ideal_seconds, link_bytes, work
+from costmodels.tables.kinds import COLLECTIVES, KINDS, PEAKS
+from costmodels.tables.shapes import LOOKUPS
+from costmodels.tables.table import Array, OperatorTable
 from scenarios import __version__
 from scenarios.calibration.facts import calibration_facts
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.uncertainty import host_time_error, step_time_error
+from costmodels.hardware.uncertainty import host_time_error, step_time_error
 from scenarios.capacity.plan import BLOCKS, Counting, RunPlan
 from scenarios.capacity.samples import Tally
 from scenarios.simulate import RunResult

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.uncertainty import NORMAL_90
+from costmodels.hardware.uncertainty import NORMAL_90
 from scenarios.capacity.estimate import pooled_crossing
 from scenarios.capacity.measure import RunFacts
 from scenarios.capacity.runs import Runs

@@ -7,15 +7,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from costmodels.engine_profile import padded_size
-from costmodels.explain import unpacking_sources
-from costmodels.group_cost import GroupStepCost, RankStepCost
-from costmodels.group_table import group_rows
-from costmodels.layout_cost import StepCosts, compile_layout_cost
-from costmodels.precision_report import PrecisionRow, precision_rows
-from costmodels.quantization import load_method
-from costmodels.step_table import (
+from costmodels.engines.profile import padded_size
+from costmodels.models.quantization import load_method
+from costmodels.steps.explain import unpacking_sources
+from costmodels.steps.group_cost import GroupStepCost, RankStepCost
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.precision_report import PrecisionRow, precision_rows
+from costmodels.steps.step_table import (
     StepRow,
+    group_rows,
     host_terms,
     ridge_points,
     simple_step,
@@ -23,7 +23,7 @@ from costmodels.step_table import (
     step_rows,
     step_seconds,
 )
-from costmodels.streamed_cost import STREAM, StreamedStepCost
+from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
 from scenarios import __version__
 from scenarios.kernels import Wanted, load_kernels
 from scenarios.served import Served

@@ -156,7 +156,7 @@ def _placed(
 
 
 def _kv_cache(model: str) -> Facts:
-    from costmodels.models import load_model
+    from costmodels.models.catalog import load_model
 
     spec = load_model(model)
     return {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from costmodels.device_memory import DevicePlan, fill_device
-from costmodels.fitting_layouts import smallest_layouts
-from costmodels.reservations import reserve
+from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.memory.fitting import reserve, smallest_layouts
 from scenarios.served import Served
 from scenarios.speculation import speculation_of
 from sim.errors import ScenarioError

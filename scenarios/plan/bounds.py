@@ -2,8 +2,9 @@
 
 Everything is bounded on the very requests that the first run of a fleet would serve: the least time
 their prompts and answers take on idle engines, and the least GPU time all of them take together
-(`costmodels.step_bounds`). A target that so much as the bounds miss is missed by every fleet; work
-that a number of engines cannot do by the times that the targets leave is not done by fewer either.
+(`costmodels.steps.step_bounds`). A target that so much as the bounds miss is missed by every fleet;
+work that a number of engines cannot do by the times that the targets leave is not done by fewer
+either.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.speculative_cost import SpeculativeStepCost
-from costmodels.step_bounds import StepBounds, step_bounds
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.steps.step_bounds import StepBounds, step_bounds
 from scenarios.build import Build
 from scenarios.plan.candidates import Candidate
 from scenarios.plan.targets import percentile_of

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from costmodels.evidence import LABELS
-from costmodels.uncertainty import NORMAL_90
+from costmodels.hardware.uncertainty import NORMAL_90
 from scenarios import __version__
 from scenarios.plan.finalists import Finalist
 from scenarios.plan.infeasible import Relaxed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from costmodels.models import load_model
+from costmodels.models.catalog import load_model
 from scenarios.capacity.plan import sizes
 from scenarios.dump import given_text
 from scenarios.plan.finalists import Finalist

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodels.model_spec import ModelSpec
-from costmodels.models import load_model
+from costmodels.models.catalog import load_model
+from costmodels.models.spec import ModelSpec
 from scenarios.build import build
 from scenarios.flags import apply_flags
 from scenarios.load import apply_override, apply_setting, validate

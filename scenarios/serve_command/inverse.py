@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from costmodels.models import load_model
+from costmodels.models.catalog import load_model
 from scenarios.pools import pool_scenarios
 from scenarios.schema import Scenario
 from scenarios.serve_command.outcome import read_value

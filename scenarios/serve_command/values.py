@@ -132,11 +132,11 @@ def tokens_of_blocks(text: str, settings: Settings) -> int:
 
 def bytes_of_blocks(text: str, settings: Settings) -> int:
     """KV blocks that fit into bytes of one GPU, for the command's model."""
-    from costmodels.model_spec import quantised
-    from costmodels.models import load_model
-    from costmodels.paging import attention_block_tokens, page_bytes
-    from costmodels.parallel import shard
-    from costmodels.quantization import load_method
+    from costmodels.layouts.shard import shard
+    from costmodels.memory.paging import attention_block_tokens, page_bytes
+    from costmodels.models.catalog import load_model
+    from costmodels.models.quantization import load_method
+    from costmodels.models.spec import quantised
 
     cache = settings.get("kv.cache_dtype") or "auto"
     stored = cache if cache == "auto" else load_method(cache, "cache").kv

@@ -12,7 +12,7 @@ from scenarios.validation.validate import PARTS, validate
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from costmodels.operator_choice import Choice
+    from costmodels.operators.sources import Choice
     from scenarios.validation.validate import Validation
 
 

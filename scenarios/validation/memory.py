@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.memory import plan_memory
+from costmodels.memory.plan import plan_memory
 from scenarios.accuracy import AccuracyFigure
 from scenarios.validation.system import System
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.model_spec import DTYPE_BYTES
+from costmodels.models.spec import DTYPE_BYTES
 from scenarios.validation.fields import InfoFields
 
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")

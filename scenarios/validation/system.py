@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from costmodels.calibration import load_constants
-from costmodels.efficiency import Efficiency
-from costmodels.engine_profile import EngineProfile, is_known_profile
-from costmodels.gpu_spec import GpuSpec, gpu_of_device
-from costmodels.hf_config import read_hf_config
-from costmodels.model_spec import ModelSpec, quantised
-from costmodels.operator_choice import FITTED, Choice
-from costmodels.operator_sources import load_operators
-from costmodels.paging import kv_layout
-from costmodels.parallel import shard
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.engines.calibration import load_constants
+from costmodels.engines.profile import EngineProfile, is_known_profile
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.hardware.gpus import GpuSpec, gpu_of_device
+from costmodels.layouts.shard import shard
+from costmodels.memory.paging import kv_layout
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.spec import ModelSpec, quantised
+from costmodels.operators.sources import FITTED, Choice, load_operators
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.plugins import router_factory, scheduler_factory
 from scenarios.summary import engine_conditions
@@ -58,7 +57,7 @@ def read_system(
     """Compile the recorded engine. Raises ScenarioError or TraceError where it cannot be.
 
     ``profile_name``: a profile or calibration file; None: the one of the recorded version.
-    ``operators``: where kernel times come from, see `costmodels.operator_sources`.
+    ``operators``: where kernel times come from, see `costmodels.operators.sources`.
     """
     fields = InfoFields(recording.info_path, recording.info)
     refuse_options(fields)

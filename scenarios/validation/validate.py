@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.engine_log import RequestRow, StepRows
-from costmodels.operator_choice import FITTED, Choice
+from costmodels.operators.sources import FITTED, Choice
 from scenarios import __version__
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import Recording, find_recordings
@@ -45,7 +45,7 @@ def validate(
     """Predict what was measured. ``skip`` names `PARTS`; ``progress`` is told what is scored.
 
     ``profile``: an engine profile's name or a calibration file; None: by the recorded version.
-    ``operators``: where kernel times come from, see `costmodels.operator_sources`.
+    ``operators``: where kernel times come from, see `costmodels.operators.sources`.
 
     A recording, or a part of one, that cannot be scored is a line in ``warnings``, and the others
     go on. Raises ScenarioError where nothing can be scored.

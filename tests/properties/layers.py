@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodels.layers.compressed import CompressedMqa
-from costmodels.layers.dsa import Dsa
-from costmodels.layers.gdn import Gdn
-from costmodels.layers.gqa import Gqa
-from costmodels.layers.kda import Kda
-from costmodels.layers.lightning import Lightning
-from costmodels.layers.mamba2 import Mamba2
-from costmodels.layers.mla import Mla
-from costmodels.layers.parts import Mixer
+from costmodels.models.layers.compressed import CompressedMqa
+from costmodels.models.layers.dsa import Dsa
+from costmodels.models.layers.gdn import Gdn
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.kda import Kda
+from costmodels.models.layers.lightning import Lightning
+from costmodels.models.layers.mamba2 import Mamba2
+from costmodels.models.layers.mla import Mla
+from costmodels.models.layers.parts import Mixer
 
 GQA = Gqa(heads=32, kv_heads=8, head_dim=128)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from costmodels.models import load_model
+from costmodels.models.catalog import load_model
 from costmodels.offload import Machine, Placement, Shares, offloaded_tokens_per_s
 from tests.published.rows import Row, Section, met
 

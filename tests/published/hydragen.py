@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from costmodels.efficiency import load_efficiency
-from costmodels.gpu_spec import load_gpu
-from costmodels.models import load_model
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import load_gpu
+from costmodels.models.catalog import load_model
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from sim.shape import StepShape
 from tests.published.rows import Row, Section, met
 

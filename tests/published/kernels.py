@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.kernel_curves import (
+from costmodels.hardware.kernel_curves import (
     attention_curve,
     deepep_fixed_s,
     deepep_points,

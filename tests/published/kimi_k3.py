@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from costmodels.engine_profile import load_profile
-from costmodels.gpu_spec import load_gpu
-from costmodels.model_spec import ModelSpec, quantised
-from costmodels.models import load_model
-from costmodels.paging import attention_block_tokens
-from costmodels.parallel import shard
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.step_table import step_seconds
+from costmodels.engines.profile import load_profile
+from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.memory.paging import attention_block_tokens
+from costmodels.models.catalog import load_model
+from costmodels.models.spec import ModelSpec, quantised
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.step_table import step_seconds
 from sim.shape import decode_shape
 from tests.published.rows import Row, Section
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.layers.mla import Mla
-from costmodels.memory import plan_memory
-from costmodels.model_spec import ModelSpec
-from costmodels.models import load_model
-from costmodels.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.memory.plan import plan_memory
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.mla import Mla
+from costmodels.models.spec import ModelSpec
+from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from sim.shape import chunk_shape, decode_shape
 from tests.published.rows import Row, Section
 

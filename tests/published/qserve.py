@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from costmodels.device_memory import DevicePlan, fill_device
-from costmodels.efficiency import load_efficiency
-from costmodels.gpu_spec import GpuSpec, load_gpu
-from costmodels.layers.dense import Dense
-from costmodels.layers.gqa import Gqa
-from costmodels.model_spec import ModelSpec
-from costmodels.models import load_model
-from costmodels.parallel import shard
-from costmodels.precision_paths import PATHS, PrecisionPath
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gemm_paths import PATHS, PrecisionPath
+from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.layouts.shard import shard
+from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.models.catalog import load_model
+from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.spec import ModelSpec
 from costmodels.static_batch import StaticBatch
 from tests.published.rows import Row, Section, met
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from costmodels.gpu_spec import load_gpu
-from costmodels.hf_config import read_hf_config
-from costmodels.model_spec import ModelSpec
-from costmodels.step_cost import compile_step_cost
+from costmodels.hardware.gpus import load_gpu
+from costmodels.models.hf_config import read_hf_config
+from costmodels.models.spec import ModelSpec
+from costmodels.steps.step_cost import compile_step_cost
 from sim.shape import chunk_shape
 from tests.published.rows import Row, Section
 

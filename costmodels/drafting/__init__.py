@@ -1,0 +1,1 @@
+"""Speculative decoding: drafters and the step cost of a target with its drafter."""

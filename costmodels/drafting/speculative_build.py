@@ -1,0 +1,112 @@
+"""Compiles a target, a drafter and a table of drafts into the step cost of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodels.datafile import read_data
+from costmodels.drafting.drafters import Drafter, Pass, draft_layout
+from costmodels.drafting.passes import DraftHost, PricedPass, TargetCost
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.evidence import Evidence
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.layout import Layout
+from costmodels.models.spec import ModelSpec
+from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.step_cost import RooflineStepCost
+from sim.errors import ScenarioError
+
+PoolCosts = StepCosts | SpeculativeStepCost
+"""The step cost of a pool's engines, whether they speculate or not."""
+
+
+def compile_speculative_cost(
+    target: ModelSpec,
+    drafter: Drafter,
+    gpu: GpuSpec,
+    layout: Layout,
+    *,
+    drafts_by_seqs: tuple[tuple[int, int], ...],
+    acceptance: Evidence,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    host_speed_factor: float = 1.0,
+    **options: object,
+) -> SpeculativeStepCost:
+    """The step cost of a replica; arguments as those of `compile_layout_cost`.
+
+    Raises `ScenarioError` for layouts in which drafts are not modelled.
+    """
+    check_layout(layout)
+
+    def compiled(model: ModelSpec, ranks: Layout, tokens_a_seq: int) -> TargetCost:
+        cost = compile_layout_cost(
+            model,
+            gpu,
+            ranks,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            offload=None,
+            tokens_a_seq=tokens_a_seq,
+            **options,
+        )
+        assert isinstance(cost, RooflineStepCost | GroupStepCost)
+        return cost
+
+    def priced(one: Pass) -> PricedPass:
+        own, ranks = draft_layout(layout, one.model)
+        return PricedPass(
+            compiled(one.model, own, max(one.tokens_a_seq, 1)),
+            one.tokens_a_seq,
+            one.logits_a_seq,
+            one.times,
+            one.reads_prompts,
+            ranks,
+            tuple(target.clips.index(clip) for clip in one.model.clips),
+        )
+
+    numbers = sorted({0, *(drafts for _, drafts in drafts_by_seqs)})
+    host, evidence = _host(drafter, host_speed_factor)
+    return SpeculativeStepCost(
+        targets={drafts: compiled(target, layout, 1 + drafts) for drafts in numbers},
+        passes={
+            drafts: tuple(
+                priced(one)
+                for one in (drafter.passes(drafts) if drafts else drafter.prompt_passes())
+            )
+            for drafts in numbers
+        },
+        drafts_by_seqs=drafts_by_seqs,
+        host=host,
+        host_evidence=evidence,
+        acceptance_evidence=acceptance,
+    )
+
+
+def check_layout(layout: Layout) -> None:
+    """Raises `ScenarioError` for a layout in which drafts are not modelled."""
+    if layout.pipeline_parallel_size > 1:
+        raise ScenarioError(
+            "engine.speculative with pipeline_parallel_size above 1 is not modelled: the last "
+            "stage's drafts would have to travel to the first"
+        )
+    if layout.context_ranks > 1:
+        raise ScenarioError("engine.speculative is not modelled with context parallelism")
+    if layout.enable_dbo:
+        raise ScenarioError("engine.speculative is not modelled with enable_dbo")
+
+
+def _host(drafter: Drafter, factor: float) -> tuple[DraftHost, Evidence]:
+    terms = read_data("drafting/drafters.yaml")["host"]
+    evidence = Evidence(
+        label=terms["pass_launch_s"]["label"], source="costmodels/drafting/drafters.yaml"
+    )
+
+    def of(names: Sequence[str]) -> list[float]:
+        return [factor * terms[name]["value"] for name in names]
+
+    launch_s, base_s, per_seq_s = of(("pass_launch_s", "ngram_base_s", "ngram_per_seq_s"))
+    if drafter.draft is None:
+        return DraftHost(0.0, 0.0, base_s, per_seq_s), evidence
+    return DraftHost(launch_s, terms["pass_gap_s"]["value"], 0.0, 0.0), evidence

@@ -1,0 +1,1 @@
+"""The serving engine: host time, CUDA graphs, attention backends, and calibration files."""

@@ -1,0 +1,145 @@
+"""A calibration file: an engine's host terms and a GPU's efficiency, fitted to step logs.
+
+Each file says which engine, GPU, machine and day it stands for, and the hash of every input; its
+own hash covers all of that, so a changed input or constant is another calibration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from costmodels.engines.profile import HOST_TERMS, SPREADS, EngineProfile, load_profile
+from costmodels.evidence import Evidence
+from costmodels.hardware.efficiency import Efficiency, FittedRange, load_efficiency
+from costmodels.hardware.gpus import GpuSpec
+from sim.errors import ScenarioError
+
+_FORMAT = 1
+_KEYS = (
+    "format",
+    "profile",
+    "gpu",
+    "machine",
+    "date",
+    "inputs",
+    "range",
+    "errors",
+    "host",
+    "spreads",
+    "efficiency",
+)
+_CONSTANTS = tuple(
+    f.name for f in fields(Efficiency) if f.name not in ("name", "fitted_range", "evidence")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was fitted, to what."""
+
+    profile: EngineProfile
+    efficiency: Efficiency
+    gpu: str
+    """Name of the GPU it was measured on."""
+    machine: str
+    date: str
+    inputs: dict[str, str]
+    """File name -> sha256 of its bytes."""
+    errors: dict[str, float]
+    """Median absolute relative error of a step on the GPU, by run."""
+
+
+def save_calibration(calibration: Calibration, path: Path) -> str:
+    """Write the file; returns its hash."""
+    profile, efficiency = calibration.profile, calibration.efficiency
+    content: dict[str, Any] = {
+        "format": _FORMAT,
+        "profile": profile.name,
+        "gpu": calibration.gpu,
+        "machine": calibration.machine,
+        "date": calibration.date,
+        "inputs": calibration.inputs,
+        "range": (efficiency.fitted_range or FittedRange(0, 0))._asdict(),
+        "errors": {run: _rounded(error) for run, error in calibration.errors.items()},
+        "host": {term: _rounded(getattr(profile, term)) for term in HOST_TERMS},
+        "spreads": {name: [_rounded(v) for v in getattr(profile, name)] for name in SPREADS},
+        "efficiency": {name: _rounded(getattr(efficiency, name)) for name in _CONSTANTS},
+    }
+    content["hash"] = content_hash(content)
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return str(content["hash"])
+
+
+def load_constants(name: str, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:
+    """Host times and efficiencies by the name of a built-in profile, or from a calibration file.
+
+    Raises `ScenarioError` for an unknown name and what `load_calibration` raises.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_calibration(Path(name), gpu)
+    return load_profile(name), load_efficiency(gpu)
+
+
+def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:
+    """The profile and efficiency of a file. Raises `ScenarioError` naming the file and field.
+
+    Refuses a file made on another GPU, and one changed since it was written.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ScenarioError(
+            f"{path} is not a calibration of format {_FORMAT}; `fleetcast calibrate engine` "
+            "writes them"
+        )
+    missing = [key for key in _KEYS if key not in content]
+    if missing:
+        raise ScenarioError(f"{path}: no {', '.join(missing)}")
+    digest = content.pop("hash", None)
+    if digest != content_hash(content):
+        raise ScenarioError(
+            f"{path}: changed since it was written (its hash does not fit its content); "
+            "fit it again"
+        )
+    if content["gpu"] != gpu.name:
+        raise ScenarioError(
+            f"{path} was measured on {content['gpu']}, the scenario's GPU is {gpu.name}"
+        )
+    known = Evidence(label="fitted", source=f"{path.name} ({content['date']}, {digest[:12]})")
+    values = {name: content["efficiency"].get(name) for name in _CONSTANTS}
+    base = load_efficiency(gpu)
+    lacking = [name for name, value in values.items() if value is None]
+    if lacking:
+        raise ScenarioError(f"{path}: efficiency lacks {', '.join(lacking)}")
+    # What no log of one device shows keeps the label it had.
+    unseen = {name: base.evidence[name] for name in _CONSTANTS if name.startswith("all_reduce")}
+    efficiency = replace(
+        base,
+        name=path.stem,
+        fitted_range=FittedRange(**content["range"]),
+        evidence=dict.fromkeys(_CONSTANTS, known) | unseen,
+        **values,
+    )
+    spreads = {name: tuple(content["spreads"][name]) for name in SPREADS}
+    terms: dict[str, Any] = {**content["host"], **spreads}
+    profile = replace(load_profile(content["profile"]), host_evidence=known, **terms)
+    return profile, efficiency
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """sha256 of the content as canonical JSON."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits: what a fit can tell."""
+    return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -1,0 +1,196 @@
+"""The serving engine's own costs: host time, CUDA graph sizes, memory it keeps for itself."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from costmodels.datafile import find_name, read_data
+from costmodels.evidence import Evidence, Source
+from costmodels.models.spec import ModelSpec
+from costmodels.tables.kinds import TableKind
+from sim.errors import ScenarioError
+
+HOST_TERMS = (
+    "schedule_base_s",
+    "schedule_per_running_s",
+    "update_base_s",
+    "update_per_seq_s",
+    "driver_s",
+    "full_graph_launch_s",
+    "piecewise_launch_per_layer_s",
+    "eager_launch_per_dense_layer_s",
+    "eager_launch_per_moe_layer_s",
+    "full_graph_delay_s",
+    "other_delay_s",
+    "prefill_tail_s",
+)
+SPREADS = ("piecewise_spread", "eager_spread", "eager_moe_spread")
+_GRAPH_KEYS = ("first_sizes", "fine_step", "fine_limit", "coarse_step", "coarse_limit")
+_MEMORY_TERMS = ("runtime_bytes", "dense_sampler_bytes_per_logit", "moe_sampler_bytes_per_logit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """One engine version on one kind of host. All host terms are seconds of the host's time."""
+
+    name: str
+    engine: str
+    version: str
+    schedule_base_s: float
+    schedule_per_running_s: float
+    update_base_s: float
+    update_per_seq_s: float
+    driver_s: float
+    """The engine loop around schedule and update, once a step."""
+    full_graph_launch_s: float
+    """Decode-only step that replays one CUDA graph."""
+    piecewise_launch_per_layer_s: float
+    """Step with prefill small enough for graphs between the attention calls."""
+    eager_launch_per_dense_layer_s: float
+    """Step too large for any graph: every kernel is launched by itself."""
+    eager_launch_per_moe_layer_s: float
+    full_graph_delay_s: float
+    """End of scheduling to first kernel; ``other_delay_s`` for the other two launch modes."""
+    other_delay_s: float
+    prefill_tail_s: float
+    """A step with prefill ends at least this long after its last launch."""
+    piecewise_spread: tuple[float, ...]
+    """How launch times scatter around their mean: quantiles at equal steps from 0 to 1, divided
+    by the mean. The next two: eager launches of dense models, and of models with experts."""
+    eager_spread: tuple[float, ...]
+    eager_moe_spread: tuple[float, ...]
+    kernels: Mapping[TableKind, str]
+    """Which kernel the engine runs, by kind of operator, where several are measured."""
+    between_passes_s: float
+    """GPU time of the engine's own kernels and copies a step, the model's apart. Constants that are
+    fitted to whole steps have it in their fixed times."""
+    graph_sizes: tuple[int, ...]
+    """Token counts with a captured graph, ascending; smaller batches are padded up."""
+    runtime_bytes: int
+    dense_sampler_bytes_per_logit: int
+    moe_sampler_bytes_per_logit: int
+    host_evidence: Evidence
+    graph_evidence: Evidence
+    memory_evidence: Evidence
+    kernel_evidence: Evidence
+
+    def piecewise_launch_s(self, model: ModelSpec) -> float:
+        """Mean launch time of a step of ``model`` with prefill that fits a graph."""
+        return model.num_layers * self.piecewise_launch_per_layer_s
+
+    def eager_launch_s(self, model: ModelSpec) -> float:
+        """Mean launch time of a step of ``model`` beyond the largest graph."""
+        return (
+            model.num_dense_layers * self.eager_launch_per_dense_layer_s
+            + model.num_moe_layers * self.eager_launch_per_moe_layer_s
+        )
+
+    def graphs_for(self, max_num_seqs: int) -> tuple[int, ...]:
+        """The sizes captured with this ``max_num_seqs``: none above twice that."""
+        return tuple(size for size in self.graph_sizes if size <= 2 * max_num_seqs)
+
+    def sources(self) -> list[Source]:
+        """Every constant with its label and source."""
+        terms = [(term, self.host_evidence) for term in HOST_TERMS]
+        terms += [(spread, self.host_evidence) for spread in SPREADS]
+        terms.append(("graph_sizes", self.graph_evidence))
+        terms.append(("between_passes_s", self.kernel_evidence))
+        terms += [(term, self.memory_evidence) for term in _MEMORY_TERMS]
+        return [
+            Source(
+                what=f"{self.name} {term}",
+                value=getattr(self, term),
+                label=evidence.label,
+                source=evidence.source,
+            )
+            for term, evidence in terms
+        ]
+
+
+def profile_names() -> list[str]:
+    """The names of the built-in engine profiles."""
+    return list(read_data("engines/engine_profile.yaml")["profiles"])
+
+
+def is_known_profile(name: str) -> bool:
+    """Whether a built-in profile has this name or alias."""
+    return name.casefold() in {spelling.casefold() for spelling in _spellings()}
+
+
+def _spellings() -> dict[str, str]:
+    return {
+        spelling: canonical
+        for canonical, row in read_data("engines/engine_profile.yaml")["profiles"].items()
+        for spelling in (canonical, *row.get("aliases", ()))
+    }
+
+
+def load_profile(name: str = "vllm-0.25") -> EngineProfile:
+    """A built-in engine profile by name or alias. Raises `ScenarioError` for an unknown name."""
+    rows = read_data("engines/engine_profile.yaml")["profiles"]
+    canonical = find_name("engine profile", name, _spellings())
+    row = rows[canonical]
+    spreads = row["host"]["spreads"]
+    return EngineProfile(
+        name=canonical,
+        engine=row["engine"],
+        version=row["version"],
+        graph_sizes=_graph_sizes(**{k: row["graphs"][k] for k in _GRAPH_KEYS}),
+        host_evidence=_evidence(row["host"]),
+        graph_evidence=_evidence(row["graphs"]),
+        kernels=row["kernels"]["names"],
+        kernel_evidence=_evidence(row["kernels"]),
+        **row["kernels"]["constants"],
+        memory_evidence=_evidence(row["memory"]),
+        **row["host"]["constants"],
+        piecewise_spread=tuple(spreads["piecewise_spread"]),
+        eager_spread=tuple(spreads["eager_spread"]),
+        eager_moe_spread=tuple(spreads["eager_moe_spread"]),
+        **row["memory"]["constants"],
+    )
+
+
+def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
+    """The same engine on another host: 1.2 is one that takes 20% longer, 0.5 one twice as fast.
+
+    Raises `ScenarioError` for a factor that is negative.
+    """
+    if not 0 <= factor < math.inf:
+        raise ScenarioError(f"host_speed_factor must be a number from 0 up, not {factor!r}")
+    scaled = {term: getattr(profile, term) * factor for term in HOST_TERMS}
+    return replace(profile, **scaled)
+
+
+def capture_up_to(profile: EngineProfile, tokens: int) -> EngineProfile:
+    """The same engine with CUDA graphs up to ``tokens``: its own sizes, then by its last step."""
+    sizes = profile.graph_sizes
+    further = range(sizes[-1], tokens + 1, sizes[-1] - sizes[-2])[1:]
+    return replace(profile, graph_sizes=(*(size for size in sizes if size <= tokens), *further))
+
+
+def quantile(spread: tuple[float, ...], draw: float) -> float:
+    """The value at ``draw`` (0 to 1) of a quantile table with equal steps, interpolated."""
+    place = draw * (len(spread) - 1)
+    below = min(int(place), len(spread) - 2)
+    return spread[below] + (place - below) * (spread[below + 1] - spread[below])
+
+
+def padded_size(tokens: int, graph_sizes: tuple[int, ...]) -> int:
+    """The graph size a batch of ``tokens`` is padded to; ``tokens`` itself above the largest."""
+    place = bisect_left(graph_sizes, tokens)
+    return graph_sizes[place] if place < len(graph_sizes) else tokens
+
+
+def _graph_sizes(
+    first_sizes: list[int], fine_step: int, fine_limit: int, coarse_step: int, coarse_limit: int
+) -> tuple[int, ...]:
+    fine = range(fine_step, fine_limit + 1, fine_step)
+    coarse = range(fine_limit + coarse_step, coarse_limit + 1, coarse_step)
+    return (*first_sizes, *fine, *coarse)
+
+
+def _evidence(block: dict[str, str]) -> Evidence:
+    return Evidence(label=block["label"], source=block["source"])

@@ -1,1 +1,0 @@
-"""Readers of ``config.json``, a function a family; `costmodels.families.table` lists them."""

@@ -1,0 +1,139 @@
+"""Number formats, and which one each part of a model is stored and multiplied in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+
+from costmodels.datafile import find_name, read_data
+from costmodels.models.layers.parts import Params
+
+BF16_PEAK = "bf16_flop_per_s"
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2}
+# Scales of groups this large are a thousandth of the bytes: stored, but not counted as read.
+_UNCOUNTED_GROUP = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One row of ``formats.yaml``: what an element costs."""
+
+    name: str
+    bits: int
+    scale_bits: int = 0
+    zero_bits: int = 0
+    group: int = 1
+    """Elements that share a scale and a zero point."""
+    input: str | None = None
+    """The format the left matrix is converted to; None: it stays in 16 bits."""
+    peak: str = BF16_PEAK
+    residual_tokens: int = 0
+    kernel_rows: int | None = None
+    """Most rows its kernel multiplies a matrix with at once; None: as many as there are."""
+    source: str = ""
+
+    @property
+    def bits_per_element(self) -> Fraction:
+        """Bits as stored, scales included: 4.25 of mxfp4."""
+        return self.bits + Fraction(self.scale_bits + self.zero_bits, self.group)
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes an element costs to read or write."""
+        if self.group >= _UNCOUNTED_GROUP:
+            return self.bits / 8
+        return float(self.bits_per_element / 8)
+
+    def num_bytes(self, elements: int) -> int:
+        """Bytes of so many elements, scales included, rounded up."""
+        return -int(-elements * self.bits_per_element // 8)
+
+
+@cache
+def load_format(name: str) -> Format:
+    """A row of ``formats.yaml``. Raises `ScenarioError` for an unknown name."""
+    rows = read_data("formats.yaml")["formats"]
+    name = find_name("number format", name, {row: row for row in rows})
+    return Format(name=name, **rows[name])
+
+
+def format_names() -> list[str]:
+    """The names of all formats."""
+    return list(read_data("formats.yaml")["formats"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPrecision:
+    """Formats by what is stored: names of ``formats.yaml``.
+
+    The matrices are in three classes, which quantisation treats apart: of attention (and of linear
+    attention), of dense FFNs and shared experts, of routed experts.
+    """
+
+    dtype: str = "bfloat16"
+    """16 bits: activations between operators, norms, biases, routers, all that is not named."""
+    attention: str = "bfloat16"
+    ffn: str = "bfloat16"
+    experts: str = "bfloat16"
+    embedding: str = "bfloat16"
+    """The token table and the LM head."""
+    activations: str | None = None
+    """What quantised matrices are multiplied with; None: what their own format asks for."""
+    kv: str = "bfloat16"
+    state: str = "float32"
+    """Recurrent states; ``conv``: the inputs that short convolutions keep."""
+    conv: str = "float32"
+    communication: str | None = None
+    """What all-reduces carry; None: ``dtype``."""
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of an activation between operators."""
+        return load_format(self.dtype).bits // 8
+
+    @property
+    def communication_bytes(self) -> float:
+        """Bytes of an element in an all-reduce."""
+        return load_format(self.communication or self.dtype).moved_bytes
+
+    @property
+    def linear(self) -> str:
+        """The formats of the layers' matrices, joined by ``+`` where they differ."""
+        return "+".join(dict.fromkeys((self.attention, self.ffn, self.experts)))
+
+    def matrix(self, weights: str) -> tuple[Format, Format]:
+        """Format of a matrix stored in ``weights``, and of what it is multiplied with."""
+        stored = load_format(weights)
+        if stored.bits >= 16 or (self.activations is None and stored.input is None):
+            return stored, load_format(self.dtype)
+        return stored, load_format(self.activations or stored.input or self.dtype)
+
+    def weight_bytes(self, params: Params) -> int:
+        """Bytes of parameters, each class in its format."""
+        return sum(self.weight_bytes_by_format(params).values())
+
+    def weight_bytes_by_format(self, params: Params) -> dict[str, int]:
+        """The same by format, largest first."""
+        found: dict[str, int] = {}
+        for weights, count in (
+            (self.attention, params.attention),
+            (self.ffn, params.ffn),
+            (self.experts, params.experts),
+            (self.embedding, params.embedding),
+            (self.dtype, params.others),
+        ):
+            if count:
+                found[weights] = found.get(weights, 0) + load_format(weights).num_bytes(count)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def with_matrices(self, weights: str) -> ModelPrecision:
+        """The same with every matrix of the layers in one format."""
+        return replace(self, attention=weights, ffn=weights, experts=weights)
+
+
+def precision_of(dtype: str) -> ModelPrecision:
+    """All in one 16-bit type; recurrent states in 32 bits."""
+    return ModelPrecision(
+        dtype=dtype, attention=dtype, ffn=dtype, experts=dtype, embedding=dtype, kv=dtype
+    )

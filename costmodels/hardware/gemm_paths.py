@@ -1,0 +1,219 @@
+"""GEMM families by precision: the unit that multiplies, what dequantising costs, and crossovers.
+
+Quantised weights are unpacked in the kernel's main loop, by cores that issue far fewer instructions
+than the tensor cores multiply. Each tile of rows unpacks all its weights again, so the cost is in
+proportion to weights x tiles of rows, where the gain is in bytes read once. A scheme that scales
+partial sums pays once a group of the inner size for every output instead.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodels.formats import BF16_PEAK, load_format
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.kernel_curves import core_instructions_per_s
+from costmodels.work import Array, Operator
+from sim.errors import ScenarioError
+
+_TILE_ROWS = 128
+
+
+class PrecisionPath(NamedTuple):
+    """One way to multiply: what is stored, what multiplies, what the cores do beside it."""
+
+    name: str
+    weights: str
+    """Formats of ``formats.yaml``: of matrices, of what they are multiplied with, of keys."""
+    activations: str
+    kv: str
+    peak: str
+    """The unit: a peak of `GpuSpec`."""
+    weight_instructions: float
+    """To unpack one weight, once a tile of rows."""
+    sum_group: int
+    """Inner elements after which partial sums are scaled in 32 bits; 0: never."""
+    row_flops: float
+    """Of online transforms, an input element: FLOPs in 16 bits. FlatQuant's Kronecker pair of an
+    input of n elements costs about 4 sqrt(n) each."""
+    kv_instructions: float
+    """Of decode attention beside the tensor cores, an element of the cache and query head: unpack,
+    scale, multiply and add. Such kernels (FasterTransformer's and what came of it) work on one
+    query head a block, so grouped heads unpack the same keys again."""
+    source: str
+
+    @property
+    def label(self) -> str:
+        """Evidence of what it takes."""
+        return "assumed" if self.source.startswith("assumed") else "reported"
+
+
+# Decode attention, counted in the source of QServe's kernel (mit-han-lab/omniserve): 8 packed 4-bit
+# elements take a shift, 4 logic, 4 two-wide subtractions and 4 two-wide multiply-adds, 13 in all;
+# then each is converted and multiplied in 32 bits (3 with the query's conversion for keys, 2 for
+# values). 8 bits are assumed to take as many to unpack and scale.
+_SUM_INSTRUCTIONS = 2.0  # convert a sum to a float, multiply and add it
+PATHS = {
+    path.name: path
+    for path in (
+        PrecisionPath(
+            "FP16", "float16", "float16", "float16", BF16_PEAK, 0.0, 0, 0.0, 2.5, "no conversion"
+        ),
+        PrecisionPath(
+            "W4A16", "int4_g128", "float16", "float16", BF16_PEAK, 1.1, 0, 0.0, 2.5,
+            "assumed: 8 weights in 4 logic and 4 two-wide multiply-adds, and shifts (AWQ, Marlin)",
+        ),
+        PrecisionPath(
+            "W8A8", "int8", "int8", "kv_int8", "int8_op_per_s", 0.0, 0, 0.0, 4.0,
+            "SmoothQuant: scales a channel and a token, applied to finished sums",
+        ),
+        PrecisionPath(
+            "W4A8KV4", "w4a8_channel", "int8", "kv_int4", "int8_op_per_s", 0.25, 0, 0.0, 4.1,
+            "QServe (2405.04532), a scale a channel: unpacking alone, four weights a register",
+        ),
+        PrecisionPath(
+            "W4A8KV4 g128", "w4a8_g128", "int8", "kv_int4", "int8_op_per_s", 0.75, 0, 0.0, 4.1,
+            "QServe, groups of 128: unpack, multiply and subtract, four weights a register",
+        ),
+        PrecisionPath(
+            "W4A4", "w4a4", "w4a4", "kv_int4", "int4_op_per_s", 0.0, 128, 0.0, 4.1,
+            "Atom: 4-bit products, partial sums scaled once a group of 128",
+        ),
+        PrecisionPath(
+            "W4A4 FlatQuant", "w4a4", "w4a4", "kv_int4", "int4_op_per_s", 0.0, 0, 4.0, 4.1,
+            "FlatQuant (2410.09426): scales a channel and a token, online Kronecker transforms",
+        ),
+    )
+}  # fmt: skip
+_BY_FORMAT = {
+    "int4_g128": "W4A16",
+    "w4a8_channel": "W4A8KV4",
+    "w4a8_g128": "W4A8KV4 g128",
+    "w4a4": "W4A4 FlatQuant",
+}
+# KIVI's are taken to cost as QServe's.
+_BY_CACHE = {"kv_int8": "W8A8", "kv_int4": "W4A8KV4", "kivi4": "W4A8KV4", "kivi2": "W4A8KV4"}
+
+
+def path_peak(path: PrecisionPath, gpu: GpuSpec) -> float:
+    """The peak its unit has. Raises `ScenarioError` where the device has no such unit."""
+    found = getattr(gpu, path.peak)
+    if found is None:
+        raise ScenarioError(f"{gpu.name} has no unit for {path.name}")
+    return float(found)
+
+
+def format_path(weights: str) -> PrecisionPath | None:
+    """What multiplying weights of a format takes beside the tensor cores; None: nothing known.
+
+    4-bit floats and integers in small groups are unpacked too, but what that takes is not known.
+    """
+    name = _BY_FORMAT.get(weights)
+    return PATHS[name] if name else None
+
+
+def cache_path(kv: str) -> PrecisionPath | None:
+    """The same of reading a cache of a format."""
+    name = _BY_CACHE.get(kv)
+    return PATHS[name] if name else None
+
+
+def unpack_seconds(operator: Operator, gpu: GpuSpec) -> tuple[Array, Array] | None:
+    """Seconds of one call in the main loop, and of transforms before it: ``[n]`` both.
+
+    None where the operator's format has no path, or the device's cores are not known.
+    """
+    path = format_path(operator.weights)
+    rate = core_instructions_per_s(gpu)
+    if path is None or rate is None or operator.kind not in ("gemm", "grouped_gemm"):
+        return None
+    elements = operator.weight_bytes / load_format(operator.weights).moved_bytes
+    instructions = path.weight_instructions * elements * np.ceil(operator.rows / _TILE_ROWS)
+    if path.sum_group:
+        instructions = instructions + _SUM_INSTRUCTIONS / 2 * operator.flops / path.sum_group
+    inner = operator.matrix[0] if operator.matrix else 0
+    transform = path.row_flops * operator.rows * inner**1.5 / gpu.bf16_flop_per_s
+    return instructions / rate, transform
+
+
+class GemmSeconds(NamedTuple):
+    """One GEMM's seconds by what takes them; `total` is the larger side."""
+
+    multiply: float
+    dequantise: float
+    """In the main loop, beside which tensor cores wait."""
+    transform: float
+    memory: float
+
+    @property
+    def total(self) -> float:
+        """Multiplying waits for unpacking; both overlap with reading."""
+        return max(self.multiply + self.dequantise, self.memory) + self.transform
+
+
+def gemm_seconds(
+    path: PrecisionPath, gpu: GpuSpec, rows: int, inner: int, outer: int
+) -> GemmSeconds:
+    """A rows x inner by inner x outer GEMM at the datasheet's rates: bounds, without efficiencies.
+
+    Raises `ScenarioError` where the device lacks the unit, or its cores are not known and needed.
+    """
+    weights, activations = load_format(path.weights), load_format(path.activations)
+    num_bytes = inner * outer * weights.moved_bytes + rows * outer * 2
+    num_bytes += rows * inner * activations.moved_bytes
+    return GemmSeconds(
+        multiply=2.0 * rows * inner * outer / path_peak(path, gpu),
+        dequantise=_dequantise_s(path, gpu, rows, inner, outer),
+        transform=path.row_flops * rows * inner * inner**0.5 / gpu.bf16_flop_per_s,
+        memory=num_bytes / gpu.hbm_bytes_per_s,
+    )
+
+
+def dequantisation_share(path: PrecisionPath, gpu: GpuSpec, rows: int) -> float:
+    """Seconds of dequantising over those of multiplying in a large GEMM of so many rows."""
+    found = gemm_seconds(path, gpu, rows, 8192, 8192)
+    return found.dequantise / found.multiply
+
+
+def compute_bound_rows(peak_per_s: float, weight_bytes: float, bytes_per_s: float) -> float:
+    """Rows above which multiplying takes longer than reading the weights: P w / (2 BW)."""
+    return peak_per_s * weight_bytes / (2 * bytes_per_s)
+
+
+def crossover_rows(path: PrecisionPath, other: PrecisionPath, gpu: GpuSpec) -> int | None:
+    """The fewest rows of a large GEMM at which ``path`` is no longer the faster one.
+
+    None: it stays the faster one up to 65,536 rows. Searched by doubling, then by halves.
+    """
+
+    def slower(rows: int) -> bool:
+        shape = (rows, 8192, 8192)
+        return gemm_seconds(path, gpu, *shape).total >= gemm_seconds(other, gpu, *shape).total
+
+    high = 1
+    while not slower(high):
+        high *= 2
+        if high > 65_536:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if slower(middle) else (middle, high)
+    return high
+
+
+def _dequantise_s(path: PrecisionPath, gpu: GpuSpec, rows: int, inner: int, outer: int) -> float:
+    instructions = path.weight_instructions * inner * outer * -(-rows // _TILE_ROWS)
+    if path.sum_group:
+        instructions += _SUM_INSTRUCTIONS * rows * outer * inner / path.sum_group
+    if not instructions:
+        return 0.0
+    rate = core_instructions_per_s(gpu)
+    if rate is None:
+        raise ScenarioError(
+            f"{gpu.name}: the rate of its cores beside the tensor cores is not known, which "
+            f"{path.name} needs; kernel_curves.yaml lists those that are"
+        )
+    return instructions / rate

@@ -1,1 +1,0 @@
-"""Kinds of layers, one file each; `costmodels.layers.kinds` lists them."""

@@ -1,0 +1,148 @@
+"""Which tensor-parallel layouts hold a model, as it is and with its matrices in fewer bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from costmodels.drafting.drafters import Drafter
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import valid_sizes
+from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.models.spec import ModelSpec, quantised
+
+# Ranks of the largest domain on the market (NVL72).
+_LARGEST_NODE = 72
+
+
+class Fit(NamedTuple):
+    """The fewest ranks that hold a model with its matrices in one format."""
+
+    weights: str
+    """The format of the layers' matrices; several joined by ``+``."""
+    tensor_parallel_size: int | None
+    """None: no size does."""
+    sequences: int
+    """Sequences of the asked length that fit it."""
+
+
+def smallest_layouts(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    prompt_tokens: int,
+    output_tokens: int,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    gpu_memory_utilization: float,
+    block_size: int,
+    profile: EngineProfile,
+    layout: Layout,
+    drafter: Drafter | None = None,
+) -> list[Fit]:
+    """For each format the smallest tensor-parallel size that holds at least one sequence.
+
+    The rest of the layout stays as it is in ``layout``. The formats: as given, 8 bits, 4 bits; only
+    those with fewer bytes than the model has.
+    """
+    narrow = "fp8" if gpu.fp8_flop_per_s else "int8" if gpu.int8_op_per_s else "w8a16"
+    candidates = [model, quantised(model, linear=narrow), quantised(model, linear="int4_g128")]
+    smaller = [one for one in candidates[1:] if one.weight_bytes < model.weight_bytes]
+    found = []
+    for candidate in (model, *smaller):
+        name = candidate.linear_dtype
+        for ranks in valid_sizes(candidate, _LARGEST_NODE, layout):
+            plan = fill_device(
+                candidate,
+                gpu,
+                layout=replace(layout, tensor_parallel_size=ranks),
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                gpu_memory_utilization=gpu_memory_utilization,
+                block_size=block_size,
+                profile=profile,
+                drafter=drafter,
+            )
+            sequences = plan.pool_bytes // plan.paged_bytes(prompt_tokens, output_tokens)
+            if sequences:
+                found.append(Fit(name, ranks, sequences))
+                break
+        else:
+            found.append(Fit(name, None, 0))
+    return found
+
+
+MAX, POW2, ORACLE, PAGED = "Orca Max", "Orca Pow2", "Orca Oracle", "paged"
+SCHEMES = (MAX, POW2, ORACLE, PAGED)
+
+
+class Reservation(NamedTuple):
+    """One scheme for sequences of one length."""
+
+    scheme: str
+    slots: int
+    """Tokens set aside for one sequence at its end."""
+    sequence_bytes: int
+    """Bytes set aside for one sequence at its end."""
+    sequences: int
+    """Sequences at once that can all reach their end."""
+    mean_sequences: int
+    """Sequences at once when their answers are at all stages: the mean bytes set aside count."""
+    used: float
+    """Share of the bytes set aside that holds state, mean over an answer."""
+    later: float
+    """Share that the sequence itself will fill."""
+    wasted: float
+    """Share that it never fills. The three shares add up to 1."""
+
+
+def reserve(
+    plan: DevicePlan, prompt_tokens: int, output_tokens: int, max_model_len: int
+) -> list[Reservation]:
+    """All schemes for sequences of this length. ``max_model_len`` is what Max sets aside."""
+    return [
+        _reserve(plan, scheme, prompt_tokens, output_tokens, max_model_len) for scheme in SCHEMES
+    ]
+
+
+def slots_of(scheme: str, prompt_tokens: int, output_tokens: int, max_model_len: int) -> int:
+    """Tokens that a contiguous scheme sets aside for one sequence."""
+    needed = prompt_tokens + output_tokens
+    if scheme == MAX:
+        return max(max_model_len, needed)
+    if scheme == POW2:
+        rounded = prompt_tokens + (1 << max(0, output_tokens - 1).bit_length())
+        return max(min(rounded, max_model_len), needed)
+    return needed
+
+
+def _reserve(
+    plan: DevicePlan, scheme: str, prompt_tokens: int, output_tokens: int, max_model_len: int
+) -> Reservation:
+    rank = plan.rank
+    middle = output_tokens // 2
+    end_bytes = plan.device_bytes(rank.state_bytes(prompt_tokens + output_tokens, output_tokens))
+    used_bytes = plan.device_bytes(rank.state_bytes(prompt_tokens + middle, middle))
+    if scheme == PAGED:
+        slots = -(-(prompt_tokens + output_tokens) // plan.block_size) * plan.block_size
+        sequence_bytes = plan.paged_bytes(prompt_tokens, output_tokens)
+        mean_bytes = plan.paged_bytes(prompt_tokens, middle)
+        later_bytes = 0
+    else:
+        slots = slots_of(scheme, prompt_tokens, output_tokens, max_model_len)
+        sequence_bytes = plan.device_bytes(rank.state_bytes(slots, slots - prompt_tokens))
+        mean_bytes = sequence_bytes
+        later_bytes = end_bytes - used_bytes
+    used, later = used_bytes / mean_bytes, later_bytes / mean_bytes
+    return Reservation(
+        scheme=scheme,
+        slots=slots,
+        sequence_bytes=sequence_bytes,
+        sequences=plan.pool_bytes // sequence_bytes,
+        mean_sequences=plan.pool_bytes // mean_bytes,
+        used=used,
+        later=later,
+        wasted=1 - used - later,
+    )

@@ -1,0 +1,223 @@
+"""Weights and state of a rank that are not on its device: how many bytes, and what streaming takes.
+
+Two ways, as engines have them:
+
+- Shares of every layer (FlexGen, arXiv 2303.06865; ZeRO-Inference, 2207.00032, is all of them): the
+  next layer's bytes come while this one computes, so a layer takes the longer of the two. Two
+  layers' streamed parts are on the device at a time.
+- Whole layers up to a number of bytes (vLLM's ``cpu_offload_gb``): kernels read them over the link
+  in place. Nothing is fetched ahead, so what resident layers compute hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodels.evidence import Source, weakest
+from costmodels.hardware.links import HostLink
+from costmodels.layouts.shard import RankShard
+from costmodels.operators.step_tables import StepTables
+from costmodels.work import Array
+from sim.clock import NS_PER_S, to_ns
+from sim.errors import ScenarioError
+from sim.shape import StepShape
+
+_GIB = 1 << 30
+_BUFFERED_LAYERS = 2
+_FRACTION_BITS = 32
+_ONE = 1 << _FRACTION_BITS
+_HIDES_DEN = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Where the layers' weights and the state of sequences are. Embeddings stay on the device."""
+
+    link: HostLink
+    weights_host: Fraction = Fraction(0)
+    """Share of every layer's weights in host memory; the next: on disk, read in every step."""
+    weights_disk: Fraction = Fraction(0)
+    kv_host: Fraction = Fraction(0)
+    """Share of every sequence's keys and values in host memory."""
+    cpu_offload_bytes: int = 0
+    """In place of shares: bytes of whole layers in host memory, a device."""
+    host_bytes: int | None = None
+    """Host memory of a device; None: not known."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The numbers that its transfers hang on."""
+        to_device, from_device, disk = self.link.sources
+        back = (from_device,) if self.kv_host else ()
+        return (to_device, *back, *((disk,) if self.weights_disk else ()))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all is on the device."""
+        shares = self.weights_host + self.weights_disk + self.kv_host
+        return not (shares or self.cpu_offload_bytes)
+
+
+class RankOffload(NamedTuple):
+    """One rank's part, in bytes."""
+
+    host_weight_bytes: int
+    disk_weight_bytes: int
+    buffer_bytes: int
+    """On the device: parts of layers on their way."""
+    kv_device_share: Fraction
+    """Of the state's bytes, those on the device, the buffer included."""
+
+    @property
+    def freed_bytes(self) -> int:
+        """Weights that leave the device, less the buffer."""
+        return self.host_weight_bytes + self.disk_weight_bytes - self.buffer_bytes
+
+
+ON_DEVICE = RankOffload(0, 0, 0, Fraction(1))
+
+
+def rank_offload(rank: RankShard, offload: Offload | None) -> RankOffload:
+    """What of a rank is elsewhere.
+
+    Raises `ScenarioError` where the host has no room for it, or it cannot be priced.
+    """
+    if offload is None or offload.is_nothing:
+        return ON_DEVICE
+    _check(rank, offload)
+    whole = rank.layer_weight_bytes
+    share = offload.weights_host + offload.weights_disk
+    host = int(whole * offload.weights_host) or min(offload.cpu_offload_bytes, whole)
+    disk = int(whole * offload.weights_disk)
+    buffered = Fraction(min(_BUFFERED_LAYERS, rank.stage_layers), rank.stage_layers)
+    if offload.host_bytes is not None and host > offload.host_bytes:
+        raise ScenarioError(
+            f"{host / _GIB:.1f} GiB of weights a GPU are to be in host memory, which has "
+            f"{offload.host_bytes / _GIB:g} (hardware.host_memory_gb)"
+        )
+    return RankOffload(
+        host_weight_bytes=host,
+        disk_weight_bytes=disk,
+        buffer_bytes=-int(-whole * share * buffered // 1),
+        kv_device_share=1 - offload.kv_host + offload.kv_host * buffered,
+    )
+
+
+def _check(rank: RankShard, offload: Offload) -> None:
+    """Raise `ScenarioError` for what is not priced."""
+    model = rank.model
+    if rank.layout.data_parallel_size > 1:
+        raise ScenarioError("offloading is not priced with data_parallel_size above 1")
+    if rank.layout.context_ranks > 1:
+        raise ScenarioError("offloading is not priced with context parallelism")
+    if not offload.kv_host:
+        return
+    kinds = {mixer.kind for mixer, _ in model.mixers} - {"gqa", "mla"}
+    if kinds or any(state.windows for state, _ in model.states):
+        others = ", ".join(sorted(kinds)) or "a window of newest tokens in another format"
+        raise ScenarioError(
+            f"{model.name}: offload.kv_host_percent is priced for attention over whole contexts; "
+            f"it has {others}"
+        )
+    if offload.host_bytes is None:
+        raise ScenarioError(
+            "offload.kv_host_percent keeps keys and values in host memory: set "
+            "hardware.host_memory_gb, which bounds how many"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What crosses the host's link in a step, all layers of one rank, in integer nanoseconds."""
+
+    weights_ns: list[int]
+    """To the device, ``[max_num_batched_tokens + 1]`` by tokens."""
+    disk_ns: int
+    """A step: the disk's part, read beside the rest."""
+    kv_in_fixed_ns: int
+    """A token of context, `_FRACTION_BITS` bits behind the point; the next: a new token, back."""
+    kv_out_fixed_ns: int
+    hides_num: int
+    """Of `_HIDES_DEN`: the share of the layers' computing that transfers run beside."""
+    weight_bytes: Array
+    """By tokens, of `weights_ns`."""
+    kv_bytes_per_token: float
+
+    def exposed_ns(self, shape: StepShape, layers_ns: int) -> int:
+        """What a step takes beyond its kernels, whose layers take ``layers_ns``."""
+        tokens = shape.decode_seqs + shape.prefill_tokens
+        read = shape.decode_context_tokens + shape.prefill_context_tokens
+        in_ns = self.weights_ns[tokens] + (read * self.kv_in_fixed_ns >> _FRACTION_BITS)
+        out_ns = tokens * self.kv_out_fixed_ns >> _FRACTION_BITS
+        hidden_ns = layers_ns * self.hides_num // _HIDES_DEN
+        return max(in_ns, out_ns, self.disk_ns if tokens else 0, hidden_ns) - hidden_ns
+
+    def exposed_s(self, columns: Mapping[str, Array], layers_s: Array) -> tuple[Array, Array]:
+        """The same of ``n`` steps: seconds that weights add, and that state adds to these."""
+        tokens = columns["decode_seqs"] + columns["prefill_tokens"]
+        read = columns["decode_context_tokens"] + columns["prefill_context_tokens"]
+        link_ns = np.array(self.weights_ns, dtype=float)[tokens.astype(np.int64)]
+        weights_ns = np.maximum(link_ns, np.where(tokens > 0, float(self.disk_ns), 0.0))
+        in_ns = link_ns + read * self.kv_in_fixed_ns / _ONE
+        longest_ns = np.maximum(weights_ns, np.maximum(in_ns, tokens * self.kv_out_fixed_ns / _ONE))
+        hidden_s = layers_s * self.hides_num / _HIDES_DEN
+        exposed_s = np.maximum(longest_ns / NS_PER_S - hidden_s, 0.0)
+        of_weights_s = np.minimum(exposed_s, np.maximum(weights_ns / NS_PER_S - hidden_s, 0.0))
+        return of_weights_s, exposed_s - of_weights_s
+
+    def link_bytes(self, shape: StepShape) -> float:
+        """Bytes that cross the link in a step, both ways."""
+        tokens = shape.decode_seqs + shape.prefill_tokens
+        moved = shape.decode_context_tokens + shape.prefill_context_tokens + tokens
+        return float(self.weight_bytes[tokens]) + moved * self.kv_bytes_per_token
+
+    def slower(self, factor: float) -> Stream:
+        """All times multiplied."""
+        return replace(
+            self,
+            weights_ns=[round(ns * factor) for ns in self.weights_ns],
+            disk_ns=round(self.disk_ns * factor),
+            kv_in_fixed_ns=round(self.kv_in_fixed_ns * factor),
+            kv_out_fixed_ns=round(self.kv_out_fixed_ns * factor),
+        )
+
+
+def make_stream(rank: RankShard, offload: Offload, tables: StepTables) -> Stream:
+    """Compile it for one rank; ``tables`` are its operators by tokens."""
+    sizes = tables.by_tokens[0].operator.rows
+    layers = rank.local.num_layers
+    # Of all stages: a pipeline's step is its slowest stage's share of this.
+    whole = rank.layer_weight_bytes * layers / rank.stage_layers
+    if offload.cpu_offload_bytes:
+        # Kernels read in place what they need: of experts, those that tokens reach.
+        read = sum(op.operator.calls * op.operator.weight_bytes for op in tables.by_tokens)
+        hides = min(1.0, offload.cpu_offload_bytes / rank.layer_weight_bytes)
+        weight_bytes = np.minimum(read, whole) * hides
+        disk_bytes = 0.0
+    else:
+        streamed = float(offload.weights_host + offload.weights_disk) * whole
+        weight_bytes, hides = np.where(sizes > 0, streamed, 0.0), 1.0
+        disk_bytes = float(offload.weights_disk) * whole
+    link = offload.link
+    kv_bytes = float(offload.kv_host * rank.local.growing_state_bytes_per_token)
+    to_s = weight_bytes / link.to_device_bytes_per_s
+    return Stream(
+        weights_ns=[to_ns(seconds) for seconds in to_s.tolist()],
+        disk_ns=to_ns(disk_bytes / link.disk_read_bytes_per_s),
+        kv_in_fixed_ns=round(kv_bytes / link.to_device_bytes_per_s * NS_PER_S * _ONE),
+        kv_out_fixed_ns=round(kv_bytes / link.from_device_bytes_per_s * NS_PER_S * _ONE),
+        hides_num=round(hides * _HIDES_DEN),
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=kv_bytes,
+    )
+
+
+def stream_label(offload: Offload) -> str:
+    """Evidence of its seconds."""
+    disk = [offload.link.disk_label] if offload.weights_disk else []
+    return weakest((offload.link.label, *disk))

@@ -1,0 +1,146 @@
+"""What a family's reader returns, and the fields that many families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from costmodels.models.hf_fields import Fields
+from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.moe import Moe
+from costmodels.models.layers.parts import Ffn, Mixer
+from costmodels.models.layers.sliding import SlidingWindow
+from costmodels.models.spec import LayerGroup, Residual
+
+FULL = ("full_attention", "attention")
+SLIDING = ("sliding_attention", "chunked_attention")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """The part of a `ModelSpec` that differs from family to family."""
+
+    layers: tuple[LayerGroup, ...]
+    norm: Literal["rms", "layer"] = "rms"
+    tied: bool = False
+    """Whether embeddings are tied where the config does not say."""
+    position_rows: int = 0
+    extra_params: int = 0
+    residual: Residual | None = None
+    mtp: tuple[LayerGroup, ...] = ()
+
+
+Reader = Callable[[Fields], Decoder]
+
+
+def grouped(
+    layers: Iterable[tuple[Mixer | None, Ffn | None]], *, norms: int = 2, all_reduces: int = 2
+) -> tuple[LayerGroup, ...]:
+    """Equal layers together, in order of first appearance."""
+    counts: dict[tuple[Mixer | None, Ffn | None], int] = {}
+    for layer in layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    return tuple(
+        LayerGroup(count=count, mixer=mixer, ffn=ffn, norms=norms, all_reduces=all_reduces)
+        for (mixer, ffn), count in counts.items()
+    )
+
+
+def mtp_layers(
+    fields: Fields, last: tuple[Mixer | None, Ffn | None], *keys: str
+) -> tuple[LayerGroup, ...]:
+    """Modules of multi-token prediction: each a layer like the last one."""
+    found = fields.first(*keys)
+    if not isinstance(found, int) or found <= 0:
+        return ()
+    return (LayerGroup(count=found, mixer=last[0], ffn=last[1]),)
+
+
+def gqa(fields: Fields, **traits: Any) -> Gqa:
+    """Grouped-query attention from the usual fields. Raises `ScenarioError` for odd numbers."""
+    hidden = fields.count("hidden_size")
+    heads = fields.count("num_attention_heads")
+    kv_heads = fields.count("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise fields.error(
+            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )
+    if fields.first("head_dim") is None and hidden % heads:
+        raise fields.error(
+            f"head_dim is absent and hidden_size {hidden} is not a multiple of "
+            f"num_attention_heads {heads}; give head_dim"
+        )
+    head_dim = fields.count("head_dim", default=hidden // heads)
+    return Gqa(heads=heads, kv_heads=kv_heads, head_dim=head_dim, **traits)
+
+
+def layer_types(fields: Fields, known: tuple[str, ...]) -> list[str]:
+    """The field ``layer_types``, one a layer; empty where absent."""
+    types = [str(kind) for kind in fields.items("layer_types")]
+    odd = sorted({kind for kind in types if kind not in known})
+    if odd:
+        raise fields.error(f"layer_types has {', '.join(odd)}; known: {', '.join(known)}")
+    count = fields.count("num_hidden_layers")
+    if types and len(types) < count:
+        raise fields.error(f"layer_types names {len(types)} of {count} layers")
+    return types[:count]
+
+
+def windows(fields: Fields, is_sliding: Callable[[int], bool]) -> list[int | None]:
+    """The window of each layer, None for full attention.
+
+    ``is_sliding`` says which layers slide where ``layer_types`` does not.
+    """
+    count = fields.count("num_hidden_layers")
+    types = layer_types(fields, (*FULL, *SLIDING))
+    window = fields.first("sliding_window", "attention_chunk_size")
+    if types:
+        slides = [kind in SLIDING for kind in types]
+    else:
+        slides = [window is not None and is_sliding(layer) for layer in range(count)]
+    if not any(slides):
+        return [None] * count
+    width = fields.count("sliding_window", "attention_chunk_size")
+    return [width if slide else None for slide in slides]
+
+
+def windowed(attention: Gqa, window: int | None) -> Mixer:
+    """``attention``, over a window where there is one."""
+    return SlidingWindow(gqa=attention, window=window) if window else attention
+
+
+def dense(fields: Fields, *keys: str, **traits: Any) -> Dense:
+    """A dense FFN whose width stands under one of ``keys`` (default: intermediate_size)."""
+    return Dense(width=fields.count(*(keys or ("intermediate_size",))), **traits)
+
+
+def moe(fields: Fields, *, width: str = "moe_intermediate_size", **traits: Any) -> Moe:
+    """A mixture of experts from the usual fields, in every spelling."""
+    experts = fields.count("num_experts", "num_local_experts", "n_routed_experts")
+    top_k = fields.count(
+        "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts"
+    )
+    if top_k > experts:
+        raise fields.error(f"num_experts_per_tok {top_k} exceeds the number of experts {experts}")
+    return Moe(num_experts=experts, top_k=top_k, width=fields.count(width), **traits)
+
+
+def moe_layers(fields: Fields) -> list[bool]:
+    """Which layers have experts, from whichever field says it; all where none does."""
+    count = fields.count("num_hidden_layers")
+    types = fields.items("mlp_layer_types")
+    if types:
+        return [str(kind) != "dense" for kind in types[:count]]
+    frequency = fields.first("moe_layer_freq")
+    if isinstance(frequency, list | tuple):
+        return [bool(flag) for flag in frequency[:count]]
+    first = fields.number("first_k_dense_replace")
+    step = fields.count("moe_layer_freq", default=1)
+    sparse = fields.count("decoder_sparse_step", default=1)
+    plain = fields.items("mlp_only_layers")
+    return [
+        layer >= first and layer % step == 0 and (layer + 1) % sparse == 0 and layer not in plain
+        for layer in range(count)
+    ]

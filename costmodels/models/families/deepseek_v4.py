@@ -1,0 +1,96 @@
+"""DeepSeek-V4: a window in every layer, and compressed entries by the layer's stride."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.models.families.decoder import Decoder, grouped, layer_types, mtp_layers
+from costmodels.models.families.latent import read_deepseek, shared_experts
+from costmodels.models.hf_fields import Fields
+from costmodels.models.layers.compressed import CompressedMqa
+from costmodels.models.spec import Residual
+
+_STRIDE = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+
+
+def read_deepseek_v4(fields: Fields) -> Decoder:
+    """All layers have experts; the first few choose them by a hash, which has no weights.
+
+    An indexer goes with the small stride, whose entries are sums over two strides.
+    """
+    head_dim = fields.count("head_dim")
+    base = CompressedMqa(
+        heads=fields.count("num_attention_heads"),
+        head_dim=head_dim,
+        rope=fields.count("qk_rope_head_dim", default=head_dim // 8),
+        q_lora=fields.count("q_lora_rank"),
+        o_lora=fields.count("o_lora_rank"),
+        o_groups=fields.count("o_groups"),
+        window=fields.count("sliding_window"),
+    )
+    sparse = replace(
+        base,
+        overlap=True,
+        index_heads=fields.count("index_n_heads"),
+        index_dim=fields.count("index_head_dim"),
+        topk=fields.count("index_topk"),
+    )
+    strides = _strides(fields)
+    smallest = min((stride for stride in strides if stride), default=0)
+    has_index = 0 < smallest < max(strides)
+    mixers = [
+        replace(sparse if has_index and stride == smallest else base, stride=stride)
+        for stride in strides
+    ]
+    layers = [(mixer, shared_experts(fields)) for mixer in mixers]
+    return Decoder(
+        layers=grouped(layers),
+        extra_params=_connection_params(fields, len(layers)),
+        residual=_connections(fields.number("hc_mult")),
+        mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers"),
+    )
+
+
+def read_deepseek_ref(fields: Fields) -> Decoder:
+    """DeepSeek's own minimal files, whatever the version."""
+    is_v4 = fields.first("compress_ratios") is not None
+    return read_deepseek_v4(fields) if is_v4 else read_deepseek(fields)
+
+
+def _strides(fields: Fields) -> list[int]:
+    """``compress_ratios``, or ``layer_types`` with ``compress_rates``."""
+    count = fields.count("num_hidden_layers")
+    ratios = fields.items("compress_ratios")
+    if ratios:
+        if len(ratios) < count or not all(isinstance(ratio, int) for ratio in ratios):
+            raise fields.error(f"compress_ratios must hold {count} integers, not {ratios!r}")
+        return ratios[:count]
+    types = layer_types(fields, tuple(_STRIDE))
+    if not types:
+        raise fields.error("compress_ratios or layer_types is missing: one entry a layer")
+    rates = dict(fields.first("compress_rates") or {})
+    return [int(rates.get(kind, _STRIDE[kind])) for kind in types]
+
+
+def _connection_params(fields: Fields, layers: int) -> int:
+    """Of the hyper-connections: two mixes of hc_mult residual streams a layer, one at the end."""
+    streams = fields.number("hc_mult")
+    width = streams * fields.count("hidden_size")
+    mixes = (2 + streams) * streams
+    return layers * 2 * (mixes * (width + 1) + 3) + streams * (width + 1) + 1 if streams else 0
+
+
+def _connections(streams: int) -> Residual | None:
+    """Traffic of the hyper-connections, in fused kernels (mHC, arXiv 2512.24880, section 4.3).
+
+    Of n streams: the maps read n vectors, the mix before a mixer or FFN reads n and writes one, the
+    merge after it reads n and its output, and writes n: 4 n + 2, less the plain residual's two.
+    Two kernels, before and after; the maps' small matrices are not counted.
+    """
+    if streams < 2:
+        return None
+    return Residual("hyper_connections", moved=4.0 * streams, kept=streams - 1, launches=2)

@@ -1,0 +1,121 @@
+"""Mixtures of experts with grouped-query attention."""
+
+from __future__ import annotations
+
+from costmodels.models.families.decoder import (
+    Decoder,
+    dense,
+    gqa,
+    grouped,
+    layer_types,
+    moe,
+    moe_layers,
+    mtp_layers,
+    windowed,
+    windows,
+)
+from costmodels.models.families.plain import text_windows
+from costmodels.models.hf_fields import Fields
+from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.moe import Moe
+from costmodels.models.layers.parts import Ffn
+
+
+def read_mixtral(fields: Fields) -> Decoder:
+    """Mixtral: all layers have experts as wide as the config's FFN."""
+    attention, ffn = gqa(fields), moe(fields, width="intermediate_size")
+    return Decoder(layers=grouped((windowed(attention, w), ffn) for w in text_windows(fields)))
+
+
+def read_qwen_moe(fields: Fields) -> Decoder:
+    """qwen2_moe (biased, with a gated shared expert) and qwen3_moe (QK-norms)."""
+    is_second = fields.first("model_type") == "qwen2_moe"
+    attention = gqa(
+        fields,
+        qkv_bias=fields.flag("attention_bias", default=is_second),
+        out_bias=fields.flag("attention_bias", default=False) and not is_second,
+        qk_norm=not is_second,
+    )
+    shared = fields.number("shared_expert_intermediate_size")
+    experts = moe(fields, shared_width=shared, shared_gate=shared > 0)
+    flags = moe_layers(fields)
+    plain = None if all(flags) else dense(fields)
+    layers = (
+        (windowed(attention, window), experts if has_experts else plain)
+        for window, has_experts in zip(text_windows(fields), flags, strict=True)
+    )
+    return Decoder(layers=grouped(layers))
+
+
+def read_gpt_oss(fields: Fields) -> Decoder:
+    """GPT-OSS: sliding and full layers in turn, sinks and biases everywhere."""
+    attention = gqa(fields, qkv_bias=True, out_bias=True, sinks=True)
+    ffn = moe(fields, width="intermediate_size", expert_bias=True, router_bias=True)
+    found = windows(fields, lambda layer: layer % 2 == 0)
+    return Decoder(layers=grouped((windowed(attention, window), ffn) for window in found))
+
+
+def read_glm4_moe(fields: Fields) -> Decoder:
+    """GLM-4.5 to 4.7: biased q, k and v, shared expert, the first layers dense."""
+    attention = gqa(
+        fields,
+        qkv_bias=fields.flag("attention_bias", default=True),
+        qk_norm=fields.flag("use_qk_norm", default=False),
+    )
+    return _with_shared_experts(fields, attention)
+
+
+def _with_shared_experts(fields: Fields, attention: Gqa) -> Decoder:
+    width = fields.count("moe_intermediate_size")
+    shared = fields.number("n_shared_experts") * width
+    experts = moe(fields, shared_width=shared, router_bias=True)
+    flags = moe_layers(fields)
+    plain = None if all(flags) else dense(fields)
+    layers: list[tuple[Gqa, Ffn | None]] = [
+        (attention, experts if has_experts else plain) for has_experts in flags
+    ]
+    mtp = mtp_layers(fields, layers[-1], "num_nextn_predict_layers")
+    return Decoder(layers=grouped(layers), mtp=mtp)
+
+
+def read_minimax_m2(fields: Fields) -> Decoder:
+    """MiniMax-M2: full attention, norms over all query and all key heads, no shared expert."""
+    norm = fields.first("qk_norm_type")
+    if not fields.flag("use_qk_norm", default=True) or norm not in (None, "per_layer"):
+        raise fields.error(
+            f"use_qk_norm must be true and qk_norm_type per_layer, not {norm!r}: another norm of "
+            "queries and keys is not priced"
+        )
+    if any(kind != 1 for kind in fields.items("attn_type_list")):
+        raise fields.error("attn_type_list must be a list of 1: MiniMax-M2 has full attention only")
+    layer_types(fields, ("full_attention",))
+    attention = gqa(fields, qk_norm=True, qk_norm_all_heads=True)
+    shared = fields.number("shared_intermediate_size")
+    ffn = moe(fields, width="intermediate_size", shared_width=shared)
+    layers = [(attention, ffn)] * fields.count("num_hidden_layers")
+    return Decoder(layers=grouped(layers), mtp=mtp_layers(fields, layers[-1], "num_mtp_modules"))
+
+
+def read_llama4(fields: Fields) -> Decoder:
+    """Llama 4: every fourth layer reads all, the others their chunk; experts every other layer.
+
+    A chunk of attention_chunk_size tokens is taken as a window of that size: the most it reads.
+    """
+    attention, count = gqa(fields), fields.count("num_hidden_layers")
+    width = fields.count("intermediate_size")
+    plain = Dense(width=fields.count("intermediate_size_mlp", default=width))
+    step = fields.count("interleave_moe_layer_step", default=1)
+    experts = Moe(
+        num_experts=fields.count("num_local_experts"),
+        top_k=fields.count("num_experts_per_tok", default=1),
+        width=width,
+        shared_width=width,
+    )
+    listed = fields.items("moe_layers") or [n for n in range(count) if (n + 1) % step == 0]
+    found = windows(fields, lambda layer: (layer + 1) % 4 != 0)
+    layers = (
+        (windowed(attention, window), experts if layer in listed else plain)
+        for layer, window in enumerate(found)
+    )
+    return Decoder(layers=grouped(layers))

@@ -1,0 +1,113 @@
+"""Grouped-query attention beside linear layers: Qwen3-Next, Qwen3.5, MiniMax-M1, Nemotron-H."""
+
+from __future__ import annotations
+
+from costmodels.models.families.decoder import (
+    Decoder,
+    dense,
+    gqa,
+    grouped,
+    layer_types,
+    moe,
+    moe_layers,
+    mtp_layers,
+)
+from costmodels.models.hf_fields import Fields
+from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.gdn import Gdn
+from costmodels.models.layers.lightning import Lightning
+from costmodels.models.layers.mamba2 import Mamba2
+from costmodels.models.layers.moe import Moe
+from costmodels.models.layers.parts import Ffn, Mixer
+
+_LINEAR = ("linear_attention", "full_attention")
+_BLOCKS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+
+
+def read_qwen_next(fields: Fields) -> Decoder:
+    """qwen3_next, qwen3_5 (dense or with experts): 3 Gated DeltaNet layers, then a gated full."""
+    count = fields.count("num_hidden_layers")
+    linear = Gdn(
+        k_heads=fields.count("linear_num_key_heads"),
+        v_heads=fields.count("linear_num_value_heads"),
+        k_dim=fields.count("linear_key_head_dim"),
+        v_dim=fields.count("linear_value_head_dim"),
+        conv=fields.count("linear_conv_kernel_dim", default=4),
+    )
+    full = gqa(fields, qk_norm=True, gated=fields.flag("attn_output_gate", default=True))
+    every = fields.count("full_attention_interval", default=4)
+    types = layer_types(fields, _LINEAR) or [
+        _LINEAR[(layer + 1) % every == 0] for layer in range(count)
+    ]
+    has_experts = fields.first("num_experts", "num_local_experts") is not None
+    flags = moe_layers(fields) if has_experts else [False] * count
+    shared = fields.number("shared_expert_intermediate_size")
+    experts = moe(fields, shared_width=shared, shared_gate=shared > 0) if has_experts else None
+    plain = None if all(flags) else dense(fields)
+    layers: list[tuple[Mixer, Ffn | None]] = [
+        (full if kind == "full_attention" else linear, experts if flag else plain)
+        for kind, flag in zip(types, flags, strict=True)
+    ]
+    return Decoder(
+        layers=grouped(layers),
+        mtp=mtp_layers(fields, (full, layers[-1][1]), "mtp_num_hidden_layers"),
+    )
+
+
+def read_minimax(fields: Fields) -> Decoder:
+    """MiniMax-M1: 7 lightning layers, then a full one; all with experts."""
+    full, count = gqa(fields), fields.count("num_hidden_layers")
+    linear = Lightning(heads=full.heads, head_dim=full.head_dim)
+    ffn = moe(fields, width="intermediate_size")
+    types = layer_types(fields, _LINEAR)
+    kinds = [kind == "full_attention" for kind in types] or [
+        kind == 1 for kind in fields.items("attn_type_list")
+    ]
+    if len(kinds) < count:
+        raise fields.error("layer_types or attn_type_list is missing: one entry a layer")
+    layers = ((full if is_full else linear, ffn) for is_full in kinds[:count])
+    return Decoder(layers=grouped(layers))
+
+
+def read_nemotron_h(fields: Fields) -> Decoder:
+    """Nemotron-H: every layer is one part alone: M Mamba-2, * attention, E experts, - FFN."""
+    pattern = str(fields.first("hybrid_override_pattern") or "")
+    if not pattern:
+        types = [str(kind) for kind in fields.items("layers_block_type")]
+        pattern = "".join(_BLOCKS.get(kind, "?") for kind in types)
+    if not pattern or set(pattern) - set(_BLOCKS.values()):
+        raise fields.error(
+            f"hybrid_override_pattern must be made of M, *, E and -, not {pattern!r}, or "
+            f"layers_block_type of {', '.join(_BLOCKS)}"
+        )
+    parts: dict[str, tuple[Mixer | None, Ffn | None]] = {}
+    for part in dict.fromkeys(pattern):
+        if part == "M":
+            parts[part] = (_mamba(fields), None)
+        elif part == "*":
+            parts[part] = (gqa(fields), None)
+        elif part == "-":
+            parts[part] = (None, Dense(width=fields.count("intermediate_size"), gated=False))
+        else:
+            parts[part] = (None, _experts(fields))
+    return Decoder(layers=grouped((parts[part] for part in pattern), norms=1, all_reduces=1))
+
+
+def _mamba(fields: Fields) -> Mamba2:
+    return Mamba2(
+        heads=fields.count("mamba_num_heads"),
+        head_dim=fields.count("mamba_head_dim"),
+        state_size=fields.count("ssm_state_size"),
+        groups=fields.count("n_groups", default=1),
+        conv=fields.count("conv_kernel", default=4),
+    )
+
+
+def _experts(fields: Fields) -> Moe:
+    return moe(
+        fields,
+        shared_width=fields.number("moe_shared_expert_intermediate_size"),
+        latent=fields.number("moe_latent_size"),
+        router_bias=True,
+        gated=False,
+    )

@@ -1,0 +1,85 @@
+"""Dense decoders with grouped-query attention: Llama, Mistral, Qwen, Gemma, OPT, BLOOM, Falcon."""
+
+from __future__ import annotations
+
+from costmodels.models.families.decoder import Decoder, dense, gqa, grouped, windowed, windows
+from costmodels.models.hf_fields import Fields
+
+
+def read_llama(fields: Fields) -> Decoder:
+    """llama, mistral, qwen2, qwen3: they differ in biases, QK-norms and the use of a window."""
+    model_type = str(fields.first("model_type"))
+    attention_bias = fields.flag("attention_bias", default=model_type == "qwen2")
+    attention = gqa(
+        fields,
+        qkv_bias=attention_bias,
+        # Qwen2 has its bias on q, k and v alone; Llama's attention_bias covers o as well.
+        out_bias=attention_bias and model_type != "qwen2",
+        qk_norm=model_type.startswith("qwen3"),
+    )
+    ffn = dense(fields, bias=fields.flag("mlp_bias", default=False))
+    layers = ((windowed(attention, window), ffn) for window in text_windows(fields))
+    return Decoder(layers=grouped(layers))
+
+
+def text_windows(fields: Fields) -> list[int | None]:
+    """Windows of Llama-like files.
+
+    Qwen files carry a window they may not use, and which the first ``max_window_layers`` never do;
+    in Mistral files a window is always in use.
+    """
+    if not str(fields.first("model_type")).startswith("qwen"):
+        return windows(fields, lambda layer: True)
+    first = fields.number("max_window_layers")
+    used = fields.flag("use_sliding_window", default=False)
+    return windows(fields, lambda layer: used and layer >= first)
+
+
+def read_opt(fields: Fields) -> Decoder:
+    """OPT: MHA, two-matrix FFN, LayerNorm, learned positions whose table starts at row 2."""
+    hidden = fields.count("hidden_size")
+    projected = fields.count("word_embed_proj_dim", default=hidden) != hidden
+    if projected or not fields.flag("do_layer_norm_before", default=True):
+        raise fields.error(
+            "word_embed_proj_dim unlike hidden_size, or do_layer_norm_before false (OPT-350M), "
+            "is not supported"
+        )
+    bias = fields.flag("enable_bias", default=True)
+    layer = (
+        gqa(fields, qkv_bias=bias, out_bias=bias),
+        dense(fields, "ffn_dim", gated=False, bias=bias),
+    )
+    return Decoder(
+        layers=grouped([layer] * fields.count("num_hidden_layers")),
+        norm="layer",
+        tied=True,
+        position_rows=fields.count("max_position_embeddings") + 2,
+    )
+
+
+def read_bloom(fields: Fields) -> Decoder:
+    """BLOOM: MHA with ALiBi, a two-matrix FFN four times as wide, a norm after the embedding."""
+    hidden = fields.count("hidden_size")
+    attention = gqa(fields, qkv_bias=True, out_bias=True)
+    ffn = dense(Fields({"width": 4 * hidden}, fields.where), "width", gated=False, bias=True)
+    layers = fields.count("num_hidden_layers")
+    return Decoder(
+        layers=grouped([(attention, ffn)] * layers),
+        norm="layer",
+        tied=True,
+        extra_params=2 * hidden,
+    )
+
+
+def read_falcon(fields: Fields) -> Decoder:
+    """Falcon: attention and FFN side by side, so their outputs are summed over ranks once."""
+    hidden = fields.count("hidden_size")
+    attention = gqa(fields)
+    ffn = dense(
+        Fields({"width": fields.count("ffn_hidden_size", default=4 * hidden)}, fields.where),
+        "width",
+        gated=False,
+    )
+    norms = 2 if fields.flag("new_decoder_architecture", default=False) else 1
+    layers = [(attention, ffn)] * fields.count("num_hidden_layers")
+    return Decoder(layers=grouped(layers, norms=norms, all_reduces=1), norm="layer", tied=True)

@@ -1,0 +1,118 @@
+"""Reads a Hugging Face ``config.json`` into a `ModelSpec`, or says why it cannot.
+
+Both the spellings of older files and of transformers 5 are read. What differs from family to family
+is in `costmodels.models.families`; a family that is not there is refused by name: an approximation
+would look like an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodels.datafile import read_json_object
+from costmodels.models.checkpoint_format import read_precision
+from costmodels.models.families.table import FAMILIES
+from costmodels.models.hf_fields import Fields
+from costmodels.models.spec import ModelSpec
+from sim.errors import ScenarioError
+
+SUPPORTED_MODEL_TYPES = tuple(sorted(FAMILIES))
+
+_NESTED = ("text_config", "llm_config")
+# What older files call a field.
+_OLD_NAMES = {
+    "n_embed": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "n_head_kv": "num_key_value_heads",
+    "seq_length": "max_position_embeddings",
+    "model_max_length": "max_position_embeddings",
+}
+
+
+def read_hf_config(
+    config: Mapping[str, Any] | str | Path,
+    *,
+    name: str | None = None,
+    confidence: str = "",
+    source: str = "",
+) -> ModelSpec:
+    """Read a config given as a mapping, a ``config.json`` path, or the folder that holds one.
+
+    Of a multimodal file the language model alone is read: its other towers are not in the spec.
+    Raises `ScenarioError` for a file that is missing or not JSON, a field that is missing or of the
+    wrong kind, and for an architecture outside `SUPPORTED_MODEL_TYPES`.
+    """
+    if isinstance(config, str | Path):
+        path = Path(config)
+        path = path / "config.json" if path.is_dir() else path
+        values, where = _with_modelopt(read_json_object(path), path), str(path)
+        name = name or path.parent.name or path.stem
+        source = source or f"config file {path.name}"
+    else:
+        values, where = config, f"config of {name or 'the model'}"
+    fields = Fields(_completed(_text_part(values, where), values), where)
+    return _build(fields, name or str(values.get("_name_or_path") or "model"), confidence, source)
+
+
+def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The language model's own fields; multimodal files nest them."""
+    for key in _NESTED:
+        if key in values:
+            nested = values[key]
+            if not isinstance(nested, Mapping):
+                raise ScenarioError(f"{where}: field {key} must be an object")
+            return nested
+    return values
+
+
+def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Old names beside the new ones, and what multimodal files say outside the nested part."""
+    outer = {
+        key: whole[key]
+        for key in ("quantization_config", "dtype", "torch_dtype")
+        if key in whole and text.get(key) is None
+    }
+    renamed = {new: text[old] for old, new in _OLD_NAMES.items() if old in text and new not in text}
+    typed = {"model_type": whole.get("model_type")} if "model_type" not in text else {}
+    return {**text, **renamed, **outer, **typed}
+
+
+def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """ModelOpt writes its formats to a file of its own beside the config."""
+    beside = path.with_name("hf_quant_config.json")
+    if "quantization_config" in values or not beside.is_file():
+        return values
+    part = Fields(read_json_object(beside), str(beside)).part("quantization")
+    return {**values, "quantization_config": {"quant_method": "modelopt", **part.values}}
+
+
+def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec:
+    model_type = fields.first("model_type")
+    reader = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if reader is None:
+        raise fields.error(
+            f"model_type {model_type!r} is not supported: its attention or layers are not known to "
+            f"this cost model; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+        )
+    decoder = reader(fields)
+    return ModelSpec(
+        name=name,
+        model_type=str(model_type),
+        layers=decoder.layers,
+        hidden_size=fields.count("hidden_size"),
+        vocab_size=fields.count("vocab_size"),
+        max_position_embeddings=fields.count("max_position_embeddings"),
+        norm=decoder.norm,
+        tie_word_embeddings=fields.flag("tie_word_embeddings", default=decoder.tied),
+        learned_position_rows=decoder.position_rows,
+        extra_params=decoder.extra_params,
+        residual=decoder.residual,
+        mtp=decoder.mtp,
+        precision=read_precision(fields, sum(group.count for group in decoder.layers)),
+        confidence=confidence,
+        source=source,
+    )

@@ -1,0 +1,1 @@
+"""Kinds of layers, one file each; `costmodels.models.layers.kinds` lists them."""

@@ -1,0 +1,62 @@
+"""A dense FFN: gate, up and down matrices (SwiGLU, GeGLU), or two matrices (OPT, Falcon)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from costmodels.models.layers.parts import Frame, Params
+from costmodels.models.layers.split import split_width
+from costmodels.work import Array, Operator, elementwise, linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """``width``: inner features; ``gated``: three matrices, else two."""
+
+    kind: ClassVar[str] = "dense"
+
+    width: int
+    gated: bool = True
+    bias: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """Matrices before the activation."""
+        return 2 if self.gated else 1
+
+    def params(self, hidden: int, *, active: bool = False) -> Params:
+        """All of them are active."""
+        others = (self.inputs * self.width + hidden) * self.bias
+        return Params(ffn=(self.inputs + 1) * hidden * self.width, others=others)
+
+    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
+        """Two GEMMs and the activation between them."""
+        return ffn_operators("", self.width, self.inputs, frame, calls, tokens)
+
+    def block_inputs(self, hidden: int) -> tuple[int, ...]:
+        """The norm's output and the activation's."""
+        return (hidden, self.width)
+
+    def row_elements(self, hidden: int) -> int:
+        """Both sides of the activation."""
+        return (self.inputs + 1) * self.width
+
+    def sharded(self, ranks: int) -> Dense:
+        """The width is split."""
+        return replace(self, width=split_width(self.width, ranks, "FFN width"))
+
+
+def ffn_operators(
+    prefix: str, width: int, inputs: int, frame: Frame, calls: int, tokens: Array
+) -> list[Operator]:
+    """The operators of a dense FFN, their names after ``prefix``."""
+    hidden, precision = frame.hidden, frame.precision
+    weights = precision.ffn
+    return [
+        linear(f"{prefix}gate_up", calls, hidden, inputs * width, tokens, precision, weights),
+        elementwise(
+            f"{prefix}activation", calls, (inputs + 1) * width * precision.dtype_bytes, tokens
+        ),
+        linear(f"{prefix}down", calls, width, hidden, tokens, precision, weights),
+    ]

@@ -1,0 +1,100 @@
+"""Grouped-query attention that keeps a budget of each prompt, and all that is generated.
+
+The last queries of a prompt vote: each head keeps the tokens they attend to most (SnapKV, arXiv
+2404.14469), in every layer as many, or in later layers fewer (PyramidKV, 2406.02069). Prompts are
+computed in full. What this does to answers is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
+
+from costmodels.formats import ModelPrecision
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, Params, State, Window
+from costmodels.work import Array, Operator
+
+_SCORE_BYTES = 4
+"""Votes are summed and pooled in 32 bits: written by one kernel, read by the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptBudget:
+    """``gqa`` that decodes over what is kept. Each budget is of an equal share of its layers."""
+
+    kind: ClassVar[str] = "prompt_budget"
+
+    gqa: Gqa
+    budgets: tuple[int, ...]
+    """Tokens of a prompt, a head."""
+    observation_tokens: int = 32
+    """Queries at a prompt's end that vote."""
+
+    @property
+    def kv_heads(self) -> int:
+        """As of full attention."""
+        return self.gqa.kv_heads
+
+    def params(self, hidden: int) -> Params:
+        """As of full attention."""
+        return self.gqa.params(hidden)
+
+    def state(self, precision: ModelPrecision) -> State:
+        """What is kept once the prompt is computed; a layer's mean."""
+        token_bytes = self.gqa.state(precision).growing
+        shares = Counter(self.budgets)
+        windows = (
+            Window(budget, token_bytes * Fraction(share, len(self.budgets)), keeps_generated=True)
+            for budget, share in shares.items()
+        )
+        return State(windows=tuple(windows))
+
+    def attention(self, precision: ModelPrecision) -> AttentionWork:
+        """Decodes read what is left; prompts compute over everything, and their end votes.
+
+        Votes are posted with each token that is voted on: its keys are read again, and the scores
+        of the observing queries written and read. The copy of what is kept is not counted.
+        """
+        token_bytes = float(self.gqa.state(precision).growing)
+        whole, share = self.gqa.term(token_bytes), 1 / len(self.budgets)
+        kept = ContextTerm(
+            prompt_budgets=self.budgets, flops=whole.flops * share, bytes=whole.bytes * share
+        )
+        scores = self.gqa.heads * self.observation_tokens
+        return AttentionWork(
+            decode=(kept,),
+            prefill=(whole,),
+            prefill_token_flops=2.0 * scores * self.gqa.head_dim,
+            prefill_token_bytes=token_bytes / 2 + 2.0 * _SCORE_BYTES * scores,
+        )
+
+    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
+        """As of full attention."""
+        return self.gqa.token_operators(frame, calls, tokens)
+
+    def block_inputs(self, hidden: int) -> tuple[int, ...]:
+        """As of full attention."""
+        return self.gqa.block_inputs(hidden)
+
+    def row_elements(self, hidden: int) -> int:
+        """As of full attention."""
+        return self.gqa.row_elements(hidden)
+
+    def sharded(self, ranks: int) -> PromptBudget:
+        """As of full attention; budgets are a head's."""
+        return replace(self, gqa=self.gqa.sharded(ranks))
+
+
+def pyramid_budgets(mean_tokens: int, layers: int, last_share: float = 0.1) -> tuple[int, ...]:
+    """Budgets of PyramidKV: falling in equal steps, their mean ``mean_tokens``.
+
+    The last layer keeps ``last_share`` of the mean, the first as much more than the mean.
+    """
+    if layers == 1:
+        return (mean_tokens,)
+    last = mean_tokens * last_share
+    step = 2 * (mean_tokens - last) / (layers - 1)
+    return tuple(max(1, round(2 * mean_tokens - last - step * layer)) for layer in range(layers))

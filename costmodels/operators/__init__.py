@@ -1,0 +1,1 @@
+"""The operators of one engine step: work, roofline, attention, and where kernel times come from."""

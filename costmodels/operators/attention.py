@@ -1,0 +1,258 @@
+"""Seconds of attention, and of what stands in its place, from the sums that describe a step."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.operators.context_rates import Cap, ChunkRates
+from costmodels.operators.shared_prefix import SharedPrefixRates
+from costmodels.work import Array
+from sim.shape import Clip, clip_columns, clip_layers, ordered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCurves:
+    """Seconds of all layers by number of sequences and the mean of their contexts."""
+
+    contexts: Array
+    """Ascending from 0, whole numbers: ``[k]``. The new token counts."""
+    seconds: Array
+    """``[max_num_seqs + 1, k]``; beyond the last context on as between the last two."""
+
+    def decode_s(self, seqs: Array, context_sum: Array) -> Array:
+        """Seconds of ``n`` steps: ``[n]``; ``context_sum`` is without the new tokens."""
+        called = np.maximum(seqs, 1.0)
+        mean = np.where(seqs > 0, (context_sum + seqs) / called, 0.0)
+        place = np.clip(
+            np.searchsorted(self.contexts, mean, side="right") - 1, 0, len(self.contexts) - 2
+        )
+        of_seqs = seqs.astype(np.int64)
+        low_s, high_s = self.seconds[of_seqs, place], self.seconds[of_seqs, place + 1]
+        low, high = self.contexts[place], self.contexts[place + 1]
+        return np.where(seqs > 0, low_s + (high_s - low_s) * (mean - low) / (high - low), 0.0)
+
+
+def summed_curves(curves: Sequence[DecodeCurves]) -> DecodeCurves | None:
+    """Several kinds of layers as one, at the contexts of any of them; None for none."""
+    if len(curves) < 2:
+        return curves[0] if curves else None
+    contexts = np.unique(np.concatenate([one.contexts for one in curves]))
+    seqs = np.arange(len(curves[0].seconds), dtype=np.float64)
+    at = (
+        np.repeat(seqs, len(contexts)),
+        np.repeat(seqs, len(contexts)) * (np.tile(contexts, len(seqs)) - 1),
+    )
+    seconds = sum((one.decode_s(*at) for one in curves), np.zeros(len(at[0])))
+    return DecodeCurves(contexts=contexts, seconds=seconds.reshape(len(seqs), -1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePrices:
+    """The same in the fixed point of `costmodels.steps.step_cost`. All are integers."""
+
+    contexts: list[int]
+    start: list[list[int]]
+    """By sequences, at each context but the last."""
+    token: list[list[int]]
+    """By sequences, a token of all contexts from there to the next."""
+
+    def at(self, decodes: int, context_sum: int) -> int:
+        """The decodes of a step."""
+        if not decodes:
+            return 0
+        tokens = context_sum + decodes
+        place = self._place(tokens // decodes)
+        beyond = tokens - decodes * self.contexts[place]
+        return self.start[decodes][place] + beyond * self.token[decodes][place]
+
+    def run(self, decodes: int, context_sum: int, steps: int) -> list[int]:
+        """The decodes of so many steps, in each of which every context grows by one."""
+        found: list[int] = []
+        while len(found) < steps:
+            done = len(found)
+            tokens = context_sum + (done + 1) * decodes
+            mean = tokens // decodes
+            place = self._place(mean)
+            count = steps - done
+            if place + 1 < len(self.token[decodes]):
+                count = min(count, self.contexts[place + 1] - mean)
+            beyond = tokens - decodes * self.contexts[place]
+            token = self.token[decodes][place]
+            first = self.start[decodes][place] + beyond * token
+            found += (
+                range(first, first + count * decodes * token, decodes * token)
+                if token
+                else ([first] * count)
+            )
+        return found
+
+    def slower(self, factor: float) -> CurvePrices:
+        """All multiplied."""
+        return CurvePrices(
+            contexts=self.contexts,
+            start=[[round(price * factor) for price in row] for row in self.start],
+            token=[[round(price * factor) for price in row] for row in self.token],
+        )
+
+    def _place(self, mean: int) -> int:
+        return min(bisect_right(self.contexts, mean), len(self.contexts) - 1) - 1
+
+
+def curve_prices(curves: DecodeCurves | None, fixed: Callable[[float], int]) -> CurvePrices | None:
+    """Compile them."""
+    if curves is None:
+        return None
+    seqs = np.maximum(np.arange(len(curves.seconds)), 1)[:, None]
+    tokens = seqs * np.diff(curves.contexts)
+    token_s = np.diff(curves.seconds, axis=1) / tokens
+    return CurvePrices(
+        contexts=[int(context) for context in curves.contexts],
+        start=[[fixed(s) for s in row] for row in curves.seconds[:, :-1].tolist()],
+        token=[[fixed(s) for s in row] for row in token_s.tolist()],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRates:
+    """All layers of one rank. A model of full attention alone has the cap None only."""
+
+    max_num_seqs: int
+    decode_token_s: Mapping[Cap, Array]
+    """Decodes, a token of contexts clipped to each cap: the slower of compute and reads, by number
+    of decoding sequences: ``[max_num_seqs + 1]``."""
+    decode_seqs_s: Array
+    """All decoding sequences together, whatever their contexts: recurrent states, and what tables
+    say beyond a time a token: ``[max_num_seqs + 1]``."""
+    curves: DecodeCurves | None
+    """Decodes of the kinds of layers that tables say are no line in the context."""
+    chunk: ChunkRates
+    """Chunks of prompts: the two sides of the roofline, of which the slower counts."""
+    tile_tokens: float
+    """Query tokens that a chunk computes beyond its own: its half-empty last query tile."""
+    seq_tokens: int
+    """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
+    shared: SharedPrefixRates | None = None
+    """Prefixes that sequences share and a kernel reads once; None: each reads its own."""
+
+    @property
+    def clip_tokens(self) -> tuple[Clip, ...]:
+        """The caps but None, in the order of `sim.shape`."""
+        caps = {*self.decode_token_s, *self.chunk.pair_s, *self.chunk.read_s}
+        return ordered(cap for cap in caps if cap is not None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether sums of whole contexts are all it needs."""
+        chunk = self.chunk
+        of_chunks = chunk.seq_s or chunk.token_s or chunk.chunk_s or chunk.token_read_s
+        return not (self.clip_tokens or self.decode_seqs_s.any() or of_chunks)
+
+    def decode_s(self, columns: Mapping[str, Array]) -> Array:
+        """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
+
+        Without the launches that shared prefixes add.
+        """
+        seqs = columns["decode_seqs"]
+        of_seqs = seqs.astype(np.int64)
+        seconds = self.decode_seqs_s[of_seqs]
+        for cap, rate_s in self.decode_token_s.items():
+            reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
+            beyond = self.seq_tokens * (1 if cap is None else clip_layers(cap)) * seqs
+            seconds = seconds + rate_s[of_seqs] * (reach + beyond)
+        if self.curves is not None:
+            seconds = seconds + self.curves.decode_s(seqs, columns["decode_context_tokens"])
+        if self.shared is not None and "decode_shared_reads" in columns:
+            work_s, _, tokens = self.shared.of_columns(columns)
+            seconds = seconds + work_s - self.decode_token_s[None][of_seqs] * tokens
+        return seconds
+
+    def shared_fixed_s(self, columns: Mapping[str, Array]) -> Array:
+        """Seconds of the launches that shared prefixes add to ``n`` steps: ``[n]``."""
+        if self.shared is None or "decode_shared_reads" not in columns:
+            return np.zeros(len(columns["decode_seqs"]))
+        return self.shared.of_columns(columns)[1]
+
+    def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
+        chunk, tokens = self.chunk, columns["prefill_tokens"]
+        compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
+        compute_s = compute_s + chunk.chunk_s * columns["prefill_seqs"]
+        memory_s = chunk.seq_s * columns["prefill_seqs"] + chunk.token_read_s * tokens
+        memory_s = memory_s + chunk.pair_read_s * columns["prefill_pairs"]
+        for cap in (None, *self.clip_tokens):
+            pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
+            if cap is not None:
+                prefix, pairs = (columns[name] for name in clip_columns(cap)[2:])
+            pair_s = chunk.pair_s.get(cap, 0.0)
+            compute_s = compute_s + pair_s * (pairs + self.tile_tokens * (prefix + tokens))
+            memory_s = memory_s + chunk.read_s.get(cap, 0.0) * (prefix + tokens)
+        pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
+        for longest, more in chunk.short.items():
+            is_short = columns[clip_columns(longest)[3]] >= pairs  # none of them is clipped
+            tiled = pairs + self.tile_tokens * (prefix + tokens)
+            compute_s = compute_s + is_short * (more.pair_s * tiled + more.prefix_s * prefix)
+            memory_s = memory_s + is_short * more.read_s * (prefix + tokens)
+        return compute_s, memory_s
+
+
+_TILE_TOKENS = 128
+_MEAN_TOKENS = 16384
+"""Long enough that rounding to tiles does not matter."""
+_MOST_SPLITS = 32
+_SHARE = 1.1
+_DRAWS = 8
+_SPREAD = 0.5
+"""Coefficient of variation of the contexts in a serving batch; 0.15 to 0.9 were seen, and the
+schedule hardly depends on it."""
+
+
+@cache
+def imbalance_table(
+    max_num_seqs: int, kv_heads: int, num_sms: int, *, equal_contexts: bool = False
+) -> NDArray[np.float64]:
+    """Time of the last SM over the mean, by number of sequences: ``[max_num_seqs + 1]``.
+
+    ``equal_contexts``: all sequences as long as each other, as in a benchmark's grid. Played
+    through at a few dozen batch sizes and interpolated between them.
+    """
+    steps = {n * 2**power for power in range(4, 13) for n in (2, 3)}
+    every = sorted({*range(1, 25), *steps})
+    sizes = every[: bisect_left(every, max_num_seqs) + 1]
+    rng = np.random.default_rng(0)  # a table, not a simulation: always the same draws
+    sigma = math.sqrt(math.log1p(_SPREAD**2))
+    spans = []
+    for seqs in sizes:
+        draws = 1 if equal_contexts else max(1, min(_DRAWS, 256 // seqs))
+        lengths = _MEAN_TOKENS * np.exp(rng.normal(-(sigma**2) / 2, sigma, (draws, seqs)))
+        if equal_contexts:
+            lengths = np.full((1, seqs), float(_MEAN_TOKENS))
+        spans.append(np.mean([_imbalance(row, kv_heads, num_sms) for row in lengths]))
+    whole = np.array(spans) * sizes
+    if not equal_contexts:  # one more sequence ends no earlier, whatever the draws
+        whole = np.maximum.accumulate(whole)
+    table: NDArray[np.float64] = np.interp(np.arange(max_num_seqs + 1), sizes, whole / sizes)
+    table[0] = 1.0
+    return table
+
+
+def _imbalance(lengths: NDArray[np.float64], kv_heads: int, num_sms: int) -> float:
+    """Units in batch order, each to the SM that is free first."""
+    tiles = np.ceil(lengths / _TILE_TOKENS).astype(int)
+    share = math.ceil(tiles.sum() * _SHARE * kv_heads / num_sms)
+    busy = [0] * num_sms
+    for tile_count in tiles.tolist():
+        splits = min(math.ceil(tile_count / share), _MOST_SPLITS)
+        piece = math.ceil(tile_count / splits)
+        for start in range(0, tile_count, piece):
+            size = min(piece, tile_count - start)
+            for _ in range(kv_heads):
+                heapq.heapreplace(busy, busy[0] + size)
+    return max(busy) * num_sms / (int(tiles.sum()) * kv_heads)

@@ -1,0 +1,166 @@
+"""Seconds a unit of each sum that describes a step's sequences: attention is linear in all of them.
+
+Which sums a model needs follows from its layers: whole contexts, contexts clipped as
+`ModelSpec.clips` says, sequences for recurrent states. `DecodeSums` and `PrefillSums` name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.layouts.shard import RankShard
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Mixer, ShortChunks
+from costmodels.operators.operators import term_operator
+from costmodels.work import Operator
+from sim.shape import Clip
+
+Cap = Clip | None
+Price = Callable[[Operator], float]
+"""Seconds of an operator's work, all its calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRates:
+    """Decoding sequences, all layers, evenly spread over the device."""
+
+    by_kv_heads: Mapping[int, Mapping[Cap, float]]
+    """A token of the contexts clipped to each cap: the slower of compute and reads; apart for
+    layers whose kernels have more or fewer heads to spread over the device."""
+    seq_s: float
+    """A sequence: its recurrent states, read and written once a step."""
+
+    @property
+    def token_s(self) -> dict[Cap, float]:
+        """`by_kv_heads`, all layers together."""
+        found: dict[Cap, float] = {}
+        for rates in self.by_kv_heads.values():
+            for cap, seconds in rates.items():
+                found[cap] = found.get(cap, 0.0) + seconds
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRates:
+    """Chunks of prompts, all layers. The two sides are summed apart; the slower one counts."""
+
+    pair_s: Mapping[Cap, float]
+    """Compute: a query-key pair clipped to each cap."""
+    token_s: float
+    """Compute: a new token, whatever its context."""
+    chunk_s: float = 0.0
+    """Compute: a chunk, whatever its tokens, beyond the kernel's launch (tables alone know)."""
+    prefix_s: float
+    """Compute: a cached token before the chunk that is expanded again."""
+    token_read_s: float
+    """Memory: a new token, whatever its context."""
+    read_s: Mapping[Cap, float]
+    """Memory: a token of the prefix clipped to each cap, or of the chunk itself."""
+    seq_s: float
+    """Memory: a chunk, for its recurrent states."""
+    pair_read_s: float = 0.0
+    """Memory: a query-key pair, where its scores are written and read."""
+    short: Mapping[int, ShortRates]
+    """By the longest context at which another way is taken (`ShortChunks`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortRates:
+    """How much more than `ChunkRates` say chunks take where all contexts are short. Mostly less."""
+
+    pair_s: float
+    """Compute: a query-key pair; the next: a cached token before a chunk."""
+    prefix_s: float
+    read_s: float
+    """Memory: a token of the prefix, or of the chunk itself."""
+
+    def __add__(self, other: ShortRates) -> ShortRates:
+        return ShortRates(
+            pair_s=self.pair_s + other.pair_s,
+            prefix_s=self.prefix_s + other.prefix_s,
+            read_s=self.read_s + other.read_s,
+        )
+
+
+def decode_rates(
+    shard: RankShard,
+    price: Price,
+    mixers: tuple[tuple[Mixer, int], ...] | None = None,
+    queries: int = 1,
+) -> DecodeRates:
+    """The decode rates of a rank's layers, or of those of some kinds alone, each with its count.
+
+    ``queries`` of a sequence read its context once, and compute with it each.
+
+    Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
+    compute it for each other's heads too, so that only reads become fewer.
+    """
+    parts, copies = shard.layout.context_ranks, shard.layout.prefill_context_parallel_size
+    by_kv_heads: dict[int, dict[Cap, float]] = {}
+    seq_s = 0.0
+    for mixer, count in shard.local.mixers if mixers is None else mixers:
+        work = mixer.attention(shard.local.precision)
+        token_s = by_kv_heads.setdefault(mixer.kv_heads, {})
+        for term in work.decode:
+            seconds = price(_unit(term, count, flops=queries / copies, reads=1.0 / parts))
+            token_s[term.clip] = token_s.get(term.clip, 0.0) + seconds
+        once = ContextTerm(flops=work.decode_seq_flops, bytes=work.decode_seq_bytes)
+        seq_s += price(_unit(once, count, flops=float(queries), reads=1.0))
+    return DecodeRates(by_kv_heads=by_kv_heads, seq_s=seq_s)
+
+
+def chunk_rates(
+    shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
+) -> ChunkRates:
+    """The prefill rates of a rank's layers that prompts pass, or of those of some kinds alone."""
+    pair_s: dict[Cap, float] = {}
+    read_s: dict[Cap, float] = {}
+    short: dict[int, ShortRates] = {}
+    token_s = token_read_s = prefix_s = seq_s = 0.0
+    for mixer, count in shard.local.prompt_mixers if mixers is None else mixers:
+        work = mixer.attention(shard.local.precision)
+        for term in work.prefill:
+            cap = term.clip
+            pair_s[cap] = pair_s.get(cap, 0.0) + price(_unit(term, count, flops=1.0))
+            read_s[cap] = read_s.get(cap, 0.0) + price(_unit(term, count, reads=1.0))
+        chunk = ContextTerm(flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes)
+        token_s += price(_unit(chunk, count, flops=1.0))
+        seq_s += price(_unit(chunk, count, reads=1.0))
+        token = ContextTerm(bytes=work.prefill_token_bytes)
+        token_read_s += price(_unit(token, count, reads=1.0))
+        prefix_s += price(_unit(ContextTerm(flops=work.prefix_flops), count, flops=1.0))
+        if work.short is not None:
+            more = _short_rates(work, work.short, count, price)
+            longest = work.short.longest_tokens
+            short[longest] = short[longest] + more if longest in short else more
+    return ChunkRates(
+        pair_s=pair_s,
+        token_s=token_s,
+        prefix_s=prefix_s,
+        token_read_s=token_read_s,
+        read_s=read_s,
+        seq_s=seq_s,
+        short=short,
+    )
+
+
+def _short_rates(work: AttentionWork, short: ShortChunks, count: int, price: Price) -> ShortRates:
+    """Every clip is beyond the contexts there are, so that a clipped pair is a pair."""
+
+    def total(terms: tuple[ContextTerm, ...], flops: float, reads: float) -> float:
+        return sum(price(_unit(term, count, flops=flops, reads=reads)) for term in terms)
+
+    def prefix_s(flops: float) -> float:
+        return price(_unit(ContextTerm(flops=flops), count, flops=1.0))
+
+    return ShortRates(
+        pair_s=total(short.prefill, 1.0, 0.0) - total(work.prefill, 1.0, 0.0),
+        prefix_s=prefix_s(short.prefix_flops) - prefix_s(work.prefix_flops),
+        read_s=total(short.prefill, 0.0, 1.0) - total(work.prefill, 0.0, 1.0),
+    )
+
+
+def _unit(term: ContextTerm, count: int, *, flops: float = 0.0, reads: float = 0.0) -> Operator:
+    return term_operator(term, count, np.array([flops]), np.array([reads]))

@@ -1,0 +1,416 @@
+"""Where a step's kernel times come from: measured tables where given, the roofline elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from costmodels.engines.attention_backends import AttentionBackend
+from costmodels.evidence import LABELS, weakest
+from costmodels.formats import load_format
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.kernel_curves import core_instructions_per_s
+from costmodels.hardware.links import exchange_seconds
+from costmodels.hardware.roofline import OperatorSeconds, operator_seconds, streamed_share
+from costmodels.layouts.shard import RankShard
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.parts import Mixer
+from costmodels.operators.attention import (
+    AttentionRates,
+    DecodeCurves,
+    imbalance_table,
+    summed_curves,
+)
+from costmodels.operators.context_rates import (
+    Cap,
+    ChunkRates,
+    ShortRates,
+    chunk_rates,
+    decode_rates,
+)
+from costmodels.operators.operators import term_operator
+from costmodels.operators.shared_prefix import SharedPrefixRates, shared_prefix_rates
+from costmodels.tables.bundle import OperatorTables
+from costmodels.tables.families import decode_family, family_of, prefill_family
+from costmodels.tables.kinds import TableKind
+from costmodels.tables.lookup import Labels
+from costmodels.tables.sequences import MixerTables, chunk_fit, mixer_tables, prefill_labels
+from costmodels.work import Array, Operator
+from sim.errors import ScenarioError
+
+_LABEL_SHARE = 0.05
+_SCORE_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTimes:
+    """Prices the operators of one rank on one device."""
+
+    shard: RankShard
+    gpu: GpuSpec
+    efficiency: Efficiency
+    tables: OperatorTables | None = None
+    constants: Mapping[TableKind, Efficiency] = field(default_factory=dict)
+    """In place of ``efficiency``, by family."""
+    backend: AttentionBackend | None = None
+    """Attention kernels in place of those that the constants were fitted to; ``efficiency`` is its
+    own."""
+    shared_prefix_attention: str = "none"
+    """Which kernel reads shared prefixes once (`costmodels.operators.shared_prefix`)."""
+    between_passes_s: float = 0.0
+    """What the engine itself has the GPU do for a step, counted with the sampler; see
+    `costmodels.engines.profile.EngineProfile`."""
+
+    def price(self, operator: Operator) -> OperatorSeconds:
+        """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
+
+        Times here are of a cool device; a table that was measured in a loop is of a throttled one
+        where compute bounds.
+        """
+        if operator.kind == "attention":
+            return self._price_attention(operator)
+        efficiency = self._constants(self._family(operator))
+        if operator.exchange is not None:
+            by_roofline = exchange_seconds(operator, self.gpu, efficiency)
+        else:
+            ranks = self.shard.tensor_parallel_size
+            tiled = _tile_by_tile(operator, efficiency)
+            by_roofline = operator_seconds(tiled, self.gpu, efficiency, ranks)
+            by_roofline = replace(by_roofline, operator=operator)
+        found = self.tables.seconds(operator, self.shard) if self.tables else None
+        if found is None:
+            return self._unpacked(operator, by_roofline, efficiency)
+        hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
+        seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
+        around_s = self.between_passes_s if operator.kind == "sampling" else 0.0
+        fixed_s = np.where(operator.rows > 0, around_s, 0.0)
+        return replace(by_roofline, work_s=seconds, fixed_s=fixed_s)
+
+    def _unpacked(
+        self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency
+    ) -> OperatorSeconds:
+        """Tensor cores wait while the main loop unpacks weights; both overlap with reading."""
+        found = unpack_seconds(operator, self.gpu)
+        if found is None:
+            return priced
+        none = np.zeros_like(operator.rows)
+        computed = operator_seconds(
+            replace(operator, weight_bytes=none, activation_bytes=none, state_bytes=none),
+            self.gpu,
+            efficiency,
+            self.shard.tensor_parallel_size,
+        )
+        in_loop, before = (operator.calls * seconds for seconds in found)
+        compute_s = computed.work_s + in_loop
+        memory_s = np.where(priced.compute_bound, 0.0, priced.work_s)
+        return replace(
+            priced,
+            work_s=np.maximum(np.maximum(compute_s, memory_s), priced.work_s) + before,
+            compute_bound=compute_s > memory_s,
+        )
+
+    def label(self, operator: Operator) -> str | None:
+        """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
+        if operator.kind == "attention":
+            found = [one for m, one in self._served if decode_family(m) == self._family(operator)]
+            return weakest(self.decode_label(one) or "measured" for one in found) if found else None
+        served = self.tables.seconds(operator, self.shard) if self.tables else None
+        return _share_label(served.labels) if served else None
+
+    def decode_label(self, found: MixerTables) -> str | None:
+        """The label of a mixer's decodes, which stand for any batch; None without a table."""
+        return _fitted(found.decode_labels()) if found.decode else None
+
+    def prefill_label(self, mixer: Mixer, found: MixerTables) -> str | None:
+        """The same of prompts."""
+        return _fitted(prefill_labels(found.prefill, mixer)) if found.prefill else None
+
+    def attention_rates(
+        self, max_num_seqs: int, *, equal_contexts: bool = False, queries: int = 1
+    ) -> AttentionRates:
+        """Attention of steps of up to so many decoding sequences, with so many queries each.
+
+        The schedule of decode kernels and the query tiles of prefill kernels are those of
+        grouped-query attention, for every kind of layer.
+        """
+        token_s, seqs_s, curves = self._decodes(max_num_seqs, equal_contexts, queries)
+        prefill, decode = self._constants("prefill_attention"), self._constants("decode_attention")
+        return AttentionRates(
+            max_num_seqs=max_num_seqs,
+            decode_token_s=token_s,
+            decode_seqs_s=seqs_s,
+            curves=curves,
+            chunk=self._chunk_rates(),
+            tile_tokens=prefill.attention_query_tile_tokens / 2,
+            seq_tokens=decode.decode_seq_tokens,
+            shared=self._shared_rates(decode, curves),
+        )
+
+    def mixer_tables(self, mixer: Mixer) -> MixerTables | None:
+        """The tables that serve a kind of layer; None where none does."""
+        return next((found for one, found in self._served if one == mixer), None)
+
+    @cached_property
+    def _served(self) -> list[tuple[Mixer, MixerTables]]:
+        if self.tables is None:
+            return []
+        local = self.shard.local
+        found = [(m, mixer_tables(self.tables, m, local.precision)) for m, _ in local.mixers]
+        return [(mixer, one) for mixer, one in found if one.decode or one.prefill]
+
+    def _family(self, operator: Operator) -> TableKind:
+        return family_of(operator, tuple(mixer for mixer, _ in self.shard.local.mixers))
+
+    def _constants(self, family: TableKind) -> Efficiency:
+        return self.constants.get(family, self.efficiency)
+
+    def _price_attention(self, operator: Operator) -> OperatorSeconds:
+        """A launch, or the work of attention by the roofline; tables of decodes know the launch."""
+        family = self._family(operator)
+        ranks = self.shard.tensor_parallel_size
+        priced = operator_seconds(operator, self.gpu, self._constants(family), ranks)
+        launches = [one.launch_s for m, one in self._served if decode_family(m) == family]
+        launches = [launch_s for launch_s in launches if launch_s]
+        if not launches:
+            return priced
+        fixed_s = operator.calls * operator.launches * min(launches)
+        return replace(priced, fixed_s=np.where(operator.rows > 0, fixed_s, 0.0))
+
+    def _decodes(
+        self, max_num_seqs: int, equal_contexts: bool, queries: int = 1
+    ) -> tuple[dict[Cap, Array], Array, DecodeCurves | None]:
+        """By cap, a token of all contexts, longer by what unequal contexts leave SMs idle; what
+        sequences take beyond: ``[max_num_seqs + 1]`` each; and what is no line in the context.
+
+        Several queries of a sequence read its context once, and compute each. Tables are of one
+        query: beyond what they say, of several the compute side may be the longer one.
+        """
+        found: dict[Cap, Array] = {}
+        curves: list[DecodeCurves] = []
+        seqs_s = np.zeros(max_num_seqs + 1)
+        seqs = np.arange(max_num_seqs + 1)
+        seq_tokens = self._constants("decode_attention").decode_seq_tokens
+        for mixer, count in self.shard.local.mixers:
+            imbalance = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts)
+            tables = self.mixer_tables(mixer)
+            if tables and tables.decode:
+                # Tables have equal contexts.
+                measured = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts=True)
+                idle = imbalance / measured
+                computed_s = self._computed_s(mixer, count, queries)
+                if tables.cap_tokens is None and len(tables.contexts) > 1:
+                    curve = _curves(tables, max_num_seqs, count, idle)
+                    curves.append(_at_least(curve, computed_s) if queries > 1 else curve)
+                    continue
+                fit = tables.decode_fit(max_num_seqs, seq_tokens)
+                if fit.token_s.any():
+                    of_table, token_s = tables.cap_tokens, count * fit.token_s * idle
+                    if queries > 1:
+                        token_s = np.maximum(token_s, computed_s)
+                    found[of_table] = found.get(of_table, 0.0) + token_s
+                seqs_s = seqs_s + count * fit.seqs_s
+                continue
+            price = self._decode_price(decode_family(mixer))
+            rates = decode_rates(self.shard, price, ((mixer, count),), queries)
+            for cap, seconds in rates.token_s.items():
+                found[cap] = found.get(cap, 0.0) + seconds * imbalance
+            scores = self._scores_of(mixer, count)
+            if scores:
+                scores_s = np.full(max_num_seqs + 1, queries * self._moved_s(scores))
+                found[None] = found.get(None, 0.0) + scores_s
+            seqs_s = seqs_s + rates.seq_s * seqs
+        return found, seqs_s, summed_curves(curves)
+
+    def _computed_s(self, mixer: Mixer, count: int, queries: int) -> float:
+        """Compute side of a token of context, so many layers: the terms of whole contexts."""
+        price = self._decode_price(decode_family(mixer))
+        flops = [
+            replace(term, bytes=0.0)
+            for term in mixer.attention(self.shard.local.precision).decode
+            if term.clip is None
+        ]
+        units = np.array([float(queries)])
+        return sum(price(term_operator(term, count, units, units)) for term in flops)
+
+    @property
+    def score_bytes(self) -> float:
+        """Bytes of scores, to and from device memory, for one pair of a causal prompt, all layers.
+
+        Nothing is skipped for the mask, so twice those of a decode's pair.
+        """
+        return 2 * sum(self._scores_of(mixer, n) for mixer, n in self.shard.local.mixers)
+
+    def _scores_of(self, mixer: Mixer, layers: int) -> float:
+        """Of one pair, where a backend writes scores."""
+        if self.backend is None or not isinstance(mixer, Gqa):
+            return 0.0
+        return float(_SCORE_BYTES * self.backend.score_passes * mixer.heads * layers)
+
+    def _moved_s(self, num_bytes: float) -> float:
+        return num_bytes / (self.gpu.hbm_bytes_per_s * self.efficiency.attention_memory)
+
+    def decode_imbalance(self, kv_heads: int, max_num_seqs: int, equal_contexts: bool) -> Array:
+        """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
+        if self.gpu.num_sms is None:
+            return np.ones(max_num_seqs + 1)
+        last_sm = imbalance_table(
+            max_num_seqs, kv_heads, self.gpu.num_sms, equal_contexts=equal_contexts
+        )
+        return 1 + self._constants("decode_attention").attention_imbalance * (last_sm - 1)
+
+    def _chunk_rates(self) -> ChunkRates:
+        """Of prefill attention; a table, where it covers a kind of layer, in place of all its
+        work."""
+        pair_s: dict[Cap, float] = {}
+        read_s: dict[Cap, float] = {}
+        short: dict[int, ShortRates] = {}
+        token_s = token_read_s = chunk_s = prefix_s = seq_s = 0.0
+        hot = 1 + self.efficiency.throttle_slowdown
+        tile_tokens = self._constants("prefill_attention").attention_query_tile_tokens / 2
+        for mixer, count in self.shard.local.prompt_mixers:
+            tables = self.mixer_tables(mixer)
+            if tables and tables.prefill:
+                constants = self._constants(decode_family(mixer))
+                launch_s = tables.launch_s or constants.attention_fixed_s
+                fit = chunk_fit(tables.prefill, mixer, tile_tokens, launch_s)
+                weight = count if tables.prefill.table.meta.is_cool else count / hot
+                of_table = tables.cap_tokens
+                pair_s[of_table] = pair_s.get(of_table, 0.0) + weight * fit.pair_s
+                token_s += weight * fit.token_s
+                chunk_s += weight * fit.chunk_s
+                prefix_s += weight * fit.prefix_s
+                continue
+            price = self._work_price(prefill_family(mixer))
+            rates = chunk_rates(self.shard, price, ((mixer, count),))
+            for sums, more in ((pair_s, rates.pair_s), (read_s, rates.read_s)):
+                for cap, seconds in more.items():
+                    sums[cap] = sums.get(cap, 0.0) + seconds
+            token_s, prefix_s = token_s + rates.token_s, prefix_s + rates.prefix_s
+            seq_s, token_read_s = seq_s + rates.seq_s, token_read_s + rates.token_read_s
+            for longest, of_short in rates.short.items():
+                short[longest] = short[longest] + of_short if longest in short else of_short
+        writes_scores = self.backend is not None and self.backend.score_passes > 0
+        if writes_scores:  # nothing is skipped for a causal mask: twice the pairs that count
+            pair_s = {cap: 2 * seconds for cap, seconds in pair_s.items()}
+        return ChunkRates(
+            pair_read_s=self._moved_s(self.score_bytes) if writes_scores else 0.0,
+            pair_s=pair_s,
+            token_s=token_s,
+            chunk_s=chunk_s,
+            prefix_s=prefix_s,
+            token_read_s=token_read_s,
+            read_s=read_s,
+            seq_s=seq_s,
+            short=short,
+        )
+
+    def _decode_price(self, family: TableKind) -> Callable[[Operator], float]:
+        """Seconds of a decode's work: by the roofline, or of cores that unpack a narrow cache."""
+        of_backend = self.backend.decode if self.backend else None
+        by_roofline = self._work_price(family, of_backend)
+        return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
+
+    @property
+    def cores_bind_decode(self) -> bool:
+        """Whether decode attention waits for the cores that unpack its cache."""
+        local, one = self.shard.local, np.ones(1)
+        for mixer, count in local.mixers:
+            tables = self.mixer_tables(mixer)
+            if tables and tables.decode:
+                continue
+            price = self._work_price(decode_family(mixer))
+            for term in mixer.attention(local.precision).decode:
+                operator = term_operator(term, count, one, one)
+                if self._cache_instructions_s(operator) > price(operator):
+                    return True
+        return False
+
+    def _cache_instructions_s(self, operator: Operator) -> float:
+        """Unpacking keys and values of a narrow cache, for each query head, beside tensor cores."""
+        path = cache_path(self.shard.local.precision.kv)
+        rate = core_instructions_per_s(self.gpu)
+        if path is None or rate is None or operator.name != "attention":
+            return 0.0
+        # Two FLOPs an element and query head.
+        elements = operator.calls * float(operator.flops[0]) / 2
+        return path.kv_instructions * elements / rate
+
+    def _work_price(
+        self, family: TableKind, constants: Efficiency | None = None
+    ) -> Callable[[Operator], float]:
+        """Seconds of an operator's work by the roofline, all calls."""
+        ranks, efficiency = self.shard.tensor_parallel_size, constants or self._constants(family)
+
+        def price(operator: Operator) -> float:
+            return float(operator_seconds(operator, self.gpu, efficiency, ranks).work_s[0])
+
+        return price
+
+    def _shared_rates(
+        self, decode: Efficiency, curves: DecodeCurves | None
+    ) -> SharedPrefixRates | None:
+        if curves is not None and self.shared_prefix_attention != "none":
+            raise ScenarioError(
+                f"engine.shared_prefix_attention {self.shared_prefix_attention} is not priced from "
+                "measured decode attention: set engine.operators' decode_attention to fitted"
+            )
+        return shared_prefix_rates(
+            self.shared_prefix_attention,
+            self.shard,
+            decode,
+            self.gpu.num_sms,
+            self._work_price("decode_attention"),
+        )
+
+
+def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
+    """A GEMM as a kernel does it that takes so many rows at once, and starts anew for the next.
+
+    Within one tile it streams its narrow weights as fast as they are narrow; where it starts anew,
+    each tile pays for filling and draining as a 16-bit one does (0.60 to 0.73 of a 16-bit GEMM
+    from 256 rows on, vLLM PR 2497).
+    """
+    most = load_format(operator.weights).kernel_rows
+    if most is None:
+        return operator
+    tiles = np.ceil(operator.rows / most)
+    half_rows = efficiency.gemm_half_rows
+    refill = (most + half_rows) / (most + half_rows * streamed_share(operator))
+    whole = refill * tiles * most / np.maximum(operator.rows, 1.0)
+    again = np.where(operator.rows > most, whole, 1.0)
+    return replace(operator, rows=np.minimum(operator.rows, most), flops=again * operator.flops)
+
+
+def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) -> DecodeCurves:
+    """Decodes of so many layers; what grows with the context is ``idle`` times longer."""
+    seconds = tables.decode_seconds_at(max_num_seqs)
+    least = seconds[:, :1]
+    seconds = layers * (least + (seconds - least) * idle[:, None])
+    # Shorter contexts than any measured take as long as the shortest.
+    return DecodeCurves(
+        contexts=np.append(0.0, tables.contexts),
+        seconds=np.concatenate([seconds[:, :1], seconds], axis=1),
+    )
+
+
+def _at_least(curves: DecodeCurves, token_s: float) -> DecodeCurves:
+    """Curves, of which a token of context takes so long at least."""
+    seqs = np.arange(len(curves.seconds))[:, None]
+    return replace(
+        curves, seconds=np.maximum(curves.seconds, token_s * seqs * curves.contexts[None, :])
+    )
+
+
+def _share_label(labels: Labels) -> str:
+    shares = {label: float((labels == label).mean()) for label in LABELS}
+    return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)
+
+
+def _fitted(labels: Labels) -> str:
+    """Of rates that stand for many batches: at best fitted."""
+    return weakest((_share_label(labels), "fitted"))

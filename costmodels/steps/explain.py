@@ -1,0 +1,376 @@
+"""A step cost explained: its operators one by one, its evidence, its sources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.datafile import read_data
+from costmodels.engines.profile import EngineProfile, padded_size
+from costmodels.evidence import Source, weakest
+from costmodels.formats import BF16_PEAK
+from costmodels.hardware.gemm_paths import PrecisionPath, cache_path, format_path
+from costmodels.hardware.kernel_curves import core_instructions_per_s
+from costmodels.hardware.roofline import OperatorSeconds
+from costmodels.models.spec import ModelSpec
+from costmodels.operators.attention import AttentionRates
+from costmodels.operators.kernel_times import KernelTimes
+from costmodels.operators.operators import (
+    DecodeSums,
+    PrefillSums,
+    decode_operators,
+    group_operators,
+    logit_operators,
+    prefill_operators,
+    token_operators,
+)
+from costmodels.tables.families import family_of, prefill_family
+from costmodels.work import EXCHANGES, Operator
+from sim import accounts
+from sim.shape import StepShape, clip_columns, clip_layers, shape_columns, shape_values
+
+# The constants each account's seconds hang on, and the datasheet number they scale.
+_WEIGHTS = ("gemm_memory", "gemm_compute", "gemm_half_rows", "tile_rows")
+_EXPERTS = ("grouped_memory", "grouped_compute", "grouped_half_rows")
+_COMPUTE = ("gemm_compute", "attention_compute")
+_MEMORY = ("gemm_memory", "attention_memory", "elementwise_memory")
+_FIXED = ("gemm_fixed_s", "attention_fixed_s", "elementwise_fixed_s", "sampling_fixed_s")
+_LINKS = ("all_reduce_bandwidth", "all_reduce_hop_s", "all_reduce_fixed_s")
+# The accounts that an operator's time goes to, by its kind.
+_WORK = (accounts.PREFILL_COMPUTE, accounts.PREFILL_MEMORY)
+_POSTED = {
+    "gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
+    "grouped_gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
+    "attention": (accounts.DECODE_STATE_READS,),
+    "elementwise": (*_WORK, accounts.REMAINDER),
+    "sampling": (accounts.REMAINDER,),
+    **dict.fromkeys(EXCHANGES, (accounts.COMMUNICATION,)),
+}
+# Kernels of other formats convert weights as they read them: constants were fitted without that.
+_FITTED_FORMATS = {"bfloat16", "float16", "fp8", "fp8_block"}
+_LABELLED_TOKENS = [2.0**power for power in range(14)]
+_LABELLED_LOGITS = 1024
+
+
+class OperatorRow(NamedTuple):
+    """One operator in one step on one rank, all its calls together."""
+
+    name: str
+    calls: int
+    flops: float
+    weight_bytes: float
+    state_bytes: float
+    activation_bytes: float
+    comm_bytes: float
+    seconds: float
+    bound: str
+    """compute, memory, link, host link, or fixed where fixed time is the largest part."""
+
+
+def describe_step(
+    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape, tokens_a_seq: int = 1
+) -> list[OperatorRow]:
+    """The operators of one step in the order of `token_operators`; their seconds add up to it.
+
+    ``tokens_a_seq``: that each decoding sequence computes.
+    """
+    num_tokens = tokens_a_seq * shape.decode_seqs + shape.prefill_tokens
+    if not num_tokens:
+        return []
+    shard, efficiency = kernels.shard, kernels.efficiency
+    tokens = np.array([float(padded_size(num_tokens, graph_sizes))])
+    rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
+    rates = kernels.attention_rates(max(shape.decode_seqs, 1), queries=tokens_a_seq)
+    names = shape_columns(rates.clip_tokens, shares_prefixes=bool(shape.shared))
+    shape = shape._replace(speculated=())
+    columns = dict(zip(names, map(_one, shape_values(shape)), strict=True))
+    if shape.decode_seqs:
+        seqs = columns["decode_seqs"]
+        beyond = rates.seq_tokens * seqs
+        shared_s, fixed_s, shared = _shared(rates, columns)
+        sums = DecodeSums(
+            seqs=seqs,
+            clipped={None: columns["decode_context_tokens"] + beyond - shared}
+            | {
+                clip: columns[clip_columns(clip)[0]] + beyond * clip_layers(clip)
+                for clip in rates.clip_tokens
+            },
+        )
+        for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
+            scores = kernels.score_bytes / 2 * float(sums.clipped[None][0])
+            work = work._replace(bound="compute" if kernels.cores_bind_decode else work.bound)
+            seconds = float(rates.decode_s(columns)[0]) - shared_s
+            rows.append(work._replace(activation_bytes=scores, seconds=seconds))
+        if shared:
+            once = DecodeSums(seqs=0 * seqs, clipped={None: columns["decode_shared_reads"]})
+            (work,) = _summed(kernels, "shared_prefix_attention", decode_operators(shard, once))
+            times = shared / float(columns["decode_shared_reads"][0])
+            rows.append(work._replace(seconds=shared_s + fixed_s, flops=work.flops * times))
+    if shape.prefill_tokens:
+        compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
+        by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
+        chunks = PrefillSums(
+            seqs=columns["prefill_seqs"],
+            tokens=columns["prefill_tokens"],
+            prefix={None: columns["prefill_context_tokens"]}
+            | {cap: columns[names[2]] for cap, names in by_cap.items()},
+            pairs={None: columns["prefill_pairs"]}
+            | {cap: columns[names[3]] for cap, names in by_cap.items()},
+        )
+        bound = "compute" if compute_s > memory_s else "memory"
+        for work in _summed(kernels, "prefill_attention", prefill_operators(shard, chunks)):
+            scores = kernels.score_bytes * float(chunks.pairs[None][0])
+            work = work._replace(activation_bytes=scores)
+            rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
+    if shape.logits:
+        logits = np.array([float(shape.logits)])
+        operators = logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
+        rows += [_row(kernels.price(operator)) for operator in operators]
+    return rows
+
+
+def _shared(
+    rates: AttentionRates, columns: dict[str, NDArray[np.float64]]
+) -> tuple[float, float, float]:
+    """`SharedPrefixRates.of_columns` of one step; zeros where nothing is shared."""
+    if rates.shared is None or "decode_shared_reads" not in columns:
+        return 0.0, 0.0, 0.0
+    work_s, fixed_s, tokens = rates.shared.of_columns(columns)
+    return float(work_s[0]), float(fixed_s[0]), float(tokens[0])
+
+
+def _one(value: float) -> NDArray[np.float64]:
+    return np.array([float(value)])
+
+
+def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> list[OperatorRow]:
+    """The attention of all kinds of layers as one row; none where no layer has any."""
+    rows = [_row(kernels.price(operator)) for operator in operators]
+    return [
+        row._replace(
+            name=name,
+            calls=sum(row.calls for row in rows),
+            flops=sum(row.flops for row in rows),
+            state_bytes=sum(row.state_bytes for row in rows),
+        )
+        for row in rows[:1]
+    ]
+
+
+def _row(priced: OperatorSeconds) -> OperatorRow:
+    op = priced.operator
+    if priced.fixed_s[0] > priced.work_s[0]:
+        bound = "fixed"
+    elif op.kind in EXCHANGES:
+        bound = "link"
+    else:
+        bound = "compute" if priced.compute_bound[0] else "memory"
+    return OperatorRow(
+        name=op.name,
+        calls=op.calls,
+        flops=op.calls * float(op.flops[0]),
+        weight_bytes=op.calls * float(op.weight_bytes[0]),
+        state_bytes=op.calls * float(op.state_bytes[0]),
+        activation_bytes=op.calls * float(op.activation_bytes[0]),
+        comm_bytes=op.calls * float(op.comm_bytes[0]),
+        seconds=float(priced.total_s[0]),
+        bound=bound,
+    )
+
+
+def account_evidence(kernels: KernelTimes) -> dict[str, str]:
+    """The label of each account of `sim.accounts.GPU_ACCOUNTS`.
+
+    Fitted constants stand for themselves: only their product with the peak was measured. A peak
+    times a generic efficiency is ``datasheet``, or weaker where the peak itself is. What was fitted
+    on one rank, with 16-bit and 8-bit matrices and grouped-query attention, is ``extrapolated``
+    anywhere else. A measured table has its own label; small kernels and launches beside it stay
+    with the constants.
+    """
+    shard, gpu, efficiency = kernels.shard, kernels.gpu, kernels.efficiency
+    experts = _EXPERTS if shard.model.num_moe_layers else ()
+
+    def label(constants: tuple[str, ...], *peaks: str) -> str:
+        found = weakest(efficiency.label_of(constant) for constant in constants)
+        if found in ("measured", "fitted", "extrapolated"):
+            return weakest((found, "extrapolated")) if is_beyond else found
+        if not peaks:
+            return found
+        return weakest(("datasheet", *(gpu.source_of(peak)["label"] for peak in peaks)))
+
+    fixed = (*_FIXED, "grouped_fixed_s") if experts else _FIXED
+    one_rank = shard.tensor_parallel_size == 1
+    precision = shard.model.precision
+    formats = {precision.attention, precision.ffn, precision.experts}
+    formats.add(precision.kv)
+    is_beyond = (
+        shard.tensor_parallel_size > 1
+        or not formats <= _FITTED_FORMATS
+        or bool(_unfitted_kinds(shard.model))
+        or kernels.shared_prefix_attention != "none"
+    )
+    narrow = set(shard.model.peaks) - {BF16_PEAK}
+    fp8 = ("fp8_compute", "fp8_half_rows") if narrow else ()
+    labels = {
+        accounts.PREFILL_COMPUTE: label((*_COMPUTE, *experts, *fp8), "bf16_flop_per_s"),
+        accounts.PREFILL_MEMORY: label((*_MEMORY, *experts), "hbm_bytes_per_s"),
+        accounts.DECODE_WEIGHT_READS: label((*_WEIGHTS, *experts, *fp8), "hbm_bytes_per_s"),
+        accounts.DECODE_STATE_READS: label(("attention_memory",), "hbm_bytes_per_s"),
+        # One rank sends nothing: its zero is exact.
+        accounts.COMMUNICATION: "measured" if one_rank else label(_LINKS),
+        accounts.LAUNCH_AND_HOST: label(fixed),
+        accounts.REMAINDER: label(
+            ("elementwise_memory", "sampling_bytes_per_logit"), "hbm_bytes_per_s"
+        ),
+    }
+    for account, path in _unpacked(kernels):
+        labels[account] = weakest((labels[account], path.label))
+    if kernels.backend is not None:
+        for account in kernels.backend.accounts:
+            labels[account] = weakest((labels[account], kernels.backend.label))
+    return labels | _table_labels(kernels, labels)
+
+
+def _unpacked(kernels: KernelTimes) -> list[tuple[str, PrecisionPath]]:
+    """What unpacks narrow weights and caches, where it is counted, by account."""
+    if core_instructions_per_s(kernels.gpu) is None:
+        return []
+    precision = kernels.shard.model.precision
+    found = []
+    for stored in dict.fromkeys((precision.attention, precision.ffn, precision.experts)):
+        path = format_path(stored)
+        if path is not None:
+            found += [(accounts.PREFILL_COMPUTE, path), (accounts.DECODE_WEIGHT_READS, path)]
+    path = cache_path(precision.kv)
+    return [*found, *([(accounts.DECODE_STATE_READS, path)] if path else [])]
+
+
+def _unfitted_kinds(model: ModelSpec) -> list[str]:
+    """Kinds of layers that no attention constant was fitted on."""
+    return sorted({mixer.kind for mixer, _ in model.mixers} - {"gqa"})
+
+
+# The account whose constants are a family's.
+_FAMILY_ACCOUNT = {
+    "gemm": accounts.DECODE_WEIGHT_READS,
+    "grouped_gemm": accounts.DECODE_WEIGHT_READS,
+    "prefill_attention": accounts.PREFILL_COMPUTE,
+    "kda_chunk": accounts.PREFILL_COMPUTE,
+    "gdn_chunk": accounts.PREFILL_COMPUTE,
+    "decode_attention": accounts.DECODE_STATE_READS,
+    "mla_decode": accounts.DECODE_STATE_READS,
+    "kda_recurrent": accounts.DECODE_STATE_READS,
+    "gdn_recurrent": accounts.DECODE_STATE_READS,
+    "elementwise": accounts.REMAINDER,
+    "embedding": accounts.REMAINDER,
+    "sampling": accounts.REMAINDER,
+}
+
+
+def constants_label(kernels: KernelTimes, family: str) -> str:
+    """The label of a family that constants serve: that of the account most of it goes to."""
+    account = _FAMILY_ACCOUNT.get(family, accounts.COMMUNICATION)
+    return account_evidence(replace(kernels, tables=None))[account]
+
+
+def _table_labels(kernels: KernelTimes, constants: dict[str, str]) -> dict[str, str]:
+    """Labels of the accounts that measured tables serve, all or in part.
+
+    ``constants``: what each account would be labelled without tables.
+    """
+    if kernels.tables is None:
+        return {}
+    found: dict[str, set[str]] = {}
+    for operator in _labelled_operators(kernels):
+        label = kernels.label(operator)
+        for account in _POSTED[operator.kind]:
+            found.setdefault(account, set()).add(label or constants[account])
+    for mixer, _ in kernels.shard.local.prompt_mixers:
+        tables = kernels.mixer_tables(mixer)
+        label = kernels.prefill_label(mixer, tables) if tables else None
+        for account in _WORK:
+            found.setdefault(account, set()).add(label or constants[account])
+    return {account: weakest(labels) for account, labels in found.items()}
+
+
+def family_labels(kernels: KernelTimes) -> dict[str, str]:
+    """The label of each family of operators that measured tables serve."""
+    found: dict[str, set[str]] = {}
+    mixers = tuple(mixer for mixer, _ in kernels.shard.local.mixers)
+    for operator in _labelled_operators(kernels):
+        label = kernels.label(operator)
+        if label is not None:
+            found.setdefault(family_of(operator, mixers), set()).add(label)
+    for mixer in mixers:
+        tables = kernels.mixer_tables(mixer)
+        label = kernels.prefill_label(mixer, tables) if tables else None
+        if label is not None:
+            found.setdefault(prefill_family(mixer), set()).add(label)
+    return {family: weakest(labels) for family, labels in found.items()}
+
+
+def _labelled_operators(kernels: KernelTimes) -> list[Operator]:
+    shard, sizes = kernels.shard, np.array(_LABELLED_TOKENS)
+    per_logit = kernels.efficiency.sampling_bytes_per_logit
+    return [
+        *token_operators(shard, sizes),
+        *group_operators(shard, sizes),
+        *logit_operators(shard, sizes[sizes <= _LABELLED_LOGITS], per_logit),
+    ]
+
+
+def unpacking_sources(kernels: KernelTimes) -> list[Source]:
+    """What unpacking takes, and how fast this device's cores do it."""
+    known = read_data("hardware/kernel_curves.yaml")["core_instructions_per_s"]
+    found = {}
+    for account, path in _unpacked(kernels):
+        of_cache = account == accounts.DECODE_STATE_READS
+        what = f"{path.name} instructions to unpack {'an element' if of_cache else 'a weight'}"
+        value = path.kv_instructions if of_cache else path.weight_instructions
+        found[what] = Source(what=what, value=value, label=path.label, source=path.source)
+    rate = Source(
+        what=f"{kernels.gpu.name} instructions a second beside the tensor cores",
+        value=core_instructions_per_s(kernels.gpu),
+        label=known["label"],
+        source=known["source"],
+    )
+    return [*found.values(), *([rate] if found else [])]
+
+
+def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
+    """Device numbers, tables, every efficiency constant and every engine constant."""
+    gpu = kernels.gpu
+    numbers = ["bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s"]
+    numbers += [peak for peak in kernels.shard.model.peaks if peak not in numbers]
+    if gpu.fabric_bytes_per_s is not None:
+        numbers.append("fabric_bytes_per_s")
+    elif gpu.host_link_bytes_per_s is not None:
+        numbers.append("host_link_bytes_per_s")
+    kinds = _unfitted_kinds(kernels.shard.model)
+    carried = Source(
+        what=f"attention of {', '.join(kinds)} layers",
+        value="constants of grouped-query attention",
+        label="extrapolated",
+        source="work counted by kind of layer; shares of the peaks, split-KV schedule and query "
+        "tiles were fitted on grouped-query attention and are unfitted for these kinds",
+    )
+    prefixes = Source(
+        what=f"shared prefixes read once ({kernels.shared_prefix_attention})",
+        value="shares of prompts' attention, launches of a prefix kernel and a merge",
+        label="extrapolated",
+        source="constants of separate kernels, and vLLM's rule and tiles of 128 queries "
+        "(use_cascade_attention); unfitted for these kernels",
+    )
+    return [
+        *([carried] if kinds else []),
+        *([prefixes] if kernels.shared_prefix_attention != "none" else []),
+        *(gpu.source_of(number) for number in numbers),
+        *unpacking_sources(kernels),
+        *(kernels.tables.sources() if kernels.tables else ()),
+        *kernels.efficiency.sources(),
+        *(kernels.backend.sources() if kernels.backend else ()),
+        *profile.sources(),
+    ]
