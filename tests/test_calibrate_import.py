@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.kernel_lines import read_lines
-from calibrate.kernel_tables import build_tables, target_of
-from calibrate.link_fit import fit_regimes, regime_seconds
+from calibrate.tables.kernel_lines import read_lines
+from calibrate.tables.kernel_tables import build_tables, target_of
+from calibrate.tables.link_fit import fit_regimes, regime_seconds
 from costmodels.hardware.gpus import gpu_of_device, load_gpu
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.store import load_folder, load_table

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from calibrate.engine_fit import fit_engine
+from calibrate.fits.engine_fit import fit_engine
 from costmodels.engines.calibration import load_calibration
 from costmodels.engines.profile import load_profile
 from costmodels.hardware.efficiency import load_efficiency

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from calibrate.measured.detect import read_measured
-from calibrate.measured.run import LATENCIES
+from calibrate.results.detect import read_measured
+from calibrate.results.run import LATENCIES
 from reports.validation.accuracy_table import print_accuracy
 from scenarios.cli import app
 from scenarios.compare.command import read_tolerances

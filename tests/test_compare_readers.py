@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibrate.measured.detect import FORMATS, read_measured
-from calibrate.measured.run import (
+from calibrate.results.detect import FORMATS, read_measured
+from calibrate.results.run import (
     IN_BUCKETS,
     ITL_MEANS,
     LATENCIES,

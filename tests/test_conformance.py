@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.engine_log import read_request_runs, read_step_runs
+from calibrate.fits.engine_log import read_request_runs, read_step_runs
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import find_recordings
 from scenarios.validation.replay import COLUMNS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from calibrate.engine_log import RequestRow, StepRows
-from calibrate.holdout import is_held_out, point_parameters
+from calibrate.fits.engine_log import RequestRow, StepRows
+from calibrate.fits.holdout import is_held_out, point_parameters
 from policies.fcfs import fcfs
 from reports.validation.text import print_validation
 from scenarios.plugins import load_attribute

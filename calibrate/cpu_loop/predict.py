@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibrate.cpu_loop.shape import GROUPS, LoopModel, LoopStep
-from calibrate.kernel_lines import read_lines
-from calibrate.kernel_tables import build_tables, target_of, write_tables
+from calibrate.tables.kernel_lines import read_lines
+from calibrate.tables.kernel_tables import build_tables, target_of, write_tables
 from costmodels.engines.profile import EngineProfile, load_profile, scale_host
 from costmodels.evidence import Evidence
 from costmodels.hardware.efficiency import load_efficiency

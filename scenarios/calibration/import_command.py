@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrate.kernel_lines import KernelLines, clock_shares, read_lines
-from calibrate.kernel_tables import build_tables, target_of, write_tables
+from calibrate.tables.kernel_lines import KernelLines, clock_shares, read_lines
+from calibrate.tables.kernel_tables import build_tables, target_of, write_tables
 from costmodels.hardware.gpus import GPU_FILE
 from scenarios.calibration.facts import calibration_facts
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrate.measured.detect import read_measured
-from calibrate.measured.run import MeasuredRun
+from calibrate.results.detect import read_measured
+from calibrate.results.run import MeasuredRun
 from scenarios.accuracy import AccuracyFigure
 from scenarios.compare.compare import METRICS, compare
 from scenarios.compare.predicted import read_predicted

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.measured.run import IN_BUCKETS, LATENCIES, RATES, MeasuredRun
+from calibrate.results.run import IN_BUCKETS, LATENCIES, RATES, MeasuredRun
 from reports.words import is_number
 from scenarios.accuracy import AccuracyFigure
 from scenarios.compare.predicted import Predicted

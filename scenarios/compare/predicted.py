@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from calibrate.measured.run import ITL_MEANS, LINEAR, TPOT_INCLUDES, Measured, MeasuredRun
+from calibrate.results.run import ITL_MEANS, LINEAR, TPOT_INCLUDES, Measured, MeasuredRun
 from reports.folder import read_requests, read_summary
 from reports.words import is_number
 from sim.books.metrics import statistics

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.engine_log import RequestRow, StepRows
+from calibrate.fits.engine_log import RequestRow, StepRows
 from scenarios.validation.replay import COLUMNS, replay
 from scenarios.validation.system import System
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrate.engine_log import RequestRow
+from calibrate.fits.engine_log import RequestRow
 from sim.errors import TraceError
 from sim.request_table import Int64, PrefixChains
 

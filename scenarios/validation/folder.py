@@ -7,7 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibrate.engine_log import RequestRow, StepRows, read_info, read_request_runs, read_step_runs
+from calibrate.fits.engine_log import (
+    RequestRow,
+    StepRows,
+    read_info,
+    read_request_runs,
+    read_step_runs,
+)
 from sim.errors import ScenarioError
 
 _INFO = "_info.json"

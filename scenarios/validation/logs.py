@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from calibrate.engine_log import StepRows
-from calibrate.engine_rows import EngineRows, engine_rows
+from calibrate.fits.engine_log import StepRows
+from calibrate.fits.engine_rows import EngineRows, engine_rows
 from scenarios.validation.folder import Recording
 from scenarios.validation.system import System
 

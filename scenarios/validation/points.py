@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.engine_log import StepRows
-from calibrate.holdout import is_held_out, point_parameters
+from calibrate.fits.engine_log import StepRows
+from calibrate.fits.holdout import is_held_out, point_parameters
 from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.engine_log import RequestRow, StepRows
+from calibrate.fits.engine_log import RequestRow, StepRows
 from scenarios.validation.conversations import are_conversations, conversation_chains, system_tokens
 from sim.clock import Clock
 from sim.engine.batch import Plan

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.engine_log import RequestRow, StepRows
+from calibrate.fits.engine_log import RequestRow, StepRows
 from costmodels.evidence import weakest
 from scenarios.accuracy import AccuracyFigure
 from scenarios.bands import error_bands

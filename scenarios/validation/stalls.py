@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.engine_log import StepRows
+from calibrate.fits.engine_log import StepRows
 
 _START_S = 10.0
 _LONG_STEP_S = 0.5

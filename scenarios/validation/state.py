@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.engine_log import StepRows
+from calibrate.fits.engine_log import StepRows
 from sim.fleet.cluster import RunLog
 
 

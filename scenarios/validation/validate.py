@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from calibrate.engine_log import RequestRow, StepRows
+from calibrate.fits.engine_log import RequestRow, StepRows
 from costmodels.operators.sources import FITTED, Choice
 from scenarios import __version__
 from scenarios.validation.conformance import score_conformance

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.measured.run import Float, MeasuredRun, tpot_of
-from calibrate.measured.values import printable, text_number
+from calibrate.results.run import Float, MeasuredRun, tpot_of
+from calibrate.results.values import printable, text_number
 from sim.errors import TraceError
 from workloads.readers.rows import shown
 

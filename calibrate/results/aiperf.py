@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.measured.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
-from calibrate.measured.values import Fields, as_number, parse_documents, printable
+from calibrate.results.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
+from calibrate.results.values import Fields, as_number, parse_documents, printable
 from sim.errors import TraceError
 
 _SECONDS = {

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from calibrate.kernel_holdout import is_held_out
+from calibrate.tables.kernel_holdout import is_held_out
 from costmodels.tables.table import Array, LinkFit, OperatorTable
 
 _MOST_REGIMES = 3

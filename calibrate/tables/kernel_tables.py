@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.cpu_target import cpu_target, is_cpu, write_target
-from calibrate.kernel_holdout import held_out_error
-from calibrate.kernel_lines import KernelLines, Timing, clock_shares
-from calibrate.link_fit import fit_links
+from calibrate.tables.cpu_target import cpu_target, is_cpu, write_target
+from calibrate.tables.kernel_holdout import held_out_error
+from calibrate.tables.kernel_lines import KernelLines, Timing, clock_shares
+from calibrate.tables.link_fit import fit_links
 from costmodels.hardware.gpus import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
 from costmodels.tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
 from costmodels.tables.store import save_table

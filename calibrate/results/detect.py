@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from calibrate.measured.aiperf import looks_like_aiperf, read_aiperf
-from calibrate.measured.guidellm import looks_like_guidellm, read_guidellm
-from calibrate.measured.prometheus import looks_like_prometheus, read_prometheus
-from calibrate.measured.request_csv import looks_like_request_csv, read_request_csv
-from calibrate.measured.run import MeasuredRun, with_unique_names
-from calibrate.measured.sglang_bench import looks_like_sglang_bench, read_sglang_bench
-from calibrate.measured.values import Fields, parse_documents, read_text
-from calibrate.measured.vllm_bench import looks_like_vllm_bench, read_vllm_bench
+from calibrate.results.aiperf import looks_like_aiperf, read_aiperf
+from calibrate.results.bench_serving import (
+    looks_like_sglang_bench,
+    looks_like_vllm_bench,
+    read_sglang_bench,
+    read_vllm_bench,
+)
+from calibrate.results.guidellm import looks_like_guidellm, read_guidellm
+from calibrate.results.prometheus import looks_like_prometheus, read_prometheus
+from calibrate.results.request_csv import looks_like_request_csv, read_request_csv
+from calibrate.results.run import MeasuredRun, with_unique_names
+from calibrate.results.values import Fields, parse_documents, read_text
 from sim.errors import TraceError
 from workloads.readers.rows import shown
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.measured.run import (
+from calibrate.results.run import (
     ITL_MEANS,
     STATISTICS,
     TPOT_EXCLUDES,
@@ -20,7 +20,7 @@ from calibrate.measured.run import (
     MeasuredRun,
     tpot_of,
 )
-from calibrate.measured.values import Fields, parse_documents
+from calibrate.results.values import Fields, parse_documents
 
 _METRICS = {
     "ttft": ("time_to_first_token_ms", 1e-3),

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from calibrate.measured.run import Float
+from calibrate.results.run import Float
 from sim.errors import TraceError
 from workloads.readers.rows import open_text, shown
 

@@ -13,8 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from calibrate.measured.run import IN_BUCKETS, MeasuredRun
-from calibrate.measured.values import as_number, printable
+from calibrate.results.run import IN_BUCKETS, MeasuredRun
+from calibrate.results.values import as_number, printable
 from sim.errors import TraceError
 from workloads.readers.rows import shown
 

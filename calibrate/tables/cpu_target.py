@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from calibrate.kernel_lines import KernelLines, Timing
+from calibrate.tables.kernel_lines import KernelLines, Timing
 from costmodels.evidence import Evidence
 from costmodels.hardware.gpus import GpuSpec
 from sim.errors import ScenarioError

@@ -1,15 +1,16 @@
-"""What the result files of vLLM's and SGLang's load generators have in common."""
+"""Results of the load generators of vLLM (``vllm bench serve``) and SGLang (``bench_serving``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.measured.run import LINEAR, STATISTICS, Float, MeasuredRun, tpot_of
-from calibrate.measured.values import Fields
+from calibrate.results.run import LINEAR, STATISTICS, Float, MeasuredRun, tpot_of
+from calibrate.results.values import Fields, parse_documents, printable
 from sim.errors import TraceError
 
 _TOTALS = {"prompt_tokens": "total_input_tokens", "output_tokens": "total_output_tokens"}
@@ -120,3 +121,73 @@ def _failed(bench: Fields, n: int) -> NDArray[np.bool_]:
 
 def _short(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:g}"
+
+
+_VLLM_SUFFIXES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+_VLLM_SHOWN = {
+    "model_id": "model",
+    "request_rate": "rate",
+    "burstiness": "burstiness",
+    "max_concurrency": "concurrency",
+    "endpoint_type": "backend",
+    "backend": "backend",
+    "date": "date",
+}
+
+
+def looks_like_vllm_bench(first: Fields) -> bool:
+    """Whether an object has the fields of this tool."""
+    latencies = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "ttfts")
+    is_serving = "model_id" in first and any(name in first for name in latencies)
+    return is_serving and "mean_e2e_latency_ms" not in first
+
+
+def read_vllm_bench(text: str, path: Path) -> list[MeasuredRun]:
+    """The runs of a result file. Raises TraceError."""
+    return [
+        bench_run(
+            bench,
+            tool="vllm bench serve",
+            name=bench.text("label"),
+            suffixes=_VLLM_SUFFIXES,
+            shown=_VLLM_SHOWN,
+        )
+        for bench in parse_documents(text, path)
+    ]
+
+
+_SGLANG_SUFFIXES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
+_SGLANG_SHOWN = {
+    "request_rate": "rate",
+    "max_concurrency": "concurrency",
+    "backend": "backend",
+    "dataset_name": "dataset",
+}
+
+
+def looks_like_sglang_bench(first: Fields) -> bool:
+    """Whether an object has the fields of this tool."""
+    return "mean_e2e_latency_ms" in first or "total_output_tokens_retokenized" in first
+
+
+def read_sglang_bench(text: str, path: Path) -> list[MeasuredRun]:
+    """The runs of a result file. Raises TraceError."""
+    runs = []
+    for bench in parse_documents(text, path):
+        run = bench_run(
+            bench,
+            tool="sglang bench_serving",
+            name=bench.text("tag"),
+            suffixes=_SGLANG_SUFFIXES,
+            shown=_SGLANG_SHOWN,
+        )
+        run.conditions.update(_server(bench))
+        runs.append(run)
+    return runs
+
+
+def _server(bench: Fields) -> dict[str, str | float]:
+    """The model, from what the server said of itself, where it did."""
+    info = bench.values.get("server_info")
+    name = info.get("model_path") if isinstance(info, dict) else None
+    return {"model": printable(name)} if isinstance(name, str) else {}

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.engine_clock import clock_errors
-from calibrate.engine_rows import EngineRows, Float
+from calibrate.fits.engine_rows import EngineRows, Float, clock_errors
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
 

@@ -1,0 +1,1 @@
+"""Operator tables from measured kernel timings."""
