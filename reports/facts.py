@@ -26,8 +26,8 @@ Summary = dict[str, Any]
 # Strongest first; a row made of several figures carries the weakest.
 EVIDENCE = ("measured", "fitted", "extrapolated", "datasheet", "reported", "assumed")
 
-# Warnings (scenarios/warnings.py) that change what the figures mean, or say what made them so. A
-# load beyond saturation is in the answer itself.
+# Warnings (scenarios/run/warnings.py) that change what the figures mean, or say what made them so.
+# A load beyond saturation is in the answer itself.
 GRAVE = (
     *("nothing_finished", "retry_storm", "hot_spot", "lost_prefixes", "thin_link"),
     *("unstable", "rejected", "unfinished"),

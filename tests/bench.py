@@ -117,10 +117,10 @@ def _measure(num_requests: int, rate_per_s: float | None, what: str) -> dict[str
 
 
 def _child(num_requests: int, rate_per_s: float | None, what: str) -> None:
-    from scenarios.build import build
-    from scenarios.load import parse_scenario
-    from scenarios.simulate import simulate
-    from scenarios.workload import build_table
+    from scenarios.build.builder import build
+    from scenarios.build.workload.table import build_table
+    from scenarios.files.load import parse_scenario
+    from scenarios.run.simulate import simulate
     from sim.fleet.cluster import run_cluster
 
     workload: dict[str, Any] = {"num_requests": num_requests, "rate_per_s": rate_per_s}
@@ -157,7 +157,7 @@ def _child(num_requests: int, rate_per_s: float | None, what: str) -> None:
 
 def _shell_s(arguments: str) -> float:
     started = time.perf_counter()
-    command = [sys.executable, "-m", "scenarios.cli", *arguments.split()]
+    command = [sys.executable, "-m", "scenarios.commands", *arguments.split()]
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - started
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.capacity.samples import Point, Tally
+from scenarios.experiments.capacity.samples import Point, Tally
 from sim.engine.state import EngineConfig
 from sim.request_table import request_table
 from tests.helpers import AffineCost, small_run

@@ -30,8 +30,8 @@ def fleet_table(
     num_requests: int, num_engines: int, block_tokens: int = 512, seed: int = 0
 ) -> RequestTable:
     """Poisson arrivals of requests with Azure's lengths and conversations' prefixes."""
-    from scenarios.load import parse_scenario
-    from scenarios.workload import build_table
+    from scenarios.build.workload.table import build_table
+    from scenarios.files.load import parse_scenario
 
     source: dict[str, Any] = {"trace": {"path": str(AZURE)}}
     if not AZURE.exists():
@@ -57,8 +57,8 @@ def measure(
     num_requests: int, num_engines: int, block_tokens: int, router: str
 ) -> dict[str, float]:
     """Simulate once in this process: seconds, peak bytes, and what the work was, a request."""
-    from scenarios.build import build
-    from scenarios.load import parse_scenario
+    from scenarios.build.builder import build
+    from scenarios.files.load import parse_scenario
     from sim.fleet.cluster import run_cluster
 
     table = fleet_table(num_requests, num_engines, block_tokens)

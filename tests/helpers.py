@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies import ROUTERS, SCHEDULERS
-from scenarios.plugins import load_attribute, scheduler_factory
+from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
 from sim.engine.state import EngineConfig
 from sim.engine.throttle import PowerThrottle

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from scenarios.load import load_scenario
-from scenarios.simulate import RunResult
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import RunResult
 from sim.errors import ScenarioError
 from tests.helpers import CHECKOUT
 

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 
 from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
-from scenarios.plugins import load_attribute, scheduler_factory
+from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.state import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
 from sim.fleet.handover import TransferConfig

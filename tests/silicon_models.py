@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.silicon_points import SiliconPoint, model_config
-from scenarios.load import parse_scenario
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
 from sim.errors import ScenarioError, TraceError
 
 # Ids of the file whose config.json the package has under another: same shapes.

@@ -62,7 +62,7 @@ def measure(points: int, jobs: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "bench.yaml", Path(folder) / "out"
         file.write_text(yaml.safe_dump(_sweep(points)), encoding="utf-8")
-        command = [sys.executable, "-m", "scenarios.cli", "sweep", str(file)]
+        command = [sys.executable, "-m", "scenarios.commands", "sweep", str(file)]
         before, started = _children_s(), time.perf_counter()
         subprocess.run(
             [*command, "--out", str(out), "--jobs", str(jobs)], check=True, capture_output=True

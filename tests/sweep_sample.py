@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from scenarios.sweep.command import run_sweep
+from scenarios.experiments.sweep.command import run_sweep
 
 SCENARIO: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -16,8 +16,8 @@ from costmodels.hardware.gpus import gpu_names, load_gpu
 from costmodels.hardware.kernel_curves import attention_curve, attention_shares, unfused_attention_s
 from costmodels.models.catalog import load_model
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from scenarios.build import build
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown
 from tests.priced_steps import columns_of, longer, mixed_steps

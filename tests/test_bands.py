@@ -12,8 +12,8 @@ from costmodels.hardware.uncertainty import (
     repeat_error,
     step_time_error,
 )
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 
 CHAT = {"arrivals": "poisson", "input_tokens": {"fixed": 1000}, "output_tokens": {"fixed": 100}}
 LONG = {"arrivals": "poisson", "input_tokens": {"fixed": 4000}, "output_tokens": {"fixed": 4}}

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.build import build
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.build.builder import build
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.books.token_times import token_times_ns
 from sim.engine.batch import Plan
 from sim.engine.beams import Beams, BeamSearch, beams, neutral_tokens

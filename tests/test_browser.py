@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from reports.run.page import write_page
-from scenarios.cli import app
-from scenarios.load import load_scenario
-from scenarios.simulate import simulate
+from scenarios.commands import app
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from scenarios.validation.command import run_validate
 from tests.html_page import Page
 from tests.reports_sample import write_sample as write_report_sample

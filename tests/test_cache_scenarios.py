@@ -13,8 +13,8 @@ from rich.console import Console
 from reports.run.page import write_page
 from reports.run.terminal import print_summary
 from reports.run.tier_rows import tier_rows
-from scenarios.load import parse_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from sim.errors import ScenarioError
 
 BLOCK = 512

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 from costmodels.hardware.gpus import load_gpu
 from costmodels.tables.store import load_folder
-from scenarios.build import build
-from scenarios.calibration.import_command import import_facts
-from scenarios.calibration.run_command import run_measure
-from scenarios.cli import app
-from scenarios.load import load_scenario, parse_scenario
+from scenarios.build.builder import build
+from scenarios.calibration.commands import import_facts, run_measure
+from scenarios.commands import app
+from scenarios.files.load import load_scenario, parse_scenario
 from sim.errors import ScenarioError
 from tests.kernel_lines import MACHINE, timing, write_lines
 
@@ -121,13 +120,13 @@ def test_a_file_that_describes_no_device_is_refused(
 def test_without_torch_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("scenarios.calibration.run_command.find_spec", lambda name: None)
+    monkeypatch.setattr("scenarios.calibration.commands.find_spec", lambda name: None)
     with pytest.raises(ScenarioError, match=r"pip install 'fleetcast\[calibrate\]'"):
         run_measure(tmp_path, device="cpu", quick=True, families=None)
 
 
 def test_a_failed_measurement_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("scenarios.calibration.run_command.find_spec", lambda name: True)
+    monkeypatch.setattr("scenarios.calibration.commands.find_spec", lambda name: True)
 
     def failed(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[:3] == [sys.executable, "-m", "calibrate.measure"]

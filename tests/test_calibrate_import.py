@@ -16,8 +16,8 @@ from calibrate.tables.link_fit import fit_regimes, regime_seconds
 from costmodels.hardware.gpus import gpu_of_device, load_gpu
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.store import load_folder, load_table
-from scenarios.calibration.import_command import import_facts
-from scenarios.cli import app
+from scenarios.calibration.commands import import_facts
+from scenarios.commands import app
 from sim.errors import ScenarioError
 from tests.helpers import CHECKOUT
 from tests.kernel_lines import BF16, GRIDS, MACHINE, made_lines, timing, write_lines

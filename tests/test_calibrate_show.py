@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from scenarios.calibration.commands import import_facts
 from scenarios.calibration.diff import diff_facts
-from scenarios.calibration.import_command import import_facts
-from scenarios.cli import app
+from scenarios.commands import app
 from sim.errors import ScenarioError
 from tests.kernel_lines import GRIDS, made_lines, write_lines
 
@@ -86,8 +86,7 @@ def test_calibrations_with_nothing_in_common_are_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("family", GRIDS)
 def test_every_family_has_a_figure(family: str, tmp_path: Path) -> None:
     from reports.calibration.figures import table_plot
-    from scenarios.calibration.named import load_named
-    from scenarios.calibration.surfaces import surface_facts
+    from scenarios.calibration.contents import load_named, surface_facts
 
     facts = surface_facts(load_named(str(imported(tmp_path / "a", family)), None), "a")
     plot = table_plot(facts, facts["tables"][0], 0)

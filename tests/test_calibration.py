@@ -14,10 +14,10 @@ from costmodels.engines.calibration import load_calibration
 from costmodels.engines.profile import load_profile
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import load_gpu
-from scenarios.build import build
-from scenarios.cli import app
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.build.builder import build
+from scenarios.commands import app
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from scenarios.validation.folder import find_recordings
 from scenarios.validation.logs import serving_logs
 from scenarios.validation.system import read_system

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from scenarios.capacity.find import find_capacity
-from scenarios.capacity.question import Question
-from scenarios.cli import app
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.commands import app
+from scenarios.experiments.capacity.find import find_capacity
+from scenarios.experiments.capacity.question import Question
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from tests.helpers import SHARED
 from tests.scenario_helpers import azure_trace, write

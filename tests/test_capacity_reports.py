@@ -18,9 +18,9 @@ from reports.capacity.figures import draw_capacity
 from reports.capacity.page import render_capacity, write_capacity_page
 from reports.capacity.text import print_capacity
 from reports.capacity.words import share_text
-from scenarios.capacity.find import find_capacity
-from scenarios.capacity.question import Question
-from scenarios.load import parse_scenario
+from scenarios.experiments.capacity.find import find_capacity
+from scenarios.experiments.capacity.question import Question
+from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from scenarios.capacity.estimate import crossing, half_width, monotone
-from scenarios.capacity.samples import Goal, Point, Tally
-from scenarios.capacity.search import search
+from scenarios.experiments.capacity.estimate import crossing, half_width, monotone
+from scenarios.experiments.capacity.samples import Goal, Point, Tally
+from scenarios.experiments.capacity.search import search
 from tests.capacity_queues import COARSE, mm1_capacity, mm1_target_s, queue, simulated
 
 GOAL = Goal(attainment=0.99, units=2)

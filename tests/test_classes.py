@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from scenarios.load import parse_scenario
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
-from scenarios.workload import build_table
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable, request_table
 from tests.helpers import chains_of

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import scenarios.simulate
-from scenarios.cli import app
+import scenarios.run.simulate
+from scenarios.commands import app
 from scenarios.schema import Scenario
 from tests.helpers import CHECKOUT
 
@@ -60,7 +60,7 @@ def process(
     *args: str, cwd: Path, options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, as the console script does."""
-    code = "from scenarios.cli import main; main()"
+    code = "from scenarios.commands import main; main()"
     return subprocess.run(
         [sys.executable, *options, "-c", code, *args],
         cwd=cwd,
@@ -195,8 +195,8 @@ class _Terminal(io.StringIO):
 def test_progress_is_shown_on_stderr_when_it_is_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scenarios.flags import scenario_from_flags
-    from scenarios.simulate_command import run_simulate
+    from scenarios.files.flags import scenario_from_flags
+    from scenarios.run.command import run_simulate
 
     run(*QUICK, "--save", "s.yaml")
     scenario = scenario_from_flags(Path("s.yaml"), {}, [])
@@ -287,7 +287,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scenarios.simulate, "simulate", interrupted)
+    monkeypatch.setattr(scenarios.run.simulate, "simulate", interrupted)
     result = run(*QUICK)
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
@@ -334,7 +334,7 @@ def test_a_reader_that_has_gone_is_no_error(args: tuple[str, ...], tmp_path: Pat
     os.close(read_end)
     with os.fdopen(write_end, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-c", "from scenarios.cli import main; main()", *args],
+            [sys.executable, "-c", "from scenarios.commands import main; main()", *args],
             env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
             stdout=closed,
             stderr=subprocess.PIPE,

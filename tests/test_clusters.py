@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.execution.spread import WorkerLostError, spread
+from scenarios.run.execution.spread import WorkerLostError, spread
 from sim.errors import ScenarioError
 from tests.helpers import CHECKOUT
 from tests.sweep_sample import SCENARIO, deadly_sweep, run, write_sweep_file
@@ -133,7 +133,7 @@ def test_a_cluster_of_ones_own_comes_and_goes(name: str, package: str, tmp_path:
     """In a process of its own: Ray is one a process."""
     pytest.importorskip(package, reason=f"not installed: pip install 'fleetcast[{name}]'")
     file = write_sweep_file(tmp_path, SWEEP)
-    command = [sys.executable, "-m", "scenarios.cli", "sweep", str(file), "--jobs", "2"]
+    command = [sys.executable, "-m", "scenarios.commands", "sweep", str(file), "--jobs", "2"]
     subprocess.run(
         [*command, "--cluster", name, "--out", str(tmp_path / "there")],
         cwd=CHECKOUT,

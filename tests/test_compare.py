@@ -16,12 +16,11 @@ from typer.testing import CliRunner, Result
 from calibrate.results.detect import read_measured
 from calibrate.results.run import LATENCIES
 from reports.validation.accuracy_table import print_accuracy
-from scenarios.cli import app
-from scenarios.compare.command import read_tolerances
-from scenarios.compare.compare import Comparison, compare
-from scenarios.compare.predicted import read_predicted
-from scenarios.load import load_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.commands import app
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import RunResult, simulate
+from scenarios.validation.compare import Comparison, compare, read_predicted
+from scenarios.validation.compare_command import read_tolerances
 from sim.errors import ScenarioError
 from tests.helpers import CHECKOUT
 from tests.measured_samples import PERCENTILES, Sample, files, vllm_bench

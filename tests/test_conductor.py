@@ -13,9 +13,9 @@ from hypothesis import Phase, given, settings
 from policies import ADMISSIONS, ROUTERS
 from policies.routers.conductor import Conductor
 from reports.run.verdict import fleet_sentence
-from scenarios.load import parse_scenario
-from scenarios.plugins import load_attribute
-from scenarios.simulate import simulate
+from scenarios.build.plugins import load_attribute
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.accounts import KV_TRANSFER, TIME_ACCOUNTS
 from sim.books.fleet_ledgers import reuse
 from sim.books.ledger import time_books

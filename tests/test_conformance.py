@@ -1,7 +1,7 @@
 """The scheduler against a real engine's log: the same composition in every step.
 
 Each serving run of vLLM 0.25.1 (shared data) is replayed on its logged clock, see
-`scenarios.validation.replay`.
+`scenarios.validation.conformance`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from calibrate.fits.engine_log import read_request_runs, read_step_runs
-from scenarios.validation.conformance import score_conformance
+from scenarios.validation.conformance import COLUMNS, score_conformance
 from scenarios.validation.folder import find_recordings
-from scenarios.validation.replay import COLUMNS
 from scenarios.validation.system import read_system
 from sim.errors import TraceError
 from tests.helpers import SHARED

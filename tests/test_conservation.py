@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import ROUTERS
-from scenarios.build import build
-from scenarios.load import load_scenario
+from scenarios.build.builder import build
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
-from scenarios.workload import build_table
 from sim.clock import to_ns
 from sim.engine.state import EngineConfig
 from sim.fleet.cluster import run_cluster

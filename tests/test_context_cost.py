@@ -21,10 +21,10 @@ from costmodels.steps.context_cost import ContextStepCost
 from costmodels.steps.group_cost import GroupStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
-from scenarios.build import build
-from scenarios.layout import replica_gpus
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.build.builder import build
+from scenarios.build.layout import replica_gpus
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown
 from tests.priced_steps import columns_of, longer, mixed_steps

@@ -13,8 +13,8 @@ from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec, quantised
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.work import linear
-from scenarios.build import build
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError
 from sim.shape import StepShape, causal_pairs

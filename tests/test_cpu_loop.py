@@ -12,8 +12,8 @@ from calibrate.cpu_loop.predict import loop_step_cost, predicted_operator_s, pre
 from calibrate.cpu_loop.shape import GROUPS, LoopModel, LoopStep, all_steps
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import modules_of
-from scenarios.build import build
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 from tests.kernel_lines import MACHINE, write_lines
 

@@ -16,11 +16,11 @@ import pandas as pd
 import pytest
 
 from policies import ROUTERS, SCHEDULERS
-from scenarios.build import build
-from scenarios.load import load_scenario
+from scenarios.build.builder import build
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import RunResult, simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import RunResult, simulate
-from scenarios.workload import build_table
 from sim.fleet.cluster import run_cluster
 from tests.helpers import CHECKOUT
 from workloads.generator.presets import preset as load_preset

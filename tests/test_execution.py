@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.execution.spread import WorkerLostError, check_cluster, spread
+from scenarios.run.execution.spread import WorkerLostError, check_cluster, spread
 from sim.errors import ScenarioError
 from tests.worker_functions import die_always, die_once, refuse_three, square
 

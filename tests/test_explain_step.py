@@ -17,7 +17,7 @@ from costmodels.models.catalog import load_model
 from costmodels.models.spec import quantised
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.steps.step_table import ridge_points, simple_step, step_accounts, step_rows
-from scenarios.cli import app
+from scenarios.commands import app
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}
 H100 = ["--gpu", "h100", "--model"]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.dump import dump_scenario, save_scenario
-from scenarios.load import load_scenario, parse_scenario
-from scenarios.simulate import simulate
-from scenarios.workload import build_table
+from scenarios.build.workload.table import build_table
+from scenarios.files.dump import dump_scenario, save_scenario
+from scenarios.files.load import load_scenario, parse_scenario
+from scenarios.run.simulate import simulate
 from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable

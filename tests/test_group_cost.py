@@ -21,8 +21,8 @@ from costmodels.steps.group_cost import GroupStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import EXCHANGES
-from scenarios.load import parse_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from sim.accounts import COMMUNICATION
 from sim.shape import SUMS, ClippedSums, StepShape, causal_pairs
 

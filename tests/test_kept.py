@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from scenarios import kept, pool_cost
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
-from scenarios.workload import trace
+from scenarios.build import memo as kept
+from scenarios.build import step_cost as pool_cost
+from scenarios.build.workload import trace
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from tests.scenario_helpers import azure_trace, results, small
 
 

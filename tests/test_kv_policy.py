@@ -19,10 +19,10 @@ from costmodels.models.kv_policies import pyramid_kv, quest, snapkv
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.prompt_budget import pyramid_budgets
 from costmodels.steps.step_cost import compile_step_cost
-from scenarios.build import build
+from scenarios.build.builder import build
+from scenarios.build.workload.table import build_table
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
-from scenarios.workload import build_table
 from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import run_cluster

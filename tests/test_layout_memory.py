@@ -15,10 +15,10 @@ from costmodels.memory.buffers import communication_buffers, low_latency_bytes
 from costmodels.memory.device import fill_device
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
-from scenarios.cli import app
-from scenarios.load import load_scenario
+from scenarios.commands import app
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
 from sim.errors import ScenarioError
 from tests.scenario_helpers import small
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from costmodels.models.catalog import model_names
-from scenarios.build import build
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
-from scenarios.workload import build_table
 from sim.errors import ScenarioError
 from sim.fleet.cluster import run_cluster
 from sim.shape import shape_columns

@@ -17,7 +17,7 @@ from costmodels.memory.fitting import MAX, ORACLE, PAGED, POW2, reserve
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model, model_names
 from costmodels.models.spec import quantised
-from scenarios.cli import app
+from scenarios.commands import app
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
 

@@ -18,13 +18,13 @@ from costmodels.steps.step_table import simple_step
 from costmodels.tables.shapes import DecodeAttentionTable, ExpertShape, GroupedGemmTable, Heads
 from costmodels.tables.store import load_folder
 from reports.run.page_facts import condition_rows
-from scenarios.build import Build, build
-from scenarios.calibration.choice import parse_operators
-from scenarios.calibration.import_command import import_facts
-from scenarios.calibration.served import calibration_address
-from scenarios.cli import app
-from scenarios.load import load_scenario, parse_scenario
-from scenarios.simulate import simulate
+from scenarios.build.builder import Build, build
+from scenarios.calibration.commands import import_facts
+from scenarios.calibration.contents import parse_operators
+from scenarios.commands import app
+from scenarios.files.load import load_scenario, parse_scenario
+from scenarios.run.engine_sections import calibration_address
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from sim.shape import StepShape, grown
 from tests.kernel_lines import GRIDS, made_lines, write_lines

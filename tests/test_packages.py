@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
-from scenarios.cli import app
-from scenarios.plugins import load_attribute
+from scenarios.build.plugins import load_attribute
+from scenarios.commands import app
 from tests.helpers import CHECKOUT
 
 PACKAGES = ("sim", "costmodels", "workloads", "policies", "calibrate", "scenarios", "reports")

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from reports.perfetto.export import TraceOptions, write_perfetto
-from scenarios.cli import app
-from scenarios.load import load_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.commands import app
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import RunResult, simulate
 from sim.errors import ScenarioError
 from tests.perfetto_trace import TIGHT, async_slices, ns, of, read, step_slices, track_names
 

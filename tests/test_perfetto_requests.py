@@ -15,8 +15,8 @@ from hypothesis import given
 
 from reports.perfetto.export import TraceOptions, write_perfetto
 from reports.perfetto.requests import Phase, phases
-from scenarios.load import load_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import RunResult, simulate
 from tests.perfetto_trace import TIGHT, async_slices, ns, of, read, step_slices, track_names
 
 

@@ -12,15 +12,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from scenarios.cli import app
-from scenarios.load import load_scenario
-from scenarios.plan.find import find_plan, judge_of, targeted
-from scenarios.plan.judge import next_share
-from scenarios.plan.outcome import rank_key
-from scenarios.plan.question import ask, runs_for
-from scenarios.plan.read import Asked, asked, read_plan
-from scenarios.plan.search import Search
-from scenarios.simulate import simulate
+from scenarios.commands import app
+from scenarios.experiments.plan.find import find_plan, judge_of, targeted
+from scenarios.experiments.plan.judge import next_share
+from scenarios.experiments.plan.outcome import rank_key
+from scenarios.experiments.plan.question import ask, runs_for
+from scenarios.experiments.plan.read import Asked, asked, read_plan
+from scenarios.experiments.plan.search import Search
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from tests.helpers import CHECKOUT
 from tests.scenario_helpers import write

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.plan.find import find_plan, judge_of, targeted
-from scenarios.plan.outcome import rank_key
-from scenarios.plan.question import ask
-from scenarios.plan.read import Asked, asked
-from scenarios.plan.sample import sample
-from scenarios.plan.search import Search
-from scenarios.plan.space import space_of
+from scenarios.experiments.plan.find import find_plan, judge_of, targeted
+from scenarios.experiments.plan.outcome import rank_key
+from scenarios.experiments.plan.question import ask
+from scenarios.experiments.plan.read import Asked, asked
+from scenarios.experiments.plan.sampling import sample, space_of
+from scenarios.experiments.plan.search import Search
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.steps.step_bounds import StepBounds, step_bounds
-from scenarios.build import Build, build
-from scenarios.load import parse_scenario
-from scenarios.plan.bounds import find_bounds
-from scenarios.plan.candidates import Candidate
-from scenarios.plan.find import judge_of, targeted
-from scenarios.plan.question import Question, ask
-from scenarios.plan.read import Asked, asked
+from scenarios.build.builder import Build, build
+from scenarios.experiments.plan.bounds import find_bounds
+from scenarios.experiments.plan.candidates import Candidate
+from scenarios.experiments.plan.find import judge_of, targeted
+from scenarios.experiments.plan.question import Question, ask
+from scenarios.experiments.plan.read import Asked, asked
+from scenarios.files.load import parse_scenario
 from sim.protocols import StepCost
 from sim.request_table import PrefixChains, RequestTable
 from sim.shape import StepShape

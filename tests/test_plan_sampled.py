@@ -12,17 +12,22 @@ import pytest
 from typer.testing import CliRunner
 
 from reports.plan.answer import sampled_sentences
-from scenarios.cli import app
-from scenarios.plan.bounds import Bounds
-from scenarios.plan.find import find_plan, judge_of, targeted
-from scenarios.plan.judge import Judge
-from scenarios.plan.objective import UNREADABLE, objective
-from scenarios.plan.outcome import Outcome, Stage
-from scenarios.plan.question import ask
-from scenarios.plan.read import Asked, asked
-from scenarios.plan.sample import Sampled, sample
-from scenarios.plan.search import Search
-from scenarios.plan.space import Levels, space_of
+from scenarios.commands import app
+from scenarios.experiments.plan.bounds import Bounds
+from scenarios.experiments.plan.find import find_plan, judge_of, targeted
+from scenarios.experiments.plan.judge import Judge
+from scenarios.experiments.plan.outcome import Outcome, Stage
+from scenarios.experiments.plan.question import ask
+from scenarios.experiments.plan.read import Asked, asked
+from scenarios.experiments.plan.sampling import (
+    UNREADABLE,
+    Levels,
+    Sampled,
+    objective,
+    sample,
+    space_of,
+)
+from scenarios.experiments.plan.search import Search
 from sim.errors import ScenarioError
 from tests.scenario_helpers import write
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.build import build
-from scenarios.load import load_scenario
+from scenarios.build.builder import build
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
 from sim.errors import FleetcastError
 
 PREFILL = {"name": "p", "role": "prefill", "replicas": 2}

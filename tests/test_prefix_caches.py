@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import EVICTIONS, ROUTERS, SCHEDULERS
-from scenarios.plugins import eviction_factory
+from scenarios.build.plugins import eviction_factory
 from sim.engine.state import EngineConfig
 from sim.errors import PolicyError, ScenarioError
 from sim.kv.eviction import CacheConfig

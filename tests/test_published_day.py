@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.plan.find import targeted
-from scenarios.plan.question import ask
-from scenarios.plan.read import asked
+from scenarios.experiments.plan.find import targeted
+from scenarios.experiments.plan.question import ask
+from scenarios.experiments.plan.read import asked
 from tests.published import deepseek_day as day
 from tests.published.rows import met
 

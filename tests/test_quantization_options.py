@@ -17,11 +17,11 @@ from costmodels.models.catalog import load_model
 from costmodels.models.quantization import load_method, method_names, quantise
 from costmodels.steps.precision_report import precision_rows
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from scenarios.build import build
-from scenarios.cli import app
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.commands import app
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import EngineOptions, KvOptions
-from scenarios.simulate import simulate
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown, joined
 from tests.priced_steps import columns_of

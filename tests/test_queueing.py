@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from policies import SCHEDULERS
-from scenarios.plugins import scheduler_factory
+from scenarios.build.plugins import scheduler_factory
 from sim.clock import Clock
 from sim.engine.batch import Plan
 from sim.engine.engine import Engine

@@ -11,9 +11,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from reports.run.terminal import print_summary
-from scenarios.cli import app
-from scenarios.load import load_scenario
-from scenarios.simulate import simulate
+from scenarios.commands import app
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from tests.helpers import CHECKOUT
 from tests.scenario_helpers import azure_trace
 

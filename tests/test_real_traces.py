@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.request import Status
 from tests.helpers import SHARED
 

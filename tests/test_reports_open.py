@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scenarios.cli import app
+from scenarios.commands import app
 from tests.reports_sample import write_sample
 from tests.scenario_helpers import small, write
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from scenarios.dump import dump_scenario, save_scenario
-from scenarios.load import load_scenario, parse_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.dump import dump_scenario, save_scenario
+from scenarios.files.load import load_scenario, parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from tests.scenario_helpers import AZURE_HEADER, SHIPPED, azure_trace, results, small, write
 
 

@@ -21,7 +21,7 @@ from policies.routers.preble import Preble
 from policies.routers.prefix_affinity import PrefixAffinity
 from policies.routers.random import Random
 from policies.routers.session_sticky import SessionSticky
-from scenarios.plugins import load_attribute, scheduler_factory
+from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig, RunLog, run_cluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.load import load_scenario
+from scenarios.files.load import load_scenario
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 

@@ -14,11 +14,11 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from typer.testing import CliRunner, Result
 
-from scenarios.cli import app
-from scenarios.init.command import starting_scenario
-from scenarios.init.schema_yaml import scenario_lines, section_of
-from scenarios.init.yaml_lines import WIDTH, render
-from scenarios.load import load_scenario
+from scenarios.commands import app
+from scenarios.commands.starter import starting_scenario
+from scenarios.files.load import load_scenario
+from scenarios.files.schema_yaml import scenario_lines, section_of
+from scenarios.files.yaml_lines import WIDTH, render
 from scenarios.schema import Scenario
 from scenarios.schema.fields import Section
 

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.load import load_scenario, parse_scenario
+from scenarios.files.load import load_scenario, parse_scenario
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
 from sim.errors import FleetcastError, ScenarioError
 from tests.scenario_helpers import AZURE_HEADER, azure_trace, fault, small, write
 
@@ -205,8 +205,8 @@ _VALUES = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_KEYS, min_size=1, max_size=5), _VALUES)
 def test_no_setting_makes_a_traceback(keys: list[str], value: Any) -> None:
-    from scenarios.load import apply_override, validate
-    from scenarios.yaml_text import Places
+    from scenarios.files.load import apply_override, validate
+    from scenarios.files.yaml_text import Places
 
     values, places = small(), Places({(): "here"})
     try:

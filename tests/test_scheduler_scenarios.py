@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.dump import dump_scenario, save_scenario
-from scenarios.load import load_scenario, parse_scenario
-from scenarios.simulate import simulate
-from scenarios.yaml_text import parse_yaml
+from scenarios.files.dump import dump_scenario, save_scenario
+from scenarios.files.load import load_scenario, parse_scenario
+from scenarios.files.yaml_text import parse_yaml
+from scenarios.run.simulate import simulate
 from sim.errors import FleetcastError
 from tests.scenario_helpers import small, write
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies import SCHEDULERS
 from policies.sjf import ShortestJobFirst
 from policies.vtc import VirtualTokenCounter
-from scenarios.plugins import scheduler_factory
+from scenarios.build.plugins import scheduler_factory
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns

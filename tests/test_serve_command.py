@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from scenarios.cli import app
-from scenarios.init.schema_yaml import section_of
-from scenarios.load import parse_scenario
+from scenarios.commands import app
+from scenarios.files.load import parse_scenario
+from scenarios.files.schema_yaml import section_of
 from scenarios.schema import Scenario
-from scenarios.serve_command.command import Reading, read_command
-from scenarios.serve_command.given import read_given
-from scenarios.serve_command.outcome import Outcome, settle
-from scenarios.serve_command.table import TABLES, Flag, load_table
-from scenarios.serve_command.words import read_words
+from scenarios.server_flags.argv import read_given, read_words
+from scenarios.server_flags.command import Reading, read_command
+from scenarios.server_flags.outcome import Outcome, settle
+from scenarios.server_flags.table import TABLES, Flag, load_table
 from sim.errors import ScenarioError
 
 MODEL = "meta-llama/Llama-3.1-8B"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from scenarios.load import parse_scenario
+from scenarios.files.load import parse_scenario
 from scenarios.schema import Scenario
-from scenarios.serve_command.command import read_command
-from scenarios.serve_command.inverse import command_of, commands_of
-from scenarios.serve_command.table import TABLES, load_table
+from scenarios.server_flags.command import read_command
+from scenarios.server_flags.inverse import command_of, commands_of
+from scenarios.server_flags.table import TABLES, load_table
 
 WORKLOAD = {
     "generator": {"input_tokens": {"fixed": 100}, "output_tokens": {"fixed": 10}},

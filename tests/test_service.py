@@ -11,7 +11,7 @@ import pytest
 
 from policies import ADMISSIONS, AUTOSCALERS, ROUTERS
 from policies.routers.prefix_affinity import PrefixAffinity
-from scenarios.plugins import load_attribute
+from scenarios.build.plugins import load_attribute
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.ledger import time_books
 from sim.engine.beams import Gang

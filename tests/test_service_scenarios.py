@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from costmodels.hardware.gpus import load_gpu
-from scenarios.dump import dump_scenario
-from scenarios.load import load_scenario, parse_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.dump import dump_scenario
+from scenarios.files.load import load_scenario, parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from sim.accounts import TIME_ACCOUNTS
 from sim.errors import PolicyError, ScenarioError
 from sim.request import Status

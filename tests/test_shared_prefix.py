@@ -16,8 +16,8 @@ from costmodels.models.catalog import load_model
 from costmodels.steps.layout_cost import compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.steps.step_split import step_seconds
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
 from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
 from sim.kv.pool import KVCache

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from reports.run.page import write_page
-from scenarios.build import build
-from scenarios.load import parse_scenario
-from scenarios.simulate import RunResult, simulate
-from scenarios.workload import build_table
+from scenarios.build.builder import build
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.cluster import Fleet, run_cluster

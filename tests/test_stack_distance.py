@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.build import build
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.files.load import parse_scenario
 from sim.clock import NS_PER_S
 from sim.errors import TraceError
 from sim.fleet.cluster import run_cluster

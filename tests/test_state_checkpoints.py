@@ -18,9 +18,9 @@ from costmodels.models.catalog import load_model
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.mamba2 import Mamba2
 from costmodels.models.spec import LayerGroup, quantised
-from scenarios.build import build
+from scenarios.build.builder import build
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
 from sim.engine.batch import Plan
 from sim.engine.state import EngineConfig, EngineView
 from sim.errors import ScenarioError

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.load import parse_scenario
-from scenarios.replications import t_interval, with_seed
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.load import parse_scenario
+from scenarios.run.replications import t_interval, with_seed
+from scenarios.run.simulate import RunResult, simulate
 from sim.books.metrics import Slo, request_metrics
 from sim.books.window import Window, gpu_busy, measured_window, time_weighted
 from sim.engine.state import EngineConfig

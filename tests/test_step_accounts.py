@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from policies import SCHEDULERS
-from scenarios.load import load_scenario
-from scenarios.simulate import simulate
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from sim.accounts import GPU_ACCOUNTS, TIME_ACCOUNTS
 from sim.books.ledger import time_books
 from sim.books.run_accounts import gpu_time_ns

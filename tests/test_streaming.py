@@ -20,9 +20,9 @@ from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.catalog import load_model
 from costmodels.offload import wide_area_step_s
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from scenarios.build import Build, build
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
+from scenarios.build.builder import Build, build
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown
 from tests.priced_steps import columns_of, longer, mixed_steps

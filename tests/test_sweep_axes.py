@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.sweep.axes import as_cell, axes_of, combinations, draw, num_combinations, values_of
-from scenarios.sweep.expressions import Expression
-from scenarios.sweep.points import make_points
-from scenarios.sweep.schema import Span, SweepFile
-from scenarios.sweep.sweep_file import read_sweep
+from scenarios.experiments.sweep.axes import (
+    Expression,
+    as_cell,
+    axes_of,
+    combinations,
+    draw,
+    num_combinations,
+    values_of,
+)
+from scenarios.experiments.sweep.points import make_points
+from scenarios.experiments.sweep.sweep_file import read_sweep
+from scenarios.schema.sweep import Span, SweepFile
 from sim.errors import ScenarioError
 from tests.sweep_sample import RATES, SCENARIO, write_sweep_file
 

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from scenarios.cli import app
-from scenarios.sweep.points import make_points
-from scenarios.sweep.results import FILE
-from scenarios.sweep.schema import PlotSpec, RandomAxes, SweepFile
-from scenarios.sweep.sweep_file import read_sweep
+from scenarios.commands import app
+from scenarios.experiments.sweep.points import make_points
+from scenarios.experiments.sweep.results import RESULTS_FILE
+from scenarios.experiments.sweep.sweep_file import read_sweep
+from scenarios.schema.sweep import PlotSpec, RandomAxes, SweepFile
 from tests.helpers import CHECKOUT
 from tests.sweep_sample import RATES, SCENARIO, run, write_sweep_file
 
@@ -35,14 +35,14 @@ def invoke(*arguments: object) -> Result:
 
 
 def started(file: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "scenarios.cli", "sweep", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "scenarios.commands", "sweep", str(file), "--out", str(out)]
     return subprocess.Popen(
         [*command, "--jobs", "2"], cwd=CHECKOUT, text=True, stderr=subprocess.PIPE
     )
 
 
 def keys_of(out: Path) -> list[str]:
-    path = out / FILE
+    path = out / RESULTS_FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line)["key"] for line in lines if line.endswith("\n")]
 

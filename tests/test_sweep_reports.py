@@ -19,8 +19,8 @@ from reports.sweep.page import write_sweep_page
 from reports.sweep.plots import default_plots, parse_plot
 from reports.sweep.text import print_sweep
 from reports.sweep.words import axis_label, axis_value, value_text
-from scenarios.cli import app
-from scenarios.replications import t_interval
+from scenarios.commands import app
+from scenarios.run.replications import t_interval
 from sim.errors import ScenarioError
 from tests.html_page import Page
 from tests.sweep_sample import SCENARIO, run, write_sweep_file

@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 import yaml
 
-from scenarios.address import result_address
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
-from scenarios.sweep import run as sweep_run
-from scenarios.sweep.columns import row_of
-from scenarios.sweep.points import make_points
-from scenarios.sweep.results import FILE, Result, Results
-from scenarios.sweep.sweep_file import read_sweep
+from scenarios.experiments.sweep import run as sweep_run
+from scenarios.experiments.sweep.points import make_points
+from scenarios.experiments.sweep.results import RESULTS_FILE, Result, Results, row_of
+from scenarios.experiments.sweep.sweep_file import read_sweep
+from scenarios.files.identity import result_address
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from tests.scenario_helpers import azure_trace, small
 from tests.sweep_sample import RATES, SCENARIO, deadly_sweep, run, write_sweep_file
@@ -108,8 +107,8 @@ def test_a_line_cut_short_is_not_read_and_harms_no_other(
 ) -> None:
     file, out = write_sweep_file(tmp_path, RATES), tmp_path / "out"
     run(file, out)
-    lines = (out / FILE).read_text().splitlines(keepends=True)
-    (out / FILE).write_text("".join(lines[:2]) + lines[2][:100])
+    lines = (out / RESULTS_FILE).read_text().splitlines(keepends=True)
+    (out / RESULTS_FILE).write_text("".join(lines[:2]) + lines[2][:100])
     run(file, out)
     assert simulated == [4, 8, 16, 16]
     run(file, out)
@@ -264,7 +263,7 @@ def test_a_worker_with_other_code_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = make_points(read_sweep(write_sweep_file(tmp_path, RATES)))
-    monkeypatch.setattr("scenarios.address.code_address", lambda: "of another version")
+    monkeypatch.setattr("scenarios.files.identity.code_address", lambda: "of another version")
     with pytest.raises(ScenarioError, match="another fleetcast"):
         sweep_run.run_one(points.runs[0], keep=False)
 

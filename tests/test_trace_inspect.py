@@ -20,9 +20,9 @@ from reports.trace.facts import arrival_facts, lru_rows
 from reports.trace.page import render_trace, write_trace_page
 from reports.trace.text import print_trace
 from reports.trace.words import span, tokens
-from scenarios.cli import app
-from scenarios.inspect.command import read
-from scenarios.inspect.facts import trace_facts
+from scenarios.commands import app
+from scenarios.inspection.trace_command import read
+from scenarios.inspection.trace_facts import trace_facts
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable, request_table
 from tests.helpers import SHARED, chains_of

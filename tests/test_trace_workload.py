@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
-from scenarios.workload import build_table
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from tests import trace_samples as samples

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.load import load_scenario
-from scenarios.simulate import simulate
+from scenarios.files.load import load_scenario
+from scenarios.run.simulate import simulate
 from sim.errors import PolicyError, ScenarioError
 from tests.scenario_helpers import small, write
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scenarios.cli import app
+from scenarios.commands import app
 from scenarios.validation.validate import validate
 from sim.errors import ScenarioError
 from tests.validation_sample import LLAMA, write_sample

@@ -14,11 +14,10 @@ from calibrate.fits.engine_log import RequestRow, StepRows
 from calibrate.fits.holdout import is_held_out, point_parameters
 from policies.fcfs import fcfs
 from reports.validation.text import print_validation
-from scenarios.plugins import load_attribute
-from scenarios.validation.clocks import PlannedStep, run_steps
+from scenarios.build.plugins import load_attribute
 from scenarios.validation.conversations import conversation_chains, system_tokens, turns_after
-from scenarios.validation.protocol import predict_ms
-from scenarios.validation.stalls import settled_s
+from scenarios.validation.protocol import PlannedStep, predict_ms, run_steps
+from scenarios.validation.runs import settled_s
 from sim.engine.state import EngineConfig
 from sim.errors import TraceError
 from sim.fleet.cluster import PoolConfig

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from scenarios.load import parse_scenario
-from scenarios.simulate import RunResult, simulate
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from tests.scenario_helpers import codes, small
 
 

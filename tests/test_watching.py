@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import SCHEDULERS
-from scenarios.plugins import scheduler_factory
+from scenarios.build.plugins import scheduler_factory
 from sim.engine.state import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role, run_cluster
 from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch

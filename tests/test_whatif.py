@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.load import parse_scenario
-from scenarios.simulate import simulate
-from scenarios.whatif import Change, WhatIf
-from scenarios.whatif.figures import KEYS
-from scenarios.whatif.runs import Run, mean_accounts_ns
-from scenarios.whatif.sections import num_sections
+from scenarios.experiments.whatif import Change, WhatIf
+from scenarios.experiments.whatif.intervals import num_sections
+from scenarios.experiments.whatif.runs import KEYS, Run, mean_accounts_ns
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import simulate
 from sim.accounts import TIME_ACCOUNTS
 from sim.errors import PolicyError, ScenarioError
 from tests.scenario_helpers import azure_trace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.whatif.changes import (
+from scenarios.experiments.whatif.changes import (
     Change,
     all_together,
     changes_from_file,

@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 from reports.whatif.folder import read_whatif
 from reports.whatif.page import render_whatif
 from reports.whatif.text import print_whatif
-from scenarios.cli import app
-from scenarios.load import load_scenario
-from scenarios.whatif import Change
-from scenarios.whatif.command import write_whatif
+from scenarios.commands import app
+from scenarios.experiments.whatif import Change
+from scenarios.experiments.whatif.command import write_whatif
+from scenarios.files.load import load_scenario
 from sim.errors import ScenarioError
 from tests.scenario_helpers import write
 from tests.whatif_sample import FP8_WEIGHTS, compared, tiny, two_changes

@@ -17,14 +17,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from scenarios.load import parse_scenario
-from scenarios.many import run_many
-from scenarios.replications import with_seed
+from scenarios.experiments.whatif.intervals import half_width, num_sections, paired, without_each
+from scenarios.experiments.whatif.runs import Run, reduce_run
+from scenarios.files.load import parse_scenario
+from scenarios.run.replications import run_many, with_seed
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from scenarios.simulate import simulate
-from scenarios.whatif.intervals import half_width, paired
-from scenarios.whatif.runs import Run, reduce_run
-from scenarios.whatif.sections import num_sections, without_each
 
 Float = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from policies import SCHEDULERS
-from scenarios.plugins import scheduler_factory
+from scenarios.build.plugins import scheduler_factory
 from sim.engine.batch import Plan
 from sim.engine.state import EngineConfig, EngineView
 from sim.protocols import Scheduler

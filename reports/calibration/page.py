@@ -49,7 +49,7 @@ def write_calibration_page(facts: Mapping[str, Any], path: Path) -> Path:
 
 
 def render_calibration(facts: Mapping[str, Any]) -> str:
-    """The page as text, from the facts of ``scenarios.calibration.surfaces``."""
+    """The page as text, from the facts of ``scenarios.calibration.contents``."""
     tables = facts["tables"]
     surfaces = [table_plot(facts, table, place) for place, table in enumerate(tables)]
     plots = {

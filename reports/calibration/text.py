@@ -25,7 +25,7 @@ _WIDE = 150
 
 
 def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.calibration.import_command``."""
+    """Print the facts of ``scenarios.calibration.commands``."""
     screen = screen or Screen(max_width=190)
     tables = facts["tables"]
     points = sum(table["points"] for table in tables)
@@ -56,7 +56,7 @@ def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None
 
 
 def print_calibration(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.calibration.surfaces``."""
+    """Print the facts of ``scenarios.calibration.contents``."""
     screen = screen or Screen(max_width=190)
     screen.say(answer_text(facts), "bold")
     screen.say(machine_text(facts), "dim")

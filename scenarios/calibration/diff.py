@@ -13,8 +13,7 @@ from costmodels.tables.lookup import Lookup
 from costmodels.tables.shapes import LOOKUPS
 from costmodels.tables.table import Array, OperatorTable
 from scenarios import __version__
-from scenarios.calibration.facts import table_facts
-from scenarios.calibration.named import DEFAULT_GPU, load_named
+from scenarios.calibration.contents import DEFAULT_GPU, load_named, table_facts
 from sim.errors import ScenarioError
 
 _WORST = 5

@@ -16,12 +16,17 @@ from scenarios.schema.fields import (
     Tokens,
     Whole,
 )
-from scenarios.schema.kv_policy import KvPolicy
-from scenarios.schema.offload import OffloadOptions
-from scenarios.schema.pools import KvTransfer, PoolRoles
-from scenarios.schema.service import Autoscaling, Clients, Faults, Prices, Startup
+from scenarios.schema.fleet import (
+    Autoscaling,
+    Clients,
+    Faults,
+    KvTransfer,
+    PoolRoles,
+    Prices,
+    Startup,
+)
+from scenarios.schema.memory import KvPolicy, KvTiers, OffloadOptions
 from scenarios.schema.speculative import Speculative
-from scenarios.schema.tiers import KvTiers
 from scenarios.schema.workload import SloTargets, Workload
 
 

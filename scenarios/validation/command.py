@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.result_folder import make_folder
-from scenarios.validation.validate import PARTS, validate
+import pandas as pd
+
+from scenarios.run.result_folder import make_folder
+from scenarios.validation.validate import PARTS, Validation, validate
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from costmodels.operators.sources import Choice
-    from scenarios.validation.validate import Validation
 
 
 def run_validate(
@@ -59,7 +60,23 @@ def _note(what: str) -> None:
 def _write(found: Validation, out: Path) -> Path:
     """accuracy.json, the latencies behind it and the page that is drawn from both."""
     from reports.validation.page import write_validation_page
-    from scenarios.validation.result_files import write_validation
 
     write_validation(found, out)
     return write_validation_page(out)
+
+
+def write_validation(found: Validation, folder: Path) -> None:
+    """Write ``accuracy.json`` and ``latencies.parquet``. Raises ScenarioError if it cannot be."""
+    frames = [
+        pd.DataFrame({"run": name, "metric": metric, **sample})
+        for name, scored in found.runs.items()
+        for metric, sample in scored.samples_s.items()
+    ]
+    empty = pd.DataFrame({name: [] for name in ("run", "metric", "predicted", "measured")})
+    try:
+        latencies = pd.concat(frames, ignore_index=True) if frames else empty
+        latencies.to_parquet(folder / "latencies.parquet", index=False)
+        text = json.dumps(found.content, indent=1, allow_nan=False)
+        (folder / "accuracy.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot write {folder}: {error.strerror}") from error

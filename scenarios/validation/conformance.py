@@ -2,14 +2,123 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrate.fits.engine_log import RequestRow, StepRows
-from scenarios.validation.replay import COLUMNS, replay
+from scenarios.validation.conversations import are_conversations, conversation_chains, system_tokens
 from scenarios.validation.system import System
+from sim.clock import Clock
+from sim.engine.batch import Plan
+from sim.engine.engine import Engine
+from sim.engine.pipeline import InFlight
+from sim.fleet.cluster import PoolConfig
+from sim.kv.pool import KVCache
+from sim.recorder import RequestLog
+from sim.request import Request
+
+COLUMNS = (
+    "prefill_tokens",
+    "prefill_reqs",
+    "decode_seqs",
+    "ctx_decode_sum",
+    "ctx_prefill_start_sum",
+    "attn_pairs_prefill",
+    "running",
+    "waiting",
+    "preempted",
+    "free_blocks",
+)
+"""Columns of the step log that a replay composes."""
+
+
+class Replay(NamedTuple):
+    """What our scheduler did on the recorded clock."""
+
+    composed: NDArray[np.int64]
+    """``[steps, len(COLUMNS)]``."""
+    cached: list[int]
+    """Prefix tokens hit by each request."""
+
+
+def replay(rows: Sequence[RequestRow], steps: StepRows, pool: PoolConfig) -> Replay:
+    """Compose the steps of a run, requests in order of hand-over."""
+    in_flight: deque[tuple[float, InFlight]] = deque()
+    arrivals = deque(enumerate(rows))
+    composed: list[tuple[int, ...]] = []
+    engine, log = _engine(rows, pool)
+    view = engine.view
+
+    def plan_at(now_s: float) -> Plan:
+        while arrivals and arrivals[0][1].added <= now_s:
+            index, row = arrivals.popleft()
+            output = max(1, row.out)
+            request = Request(index, 0, row.prompt, output, num_target_tokens=row.prompt)
+            view.waiting.add(request)
+        return engine.schedule()
+
+    def read_oldest() -> None:
+        _, batch = in_flight.popleft()
+        for request in batch.finishing:
+            engine.residents.finish(request, batch.row, 0)
+
+    for number, (now_s, read_s) in enumerate(zip(steps.t_sched, steps.t_upd_end, strict=True)):
+        while in_flight and in_flight[0][0] <= now_s:
+            read_oldest()
+        plan = plan_at(now_s)
+        while not plan.shape.num_tokens and in_flight:  # an empty plan leaves no row in the log
+            read_oldest()
+            plan = plan_at(now_s)
+        shape, batch = plan.shape, InFlight(0, 0, number)
+        composed.append(
+            (
+                shape.prefill_tokens,
+                shape.prefill_seqs,
+                shape.decode_seqs,
+                shape.decode_context_tokens,
+                shape.prefill_context_tokens,
+                shape.prefill_pairs,
+                len(view.running),
+                len(view.waiting),
+                plan.preempted,
+                view.kv.free_blocks,
+            )
+        )
+        engine.residents.commit(plan, batch)
+        in_flight.append((read_s, batch))
+    return Replay(np.array(composed, np.int64), list(log.cached_tokens))
+
+
+def _engine(rows: Sequence[RequestRow], pool: PoolConfig) -> tuple[Engine, RequestLog]:
+    config = pool.engine
+    chains = conversation_chains(rows, config.block_size) if are_conversations(rows) else None
+    kv = KVCache(
+        config.num_gpu_blocks,
+        config.block_size,
+        prefix_caching=config.enable_prefix_caching,
+        chains=chains,
+        layout=config.kv_layout,
+    )
+    if chains is not None:
+        _warm_up(kv, rows)
+    log = RequestLog(len(rows))
+    return Engine(Clock(), config, pool.cost, pool.make_scheduler(), kv, log), log
+
+
+def _warm_up(kv: KVCache, rows: Sequence[RequestRow]) -> None:
+    """In some recordings the system prompts were in the cache before the run began."""
+    tokens = system_tokens(rows, kv.block_size)
+    first_of = {row.group.split("/")[0]: i for i, row in reversed([*enumerate(rows)])}
+    for index in (i for i in first_of.values() if rows[i].cached):
+        request = Request(index, 0, tokens, 1, num_target_tokens=tokens)
+        if kv.extend(request, tokens):
+            kv.register(request, tokens)
+            kv.release(request, tokens, will_return=False)
+
 
 _SHOWN_STEPS = 5
 

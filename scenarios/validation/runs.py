@@ -4,23 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.fits.engine_log import RequestRow, StepRows
 from costmodels.evidence import weakest
-from scenarios.accuracy import AccuracyFigure
-from scenarios.bands import error_bands
+from scenarios.run.bands import error_bands
+from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conversations import are_conversations, conversation_chains, turns_after
-from scenarios.validation.stalls import settled_s
-from scenarios.validation.state import measured_state, simulated_state
 from scenarios.validation.system import System
 from sim.books.metrics import RequestMetrics, Slo, request_metrics, statistics
 from sim.books.saturation import saturation
 from sim.fleet.cluster import RunLog, run_cluster
 from sim.request_table import RequestTable, request_table
+
+_START_S = 10.0
+_LONG_STEP_S = 0.5
+_TIMES_LATER_STEPS = 2.0
+_RECOVERY = 1.5  # what queued up meanwhile needs about half as long again to drain
+
+
+def settled_s(steps: StepRows | None, max_num_batched_tokens: int) -> float:
+    """From when on a run is scored: 0, or well after the last stall of its first seconds.
+
+    A stall is a step of more than half a second in the first ten, with less than a full batch,
+    that takes more than twice as long as any step after them.
+    """
+    if steps is None or not len(steps):
+        return 0.0
+    before_s = np.append(0.0, steps.t_out[:-1])
+    duration_s = steps.t_out - np.maximum(before_s, steps.t_sched)
+    is_early = steps.t_sched < _START_S
+    later_s = float(duration_s[~is_early].max(initial=0.0))
+    is_stall = (
+        is_early
+        & (later_s > 0)
+        & (duration_s > max(_LONG_STEP_S, _TIMES_LATER_STEPS * later_s))
+        & (steps.prefill_tokens + steps.decode_seqs < max_num_batched_tokens)
+    )
+    return float(steps.t_out[is_stall].max(initial=0.0)) * _RECOVERY
+
+
+class State(NamedTuple):
+    """Requests in the running list, after scheduling."""
+
+    mean_running: float
+    """Time-weighted from when the run is scored to the last output; an idle engine runs none."""
+    max_running: float
+
+
+def measured_state(steps: StepRows, from_s: float = 0.0) -> State:
+    """Of a recorded run with at least one step."""
+    next_plan_s = np.append(steps.t_sched[1:], np.inf)
+    until_s = np.minimum(next_plan_s, steps.t_upd_end)
+    return _state(steps.running, steps.t_sched, until_s, from_s)
+
+
+def simulated_state(log: RunLog, from_s: float = 0.0) -> State:
+    """Of a simulated run of one engine."""
+    steps = log.steps[0]
+    plan_s = steps.column("plan_ns") / 1e9
+    until_s = np.minimum(np.append(plan_s[1:], np.inf), steps.row_visible_ns() / 1e9)
+    return _state(steps.column("running"), plan_s, until_s, from_s)
+
+
+def _state(
+    running: NDArray[np.int64],
+    start_s: NDArray[np.float64],
+    until_s: NDArray[np.float64],
+    from_s: float,
+) -> State:
+    held_s = np.maximum(until_s - np.maximum(start_s, from_s), 0)
+    end_s = float(until_s.max(initial=from_s))
+    mean = float((running * held_s).sum() / (end_s - from_s)) if end_s > from_s else 0.0
+    return State(mean, float(running[held_s > 0].max(initial=0)))
+
 
 Float = NDArray[np.float64]
 _Samples = dict[str, dict[str, Float]]  # latency -> predicted and measured, [requests scored]

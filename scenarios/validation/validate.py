@@ -9,15 +9,42 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.fits.engine_log import RequestRow, StepRows
+from costmodels.memory.plan import plan_memory
 from costmodels.operators.sources import FITTED, Choice
 from scenarios import __version__
+from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import Recording, find_recordings
-from scenarios.validation.memory import score_blocks
 from scenarios.validation.runs import ScoredRun, score_run
 from scenarios.validation.steps import score_points, score_steps
 from scenarios.validation.system import System, read_system
 from sim.errors import FleetcastError, ScenarioError
+
+
+def score_blocks(system: System) -> AccuracyFigure:
+    """Raises ScenarioError where the plan does not fit the device."""
+    engine = system.pool.engine
+    memory = plan_memory(
+        system.model,
+        system.gpu,
+        tensor_parallel_size=system.tensor_parallel_size,
+        gpu_memory_utilization=system.gpu_memory_utilization,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        block_size=engine.block_size,
+        profile=system.profile,
+    )
+    return AccuracyFigure(
+        run=f"{system.key}:memory",
+        regime="memory",
+        metric="num_gpu_blocks",
+        statistic="value",
+        unit="count",
+        predicted=memory.num_gpu_blocks,
+        measured=engine.num_gpu_blocks,
+        count=1,
+    )
+
 
 SCHEMA = "fleetcast.validation/1"
 PARTS = ("steps", "conformance", "runs")

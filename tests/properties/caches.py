@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from policies import EVICTIONS
-from scenarios.plugins import load_attribute
+from scenarios.build.plugins import load_attribute
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.protocols import CachedContent
 

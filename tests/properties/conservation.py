@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies import SCHEDULERS
-from scenarios.plugins import scheduler_factory
+from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
 from sim.books.token_times import decode_gaps, token_times_ns
 from sim.engine.batch import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from policies import ROUTERS, SCHEDULERS
-from scenarios.plugins import load_attribute, scheduler_factory
+from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.state import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scenarios.load import parse_scenario
-from scenarios.workload import build_table
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import parse_scenario
 from sim.engine.state import EngineConfig
 from tests.helpers import small_run
 from tests.published.rows import Row, Section

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.economics import fleet_cost_usd, profit_margin, revenue_usd
-from scenarios.plan.find import judge_of, targeted
-from scenarios.plan.question import ask
-from scenarios.plan.read import asked
-from scenarios.plan.search import Search
+from scenarios.experiments.plan.find import judge_of, targeted
+from scenarios.experiments.plan.question import ask
+from scenarios.experiments.plan.read import asked
+from scenarios.experiments.plan.search import Search
 from tests.published.rows import Row, Section
 
 # github.com/deepseek-ai/open-infra-index, 202502OpenSourceWeek, day 6.

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from scenarios.load import parse_scenario
-from scenarios.simulate import RunResult, simulate
-from scenarios.whatif.intervals import paired
-from scenarios.whatif.sections import Estimates, num_sections, values_without_each
+from scenarios.experiments.whatif.intervals import (
+    Estimates,
+    num_sections,
+    paired,
+    values_without_each,
+)
+from scenarios.files.load import parse_scenario
+from scenarios.run.simulate import RunResult, simulate
 from tests.helpers import SHARED
 from tests.published.rows import Section
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.build import build
-from scenarios.load import parse_scenario
+from scenarios.build.builder import build
+from scenarios.files.load import parse_scenario
 from sim.fleet.cluster import PoolConfig, run_cluster
 from sim.request_table import request_table
 from tests.published.rows import Row, Section

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scenarios.build import build
-from scenarios.load import parse_scenario
-from scenarios.workload import build_table
+from scenarios.build.builder import build
+from scenarios.build.workload.table import build_table
+from scenarios.files.load import parse_scenario
 from sim.fleet.cluster import RunLog, run_cluster
 from tests.published.rows import Row, Section
 

@@ -1,0 +1,214 @@
+"""What a scenario says of its prefix caches, into what the simulation takes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from costmodels.evidence import Source, weakest
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.links import host_link
+from costmodels.layouts.layout import Layout
+from costmodels.memory.plan import DeviceMemory
+from costmodels.models.kv_policies import h2o, pyramid_kv, quest, snapkv, streaming_llm
+from costmodels.models.spec import ModelSpec
+from policies import EVICTIONS
+from scenarios.build.plugins import eviction_factory
+from scenarios.schema import Scenario
+from scenarios.schema.memory import HostTier, KvPolicy, RemoteTier, SsdTier
+from sim.clock import to_ns
+from sim.errors import ScenarioError
+from sim.kv.eviction import CacheConfig
+from sim.kv.layout import PLAIN
+from sim.kv.tier_store import TierConfig
+from sim.kv.tiers import TiersConfig
+
+_GIB = 1 << 30
+_TIERS = ("host", "ssd", "remote")
+
+
+class Cache(NamedTuple):
+    """The prefix cache of each engine, and what its numbers rest on."""
+
+    config: CacheConfig
+    sources: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def load_label(self) -> str | None:
+        """Evidence of the time that loads take; None where nothing is loaded."""
+        bandwidths = [source["label"] for source in self.sources if source["what"].endswith("/s")]
+        return weakest(bandwidths) if bandwidths else None
+
+
+def cache_of(
+    scenario: Scenario, model: ModelSpec, gpu: GpuSpec, memory: DeviceMemory, layout: Layout
+) -> Cache:
+    """Raises ScenarioError for policies and tiers that cannot be."""
+    kv = scenario.kv
+    make_eviction = eviction_factory(kv.eviction, EVICTIONS)
+    tiers, sources, notes = _tiers(scenario, gpu, memory, layout)
+    config = None
+    if tiers and kv.tiers is not None:
+        config = TiersConfig(
+            tiers=tiers,
+            write=kv.tiers.write,
+            load=kv.tiers.load,
+            layerwise=kv.tiers.layerwise,
+            layers=model.num_layers,
+        )
+    cache = CacheConfig(make_eviction=make_eviction, prefix_index=kv.prefix_index, tiers=config)
+    return Cache(cache, sources, notes)
+
+
+def _tiers(
+    scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, layout: Layout
+) -> tuple[tuple[TierConfig, ...], tuple[Source, ...], tuple[str, ...]]:
+    tiers = scenario.kv.tiers
+    named = {} if tiers is None else {name: getattr(tiers, name) for name in _TIERS}
+    chosen = {name: tier for name, tier in named.items() if tier is not None}
+    if not chosen:
+        return (), (), ()
+    if not scenario.kv.enable_prefix_caching:
+        raise ScenarioError(
+            "kv.tiers hold cached prefixes, and kv.enable_prefix_caching is false; drop one"
+        )
+    if memory.layout != PLAIN:
+        raise ScenarioError(
+            "kv.tiers hold blocks of layers whose state grows with every token alone; this model "
+            "has windows, recurrent states or budgets beside them"
+        )
+    _check_host(scenario)
+    built, sources, notes = [], [], []
+    for name, tier in chosen.items():
+        config, of_tier = _tier(name, tier, scenario, gpu, memory, layout)
+        built.append(config)
+        sources += of_tier
+        notes.append(_note(config))
+    return tuple(built), tuple(sources), tuple(notes)
+
+
+def _check_host(scenario: Scenario) -> None:
+    tiers, has_gib = scenario.kv.tiers, scenario.hardware.host_memory_gb
+    if tiers is None or tiers.host is None or has_gib is None:
+        return
+    if tiers.host.capacity_gib > has_gib:
+        raise ScenarioError(
+            f"kv.tiers.host.capacity_gib {tiers.host.capacity_gib:g} is more than "
+            f"hardware.host_memory_gb {has_gib:g}"
+        )
+
+
+def _tier(
+    name: str,
+    tier: HostTier | SsdTier | RemoteTier,
+    scenario: Scenario,
+    gpu: GpuSpec,
+    memory: DeviceMemory,
+    layout: Layout,
+) -> tuple[TierConfig, list[Source]]:
+    """Each GPU moves its own part of a block; ranks of a replica are one pool of blocks."""
+    read, write = _bandwidths(name, tier, scenario, gpu)
+    gpus = layout.gpus
+    block_gpus = gpus // layout.data_parallel_size
+    block_bytes = math.ceil(memory.block_bytes / tier.compression) * block_gpus
+    capacity = None
+    if tier.capacity_gib is not None:
+        parts = 1 if isinstance(tier, RemoteTier) else gpus
+        capacity = int(tier.capacity_gib * parts * _GIB) // block_bytes
+        if not capacity:
+            raise ScenarioError(
+                f"kv.tiers.{name}.capacity_gib {tier.capacity_gib:g} holds no block of "
+                f"{block_bytes:,} bytes"
+            )
+    latency = Source(
+        what=f"kv.tiers.{name} latency, s",
+        value=tier.latency_s,
+        label="assumed",
+        source="given" if "latency_s" in tier.model_fields_set else "a default",
+    )
+    config = TierConfig(
+        name=name,
+        capacity_blocks=capacity,
+        block_bytes=block_bytes,
+        read_bytes_per_s=float(str(read["value"])) * gpus,
+        write_bytes_per_s=None if write is None else float(str(write["value"])) * gpus,
+        latency_ns=to_ns(tier.latency_s),
+        is_shared=isinstance(tier, RemoteTier),
+        pool_bytes_per_s=tier.pool_bytes_per_s if isinstance(tier, RemoteTier) else None,
+        survives_crash=not isinstance(tier, HostTier),
+    )
+    return config, [source for source in (read, write, latency) if source is not None]
+
+
+def _bandwidths(
+    name: str, tier: HostTier | SsdTier | RemoteTier, scenario: Scenario, gpu: GpuSpec
+) -> tuple[Source, Source | None]:
+    """Of one GPU: from the tier, and towards it where that is a pipe of its own."""
+    write = None
+    if isinstance(tier, RemoteTier):
+        if tier.bytes_per_s is None and gpu.network_bytes_per_s is None:
+            raise ScenarioError(
+                f"the network of {gpu.name} is not known: give kv.tiers.remote.bytes_per_s"
+            )
+        read = _bandwidth(name, gpu.network_bytes_per_s, "datasheet", f"network of {gpu.name}")
+    elif tier.bytes_per_s is None:
+        hardware = scenario.hardware
+        link = host_link(
+            gpu,
+            bytes_per_s=hardware.host_link_bytes_per_s,
+            disk_read_bytes_per_s=hardware.disk_read_bytes_per_s,
+        )
+        there, back, disk = link.sources
+        found = disk if isinstance(tier, SsdTier) else there
+        read = _bandwidth(name, found["value"], found["label"], found["source"])
+        if isinstance(tier, HostTier):
+            write = _bandwidth(name, back["value"], back["label"], back["source"], "written")
+    if tier.bytes_per_s is not None:
+        read = _bandwidth(name, tier.bytes_per_s, "assumed", "given")
+        if isinstance(tier, HostTier):
+            write = _bandwidth(name, tier.bytes_per_s, "assumed", "as the other way", "written")
+    if tier.write_bytes_per_s is not None:
+        write = _bandwidth(name, tier.write_bytes_per_s, "assumed", "given", "written")
+    return read, write
+
+
+def _bandwidth(name: str, value: object, label: str, source: str, way: str = "loaded") -> Source:
+    return Source(what=f"kv.tiers.{name} {way}, B/s", value=value, label=label, source=source)
+
+
+def _note(tier: TierConfig) -> str:
+    size = "without bound"
+    if tier.capacity_blocks is not None:
+        size = f"of {tier.capacity_blocks * tier.block_bytes / _GIB:,.4g} GiB"
+    whose = "of all engines of the pool" if tier.is_shared else "an engine"
+    return (
+        f"a {tier.name} tier {size} {whose} holds cached prefixes, loaded at up to "
+        f"{tier.read_bytes_per_s / 1e9:.3g} GB/s an engine"
+    )
+
+
+def with_policy(model: ModelSpec, policy: KvPolicy | None) -> ModelSpec:
+    """``model`` under a policy; None: as it is. Raises `ScenarioError` if it has no such layer."""
+    if policy is None:
+        return model
+    budget_tokens = policy.budget_tokens
+    match policy.kind:
+        case "streaming_llm":
+            sink_tokens = policy.sink_tokens or 4
+            return streaming_llm(model, budget_tokens - sink_tokens, sink_tokens)
+        case "h2o":
+            return h2o(model, budget_tokens)
+        case "snapkv":
+            return snapkv(model, budget_tokens, policy.observation_tokens or 32)
+        case "pyramidkv":
+            return pyramid_kv(model, budget_tokens, policy.observation_tokens or 32)
+        case "quest":
+            return quest(model, budget_tokens, policy.page_tokens or 16)
+
+
+def policy_notes(policy: KvPolicy | None) -> tuple[str, ...]:
+    """What to say beside a forecast."""
+    if policy is None:
+        return ()
+    return (f"what {policy.kind} does to answers is not modelled: only bytes and time",)

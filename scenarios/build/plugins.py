@@ -1,0 +1,163 @@
+"""Policies by name: one of ours, or a user's ``module:attribute`` or ``file.py:attribute``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from scenarios.build.policy_checks import (
+    MakeOne,
+    checked_eviction,
+    checked_router,
+    checked_scheduler,
+    checked_service_policy,
+    describe,
+    name_and_options,
+    with_options,
+)
+from scenarios.files.messages import nearest
+from scenarios.schema.fields import Policy
+from sim.errors import ScenarioError
+from sim.protocols import Eviction, Router, RoutingContext, Scheduler, ServiceView
+
+
+def load_attribute(target: str) -> Any:
+    """Import ``module:attribute`` or ``path/file.py:attribute``.
+
+    Modules in the working directory are found too; they come after installed ones. Raises
+    ScenarioError saying what could not be imported and why.
+    """
+    module_name, _, attribute = target.rpartition(":")
+    if not module_name or not attribute:
+        raise ScenarioError(f"{target!r} does not name a policy; write it as module:attribute")
+    try:
+        if module_name.endswith(".py"):
+            module = _module_of_file(Path(module_name))
+        else:
+            _add_to_path(Path.cwd())
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may fail in any way of its own
+        raise ScenarioError(
+            f"cannot import {module_name!r} (of {target!r}): {describe(error)}"
+        ) from error
+    if not hasattr(module, attribute):
+        near = nearest(attribute, (n for n in dir(module) if n[0] != "_"), list_all=False)
+        file = getattr(module, "__file__", None)
+        raise ScenarioError(
+            f"module {module_name!r}{f' ({file})' if file else ''} has no {attribute!r}"
+            + (f"; {near}" if near else "")
+        )
+    return getattr(module, attribute)
+
+
+def resolve(name: str, known: Mapping[str, str], kind: str) -> Any:
+    """The policy of that name: a known one, or a user's ``module:attribute``."""
+    if name in known:
+        return load_attribute(known[name])
+    if ":" in name:
+        return load_attribute(name)
+    near = nearest(name, known, list_all=False)
+    raise ScenarioError(
+        f"unknown {kind} {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}; "
+        "or name your own as module:attribute"
+    )
+
+
+def scheduler_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Scheduler]:
+    """Makes a fresh scheduler for each engine: a class is instantiated, a function shared.
+
+    Options are keyword arguments, of the class or beside the function's view. A user's own is
+    checked on every call (see `scenarios.build.policy_checks`). Raises ScenarioError for options it
+    has not.
+    """
+    name, options = name_and_options(policy)
+    target = with_options(resolve(name, known, "scheduler"), options, f"scheduler {name}")
+    if name in known:
+        if not isinstance(target, type | MakeOne):
+            return lambda: target
+        target()  # options that cannot be are refused here, not in the middle of a run
+        return target
+    return lambda: checked_scheduler(target, policy_label(policy))
+
+
+def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[RoutingContext], Router]:
+    """Makes a fresh router for the replicas of a context; a user's own is checked.
+
+    Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
+    target = resolve(name, known, "router")
+    target = with_options(target, options, f"router {name}", takes_context=True)
+    if name in known:
+        return target  # type: ignore[no-any-return]
+    return lambda context: checked_router(target, policy_label(policy), context)
+
+
+def eviction_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Eviction]:
+    """Makes a fresh eviction policy for each engine's prefix cache.
+
+    A user's own is a class as `sim.protocols.Eviction` says, or a function of cached content that
+    gives its priority; it is checked. Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
+    target = with_options(resolve(name, known, "eviction policy"), options, f"eviction {name}")
+    if name in known:
+        target()  # options that cannot be are refused here
+        return target  # type: ignore[no-any-return]
+    return lambda: checked_eviction(target, policy_label(policy))
+
+
+def service_policy(
+    policy: Policy, known: Mapping[str, str], kind: str, methods: tuple[str, ...]
+) -> Callable[[ServiceView], Any]:
+    """Makes an admission policy or an autoscaler; a user's own is checked to have the methods.
+
+    Raises ScenarioError for options it has not.
+    """
+    name, options = name_and_options(policy)
+    target = resolve(name, known, kind)
+    target = with_options(target, options, f"{kind} {name}", takes_context=True)
+    if name in known:
+        return target  # type: ignore[no-any-return]
+    label = f"{kind} {policy_label(policy)}"
+    return lambda view: checked_service_policy(target, label, view, methods)
+
+
+def policy_label(policy: Policy) -> str:
+    """A policy's name for people, and its options: without the folders of its file."""
+    name, options = name_and_options(policy)
+    if options:
+        told = ", ".join(f"{option} {value}" for option, value in options.items())
+        return f"{policy_label(name)} ({told})"
+    module, colon, attribute = name.rpartition(":")
+    return f"{Path(module).name}{colon}{attribute}" if module.endswith(".py") else name
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Import a file under a name of its own: two scenarios may each have a ``my_policy.py``."""
+    file = file.resolve()
+    name = f"{file.stem} ({file})"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _add_to_path(file.parent)  # for what it imports from beside it
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _add_to_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

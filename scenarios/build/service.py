@@ -1,0 +1,136 @@
+"""A scenario's admission, clients, faults and autoscaler into what the simulation takes."""
+
+from __future__ import annotations
+
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.links import host_link
+from costmodels.memory.plan import DeviceMemory
+from policies import ADMISSIONS, AUTOSCALERS
+from scenarios.build.plugins import service_policy
+from scenarios.schema import Scenario
+from scenarios.schema.fleet import FaultEvent
+from sim.clock import to_ns
+from sim.errors import ScenarioError
+from sim.fleet.cluster import PoolConfig
+from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
+
+
+def service_config(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> ServiceConfig | None:
+    """What stands around the engines; None where nothing does. Raises ScenarioError."""
+    if not has_service(scenario):
+        return None
+    admission = scenario.admission
+    return ServiceConfig(
+        admission=None
+        if admission is None
+        else service_policy(admission, ADMISSIONS, "admission", ("admit", "left")),
+        clients=_clients(scenario),
+        faults=_faults(scenario, pools),
+        scaling=_scaling(scenario, pools),
+        seed=scenario.seed,
+    )
+
+
+def has_service(scenario: Scenario) -> bool:
+    """Whether anything stands around the engines."""
+    return any((scenario.admission, scenario.clients, scenario.faults, scenario.autoscaler))
+
+
+def start_ns(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory) -> int:
+    """From the start of an engine's process until it serves: every GPU reads its weights."""
+    bandwidth = scenario.startup.load_bytes_per_s
+    if bandwidth is None:
+        hardware = scenario.hardware
+        bandwidth = host_link(
+            gpu,
+            bytes_per_s=hardware.host_link_bytes_per_s,
+            disk_read_bytes_per_s=hardware.disk_read_bytes_per_s,
+        ).disk_read_bytes_per_s
+    return to_ns(scenario.startup.process_s + memory.weight_bytes / bandwidth)
+
+
+def service_notes(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> tuple[str, ...]:
+    """What a forecast with faults or scaling takes for granted."""
+    if scenario.faults is None and scenario.autoscaler is None:
+        return ()
+    startup = scenario.startup
+    return tuple(
+        f"{pool.name + ': ' if pool.name else ''}an engine serves {pool.start_ns / 1e9:.3g} s "
+        f"after its start ({startup.process_s:g} s, then its weights), a new machine "
+        f"{startup.provision_s:g} s later"
+        for pool in pools
+    )
+
+
+def _clients(scenario: Scenario) -> ClientConfig:
+    clients = scenario.clients
+    if clients is None:
+        return ClientConfig()
+    ttft_s, e2e_s = clients.ttft_timeout_s, clients.e2e_timeout_s
+    return ClientConfig(
+        ttft_timeout_ns=None if ttft_s is None else to_ns(ttft_s),
+        e2e_timeout_ns=None if e2e_s is None else to_ns(e2e_s),
+        max_retries=clients.max_retries,
+        backoff_ns=to_ns(clients.backoff_s),
+        max_backoff_ns=to_ns(max(clients.max_backoff_s, clients.backoff_s)),
+        retry_budget=clients.retry_budget,
+        budget_burst=clients.budget_burst,
+        server_notices=clients.server_notices,
+    )
+
+
+def _faults(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> FaultConfig | None:
+    faults = scenario.faults
+    if faults is None:
+        return None
+    return FaultConfig(
+        schedule=tuple(f for event in faults.schedule for f in _of_event(event, pools)),
+        mtbf_ns=None if faults.mtbf_s is None else to_ns(faults.mtbf_s),
+        detection_ns=to_ns(faults.detection_s),
+        proxy_retries=faults.proxy_retries,
+    )
+
+
+def _of_event(event: FaultEvent, pools: tuple[PoolConfig, ...]) -> list[Fault]:
+    """One fault, or one of each replica of a pool."""
+    replicas: list[int | None] = [event.replica]
+    if event.pool is not None:
+        if event.replica is not None or event.link is not None:
+            raise ScenarioError(
+                "faults.schedule: a fault has a pool, a replica or a link; give one"
+            )
+        names = [pool.name for pool in pools for _ in range(pool.replicas)]
+        replicas = [index for index, name in enumerate(names) if name == event.pool]
+        if not replicas:
+            known = ", ".join(pool.name for pool in pools if pool.name) or "none has a name"
+            raise ScenarioError(f"faults.schedule: there is no pool {event.pool!r}; pools: {known}")
+    return [
+        Fault(
+            at_ns=to_ns(event.at_s),
+            kind=event.kind,
+            replica=replica,
+            link=event.link,
+            factor=event.factor,
+            duration_ns=to_ns(event.duration_s),
+        )
+        for replica in replicas
+    ]
+
+
+def _scaling(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> ScalingConfig | None:
+    scaler = scenario.autoscaler
+    if scaler is None:
+        return None
+    of_decode = scaler.role == "decode"
+    chosen = [pool for pool in pools if (pool.role == "decode") == of_decode]
+    if not chosen:
+        raise ScenarioError("autoscaler.role is decode, and no pool decodes for others")
+    scaling = ScalingConfig(
+        make=service_policy(scaler.policy, AUTOSCALERS, "autoscaler", ("wanted",)),
+        min_replicas=scaler.min_replicas,
+        initial_replicas=scaler.initial_replicas,
+        interval_ns=to_ns(scaler.interval_s),
+        of_decode_engines=of_decode,
+    )
+    scaling.first(sum(pool.replicas for pool in chosen))
+    return scaling

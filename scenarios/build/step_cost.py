@@ -1,0 +1,120 @@
+"""The step cost of a scenario's pool: compiled once for all runs that share it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from costmodels.drafting.speculative_build import PoolCosts, compile_speculative_cost
+from costmodels.engines.attention_backends import AttentionBackend, attention_backend
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.efficiency import Efficiency
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.layout import Layout
+from costmodels.memory.streaming import Offload
+from costmodels.models.spec import ModelSpec
+from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
+from costmodels.steps.layout_cost import compile_layout_cost
+from costmodels.tables.families import ATTENTION
+from scenarios.build.memo import content_key, kept
+from scenarios.build.speculation import Speculating
+from scenarios.files.identity import with_contents
+from scenarios.schema import EngineOptions
+from sim.errors import ScenarioError
+
+
+class Kernels(NamedTuple):
+    """As `costmodels.steps.step_cost.compile_step_cost` takes them."""
+
+    operators: OperatorSources
+    backend: AttentionBackend | None
+
+
+class Wanted(NamedTuple):
+    """What kernels are asked for."""
+
+    options: EngineOptions
+    gpu: GpuSpec
+    model: ModelSpec
+    profile: EngineProfile
+    fitted: Efficiency
+    """The profile's constants."""
+    layout: Layout
+
+    @property
+    def key(self) -> str:
+        """Of what `load_kernels` gives (see `scenarios.build.memo`)."""
+        named = (with_contents(self.options.operators), self.options.attention_backend)
+        kernels = dict(self.profile.kernels)
+        return content_key(*named, self.gpu, self.model, kernels, self.fitted, self.layout)
+
+
+def load_kernels(wanted: Wanted) -> Kernels:
+    """What the engine's options name.
+
+    Raises ScenarioError for what is not there, or not for this GPU or model.
+    """
+    return kept("kernels", wanted.key, lambda: _load(*wanted))
+
+
+def _load(
+    options: EngineOptions,
+    gpu: GpuSpec,
+    model: ModelSpec,
+    profile: EngineProfile,
+    fitted: Efficiency,
+    layout: Layout,
+) -> Kernels:
+    name = options.attention_backend
+    operators = load_operators(options.operators, gpu, model, fitted, layout, profile.kernels)
+    for one in operators.families:
+        if name != "auto" and one.family in ATTENTION and one.source not in (FITTED, DATASHEET):
+            raise ScenarioError(
+                f"engine.attention_backend must be auto with {one.family} of engine.operators "
+                f"{one.source}: its tables are of the kernels that the engine chose"
+            )
+    return Kernels(operators, attention_backend(name, gpu, model, operators.efficiency))
+
+
+def pool_cost(
+    options: EngineOptions,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    layout: Layout,
+    *,
+    limits: tuple[int, int],
+    profile: EngineProfile,
+    kernels: Kernels,
+    kernels_key: str,
+    offload: Offload | None,
+    speculating: Speculating | None,
+) -> PoolCosts:
+    """``limits``: most tokens and sequences of a step; ``kernels_key`` is that of ``kernels``.
+
+    Raises what compiling raises.
+    """
+    compiled: dict[str, Any] = {
+        "max_num_batched_tokens": limits[0],
+        "max_num_seqs": limits[1],
+        "profile": profile,
+    }
+    if speculating is None:
+        compiled["offload"] = offload
+        compiled["shared_prefix_attention"] = options.shared_prefix_attention
+    else:
+        compiled["host_speed_factor"] = options.host_speed_factor
+
+    def compile_it() -> PoolCosts:
+        if speculating is None:
+            return compile_layout_cost(model, gpu, layout, **compiled, **kernels._asdict())
+        return compile_speculative_cost(
+            model,
+            speculating.drafter,
+            gpu,
+            layout,
+            drafts_by_seqs=speculating.speculation.drafts_by_seqs,
+            acceptance=speculating.acceptance,
+            **compiled,
+            **kernels._asdict(),
+        )
+
+    return kept("cost", content_key(kernels_key, compiled, speculating), compile_it)

@@ -1,0 +1,1 @@
+"""A scenario's workload as a request table: generated, or read from a trace."""

@@ -1,0 +1,59 @@
+"""The console script: commands in the order of ``--help``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from scenarios.commands import measurements as calibrate  # noqa: F401  (its commands add themselves)
+from scenarios.commands.app import app
+from scenarios.commands.capacity import capacity
+from scenarios.commands.explain import explain
+from scenarios.commands.export import export_app
+from scenarios.commands.measurements import calibrate_app, compare, validate
+from scenarios.commands.memory import memory
+from scenarios.commands.names import list_names, schema
+from scenarios.commands.plan import plan
+from scenarios.commands.scenario import scenario_app
+from scenarios.commands.simulate import report, simulate
+from scenarios.commands.sweep import sweep
+from scenarios.commands.trace import trace_app
+from scenarios.commands.whatif import whatif
+
+__all__ = ["app", "main"]
+
+app.command()(simulate)
+app.command()(whatif)
+app.command()(capacity)
+app.command()(sweep)
+app.command()(plan)
+app.command()(report)
+app.command()(explain)
+app.command()(memory)
+app.add_typer(export_app, name="export")
+app.command()(validate)
+app.command()(compare)
+app.add_typer(calibrate_app, name="calibrate")
+app.add_typer(scenario_app, name="scenario")
+app.add_typer(trace_app, name="trace")
+app.command("list")(list_names)
+app.command()(schema)
+
+
+def main() -> None:
+    """Console entry."""
+    # Looking through every installed distribution for pydantic plugins takes 50 ms.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    try:
+        app()
+    finally:
+        _flush_stdout()
+
+
+def _flush_stdout() -> None:
+    """Write what is left; a reader that has gone (``| head -1``) is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter would flush again on its way out, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,5 @@
+"""``python -m scenarios.commands``: the console script without its wrapper."""
+
+from scenarios.commands import main
+
+main()

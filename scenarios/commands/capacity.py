@@ -1,0 +1,135 @@
+"""``fleetcast capacity``: the highest load that keeps an SLO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.options import (
+    Gpu,
+    InputTokens,
+    Jobs,
+    Model,
+    OpenPage,
+    OutputFormat,
+    OutputTokens,
+    Override,
+    Preset,
+    Replicas,
+    ScenarioFile,
+    Seed,
+    SloE2e,
+    SloTpot,
+    SloTtft,
+    TensorParallel,
+    TraceFile,
+    check_open,
+)
+
+
+def capacity(
+    scenario: ScenarioFile = None,
+    model: Model = None,
+    gpu: Gpu = None,
+    tp: TensorParallel = None,
+    replicas: Replicas = None,
+    trace: TraceFile = None,
+    preset: Preset = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    slo_ttft: SloTtft = None,
+    slo_tpot: SloTpot = None,
+    slo_e2e: SloE2e = None,
+    seed: Seed = None,
+    override: Override = None,
+    attainment: Annotated[
+        float, typer.Option(help="Share of requests that must meet the SLO.")
+    ] = 0.99,
+    stable: Annotated[
+        bool, typer.Option("--stable", help="The highest rate whose queue stays, whatever the SLO.")
+    ] = False,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            help="What to vary: rate_per_s, sessions_per_h, max_concurrency or users. Default: by "
+            "the scenario."
+        ),
+    ] = None,
+    precision: Annotated[
+        float, typer.Option(help="Half-width of the 95% interval, relative to the capacity.")
+    ] = 0.03,
+    num_requests: Annotated[
+        int | None,
+        typer.Option(
+            help="Requests counted in each run. Default: by --attainment; those of a scenario are "
+            "of a single run."
+        ),
+    ] = None,
+    for_rate: Annotated[
+        float | None,
+        typer.Option("--for-rate", help="A wanted load: how many replicas does it need?"),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Simulate that load on those replicas.")
+    ] = False,
+    model_error: Annotated[
+        bool, typer.Option(help="Also say how far off it is if the model is.")
+    ] = True,
+    jobs: Jobs = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write: capacity.json and an HTML page.")
+    ] = None,
+    open_page: OpenPage = False,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Find the highest arrival rate, or the most users, that keeps an SLO, and what binds there.
+
+    Exit codes: 0 done; 2 the input cannot be used; 130 interrupted.
+    """
+    from scenarios.experiments.capacity.command import run_capacity
+    from scenarios.experiments.capacity.question import Question
+    from scenarios.files.flags import scenario_from_flags
+
+    check_format(output_format)
+    check_open(open_page, out)
+    if check and for_rate is None:
+        raise typer.BadParameter("needs --for-rate, the load to simulate", param_hint="--check")
+    chosen = scenario_from_flags(
+        scenario,
+        {
+            "--model": model,
+            "--gpu": gpu,
+            "--tp": tp,
+            "--replicas": replicas,
+            "--trace": None if trace is None else str(trace),
+            "--preset": preset,
+            "--input-tokens": input_tokens,
+            "--output-tokens": output_tokens,
+            "--slo-ttft": slo_ttft,
+            "--slo-tpot": slo_tpot,
+            "--slo-e2e": slo_e2e,
+            "--seed": seed,
+        },
+        override or [],
+    )
+    page = run_capacity(
+        chosen,
+        Question(
+            attainment=attainment,
+            precision=precision,
+            stable=stable,
+            vary=vary,
+            num_requests=num_requests,
+            bands=model_error,
+            load=for_rate,
+            check=check,
+        ),
+        jobs=jobs,
+        out=out,
+        as_json=output_format == "json",
+    )
+    if open_page and page is not None:
+        open_in_browser(page)

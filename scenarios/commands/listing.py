@@ -1,0 +1,193 @@
+"""What ``fleetcast list`` and ``fleetcast schema`` print."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from itertools import zip_longest
+from typing import Any
+
+from pydantic import BaseModel
+
+from costmodels.models.catalog import load_model, model_names
+from costmodels.models.spec import ModelSpec, quantised
+from scenarios.files.messages import nearest
+from scenarios.schema import Scenario
+from sim.errors import ScenarioError
+
+
+def print_names(what: str) -> None:
+    """Print the names of a kind, one a line, with what helps to choose."""
+    printers = {
+        "models": _print_models,
+        "gpus": _print_gpus,
+        "policies": _print_policies,
+        "presets": _print_presets,
+        "formats": _print_formats,
+        "quantization": _print_quantization,
+        "profiles": _print_profiles,
+        "drafters": _print_drafters,
+    }
+    if what not in printers:
+        raise ScenarioError(f"cannot list {what!r}; {nearest(what, printers)}")
+    printers[what]()
+
+
+def print_models_json() -> None:
+    """Print what is known of each model: parameters, weight and state bytes, evidence."""
+
+    print(json.dumps(model_rows(), indent=1))
+
+
+def print_schema(what: str) -> None:
+    """Print the JSON Schema of a kind of file."""
+    from scenarios.schema.plan import PlanFile
+
+    kinds: dict[str, type[BaseModel]] = {"scenario": Scenario, "plan": PlanFile}
+    if what not in kinds:
+        raise ScenarioError(f"no schema of {what!r}; {nearest(what, kinds)}")
+    print(json.dumps(kinds[what].model_json_schema(), indent=1))
+
+
+def _print_models() -> None:
+
+    print("\n".join(model_lines()))
+
+
+def _print_gpus() -> None:
+    from costmodels.hardware.gpus import gpu_names, load_gpu
+
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        print(
+            f"{name:28} {gpu.bf16_flop_per_s / 1e12:7,.0f} TFLOP/s bf16 "
+            f"{gpu.hbm_bytes / 1e9:7,.1f} GB {gpu.hbm_bytes_per_s / 1e9:7,.0f} GB/s"
+        )
+
+
+def _print_policies() -> None:
+    from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
+    from scenarios.build.plugins import load_attribute
+    from scenarios.build.policy_checks import option_text
+
+    kinds = {
+        "scheduler": SCHEDULERS,
+        "router": ROUTERS,
+        "admission": ADMISSIONS,
+        "autoscaler": AUTOSCALERS,
+        "eviction": EVICTIONS,
+    }
+    for kind, names in kinds.items():
+        for name, target in names.items():
+            options = option_text(load_attribute(target))
+            print(f"{kind:10} {name:16} {target:46} {options}".rstrip())
+
+
+def _print_presets() -> None:
+    from workloads.generator.presets import preset_description, preset_names
+
+    for name in preset_names():
+        text = textwrap.wrap(preset_description(name), 78)
+        for label, line in zip_longest([name], text, fillvalue=""):
+            print(f"{label:32} {line}")
+
+
+def _print_drafters() -> None:
+    from costmodels.drafting.drafters import METHODS, method_facts
+
+    for name in METHODS:
+        facts = method_facts(name)
+        rates = ", ".join(f"{rank[0]:g}" for rank in facts.acceptance)
+        lines = [
+            f"{facts.title}; {facts.drafts} drafts",
+            f"acceptance {rates} ({facts.evidence.label}): {facts.evidence.source}",
+            f"keeps the target's distribution: {facts.keeps_target} ({facts.keeps_source})",
+        ]
+        text = [line for long in lines for line in textwrap.wrap(long, 84)]
+        for label, line in zip_longest([name], text, fillvalue=""):
+            print(f"{label:12} {line}")
+
+
+def _print_formats() -> None:
+    from workloads.readers.detect import FORMATS
+
+    for name, looks in FORMATS.items():
+        print(f"{name:16} {looks}")
+
+
+def _print_quantization() -> None:
+    from costmodels.formats import load_format
+    from costmodels.models.quantization import load_method, method_names
+
+    for section, field in (("weights", "engine.quantization"), ("cache", "kv.cache_dtype")):
+        for name in method_names(section):
+            method = load_method(name, section)
+            stored = load_format(method.weights or method.kv)
+            print(f"{field:20} {name:20} {float(stored.bits_per_element):5.4g} bits  {method.what}")
+            if method.fallback:
+                print(f"{'':41} without the unit: {method.fallback_text}")
+            effects = [f"{found.effect} ({found.source})" for found in method.quality]
+            for text in effects or ["not known here"]:
+                print(f"{'':41} answers: {text}")
+
+
+def _print_profiles() -> None:
+    from costmodels.engines.profile import load_profile, profile_names
+
+    for name in profile_names():
+        profile = load_profile(name)
+        print(f"{name:32} {profile.engine} {profile.version}")
+
+
+# Formats that weights are commonly served in, beside the checkpoint's own.
+_FORMATS = ("bfloat16", "fp8", "int4_g128", "mxfp4", "nvfp4")
+_LABELS = {"V": "reported", "R": "assumed"}
+
+
+def model_rows() -> list[dict[str, Any]]:
+    """One row a built-in model; bytes are of the whole model, unsharded.
+
+    ``weight_bytes`` are of the layers' matrices in each format with the rest in 16 bits, and
+    ``checkpoint`` as published. State is of a bf16 cache, recurrent states in fp32.
+    """
+    return [_row(load_model(name)) for name in model_names()]
+
+
+def _row(model: ModelSpec) -> dict[str, Any]:
+    kinds: dict[str, int] = {}
+    for mixer, count in model.mixers:
+        kinds[mixer.kind] = kinds.get(mixer.kind, 0) + count
+    growing = model.growing_state_bytes_per_token
+    return {
+        "name": model.name,
+        "layers": kinds,
+        "total_params": model.total_params,
+        "active_params": model.active_params,
+        "weight_bytes": {
+            "checkpoint": model.weight_bytes,
+            **{name: quantised(model, linear=name).weight_bytes for name in _FORMATS},
+        },
+        "growing_state_bytes_per_token": int(growing)
+        if growing.denominator == 1
+        else float(growing),
+        "fixed_state_bytes_per_sequence": model.fixed_state_bytes_per_sequence,
+        "evidence": {
+            "label": _LABELS[model.confidence[0]],
+            "confidence": model.confidence,
+            "source": model.source,
+        },
+    }
+
+
+def model_lines() -> list[str]:
+    """The same for people: one line a model."""
+    lines = []
+    for row in model_rows():
+        size = f"{row['total_params'] / 1e9:.1f}B"
+        if row["active_params"] < row["total_params"]:
+            size += f" ({row['active_params'] / 1e9:.1f}B active)"
+        line = f"{row['name']:45} {size:24} {row['growing_state_bytes_per_token']:>10,} bytes/token"
+        if row["fixed_state_bytes_per_sequence"]:
+            line += f" + {row['fixed_state_bytes_per_sequence'] / 1e6:,.1f} MB/sequence"
+        lines.append(line)
+    return lines

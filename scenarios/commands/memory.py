@@ -1,0 +1,61 @@
+"""``fleetcast memory``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scenarios.commands.app import check_format
+from scenarios.commands.options import (
+    All2AllBackend,
+    DataParallel,
+    ExpertParallel,
+    Gpu,
+    KvDtype,
+    Model,
+    OutputFormat,
+    Override,
+    PipelineParallel,
+    Quantization,
+    ScenarioFile,
+    TensorParallel,
+)
+
+
+def memory(
+    scenario: ScenarioFile = None,
+    model: Model = None,
+    gpu: Gpu = None,
+    tp: TensorParallel = None,
+    pp: PipelineParallel = None,
+    dp: DataParallel = None,
+    enable_expert_parallel: ExpertParallel = None,
+    all2all_backend: All2AllBackend = None,
+    quantization: Quantization = None,
+    kv_dtype: KvDtype = None,
+    context: Annotated[
+        int | None, typer.Option(help="Prompt tokens of a sequence. Default: 8192.")
+    ] = None,
+    output: Annotated[int, typer.Option(help="Tokens that a sequence generates.")] = 512,
+    override: Override = None,
+    output_format: OutputFormat = "text",
+) -> None:
+    """Account for every byte of a device, and say how many sequences of what length fit."""
+    from scenarios.build.model_server import read_served
+    from scenarios.inspection.memory_command import run_memory
+
+    check_format(output_format)
+    flags = {
+        "--model": model,
+        "--gpu": gpu,
+        "--tp": tp,
+        "--pp": pp,
+        "--dp": dp,
+        "--enable-expert-parallel": enable_expert_parallel,
+        "--all2all-backend": all2all_backend,
+    }
+    found = read_served(
+        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
+    )
+    run_memory(found, context=context, output=output, as_json=output_format == "json")

@@ -1,1 +1,0 @@
-"""``fleetcast compare``: a run beside the results of a load test."""

@@ -1,0 +1,63 @@
+"""What ``fleetcast capacity`` does, once its options are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from scenarios.experiments.capacity.find import find_capacity
+from scenarios.experiments.capacity.question import Question
+from scenarios.files.dump import dump_scenario
+from scenarios.run.result_folder import make_folder
+from scenarios.schema import Scenario
+from sim.errors import ScenarioError
+
+
+def run_capacity(
+    scenario: Scenario,
+    question: Question,
+    *,
+    jobs: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> Path | None:
+    """Search, print the answer, write what was asked for; the page, where there is one.
+
+    Raises ScenarioError where the question cannot be asked or ``out`` cannot be written.
+    """
+    if out is not None:
+        make_folder(out)
+    found = find_capacity(scenario, question, jobs=jobs, note=_note)
+    page = None
+    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+        from reports.capacity.page import write_capacity_page
+
+        _write(found, scenario, out)
+        page = write_capacity_page(out)
+    if as_json:
+        print(json.dumps(found, indent=1, allow_nan=False))
+    else:
+        from reports.capacity.text import print_capacity
+
+        print_capacity(found)
+        if page is not None:
+            print(f"\nresults in {out}, page in {page}")
+    return page
+
+
+def _note(what: str, done: int, total: int) -> None:
+    """Say on a terminal which runs are being done."""
+    if sys.stderr.isatty():
+        end = "\r\x1b[K" if done == total else ""
+        print(f"\r\x1b[K{what}: {done} of {total} runs{end}", end="", file=sys.stderr, flush=True)
+
+
+def _write(found: dict[str, Any], scenario: Scenario, folder: Path) -> None:
+    try:
+        (folder / "scenario.yaml").write_text(dump_scenario(scenario), encoding="utf-8")
+        text = json.dumps(found, indent=1, allow_nan=False)
+        (folder / "capacity.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot write {folder}: {error.strerror}") from error

@@ -1,0 +1,244 @@
+"""What one run of the search leaves: its tally, its latencies, and where the time of the slow went.
+
+Only the steady part of a run counts: requests by their order of arrival, without the first (the
+system fills) and, in a closed loop, the last (it empties).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.hardware.uncertainty import host_time_error, step_time_error
+from scenarios.build.workload.classes import class_slos
+from scenarios.experiments.capacity.question import BLOCKS, Counting, RunPlan
+from scenarios.experiments.capacity.samples import Tally
+from scenarios.run.simulate import RunResult
+from sim.accounts import TIME_ACCOUNTS
+from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
+from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
+from sim.clock import to_ns
+from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.recorder import UNSET
+
+Bool = NDArray[np.bool_]
+Float = NDArray[np.float64]
+
+_STRETCHES = 10  # of the measured part, for the trend of the number in the system
+_LOOKS = 20  # a stretch
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Everything the search keeps of a run."""
+
+    tally: Tally
+    requests: int
+    """Measured requests."""
+    missed: int
+    """Measured requests that were not good."""
+    missed_by: dict[str, int]
+    """Metric with a target -> finished requests that missed it; ``unfinished``: requests that
+    were rejected or never ended."""
+    reject_reasons: dict[str, int]
+    latency_s: dict[str, dict[str, float]]
+    """Metric -> ``p50``, ``p90``, ``p99`` and ``mean`` over measured requests that finished."""
+    accounts_s: dict[str, dict[str, dict[str, float]]]
+    """Metric -> ``mean`` and ``tail`` -> account -> seconds. The tail are the slowest requests by
+    that metric, as many as may miss the SLO. Of TPOT: seconds a token."""
+    state: dict[str, float]
+    evidence: dict[str, float]
+    """Share of the served time by evidence label."""
+    errors: tuple[float, float]
+    """Relative standard deviation of the GPU's and of the host's times, by their evidence."""
+    offered_per_s: float | None
+    saturation_per_s: float | None
+    slower: tuple[Tally, Tally] | None = None
+    """With the GPU, and with the host, slower."""
+
+
+def measure(result: RunResult, plan: RunPlan) -> RunFacts:
+    """Reduce a run to what the search needs. Picklable, a few kilobytes."""
+    log, metrics = result.log, result.metrics
+    counting = plan.counting(plan.level_of(result.scenario))
+    counted = counted_requests(metrics, counting)
+    window = _window(metrics, counted)
+    limit = result.summary["saturation"] or {}
+    finished = counted & metrics.finished
+    missed_by = {name: int((finished & ~met).sum()) for name, met in metrics.met.items()}
+    return RunFacts(
+        tally=_tally(log, metrics, counted),
+        requests=int(counted.sum()),
+        missed=int((counted & ~metrics.good).sum()),
+        missed_by=missed_by | {"unfinished": int((counted & ~metrics.finished).sum())},
+        reject_reasons=result.summary["requests"]["reject_reasons"],
+        latency_s={name: _latency(metrics, counted, name) for name in LATENCIES},
+        accounts_s=_accounts(result, counted, 1 - plan.attainment),
+        state=_state(log, metrics, counted, window),
+        evidence=result.summary["evidence"],
+        errors=_errors(result),
+        offered_per_s=limit.get("offered_per_s"),
+        saturation_per_s=limit.get("saturation_per_s"),
+        slower=_slower(result, counting) if plan.slower else None,
+    )
+
+
+def counted_requests(metrics: RequestMetrics, counting: Counting) -> Bool:
+    """Which requests count, ``[n]``."""
+    arrived = np.flatnonzero(metrics.measured)
+    order = arrived[np.argsort(metrics.arrival_s[arrived], kind="stable")]
+    counted = np.zeros(len(metrics.status), bool)
+    counted[order[counting.skip : len(order) - counting.skip_end]] = True
+    return counted
+
+
+def _window(metrics: RequestMetrics, counted: Bool) -> Window:
+    """From the first to the last arrival that counts."""
+    arrivals = metrics.arrival_s[counted]
+    if not len(arrivals):
+        return metrics.window
+    return Window(to_ns(float(arrivals.min())), to_ns(float(arrivals.max())))
+
+
+def _tally(log: RunLog, metrics: RequestMetrics, counted: Bool) -> Tally:
+    chosen = np.flatnonzero(counted)
+    chosen = chosen[np.argsort(metrics.arrival_s[chosen], kind="stable")]
+    blocks = np.array_split(metrics.good[chosen], BLOCKS)
+    growth, error, throughput = _flow(log, metrics, _window(metrics, counted), len(chosen))
+    return Tally(
+        good=tuple(int(block.sum()) for block in blocks),
+        arrived=tuple(len(block) for block in blocks),
+        growth=growth,
+        growth_error=error,
+        throughput=throughput,
+    )
+
+
+def _flow(
+    log: RunLog, metrics: RequestMetrics, window: Window, arrivals: int
+) -> tuple[float, float, float]:
+    """Growth of the number in the system as a share of the arrivals, its error; leaving rate."""
+    if not window.length_s or not arrivals:
+        return 0.0, 0.0, float("nan")
+    left_ns = np.frombuffer(log.requests.finished_ns, np.int64)
+    left = np.sort(left_ns[left_ns != UNSET])
+    came = np.sort(np.frombuffer(log.requests.arrival_ns, np.int64))
+    came = came[np.searchsorted(came, 0) :]  # a horizon comes before some are sent
+    looks = np.linspace(window.start_ns, window.end_ns, _STRETCHES * _LOOKS + 1)[1:]
+    in_system = np.searchsorted(came, looks, "right") - np.searchsorted(left, looks, "right")
+    means = in_system.reshape(_STRETCHES, _LOOKS).mean(axis=1)
+    at = np.arange(_STRETCHES) - (_STRETCHES - 1) / 2
+    slope = float((at * means).sum() / (at**2).sum())
+    rest = means - means.mean() - slope * at
+    error = float(np.sqrt((rest**2).sum() / (_STRETCHES - 2) / (at**2).sum()))
+    leaving = np.searchsorted(left, (window.start_ns, window.end_ns), "right")
+    throughput = float(leaving[1] - leaving[0]) / window.length_s
+    return slope * _STRETCHES / arrivals, error * _STRETCHES / arrivals, throughput
+
+
+def _latency(metrics: RequestMetrics, counted: Bool, name: str) -> dict[str, float]:
+    values = getattr(metrics, f"{name}_s")[counted & metrics.finished]
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return {}
+    points = np.percentile(values, PERCENTILES).tolist()
+    named = {f"p{p}": value for p, value in zip(PERCENTILES, points, strict=True)}
+    return {"mean": float(values.mean()), **named}
+
+
+def _accounts(
+    result: RunResult, counted: Bool, tail_share: float
+) -> dict[str, dict[str, dict[str, float]]]:
+    books, metrics = result.books, result.metrics
+    gaps = np.maximum(result.log.table.output_tokens - 1, 1)[:, None]
+    seconds = {
+        "ttft": books.ttft_ns / 1e9,
+        "tpot": (books.e2e_ns - books.ttft_ns) / gaps / 1e9,
+        "e2e": books.e2e_ns / 1e9,
+    }
+    found = {}
+    for name, posted in seconds.items():
+        values = getattr(metrics, f"{name}_s")
+        chosen = np.flatnonzero(counted & metrics.finished & ~np.isnan(values))
+        if not len(chosen):
+            continue
+        slow = max(1, round(tail_share * len(chosen)))
+        tail = chosen[np.argsort(values[chosen], kind="stable")[-slow:]]
+        found[name] = {"mean": _by_account(posted[chosen]), "tail": _by_account(posted[tail])}
+    return found
+
+
+def _by_account(posted: Float) -> dict[str, float]:
+    return dict(zip(TIME_ACCOUNTS, posted.mean(axis=0).tolist(), strict=True))
+
+
+def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) -> dict[str, float]:
+    """What the engines held and did: means over the time they had work, and maxima."""
+    engine = log.pool.engine
+    occupied, most_occupied = kv_occupancy(log, window)
+    running, _, most_running = time_weighted(log, "running", window)
+    waiting, _, most_waiting = time_weighted(log, "waiting", window)
+    preempted = np.frombuffer(log.requests.preemptions, np.int32)[counted]
+    prompts = int(log.table.prompt_tokens[counted].sum())
+    cached = int(np.frombuffer(log.requests.cached_tokens, np.int64)[counted].sum())
+    return {
+        "gpu_busy": gpu_busy(log, window),
+        "running": running,
+        "running_max": most_running,
+        "waiting": waiting,
+        "waiting_max": most_waiting,
+        "kv_occupancy": occupied,
+        "kv_occupancy_max": most_occupied,
+        "preempted_share": float((preempted > 0).mean()) if len(preempted) else 0.0,
+        "cached_share": cached / prompts if prompts else 0.0,
+        "at_max_num_seqs": _time_share(log, window, "running", engine.max_num_seqs),
+        "at_max_num_batched_tokens": _time_share(
+            log, window, "tokens", engine.max_num_batched_tokens
+        ),
+    }
+
+
+def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
+    """Share of the engines' working time in steps that hold as much as they may."""
+    full = total = 0.0
+    for steps in log.steps:
+        if not len(steps):
+            continue
+        plan_ns = steps.column("plan_ns")
+        end_ns = np.minimum(np.append(plan_ns[1:], log.end_ns), steps.column("gpu_end_ns"))
+        held_ns = window.overlap_ns(plan_ns, np.maximum(end_ns, plan_ns))
+        if what == "tokens":
+            held = steps.column("decode_seqs") + steps.column("prefill_tokens")
+            if steps.speculates:
+                held = held + steps.column("draft_tokens")
+        else:
+            held = steps.column(what)
+        total += float(held_ns.sum())
+        full += float(held_ns[held >= limit].sum())
+    return full / total if total else 0.0
+
+
+def _errors(result: RunResult) -> tuple[float, float]:
+    labels = (figure["evidence"] for figure in result.summary["figures"])
+    label = next((label for label in labels if label), "assumed")
+    return step_time_error(label), host_time_error(result.build.profile.host_evidence.label)
+
+
+def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
+    """The same requests on a GPU, then with a host, slower by a standard deviation."""
+    scenario, built = result.scenario, result.build
+    until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
+    gpu, host = _errors(result)
+
+    def tally(fleet: Fleet) -> Tally:
+        log = run_cluster(result.log.table, fleet, until_ns=until_ns)
+        metrics = request_metrics(log, class_slos(scenario), to_ns(scenario.warmup_s))
+        return _tally(log, metrics, counted_requests(metrics, counting))
+
+    return (
+        tally(built.with_costs(lambda cost: cost.slower(gpu=1 + gpu))),
+        tally(built.with_costs(lambda cost: cost.slower(host=1 + host))),
+    )

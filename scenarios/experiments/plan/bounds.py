@@ -1,0 +1,204 @@
+"""What no fleet of a candidate can do, by proven bounds: what a search may leave out unsimulated.
+
+Everything is bounded on the very requests that the first run of a fleet would serve: the least time
+their prompts and answers take on idle engines, and the least GPU time all of them take together
+(`costmodels.steps.step_bounds`). A target that so much as the bounds miss is missed by every fleet;
+work that a number of engines cannot do by the times that the targets leave is not done by fewer
+either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.steps.step_bounds import StepBounds, step_bounds
+from scenarios.build.builder import Build
+from scenarios.experiments.plan.candidates import Candidate
+from scenarios.experiments.plan.targets import percentile_of
+from scenarios.schema.plan import Target
+from sim.kv.layout import PLAIN
+from sim.request_table import PrefixChains, RequestTable
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Of a candidate, at the load that is planned for."""
+
+    units: int
+    """The fewest that could do the work in time."""
+    least_s: tuple[float, ...]
+    """Target by target: the percentile that an idle fleet cannot go below."""
+    refused: int | None
+    """The target that no number of units can meet; None: none is ruled out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """The requests as a fleet sees them, float64 ``[n]``."""
+
+    arrival_s: Float
+    prompt: Float
+    decodes: Float
+    """Tokens after the first."""
+    context: Float
+    """Sum of the contexts that its decodes read."""
+
+
+class _Role(NamedTuple):
+    """A kind of engine of a candidate."""
+
+    name: str
+    part: Build
+    bounds: StepBounds
+    shares: bool
+    """Whether requests may share prefixes."""
+
+
+class _Due(NamedTuple):
+    """When what must be done: ``[n]`` s, infinite where no target says."""
+
+    prompt_by: Float
+    answer_by: Float
+    missed: int
+    """Requests that may miss, of all targets together."""
+
+
+def find_bounds(
+    candidate: Candidate,
+    parts: Sequence[Build],
+    table: RequestTable,
+    counted: Bool,
+    targets: Sequence[Target],
+) -> Bounds:
+    """Bounds over the requests that count; ``parts`` are the candidate's pools, built.
+
+    Of a closed loop, or where clients send again, only latencies are bounded; of engines that
+    speculate nothing is, as how many tokens a step gives is drawn.
+    """
+    costs = [part.cost for part in parts if not isinstance(part.cost, SpeculativeStepCost)]
+    if len(costs) < len(parts):
+        return Bounds(units=1, least_s=(0.0,) * len(targets), refused=None)
+    outputs = table.output_tokens[counted].astype(np.float64)
+    prompt = table.prompt_tokens[counted].astype(np.float64)
+    decodes = np.maximum(outputs - 1, 0.0)
+    work = _Work(
+        arrival_s=table.arrival_ns[counted] / 1e9,
+        prompt=prompt,
+        decodes=decodes,
+        context=decodes * prompt + decodes * (decodes - 1) / 2,
+    )
+    least = [
+        step_bounds(cost, part.pool.engine.max_num_batched_tokens)
+        for cost, part in zip(costs, parts, strict=True)
+    ]
+    shares = table.chains is not None
+    # The first engine takes the prompts, the last the answers; without P/D it is the same.
+    computed = work.prompt
+    if table.chains is not None and parts[0].pool.engine.enable_prefix_caching:
+        computed = np.maximum(work.prompt - _shared_tokens(table.chains)[counted], 1.0)
+    prompts_s = least[0].prompt_ns(computed) / 1e9
+    decode_s = least[-1].decode_ns(work.prompt + np.maximum(decodes - 1, 0) / 2) / 1e9
+    decode_s = np.where(decodes > 0, decode_s, 0.0)
+    held = np.ones(len(prompt), bool)
+    for part in parts:
+        held &= prompt + outputs <= part.pool.engine.max_model_len
+    latency_s = {
+        "ttft": np.where(held, prompts_s, np.inf),
+        "tpot": np.where(held, decode_s, np.inf),
+        "e2e": np.where(held, prompts_s + decodes * decode_s, np.inf),
+    }
+    masks = [_of_class(target, table, counted) for target in targets]
+    least_s = tuple(
+        percentile_of(latency_s[target.metric][mask], target.share)
+        for target, mask in zip(targets, masks, strict=True)
+    )
+    refused = [i for i, target in enumerate(targets) if least_s[i] > target.within_s]
+    units = 1
+    if table.is_open_loop and candidate.scenario.clients is None and not refused:
+        due = _deadlines(work, targets, masks)
+        for engine, part, bounds in zip(candidate.engines, parts, least, strict=True):
+            role = _Role(engine.role, part, bounds, shares)
+            needed = _engines(role, work, computed, due)
+            units = max(units, math.ceil(needed / engine.count - 1e-9))
+    return Bounds(units=units, least_s=least_s, refused=refused[0] if refused else None)
+
+
+def _shared_tokens(chains: PrefixChains) -> Float:
+    """Tokens of each request, ``[n]``, that a cache may hold: those of blocks that another has.
+
+    The rest is computed by somebody for the first time, and by its request alone.
+    """
+    _, which, counts = np.unique(chains.ids, return_inverse=True, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(counts[which] > 1)])
+    blocks = before[chains.offsets[1:]] - before[chains.offsets[:-1]]
+    found: Float = (blocks * chains.block_tokens).astype(np.float64)
+    return found
+
+
+def _of_class(target: Target, table: RequestTable, counted: Bool) -> Bool:
+    if target.of_class is None or table.class_index is None:
+        return np.ones(int(counted.sum()), bool)
+    own: Bool = table.class_index[counted] == table.class_names.index(target.of_class)
+    return own
+
+
+def _engines(role: _Role, work: _Work, computed: Float, due: _Due) -> float:
+    """Engines of a role without which the work is not done when the targets want it."""
+    none = np.zeros_like(computed)
+    needed = 0.0
+    for by, answers in ((due.prompt_by, False), (due.answer_by, True)):
+        wanted = np.isfinite(by)
+        if not wanted.any() or (role.name == "decode" and not answers):
+            continue
+        prompts = none if role.name == "decode" else computed
+        decodes = work.decodes if answers and role.name != "prefill" else none
+        busy_s = _busy_s(role, work, prompts, decodes, wanted)
+        order = np.argsort(by[wanted], kind="stable")
+        # Those that may miss are taken for the ones with most work.
+        left_s = np.cumsum(busy_s[order]) - np.sort(busy_s)[::-1][: due.missed].sum()
+        span_s = by[wanted][order] - work.arrival_s[wanted].min()
+        needed = max(needed, float((left_s / np.maximum(span_s, 1e-9)).max()))
+    return needed
+
+
+def _deadlines(work: _Work, targets: Sequence[Target], masks: Sequence[Bool]) -> _Due:
+    due = {metric: np.full(len(work.prompt), np.inf) for metric in ("ttft", "tpot", "e2e")}
+    missed = 0
+    for target, mask in zip(targets, masks, strict=True):
+        due[target.metric][mask] = np.minimum(due[target.metric][mask], target.within_s)
+        missed += math.floor((1 - target.share) * int(mask.sum()) + 1e-9)
+    prompt_by = work.arrival_s + np.minimum(due["ttft"], due["e2e"])
+    with np.errstate(invalid="ignore"):
+        after_s = np.where(work.decodes > 0, work.decodes * due["tpot"], 0.0)
+    answer_by = work.arrival_s + np.minimum(due["ttft"] + after_s, due["e2e"])
+    return _Due(prompt_by, answer_by, missed)
+
+
+def _busy_s(role: _Role, work: _Work, prompts: Float, decodes: Float, wanted: Bool) -> Float:
+    """GPU time of each wanted request, such that the sum is a bound for all of them together."""
+    engine, bounds = role.part.pool.engine, role.bounds
+    share = np.where(work.decodes > 0, decodes / np.maximum(work.decodes, 1), 0.0)
+    context = (work.context * share)[wanted]
+    prompts, decodes = prompts[wanted], decodes[wanted]
+    tokens = prompts + decodes
+    # Each step decodes so many sequences at most, takes so many tokens, and what it reads fits.
+    steps = [decodes / engine.max_num_seqs, tokens / engine.max_num_batched_tokens]
+    if role.part.memory.layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
+        steps.append(context / ((engine.num_gpu_blocks - 1) * engine.block_size))
+    fewest = max(steps, key=lambda of: float(of.sum()))
+    totals = bounds.lines[:, 0] * fewest.sum() + bounds.lines[:, 1] * tokens.sum()
+    a_step, a_token = bounds.lines[int(np.argmax(totals))]
+    pairs = prompts * (prompts + 1) / 2
+    busy_ns = a_step * fewest + a_token * tokens
+    found: Float = (busy_ns + bounds.context_ns * context + bounds.pair_ns * pairs) / 1e9
+    return found

@@ -1,0 +1,214 @@
+"""Whether a fleet meets the targets at a load: simulated, with its real router, and told once.
+
+A fleet passes if every one of its runs meets every target and its queue does not grow. The runs
+differ by their seeds alone, so a further one is the worst of them all with a chance of one in as
+many as there are then: 19 runs that pass make it one in 20, whatever the distribution. A recorded
+trace has but one run; there a further one is what its tenths make likely, by Student's prediction
+bound. One run below a target fails a fleet, so that the others need not be done, and neither need
+the rest of a run that has missed enough already: what is left out changes no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scenarios.experiments.capacity.question import RunPlan
+from scenarios.experiments.capacity.samples import Goal, Samples
+from scenarios.experiments.plan.candidates import Candidate
+from scenarios.experiments.plan.measure import FleetFacts, Runs
+from scenarios.schema import Scenario
+from scenarios.schema.plan import Target
+
+_FEW = 4  # runs after the first, before all others are done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Of one fleet at the load that is planned for."""
+
+    kept: bool
+    runs: tuple[FleetFacts, ...]
+    """None where a look was enough."""
+    worst: int
+    """The target that is nearest to being missed, or that is missed."""
+    lowest: tuple[float, ...]
+    """Target by target: the least share of any run; of a recorded trace, of another like it."""
+    why: str
+    """``share``: a run missed a target; ``queue``: it grows; ``confidence``: the bound misses."""
+    finished_share: float
+    """Of the requests that had been sent; a hint of how far off a hopeless fleet is."""
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """Judges fleets at one load; each once."""
+
+    level: float
+    plan: RunPlan
+    targets: tuple[Target, ...]
+    confidence: float
+    replications: int
+    look_s: float | None
+    """When a first run is looked at; None: never."""
+    allowed: tuple[int, ...]
+    """Target by target: requests of a run that may miss it."""
+    jobs: int | None = None
+    note: Callable[[str], None] | None = None
+    simulated: int = 0
+    """Requests, of all runs so far."""
+    verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    firsts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
+
+    def verdict(self, candidate: Candidate, units: int) -> Verdict:
+        """Of a fleet of so many units."""
+        key = (candidate.name, units)
+        if key not in self.verdicts:
+            first = self.first(candidate, units)
+            if first.kept:
+                self._say(f"{units:,} x {candidate.name}, {self.replications} runs")
+                stages = {min(_FEW, self.replications), self.replications}
+                first = self._of_runs(self.runs(candidate, units), sorted(stages))
+            self.verdicts[key] = first
+        return self.verdicts[key]
+
+    def first(self, candidate: Candidate, units: int, *, looks: bool = True) -> Verdict:
+        """Of its first run alone: a fleet that does not pass has failed; one that does may yet.
+
+        ``looks``: whether a hopeless run may be stopped.
+        """
+        key = (candidate.name, units)
+        if key in self.verdicts:
+            return self.verdicts[key]
+        if key not in self.firsts or not (looks or self.firsts[key].runs):
+            self._say(f"{units:,} x {candidate.name}")
+            runs = self.runs(candidate, units)
+            hopeless = self._looked(runs) if looks else None
+            self.firsts[key] = hopeless or self._of_runs(runs, (1,))
+        return self.firsts[key]
+
+    def verdict_so_far(self, candidate: Candidate, units: int) -> Verdict:
+        """Of a fleet that was judged, by its first run or by all."""
+        return (self.firsts | self.verdicts)[candidate.name, units]
+
+    def runs(self, candidate: Candidate, units: int) -> Runs:
+        """What runs this fleet, with all that it has run."""
+        key = (candidate.name, units)
+        if key not in self._runs:
+            self._runs[key] = self.runs_of(candidate.fleet(units))
+        return self._runs[key]
+
+    def runs_of(self, scenario: Scenario) -> Runs:
+        """What runs any fleet."""
+        return Runs(
+            scenario=scenario,
+            plan=self.plan,
+            targets=self.targets,
+            jobs=self.jobs,
+            told=self._count,
+        )
+
+    def judged(self, scenario: Scenario) -> Verdict:
+        """Of any fleet; not kept."""
+        return self._of_runs(self.runs_of(scenario), sorted({1, _FEW, self.replications}))
+
+    @property
+    def goal(self) -> Goal:
+        """What a search for the load that a fleet carries seeks."""
+        fixed = self.plan.fixed
+        return Goal(
+            attainment=self.plan.attainment,
+            precision=0.05,
+            integer=self.plan.variable.closed_loop,
+            queue_may_grow=self.plan.variable.closed_loop,
+            units=self.plan.units,
+            least=1 if fixed else 2,
+            most=1 if fixed else 2,
+        )
+
+    def _count(self, requests: int) -> None:
+        self.simulated += requests
+
+    def _say(self, what: str) -> None:
+        if self.note is not None:
+            self.note(what)
+
+    def _looked(self, runs: Runs) -> Verdict | None:
+        """A verdict by the beginning of the first run, where that is enough."""
+        if self.look_s is None:
+            return None
+        early = runs.look(self.level, self.look_s)
+        over = [m - a for m, a in zip(early.misses, self.allowed, strict=True)]
+        if max(over) <= 0:
+            return None
+        return Verdict(
+            kept=False,
+            runs=(),
+            worst=int(np.argmax(over)),
+            lowest=(),
+            why="share",
+            finished_share=early.finished / max(early.sent, 1),
+        )
+
+    def _of_runs(self, runs: Runs, stages: Sequence[int]) -> Verdict:
+        """By the first runs, stage by stage: one run below a target is enough."""
+        samples = Samples(goal=self.goal, run=runs)
+        done: tuple[FleetFacts, ...] = ()
+        for replications in stages:
+            samples.add([self.level], replications)
+            done = tuple(runs.done[self.level, r] for r in range(replications))
+            lowest = [min(run.met[i].share for run in done) for i in range(len(self.targets))]
+            worst, room = self._worst(lowest)
+            if room < -1e-9:
+                return self._verdict(done, lowest, worst, "share")
+            if not samples.is_stable(self.level):
+                return self._verdict(done, lowest, worst, "queue")
+        if self.plan.fixed:
+            lowest = [self._likely(done[0], i) for i in range(len(self.targets))]
+            worst, room = self._worst(lowest)
+        return self._verdict(done, lowest, worst, "" if room >= -1e-9 else "confidence")
+
+    def _worst(self, shares: Sequence[float]) -> tuple[int, float]:
+        """The target with least room, and how much: a share of the misses that it may have."""
+        room = [
+            (share - target.share) / (1 - target.share)
+            for share, target in zip(shares, self.targets, strict=True)
+        ]
+        worst = int(np.argmin(room))
+        return worst, room[worst]
+
+    def _likely(self, run: FleetFacts, target: int) -> float:
+        met = run.met[target]
+        return next_share(met.good, met.arrived, self.confidence)
+
+    def _verdict(
+        self, done: tuple[FleetFacts, ...], lowest: Sequence[float], worst: int, why: str
+    ) -> Verdict:
+        return Verdict(
+            kept=not why,
+            runs=done,
+            worst=worst,
+            lowest=tuple(lowest),
+            why=why,
+            finished_share=1.0,
+        )
+
+
+def next_share(good: Sequence[int], arrived: Sequence[int], confidence: float) -> float:
+    """The share of good requests that another trace like one has at least, with a confidence.
+
+    ``good`` and ``arrived``: requests by stretch of the trace, taken as independent. By Student's
+    prediction interval: the pooled share less the quantile times what two such traces differ.
+    """
+    from scipy.special import stdtrit  # scipy.stats takes half a second to import
+
+    kept, count = np.array(good, np.float64), np.array(arrived, np.float64)
+    share = float(kept.sum() / max(count.sum(), 1.0))
+    scatter = (kept - share * count) / max(count.mean(), 1.0)
+    error = float(scatter.std(ddof=1)) / math.sqrt(len(kept))
+    quantile = float(stdtrit(len(kept) - 1, confidence))
+    return share - quantile * error * math.sqrt(2)

@@ -1,0 +1,326 @@
+"""A search of a space that is too large to list: Optuna chooses what to try, we judge it.
+
+Each trial is a candidate that was not tried before. It is bounded first, and simulated only where
+no bound rules it out; what it then costs, or by how much it misses, is all that Optuna is told.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scenarios.experiments.plan.candidates import (
+    Candidate,
+    Hardware,
+    candidate_of,
+    hardware,
+    option_fields,
+)
+from scenarios.experiments.plan.judge import Judge
+from scenarios.experiments.plan.outcome import Outcome
+from scenarios.experiments.plan.read import Asked
+from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.targets import check_targets, with_slo
+from scenarios.schema.plan import Range, SearchMethod
+from sim.errors import ScenarioError
+
+
+class Levels(NamedTuple):
+    """An axis of listed values, in an order that is not the plan file's."""
+
+    values: tuple[Any, ...]
+    is_ordered: bool
+    """Whether they are numbers, so that neighbours are alike."""
+
+
+Axis = Levels | Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Axes ``layout``, ``gpu`` and each option by its field."""
+
+    asked: Asked
+    by_layout: Mapping[str, Mapping[str, Hardware]]
+    """Layout -> GPU -> both."""
+    axes: Mapping[str, Axis]
+
+    @property
+    def candidates(self) -> int | None:
+        """How many there are; None where a range has no end of values."""
+        sizes = [_size(axis) for key, axis in self.axes.items() if key not in ("layout", "gpu")]
+        names = {one.name for gpus in self.by_layout.values() for one in gpus.values()}
+        return None if None in sizes else math.prod([len(names), *(n for n in sizes if n)])
+
+    def candidate(self, choice: Mapping[str, Any]) -> Candidate:
+        """That of a choice: of each axis the place in its levels, or a number of its range.
+
+        It has the targets as its SLO.
+
+        Raises ScenarioError where its values do not go together.
+        """
+        values = {key: _value(axis, choice[key]) for key, axis in self.axes.items()}
+        gpus = self.by_layout[values.pop("layout")]
+        gpu = values.pop("gpu")
+        # A layout that names its GPU is on that one, whichever is chosen.
+        one = candidate_of(self.asked, gpus.get(gpu) or next(iter(gpus.values())), values)
+        return replace(one, scenario=with_slo(one.scenario, self.asked.plan.targets))
+
+    def start(self) -> Candidate:
+        """One of them, once every value of every axis is known to make a scenario with some.
+
+        Raises ScenarioError for values that do not, and for targets that do not suit.
+        """
+        places = {key: _places(axis) for key, axis in self.axes.items()}
+        ends = [{key: of_axis[end] for key, of_axis in places.items()} for end in (0, -1)]
+        found = self._any_of(ends)
+        check_targets(self.asked.plan.targets, found.scenario)
+        for key, of_axis in places.items():
+            for place in of_axis:
+                self._any_of([end | {key: place} for end in ends])
+        return found
+
+    def _any_of(self, choices: Sequence[Mapping[str, Any]]) -> Candidate:
+        """The first that is a scenario."""
+        faults = []
+        for choice in choices:
+            try:
+                return self.candidate(choice)
+            except ScenarioError as error:
+                faults.append(error)
+        raise faults[0]
+
+
+def space_of(asked: Asked) -> Space:
+    """Of a plan. Raises ScenarioError for options that are none."""
+    by_layout: dict[str, dict[str, Hardware]] = {}
+    for one in hardware(asked):
+        by_layout.setdefault(one.layout, {}).setdefault(one.gpu, one)
+    axes: dict[str, Axis] = {
+        "layout": _levels(list(by_layout)),
+        "gpu": _levels(sorted({gpu for gpus in by_layout.values() for gpu in gpus})),
+    }
+    for key in option_fields(asked):
+        given = asked.plan.options[key]
+        axes[key] = given if isinstance(given, Range) else _levels(given)
+    return Space(asked=asked, by_layout=by_layout, axes=axes)
+
+
+def _levels(values: list[Any]) -> Levels:
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return Levels(tuple(sorted(set(values))), is_ordered=True)
+    by_text = {json.dumps(value, sort_keys=True, default=str): value for value in values}
+    return Levels(tuple(by_text[text] for text in sorted(by_text)), is_ordered=False)
+
+
+def _places(axis: Axis) -> Sequence[Any]:
+    """The levels' places, or a range's ends."""
+    return range(len(axis.values)) if isinstance(axis, Levels) else (axis.start, axis.to)
+
+
+def _size(axis: Axis) -> int | None:
+    if isinstance(axis, Levels):
+        return len(axis.values)
+    return int(axis.to - axis.start) + 1 if axis.whole else None
+
+
+def _value(axis: Axis, chosen: Any) -> Any:
+    """A field's value; of a range without end in four digits, to be read and typed again."""
+    if isinstance(axis, Levels):
+        return axis.values[chosen]
+    if axis.whole:
+        return int(chosen)
+    return min(max(float(f"{chosen:.4g}"), axis.start), axis.to)
+
+
+_REPEATS = 10
+"""Suggestions in a row that were there before, until one is drawn evenly instead."""
+_DRAWS = 1000
+"""Even draws in a row that were there before, until no more are sought."""
+
+
+@dataclass(kw_only=True)
+class Suggestions:
+    """Candidates of a space, as Optuna would try them: the same for the same seed and answers."""
+
+    space: Space
+    seed: int
+    _seen: set[str] = field(default_factory=set)
+    """Choices, names and contents."""
+
+    def __post_init__(self) -> None:
+        optuna = _import()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._rng = np.random.default_rng(self.seed)
+        self._axes = {key: _distribution(optuna, axis) for key, axis in self.space.axes.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of options that may change in another version
+            sampler = optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
+        self._study = optuna.create_study(sampler=sampler)
+        self._failed = optuna.trial.TrialState.FAIL
+        self._trial: Any = None
+
+    def ask(self) -> Candidate | ScenarioError | None:
+        """The next, or why its values do not go together; None: no other was found."""
+        for draw in range(_REPEATS + _DRAWS):
+            if draw >= _REPEATS:
+                self._study.enqueue_trial(self._drawn())
+            self._trial = self._study.ask(self._axes)
+            if self._is_new(repr(sorted(self._trial.params.items()))):
+                try:
+                    found = self.space.candidate(self._trial.params)
+                except ScenarioError as error:
+                    return error
+                # Values may differ and make the same scenario of it.
+                if self._is_new(found.name) and self._is_new(found.scenario.model_dump_json()):
+                    return found
+            self._study.tell(self._trial, state=self._failed)  # TPE learns nothing from it
+        return None
+
+    def tell(self, value: float) -> None:
+        """How good the last one was; less is better."""
+        self._study.tell(self._trial, value)
+
+    def _is_new(self, key: str) -> bool:
+        is_new = key not in self._seen
+        self._seen.add(key)
+        return is_new
+
+    def _drawn(self) -> dict[str, Any]:
+        """A choice, evenly."""
+        found: dict[str, Any] = {}
+        for key, axis in self.space.axes.items():
+            if isinstance(axis, Levels):
+                found[key] = int(self._rng.integers(len(axis.values)))
+                continue
+            share = float(self._rng.random())
+            value = axis.start + (axis.to - axis.start) * share
+            if axis.scale == "log":
+                value = axis.start * (axis.to / axis.start) ** share
+            found[key] = round(value) if axis.whole else value
+        return found
+
+
+def _distribution(optuna: Any, axis: Axis) -> Any:
+    kinds = optuna.distributions
+    if not isinstance(axis, Levels):
+        log = axis.scale == "log"
+        if axis.whole:
+            return kinds.IntDistribution(int(axis.start), int(axis.to), log=log)
+        return kinds.FloatDistribution(axis.start, axis.to, log=log)
+    if axis.is_ordered:
+        return kinds.IntDistribution(0, len(axis.values) - 1)
+    return kinds.CategoricalDistribution(tuple(range(len(axis.values))))
+
+
+def _import() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ScenarioError(
+            "search.method optuna needs Optuna: pip install 'fleetcast[optuna]' (in a checkout: "
+            "pip install -e '.[optuna]')"
+        ) from None
+    return optuna
+
+
+_WORSE = 1e12
+"""USD per hour: above what any fleet costs."""
+UNREADABLE = 6 * _WORSE
+"""Of values that do not go together."""
+
+
+def objective(outcome: Outcome, judge: Judge) -> float:
+    """Of a candidate that a search is done with.
+
+    Where only some of its fleets are known not to pass, those that may do cost more than these:
+    the cheapest of them is taken, and what the last one missed is added.
+    """
+    candidate = outcome.candidate
+    if outcome.units is not None:
+        return candidate.usd_per_h(outcome.units)
+    if outcome.stage == "memory":
+        return 5 * _WORSE
+    assert outcome.bounds is not None
+    if outcome.stage == "latency":
+        pairs = zip(outcome.bounds.least_s, judge.targets, strict=True)
+        return _infeasible(3, max(least / target.within_s for least, target in pairs) - 1)
+    if outcome.stage == "supply":
+        return _infeasible(2, outcome.bounds.units / max(outcome.most, 0.5) - 1)
+    if outcome.tried is None:  # even what it costs at least is too much
+        return candidate.usd_per_h(outcome.bounds.units)
+    missed = _missed(outcome, judge)
+    if outcome.alone or outcome.tried >= outcome.most:
+        return _infeasible(1, missed)
+    return candidate.usd_per_h(outcome.tried + 1) * (1 + missed)
+
+
+def _missed(outcome: Outcome, judge: Judge) -> float:
+    """The requests that its largest fleet lacks for the target it misses, as a share of those."""
+    assert outcome.tried is not None
+    verdict = judge.verdict_so_far(outcome.candidate, outcome.tried)
+    if not verdict.runs:  # a look at the beginning was enough
+        return 1.0
+    share = min(run.met[verdict.worst].share for run in verdict.runs)
+    return max(1 - share / judge.targets[verdict.worst].share, 0.0)
+
+
+def _infeasible(rank: int, by: float) -> float:
+    """Between a rank and the next, however much it is."""
+    return _WORSE * (rank + (by / (1 + by) if math.isfinite(by) else 1.0))
+
+
+@dataclass(kw_only=True)
+class Sampled:
+    """What a sampled search tried."""
+
+    method: SearchMethod
+    candidates: int | None
+    """In the space; None: no end of them."""
+    tried: int = 0
+    simulated: int = 0
+    """Of these, with any fleet; the others were ruled out by bounds."""
+    best: list[tuple[int, float]] = field(default_factory=list)
+    """After how many trials the cheapest fleet so far was found, and its USD per hour."""
+    unreadable: list[str] = field(default_factory=list)
+    """Of those tried whose values do not go together: why."""
+
+
+def sample(space: Space, search: Search) -> Sampled:
+    """Try as many candidates as the plan says, by ``search``; the same seed tries the same.
+
+    Raises ScenarioError without Optuna, or where all candidates can be looked at as well.
+    """
+    method = space.asked.plan.search
+    found = Sampled(method=method, candidates=space.candidates)
+    if found.candidates is not None and method.trials >= found.candidates:
+        raise ScenarioError(
+            f"search: {method.trials:,} trials are enough for all {found.candidates:,} candidates: "
+            "give fewer, or leave search out, and every one is looked at"
+        )
+    suggestions = Suggestions(space=space, seed=method.seed)
+    while found.tried < method.trials:
+        candidate = suggestions.ask()
+        if candidate is None:
+            break
+        found.tried += 1
+        if isinstance(candidate, ScenarioError):
+            found.unreadable.append(str(candidate))
+            suggestions.tell(UNREADABLE)
+            continue
+        outcome = search.consider(candidate)
+        suggestions.tell(objective(outcome, search.judge))
+        if outcome in search.ranked[:1]:
+            usd_per_h = candidate.usd_per_h(outcome.units or 1)
+            if not found.best or usd_per_h < found.best[-1][1] - 1e-9:
+                found.best.append((found.tried, usd_per_h))
+    if not search.outcomes:
+        raise ScenarioError(found.unreadable[0])
+    found.simulated = sum(outcome.is_simulated for outcome in search.outcomes.values())
+    return found

@@ -1,0 +1,213 @@
+"""The cheapest fleets: candidates by what they must cost at least, each with the fewest units.
+
+More units of a candidate are taken to do no worse than fewer, so the fewest that pass are found
+between a number that does not and one that does. A candidate is given up without a simulation only
+where a proven bound rules out every fleet of it that would be cheap enough; and else where the
+largest of those has been simulated and does not pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from scenarios.build.builder import build
+from scenarios.experiments.plan.bounds import find_bounds
+from scenarios.experiments.plan.candidates import Candidate
+from scenarios.experiments.plan.judge import Judge, Verdict
+from scenarios.experiments.plan.outcome import Outcome, fleet_key, least_key, rank_key
+from scenarios.experiments.plan.question import Question
+from scenarios.schema.plan import PlanFile
+from sim.errors import ScenarioError
+
+_ALONE = 0.1
+"""Requests in an engine, on average, below which more engines change nothing."""
+_AT_FIRST = 1.25  # times the fewest units by the bounds: where a search begins
+
+
+@dataclass(kw_only=True)
+class Search:
+    """A plan's search. `run` does it; ``outcomes`` has all candidates, by name."""
+
+    plan: PlanFile
+    question: Question
+    judge: Judge
+    limited: bool = True
+    """Whether availability and budget hold; not where is asked what would relax them."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    ranked: list[Outcome] = field(default_factory=list)
+    """The cheapest candidates that pass, each with its fewest units, cheapest first."""
+    spare: Outcome | None = None
+    """The candidate whose fleet with one engine more of each kind is cheapest."""
+
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        """Find the cheapest fleets among these."""
+        for candidate in candidates:
+            self.outcomes[candidate.name] = self.bounded(candidate)
+        open_ = [outcome for outcome in self.outcomes.values() if outcome.stage == "simulated"]
+        for outcome in sorted(open_, key=least_key):
+            self._settle(outcome)
+
+    def consider(self, candidate: Candidate) -> Outcome:
+        """Settle one more, whatever others are still to come."""
+        outcome = self.outcomes[candidate.name] = self.bounded(candidate)
+        if outcome.stage == "simulated":
+            self._settle(outcome)
+        return outcome
+
+    def bounded(self, candidate: Candidate) -> Outcome:
+        """What is known of a candidate without a simulation."""
+        try:
+            parts = build(candidate.scenario).parts
+        except ScenarioError as error:
+            return Outcome(candidate=candidate, stage="memory", why=str(error))
+        question = self.question
+        bounds = find_bounds(candidate, parts, question.table, question.counted, question.targets)
+        most, limit = self._supply(candidate)
+        outcome = Outcome(
+            candidate=candidate,
+            stage="simulated",
+            parts=parts,
+            bounds=bounds,
+            most=most,
+            limit=limit,
+        )
+        if bounds.refused is not None:
+            outcome.stage = "latency"
+        elif bounds.units > most:
+            outcome.stage = "supply"
+        return outcome
+
+    def _supply(self, candidate: Candidate) -> tuple[int, str]:
+        """How many units there can be, and what limits them."""
+        limits = [(self.plan.most_replicas, "most_replicas")]
+        if self.limited:
+            for gpu, count in candidate.gpus_by_name(1).items():
+                available = candidate.prices[gpu].available
+                if available is not None:
+                    limits.append((available // count, f"available {gpu}"))
+            budget = self.plan.budget_usd_per_h
+            if budget is not None and candidate.usd_per_h(1) > 0:
+                limits.append((math.floor(budget / candidate.usd_per_h(1) + 1e-9), "budget"))
+        return min(limits)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Simulate as many fleets of a candidate as it takes to rank it, or to give it up."""
+        assert outcome.bounds is not None
+        cheap = self._most_units(outcome, lambda units: self._ranks(outcome, units))
+        reserve = self._most_units(outcome, lambda units: self._spares_better(outcome, units))
+        most = max(cheap, reserve)
+        if most < outcome.bounds.units:
+            outcome.stage = "cost"
+            return
+        units = self._fewest(outcome, most)
+        if units is None:
+            return
+        outcome.units = units
+        if units <= cheap:
+            outcome.stage = "ranked"
+            self.ranked = sorted([*self.ranked, outcome], key=rank_key)
+            for beaten in self.ranked[self.plan.ranked :]:
+                beaten.stage = "cost"
+            del self.ranked[self.plan.ranked :]
+        else:
+            outcome.stage = "cost"
+        if units <= reserve:
+            self.spare = outcome
+
+    def _most_units(self, outcome: Outcome, is_enough: Callable[[int], bool]) -> int:
+        """The most units with which a fleet is still cheap enough; 0: none."""
+        if is_enough(outcome.most):
+            return outcome.most
+        low, high = 0, outcome.most  # cost grows with units
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if is_enough(middle) else (low, middle)
+        return low
+
+    def _ranks(self, outcome: Outcome, units: int) -> bool:
+        """Whether a fleet would be among those ranked so far."""
+        if len(self.ranked) < self.plan.ranked:
+            return True
+        return fleet_key(outcome.candidate, units) < rank_key(self.ranked[-1])
+
+    def _spares_better(self, outcome: Outcome, units: int) -> bool:
+        """Whether a fleet with spare engines can be had, for less than the best of those so far."""
+        candidate = outcome.candidate
+        if not self.is_had(candidate, units, spare=1):
+            return False
+        best = self.spare
+        return best is None or fleet_key(candidate, units, spare=1) < rank_key(best, spare=1)
+
+    def is_had(self, candidate: Candidate, units: int, *, spare: int = 0) -> bool:
+        """Whether availability and budget, where they hold, allow a fleet."""
+        if not self.limited:
+            return True
+        budget = self.plan.budget_usd_per_h
+        if budget is not None and candidate.usd_per_h(units, spare=spare) > budget * (1 + 1e-9):
+            return False
+        for gpu, count in candidate.gpus_by_name(units, spare=spare).items():
+            available = candidate.prices[gpu].available
+            if available is not None and count > available:
+                return False
+        return True
+
+    def _fewest(self, outcome: Outcome, most: int) -> int | None:
+        """The fewest units that pass, up to ``most``; None: not even those.
+
+        First the fewest whose first run passes, which costs little; then, from there, whose runs
+        all do.
+        """
+        assert outcome.bounds is not None
+        candidate, fails = outcome.candidate, outcome.bounds.units - 1
+        start = max(math.ceil(_AT_FIRST * outcome.bounds.units), fails + 1)
+        for judged in (self.judge.first, self.judge.verdict):
+            found = self._bracket(outcome, partial(judged, candidate), fails, start, most)
+            if found is None:
+                return None
+            start, fails = found, found - 1
+        return start
+
+    def _bracket(
+        self,
+        outcome: Outcome,
+        judged: Callable[[int], Verdict],
+        fails: int,
+        start: int,
+        most: int,
+    ) -> int | None:
+        """The fewest units that pass, above ``fails``, which do not; None: none up to ``most``."""
+        at, step, passes = min(start, most), 1, most + 1
+        is_known = False  # whether `fails` was simulated, not bounded
+        while passes - fails > 1:
+            verdict = judged(at)
+            if verdict.kept:
+                passes = at
+            else:
+                fails, outcome.tried, is_known = at, at, True
+                outcome.alone = self._is_alone(outcome.candidate, at, verdict)
+                if passes > most and outcome.alone:
+                    return None
+            if passes > most:
+                at = min(at + max(step, _missing(at, verdict)), most)
+            else:
+                at = (fails + passes) // 2 if is_known else max(passes - step, fails + 1)
+            step *= 2
+        return passes if passes <= most else None
+
+    def _is_alone(self, candidate: Candidate, units: int, verdict: Verdict) -> bool:
+        """Whether requests have engines to themselves already: more of these change nothing."""
+        if not verdict.runs:
+            return False
+        e2e = verdict.runs[0].facts.latency_s["e2e"].get("mean", math.inf)
+        engines = units * min(engine.count for engine in candidate.engines)
+        load = self.question.level
+        present = load if self.question.plan.variable.closed_loop else load * e2e
+        return present / engines < _ALONE
+
+
+def _missing(units: int, verdict: Verdict) -> int:
+    """Units to add where requests come faster than they leave."""
+    return math.floor(units * (1 / max(verdict.finished_share, 0.1) - 1) * 0.8)

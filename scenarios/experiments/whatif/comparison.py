@@ -1,0 +1,123 @@
+"""Simulate a scenario and changes to it on the same requests, and set the figures side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from scenarios.experiments.whatif.changes import Change, Variant, check_refusals, make_variants
+from scenarios.experiments.whatif.content import check_figure, make_content
+from scenarios.experiments.whatif.method import Method, choose_method
+from scenarios.experiments.whatif.runs import Run, reduce_run
+from scenarios.files.yaml_text import Places
+from scenarios.run.replications import run_many, with_seed
+from scenarios.schema import Scenario
+from sim.errors import FleetcastError
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """A finished comparison."""
+
+    variants: tuple[Variant, ...]
+    """The baseline first; those that could not be run say why."""
+    content: dict[str, Any]
+    """What whatif.json holds, as plain values."""
+
+    def value(self, variant: str, figure: str) -> float | None:
+        """A figure of a variant by key, e.g. ``value("baseline", "ttft.p99")`` in seconds.
+
+        Raises KeyError where there is no such variant that ran, or no such figure.
+        """
+        value: float | None = self._of(variant)["values"][figure]
+        return value
+
+    def delta(self, variant: str, figure: str) -> tuple[float | None, float | None]:
+        """A figure's change against the baseline, and the half-width of its 95% interval.
+
+        In the figure's unit; None where there is no number. Raises KeyError as `value` does.
+        """
+        delta = self._of(variant)["deltas"][figure]
+        return delta["delta"], delta["half_width"]
+
+    def _of(self, name: str) -> dict[str, Any]:
+        for variant in (self.content["baseline"], *self.content["variants"]):
+            if variant["name"] == name and variant["refused"] is None:
+                found: dict[str, Any] = variant
+                return found
+        raise KeyError(f"no variant {name!r} that ran")
+
+
+def what_if(
+    scenario_values: Mapping[str, Any],
+    changes: Sequence[Change],
+    *,
+    places: Places | None = None,
+    replications: int | None = None,
+    by: str | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> WhatIf:
+    """Compare a scenario, given as nested values, with changes to it.
+
+    Every change is simulated alone, and all that join together, on common random numbers.
+    ``places`` says where the user gave each value, for errors. ``replications``: seeds from the
+    scenario's on; None chooses by the size of the workload. ``by``: key of the figure that
+    decides what is best; None chooses one. ``jobs``: processes, None for one a core;
+    ``progress(done, total)`` is called after each run. Raises ScenarioError for settings that are
+    wrong, and where the baseline or every change cannot be run.
+    """
+    check_figure(by)
+    where: Places = {(): "scenario"} if places is None else places
+    variants, why_not_together = make_variants(scenario_values, where, changes)
+    check_refusals(variants)
+    baseline = variants[0].scenario
+    assert baseline is not None
+    running = [variant for variant in variants if variant.refused is None]
+    method = choose_method(baseline, len(running), replications)
+    runs = _run(running, method, jobs, progress)
+    check_refusals(variants)
+    content = make_content(variants, runs, method, why_not_together=why_not_together, by=by)
+    return WhatIf(variants=tuple(variants), content=content)
+
+
+def _run(
+    variants: Sequence[Variant], method: Method, jobs: int | None, progress: Progress | None
+) -> dict[str, list[Run]]:
+    """Each variant's runs by its name, one a seed; those that fail are marked as refused."""
+    reduce = partial(reduce_run, with_sections=not method.independent)
+    try:
+        return _run_all(variants, method, reduce, jobs, progress)
+    except FleetcastError:
+        # Rare: a fault that only a run meets, as of a user's policy. Find out whose it is.
+        for variant in variants:
+            try:
+                run_many(_seeded(variant, method)[:1], reduce, jobs=1)
+            except FleetcastError as error:
+                variant.refuse(error)
+        check_refusals(variants)
+        left = [variant for variant in variants if variant.refused is None]
+        return _run_all(left, method, reduce, jobs, progress)
+
+
+def _run_all(
+    variants: Sequence[Variant],
+    method: Method,
+    reduce: Callable[..., Run],
+    jobs: int | None,
+    progress: Progress | None,
+) -> dict[str, list[Run]]:
+    scenarios = [scenario for variant in variants for scenario in _seeded(variant, method)]
+    runs = iter(run_many(scenarios, reduce, jobs=jobs, progress=progress))
+    return {variant.name: [next(runs) for _ in method.seeds] for variant in variants}
+
+
+def _seeded(variant: Variant, method: Method) -> list[Scenario]:
+    """A variant's runs: without bands, which are of the model's error and shared by all."""
+    assert variant.scenario is not None
+    scenario = variant.scenario.model_copy(update={"bands": False})
+    return [with_seed(scenario, seed) for seed in method.seeds]

@@ -1,1 +1,0 @@
-"""``fleetcast explain``: one engine step, operator by operator."""

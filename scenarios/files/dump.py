@@ -1,0 +1,52 @@
+"""A scenario as YAML: in full as it ran, or only what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scenarios.files.paths import relocated
+from scenarios.schema import Scenario
+from sim.errors import ScenarioError
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """All fields, defaults included, paths absolute: what ran, readable from anywhere."""
+    values = scenario.model_dump(mode="json")
+    if scenario.pools:  # what a pool leaves out it has from the scenario's own sections
+        values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
+    return _yaml(relocated(values, None))
+
+
+def given_text(scenario: Scenario, *, leave_out: Collection[str] = ()) -> str:
+    """Only what was given and is not empty, paths absolute; ``leave_out``: fields left out too."""
+    values = scenario.model_dump(mode="json", exclude_unset=True, exclude=set(leave_out))
+    return _yaml(relocated(_without_empty(values), None))
+
+
+def save_scenario(scenario: Scenario, path: Path) -> None:
+    """Write only what was given, so that it reads as if written by hand. Reproduces the run.
+
+    Raises ScenarioError where it cannot be written.
+    """
+    values = scenario.model_dump(mode="json", exclude_unset=True)
+    try:
+        path.write_text(_yaml(relocated(values, path.parent)), encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"--save {path}: cannot be written: {error.strerror}") from None
+
+
+def _yaml(values: dict[str, object]) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
+    """Without nulls and empty lists, which say no more than the default."""
+    return {
+        key: _without_empty(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None and value != []
+    }

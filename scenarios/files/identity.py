@@ -1,0 +1,136 @@
+"""The address of a result: one hash of everything that decides it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from scenarios.schema import Scenario
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_LARGE_BYTES = 1 << 26
+"""In a folder: weights beside a model's config, which nothing reads. Told by size and time."""
+
+
+def with_contents(values: Any) -> Any:
+    """Nested plain values with every file, folder and policy module of a user by its hash.
+
+    Whatever names an existing file counts, in any field: a new field that names one is never
+    forgotten. Policies count with the modules beside theirs, which they may import.
+    """
+    if isinstance(values, dict):
+        return {key: with_contents(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [with_contents(value) for value in values]
+    return _content_of_text(values) if isinstance(values, str) else values
+
+
+def _content_of_text(text: str) -> Any:
+    if "/" not in text and "." not in text and ":" not in text:
+        return text  # a name
+    module, colon, attribute = text.rpartition(":")
+    if colon and module.endswith(".py") and Path(module).is_file():
+        return [_folder_content(Path(module).parent, "*.py"), Path(module).name, attribute]
+    if _MODULE.fullmatch(text):
+        return _of_module(module, attribute)
+    parts = [part.strip() for part in text.split(",")]
+    found = [path_content(Path(part)) for part in parts]
+    return text if None in found else found
+
+
+def path_content(path: Path) -> str | None:
+    """The hash of a file, or of a folder's files; None where there is neither."""
+    if path.is_dir():
+        return _folder_content(path, "**/*")
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return _file_content(path, stat.st_mtime_ns, stat.st_size)
+
+
+def _of_module(module: str, attribute: str) -> list[str]:
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    here = Path.cwd() / f"{module}.py"
+    origin = Path(found.origin) if found is not None and found.origin else here
+    if origin.is_relative_to(CHECKOUT) or not origin.is_file():
+        return [module, attribute]
+    return [_folder_content(origin.parent, "*.py"), origin.name, attribute]
+
+
+def _folder_content(folder: Path, pattern: str) -> str:
+    parts: list[Any] = []
+    for file in sorted(folder.glob(pattern)):
+        if not file.is_file():
+            continue
+        stat = file.stat()
+        is_large = stat.st_size > _LARGE_BYTES
+        stamps = (stat.st_mtime_ns, stat.st_size)
+        content = list(stamps) if is_large else _file_content(file, *stamps)
+        parts.append((str(file.relative_to(folder)), content))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@cache
+def _file_content(path: Path, mtime_ns: int, size_bytes: int) -> str:
+    """SHA-256 of a file; a file written since has another time, and is read again."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_PACKAGES = ("sim", "costmodels", "workloads", "policies", "scenarios")
+_CODE, _DATA = (".py",), (".py", ".yaml", ".csv", ".parquet", ".json")
+_LIBRARIES = ("numpy", "pandas", "pydantic", "scipy", "simpy")
+_AIC = "aiconfigurator-core"
+
+
+def result_address(scenario: Scenario) -> str:
+    """SHA-256 of a scenario after defaults, its files' contents, the code and its data.
+
+    Calibration files, operator tables, device and model descriptions, traces and a user's policies
+    count by what is in them, not by where they lie. Equal addresses mean equal results.
+    """
+    values = scenario.model_dump(mode="json")
+    if scenario.pools:  # what a pool leaves out it has from the scenario's own sections
+        values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
+    content = {
+        "scenario": with_contents(values),
+        "code": code_address(),
+        # Tables of an installed package; ours are data of the code.
+        "aic": _version(_AIC) if "aic" in json.dumps(values["engine"]["operators"]) else None,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def code_address() -> str:
+    """SHA-256 of the simulator: its sources and data, Python, the libraries it computes with."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    for name in _LIBRARIES:
+        digest.update(f"{name} {_version(name)}\n".encode())
+    for package in _PACKAGES:
+        # Scenarios that are shipped are questions: what one says is in the scenario itself.
+        kinds = _CODE if package == "scenarios" else _DATA
+        for path in sorted((CHECKOUT / package).rglob("*")):
+            if path.suffix in kinds and path.is_file():
+                digest.update(str(path.relative_to(CHECKOUT)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,92 @@
+"""YAML text into plain values, remembering on which line each key stands."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sim.errors import ScenarioError
+
+KeyPath = tuple[str | int, ...]
+"""Keys and list positions from the top: ``("workload", "window_s", 0)``."""
+Places = dict[KeyPath, str]
+"""Where the user gave each field, in words; a field not listed was given with its parent."""
+
+
+def parse_yaml(text: str, where: str) -> tuple[Any, Places]:
+    """The value of a YAML document, and the place (``where``, line) of each key in it.
+
+    Raises ScenarioError with file, line and the text there: for bad syntax, a key given twice (YAML
+    would drop the first without a word), and values that cannot be built.
+    """
+    places: Places = {(): where}
+    loader = yaml.SafeLoader("")
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, places
+        _note_places(node, (), where, places)
+        return _unshared(loader.construct_document(node)), places
+    except yaml.MarkedYAMLError as error:
+        raise ScenarioError(_syntax_message(error, where)) from None
+    except yaml.YAMLError:
+        raise ScenarioError(f"{where}: not a text file: it has control characters") from None
+    except RecursionError:
+        raise ScenarioError(f"{where}: nested too deeply, or a part refers to itself") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        # From PyYAML's constructors, which let them through: a date of month 13, `!!bool perhaps`.
+        raise ScenarioError(f"{where}: a value cannot be read: {error}") from None
+    finally:
+        loader.dispose()
+
+
+def _unshared(value: Any) -> Any:
+    """The same value with no part in two places: what an anchor and its aliases share is copied."""
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    return [_unshared(item) for item in value] if isinstance(value, list) else value
+
+
+def _syntax_message(error: yaml.MarkedYAMLError, where: str) -> str:
+    problem = error.problem or error.context or "cannot be read"
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"{where}: not valid YAML: {problem}"
+    snippet = mark.get_snippet(indent=2, max_length=90)
+    place = f"{where}, line {mark.line + 1}, column {mark.column + 1}"
+    return f"{place}: not valid YAML: {problem}" + (f"\n{snippet}" if snippet else "")
+
+
+def _note_places(node: yaml.Node, path: KeyPath, where: str, places: Places) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            places[*path, position] = _line(item, where)
+            _note_places(item, (*path, position), where, places)
+    elif isinstance(node, yaml.MappingNode):
+        first: dict[Hashable, str] = {}
+        for key, value in node.value:
+            name, line = key.value, _line(key, where)
+            if not isinstance(name, str):
+                continue  # a list or mapping as key: the constructor refuses it
+            if name in first and name != "<<":
+                raise ScenarioError(f"{line}: key {name!r} is given twice (also {first[name]})")
+            first[name] = places[*path, name] = line
+            _note_places(value, (*path, name), where, places)
+
+
+def _line(node: yaml.Node, where: str) -> str:
+    return f"{where}, line {node.start_mark.line + 1}"
+
+
+def read_text(path: Path, what: str) -> str:
+    """A file's text; ``what`` it is, for messages. Raises ScenarioError."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"cannot read {what} {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"cannot read {what} {path}: it is not a text file") from None

@@ -1,1 +1,0 @@
-"""``fleetcast scenario init``: a commented scenario, written from the schema."""

@@ -1,1 +1,0 @@
-"""``fleetcast trace inspect``: the facts of a recorded workload."""

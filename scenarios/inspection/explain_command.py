@@ -1,0 +1,239 @@
+"""The facts of ``fleetcast explain``, printed as text or JSON, or written as a page."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from costmodels.engines.profile import padded_size
+from costmodels.models.quantization import load_method
+from costmodels.steps.explain import unpacking_sources
+from costmodels.steps.group_cost import GroupStepCost, RankStepCost
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.precision_report import PrecisionRow, precision_rows
+from costmodels.steps.step_table import (
+    StepRow,
+    group_rows,
+    host_terms,
+    ridge_points,
+    simple_step,
+    step_accounts,
+    step_rows,
+    step_seconds,
+)
+from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
+from scenarios import __version__
+from scenarios.build.model_server import Served
+from scenarios.build.step_cost import Wanted, load_kernels
+from sim.errors import ScenarioError
+
+
+def run_explain(
+    served: Served,
+    *,
+    decode_seqs: int,
+    context: int,
+    prefill_tokens: int,
+    prefill_context: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain one step of ``served``: print it, and write the page that ``out`` names."""
+    facts = explain_facts(
+        served,
+        decode_seqs=decode_seqs,
+        context=context,
+        prefill_tokens=prefill_tokens,
+        prefill_context=prefill_context,
+    )
+    if out is not None:
+        from reports.roofline.page import write_roofline_page
+
+        write_roofline_page(facts, out)
+    if as_json:
+        print(json.dumps(facts, indent=1, allow_nan=False))
+        return
+    from reports.roofline.text import print_step
+
+    print_step(facts)
+    if out is not None:
+        print(f"page in {out}")
+
+
+def explain_facts(
+    served: Served, *, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+) -> dict[str, Any]:
+    """Operators, accounts, host terms and constants of one step.
+
+    ``decode_seqs`` sequences with ``context`` tokens each, and one chunk of ``prefill_tokens``
+    after ``prefill_context`` cached tokens. Raises ScenarioError for an empty step, one beyond the
+    engine's limits, and a model that cannot be priced.
+    """
+    _check(served, decode_seqs, context, prefill_tokens, prefill_context)
+    cost = _compiled(served)
+    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
+    if isinstance(cost, GroupStepCost):
+        rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
+    else:
+        rows, of_rank = step_rows(cost, shape), shape
+    gpu_s = sum(row.seconds for row in rows)
+    formats = precision_rows(_rank(cost).kernels, _rank(cost).graph_sizes, of_rank.num_tokens)
+    replica_s = cost.price(shape).gpu_ns / 1e9
+    is_async = served.scenario.engine.async_scheduling
+    step_s = step_seconds(cost, shape, async_scheduling=is_async)
+    return {
+        "fleetcast_version": __version__,
+        **served.facts(),
+        "notes": [*served.notes, *_left_out(served)],
+        "step": {
+            "decode_seqs": decode_seqs,
+            "context": context,
+            "prefill_tokens": prefill_tokens,
+            "prefill_context": prefill_context,
+            "padded_tokens": padded_size(of_rank.num_tokens, _rank(cost).graph_sizes),
+            "rank_decode_seqs": of_rank.decode_seqs,
+            "rank_prefill_tokens": of_rank.prefill_tokens,
+        },
+        "replica_s": replica_s,
+        "operators": [row._asdict() for row in rows],
+        "totals": {
+            "calls": sum(row.calls for row in rows),
+            "flops": sum(row.flops for row in rows),
+            "weight_bytes": sum(row.weight_bytes for row in rows),
+            "state_bytes": sum(row.state_bytes for row in rows),
+            "activation_bytes": sum(row.activation_bytes for row in rows),
+            "comm_bytes": sum(row.comm_bytes for row in rows),
+            "seconds": gpu_s,
+        },
+        "precision": [row._asdict() for row in formats],
+        "quality": _quality(served),
+        "accounts_s": step_accounts(cost, shape),
+        "bounds_s": _by_bound(rows),
+        "host_s": host_terms(cost, shape),
+        "step_s": step_s,
+        "bound_by": "GPU" if step_s - replica_s < 1e-8 else "host",
+        "async_scheduling": is_async,
+        "ridge_flops_per_byte": ridge_points(served.gpu),
+        "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
+        "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
+        "constants": _constants(cost, rows, formats),
+    }
+
+
+def _left_out(served: Served) -> list[str]:
+    if served.scenario.engine.speculative is None:
+        return []
+    return ["a step without drafts: neither verifying nor drafting is part of it"]
+
+
+def _check(
+    served: Served, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+) -> None:
+    counts = {
+        "--decode-seqs": decode_seqs,
+        "--context": context,
+        "--prefill-tokens": prefill_tokens,
+        "--prefill-context": prefill_context,
+    }
+    for name, count in counts.items():
+        if count < 0:
+            raise ScenarioError(f"{name} must not be negative, not {count}")
+    seqs = decode_seqs + (1 if prefill_tokens else 0)
+    if not seqs:
+        raise ScenarioError("an empty step: give --decode-seqs or --prefill-tokens")
+    ranks, stages = served.layout.data_parallel_size, served.layout.pipeline_parallel_size
+    if seqs > ranks * served.max_num_seqs:
+        raise ScenarioError(
+            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}"
+            f"{_each(ranks, 'data-parallel ranks')}; --set engine.max_num_seqs=N raises it"
+        )
+    if decode_seqs + prefill_tokens > ranks * stages * served.max_num_batched_tokens:
+        raise ScenarioError(
+            f"{decode_seqs + prefill_tokens:,} tokens are more than max_num_batched_tokens "
+            f"{served.max_num_batched_tokens:,}{_each(ranks * stages, 'ranks and stages')}; "
+            "--set engine.max_num_batched_tokens=N raises it"
+        )
+
+
+def _each(count: int, what: str) -> str:
+    return f" of each of {count} {what}" if count > 1 else ""
+
+
+def _rank(cost: StepCosts) -> RankStepCost:
+    return cost.rank if isinstance(cost, GroupStepCost) else cost
+
+
+def _compiled(served: Served) -> StepCosts:
+    options = served.scenario.engine
+    of_served = (served.gpu, served.model, served.profile, served.efficiency, served.layout)
+    kernels = load_kernels(Wanted(options, *of_served))
+    return compile_layout_cost(
+        served.model,
+        served.gpu,
+        served.layout,
+        max_num_batched_tokens=served.max_num_batched_tokens,
+        max_num_seqs=served.max_num_seqs,
+        profile=served.profile,
+        offload=served.offload,
+        **kernels._asdict(),
+    )
+
+
+def _quality(served: Served) -> list[dict[str, Any]]:
+    """What the methods of quantisation do to answers, as reported."""
+    sections = zip(("weights", "cache"), served.methods, strict=True)
+    methods = [load_method(name, section) for section, name in sections if name]
+    return [
+        {"method": method.name, "reported": [found._asdict() for found in method.quality]}
+        for method in methods
+    ]
+
+
+def _by_bound(rows: list[StepRow]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for row in rows:
+        found[row.bound] += row.seconds
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _constants(
+    cost: StepCosts, rows: list[StepRow], formats: list[PrecisionRow]
+) -> list[dict[str, Any]]:
+    """Every efficiency constant that an operator's time hangs on, with the share that does."""
+    shares: dict[str, float] = defaultdict(float)
+    for row in rows:
+        for constant in row.constants:
+            shares[constant] += row.share
+    known = {str(source["what"]).rpartition(" ")[2]: source for source in cost.efficiency.sources()}
+    found = [
+        {
+            "constant": constant,
+            "value": getattr(cost.efficiency, constant),
+            "share": share,
+            "label": cost.efficiency.label_of(constant),
+            "source": known[constant]["source"] if constant in known else "",
+        }
+        for constant, share in shares.items()
+    ]
+    rank = _rank(cost)
+    if isinstance(rank, StreamedStepCost):
+        share = sum(row.share for row in rows if row.name == STREAM)
+        found += [
+            {"constant": source["what"], "share": share, **source}
+            for source in rank.offload.sources
+        ]
+    unpacked_s = sum(row.unpack_s or 0.0 for row in formats)
+    for source in unpacking_sources(rank.kernels):
+        share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
+        if "an element" in str(source["what"]):
+            share = sum(row.share for row in rows if row.name == "decode_attention")
+        found.append({"constant": source["what"], "share": share, **source})
+    backend = rank.kernels.backend
+    if backend is not None:
+        share = sum(row.share for row in rows if row.name.endswith("_attention"))
+        found += [
+            {"constant": source["what"], "share": share, **source} for source in backend.sources()
+        ]
+    return sorted(found, key=lambda row: -row["share"])

@@ -1,0 +1,118 @@
+"""The facts of ``fleetcast memory``, as the command prints them in JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.memory.fitting import reserve, smallest_layouts
+from scenarios.build.model_server import Served
+from scenarios.build.speculation import speculation_of
+from sim.errors import ScenarioError
+
+_SHORTEST = 1024
+_CONTEXT = 8192
+
+
+def run_memory(served: Served, *, context: int | None, output: int, as_json: bool) -> None:
+    """Print what fills a device of ``served`` and how many sequences fit."""
+    facts = memory_facts(served, context=context, output=output)
+    if as_json:
+        print(json.dumps(facts, indent=1, allow_nan=False))
+        return
+    from reports.memory.text import print_memory
+
+    print_memory(facts)
+
+
+def memory_facts(served: Served, *, context: int | None, output: int) -> dict[str, Any]:
+    """The account of one rank's device, sequences by length, and layouts that hold the model.
+
+    ``context``: prompt tokens of a sequence (None: 8,192, or as many as the model has positions
+    for), ``output``: tokens it generates. Raises ScenarioError for lengths that are not positive,
+    or beyond the model's positions.
+    """
+    longest = served.max_model_len
+    if context is None:
+        context = max(1, min(_CONTEXT, longest - output))
+    if context < 1 or output < 1:
+        raise ScenarioError(f"--context {context} and --output {output} must be at least 1 token")
+    if context + output > longest:
+        raise ScenarioError(
+            f"--context {context:,} and --output {output:,} are more than max_model_len "
+            f"{longest:,} of {served.model.name}"
+        )
+    kv = served.scenario.kv
+    speculating = speculation_of(served.scenario, served.model)
+    limits: dict[str, Any] = {
+        "max_num_batched_tokens": served.max_num_batched_tokens,
+        "max_num_seqs": served.max_num_seqs,
+        "gpu_memory_utilization": kv.gpu_memory_utilization,
+        "block_size": kv.block_size,
+        "profile": served.profile,
+        "drafter": speculating.drafter if speculating else None,
+    }
+    plan = fill_device(
+        served.model,
+        served.gpu,
+        layout=served.layout,
+        offload=served.offload,
+        writes_scores=served.scenario.engine.attention_backend == "unfused",
+        **limits,
+    )
+    entries = plan.entries(context, output)
+    layouts = smallest_layouts(
+        served.model, served.gpu, context, output, layout=served.layout, **limits
+    )
+    return {
+        **served.facts(),
+        "gpu_memory_utilization": kv.gpu_memory_utilization,
+        "block_size": kv.block_size,
+        "max_model_len": longest,
+        "context": context,
+        "output": output,
+        "device_bytes": served.gpu.hbm_bytes,
+        "entries": [entry._asdict() for entry in entries],
+        "weight_bytes": plan.weight_bytes,
+        "workspace_bytes": plan.workspace_bytes,
+        "pool_bytes": plan.pool_bytes,
+        "beside_bytes": plan.beside_bytes(context, output),
+        "missing_bytes": plan.missing_bytes,
+        "sequence_bytes": plan.used_bytes(context, output),
+        "fragmentation_bytes_per_sequence": plan.fragmentation_bytes(context, output),
+        "growing_state_bytes_per_token": float(
+            sum(state.endless * count for state, count in plan.rank.states) * plan.state_share
+        ),
+        "fixed_state_bytes_per_sequence": round(
+            sum(state.largest_fixed * count for state, count in plan.rank.states)
+        ),
+        "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
+        "lengths": [_length(plan, length, output, longest) for length in _lengths(served, context)],
+        "layouts": [layout._asdict() for layout in layouts],
+        "evidence": served.gpu.source_of("hbm_bytes"),
+    }
+
+
+def _lengths(served: Served, context: int) -> list[int]:
+    """Prompt lengths by powers of four, the one asked for, and the longest."""
+    longest = served.max_model_len
+    found = {context}
+    length = _SHORTEST
+    while length < longest:
+        found.add(length)
+        length *= 4
+    return sorted(found)
+
+
+def _length(plan: DevicePlan, context: int, output: int, longest: int) -> dict[str, Any]:
+    output = max(1, min(output, longest - context))
+    rows = reserve(plan, context, output, longest)
+    return {
+        "context": context,
+        "output": output,
+        "sequence_bytes": plan.used_bytes(context, output),
+        "sequences": {row.scheme: row.sequences for row in rows},
+        "paged_mean_sequences": rows[-1].mean_sequences,
+        "paged_used": rows[-1].used,
+    }

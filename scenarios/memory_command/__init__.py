@@ -1,1 +1,0 @@
-"""``fleetcast memory``: what fills the device, and how many sequences fit."""

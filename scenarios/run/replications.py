@@ -1,0 +1,154 @@
+"""Independent replications: the same scenario with other seeds, and how sure their mean is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean, stdev
+from typing import Any, TypeVar
+
+from scenarios.build.memo import keep_between_runs
+from scenarios.run.execution.spread import WorkerLostError, spread
+from scenarios.run.simulate import RunResult, simulate
+from scenarios.schema import Scenario
+
+T = TypeVar("T")
+
+
+def run_many(
+    scenarios: Sequence[Scenario],
+    reduce: Callable[[RunResult], T],
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    cluster: str | None = None,
+) -> list[T]:
+    """Simulate each scenario and keep what ``reduce`` makes of its result, in order.
+
+    ``reduce`` is a function of a module (it travels to other processes), and what it returns is
+    all that comes back: a run's logs stay where they were made. ``jobs`` is how many processes,
+    None for one a core; one runs here. ``cluster`` runs them there instead
+    (`scenarios.run.execution.spread.KINDS`). ``progress(done, total)`` is called after each. Raises
+    what `simulate` raises, of a scenario that fails, and WorkerLostError where one takes its
+    process down every time.
+    """
+    results: list[Any] = [None] * len(scenarios)
+    runs = spread(partial(_one, reduce=reduce), scenarios, jobs=jobs, cluster=cluster)
+    for done, (index, result) in enumerate(runs, 1):
+        if isinstance(result, WorkerLostError):
+            raise result
+        results[index] = result
+        if progress is not None:
+            progress(done, len(scenarios))
+    return results
+
+
+def _one(scenario: Scenario, *, reduce: Callable[[RunResult], T]) -> T:
+    keep_between_runs()
+    return reduce(simulate(scenario))
+
+
+LEVEL = 0.95
+"""Confidence of the intervals."""
+
+_SUMMED = ("arrived", "finished", "rejected", "failed", "unfinished")
+_AVERAGED = ("e2e_accounts_s", "ttft_accounts_s", "step_accounts_s")
+
+
+def replicate(first: RunResult, *, jobs: int | None = None) -> None:
+    """Run the other replications of a scenario and make the summary one of all of them, in place.
+
+    Figures become means over the replications and get an ``interval``; requests are summed. The
+    logs, frames and accounts by request stay those of the first.
+    """
+    scenario = first.scenario
+    others = [
+        with_seed(scenario, scenario.seed + i).model_copy(update={"bands": False})
+        for i in range(1, scenario.replications)
+    ]
+    combine(first.summary, run_many(others, summary_of, jobs=jobs), scenario)
+
+
+def with_seed(scenario: Scenario, seed: int) -> Scenario:
+    """One replication of a scenario."""
+    return scenario.model_copy(update={"seed": seed, "replications": 1})
+
+
+def summary_of(result: RunResult) -> dict[str, Any]:
+    """What a replication leaves."""
+    return result.summary
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's interval of the mean of independent values, at least two of them."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * stdev(values) / math.sqrt(n)
+    return fmean(values) - half, fmean(values) + half
+
+
+def combine(summary: dict[str, Any], others: Sequence[dict[str, Any]], scenario: Scenario) -> None:
+    """Fold the summaries of other replications into the first's."""
+    every = [summary, *others]
+    for figures in zip(*(_by_name(s) for s in every), strict=True):
+        _combine_figure(*figures)
+    for of_class in zip(*(s["classes"] for s in every), strict=True):
+        _combine_class(*of_class)
+    requests = [s["requests"] for s in every]
+    reasons: dict[str, int] = {}
+    for reason, count in (item for r in requests for item in r["reject_reasons"].items()):
+        reasons[reason] = reasons.get(reason, 0) + count
+    summary["requests"] = {name: sum(r[name] for r in requests) for name in _SUMMED}
+    if any("abandoned" in r for r in requests):
+        summary["requests"]["abandoned"] = sum(r.get("abandoned", 0) for r in requests)
+    summary["requests"]["reject_reasons"] = reasons
+    summary["slo"] = _mean([s["slo"] for s in every])
+    for name in _AVERAGED:
+        if name in summary:
+            summary[name] = _mean([s[name] for s in every])
+    known = {warning["code"] for warning in summary["warnings"]}
+    for warning in (w for s in others for w in s["warnings"]):
+        if warning["code"] not in known:
+            known.add(warning["code"])
+            summary["warnings"].append(warning)
+    summary["replications"] = {
+        "count": len(every),
+        "first_seed": scenario.seed,
+        "confidence": LEVEL,
+    }
+
+
+def _by_name(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    of_classes = [figure for c in summary["classes"] for figure in c["figures"]]
+    figures: list[dict[str, Any]] = summary["figures"] + of_classes
+    return figures
+
+
+def _combine_figure(first: dict[str, Any], *others: dict[str, Any]) -> None:
+    every = [first, *others]
+    values = [figure["value"] for figure in every if figure["value"] is not None]
+    if first["count"] is not None:
+        first["count"] = sum(figure["count"] or 0 for figure in every)
+    if len(values) < len(every):  # some replication had no such figure: there is no fair mean
+        first["value"] = None
+        return
+    first["value"] = fmean(values)
+    first["interval"] = list(t_interval(values))
+
+
+def _combine_class(first: dict[str, Any], *others: dict[str, Any]) -> None:
+    every = [first, *others]
+    for name in ("arrived", "finished"):
+        first[name] = sum(one[name] for one in every)
+    for name in ("attainment", "goodput_per_s", "by_target"):
+        first[name] = _mean([one[name] for one in every])
+
+
+def _mean(every: Sequence[Any]) -> Any:
+    """The mean of equal structures, number by number; None where a number is missing."""
+    if isinstance(every[0], dict):
+        keys = [key for key in every[0] if all(key in one for one in every)]
+        return {key: _mean([one[key] for one in every]) for key in keys}
+    return fmean(every) if all(one is not None for one in every) else None

@@ -1,0 +1,331 @@
+"""summary.json: the figures with their evidence, the conditions, and what they rest on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from costmodels.evidence import LABELS, Source, weakest
+from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
+from scenarios import __version__
+from scenarios.build.builder import Build
+from scenarios.build.plugins import policy_label
+from scenarios.build.policy_checks import name_and_options
+from scenarios.build.pools import pool_scenarios
+from scenarios.build.workload.table import describe_workload
+from scenarios.run.class_facts import class_facts, slo_facts
+from scenarios.run.engine_sections import (
+    calibration_address,
+    operator_facts,
+    speculation_facts,
+    tier_facts,
+)
+from scenarios.run.figures import run_figures
+from scenarios.run.fleet_sections import fleet_facts, service_facts
+from scenarios.run.warnings import warnings_for
+from scenarios.schema import Scenario
+from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
+from sim.books.ledger import TimeBooks, waits_only
+from sim.books.metrics import RequestMetrics
+from sim.books.run_accounts import gpu_time_ns
+from sim.books.saturation import saturation
+from sim.books.window import Window, time_weighted
+from sim.engine.state import EngineConfig
+from sim.fleet.cluster import RunLog
+from sim.request import Status
+
+SCHEMA = "fleetcast.result/1"
+# A figure's label is the weakest that carries at least this share of its time.
+_LABEL_SHARE = 0.05
+
+
+_OTHER_BATCHES = ("static", "orca", "sarathi")
+"""Schedulers whose batches are bounded by more than the engine: the estimate is not theirs."""
+
+
+def summarise(
+    scenario: Scenario,
+    build: Build,
+    log: RunLog,
+    metrics: RequestMetrics,
+    books: TimeBooks,
+    wall_s: float,
+) -> dict[str, Any]:
+    """Everything a reader needs to judge a run, as plain JSON values."""
+    shares = _evidence_shares(build, books, metrics, log)
+    label = next((name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE), None)
+    figures = run_figures(log, metrics, build)
+    for figure in figures:
+        figure.setdefault("evidence", label)
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "fleetcast_version": __version__,
+        "conditions": _conditions(scenario, build, log, metrics.window),
+        "figures": figures,
+        "requests": _request_counts(log, metrics),
+        "slo": slo_facts(metrics),
+        "classes": class_facts(scenario, log, metrics),
+        "evidence": shares,
+        "sources": _sources(build),
+        "e2e_accounts_s": _mean_accounts(books.e2e_ns, metrics),
+        "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
+        "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
+        "device_bytes": _device_bytes(pool_scenarios(scenario)[0][2], build, log, metrics.window),
+        "saturation": _saturation(scenario, log),
+        "run": {
+            "steps": sum(int(s.column("steps").sum()) for s in log.steps),
+            "runs": sum(len(s) for s in log.steps),
+            "plans": sum(s.plans for s in log.steps),
+            "events": log.num_events,
+            "simulated_s": log.end_ns / 1e9,
+            "wall_s": wall_s,
+        },
+    }
+    if log.tiers:
+        summary["kv_tiers"] = tier_facts(log, metrics)
+    speculation = speculation_facts(build, log, summary["step_accounts_s"])
+    if speculation is not None:
+        summary["speculation"] = speculation
+    if log.service is not None:
+        summary["service"] = service_facts(log, metrics)
+    fleet = fleet_facts(log, metrics.window)
+    if fleet:
+        summary["fleet"] = fleet
+    summary["warnings"] = warnings_for(scenario, log, metrics, summary)
+    return summary
+
+
+def _conditions(scenario: Scenario, build: Build, log: RunLog, window: Window) -> dict[str, Any]:
+    skipped = log.table.skipped_rows
+    notes = [*build.notes, *log.table.notes]
+    if skipped:
+        notes.append(f"{skipped:,} malformed trace rows were skipped")
+    return {
+        "model": build.model.name,
+        "gpu": build.gpu.name,
+        "gpus": sum(part.pool.replicas * part.layout.gpus for part in build.parts),
+        "replicas": len(log.steps),
+        "tensor_parallel_size": build.layout.tensor_parallel_size,
+        **_parallel_conditions(build.layout),
+        "pools": _pools(scenario, build, log, window) if scenario.pools else None,
+        "engine": scenario.engine.profile,
+        "scheduler": policy_label(scenario.engine.scheduler),
+        "router": policy_label(scenario.pool.router),
+        **engine_conditions(log.pool.engine),
+        "cost_model": _cost_model(scenario.engine.operators),
+        "operators": operator_facts(build),
+        "calibration_sha256": calibration_address(build),
+        "workload": describe_workload(scenario, log.table),
+        "seed": scenario.seed,
+        "warmup_s": scenario.warmup_s or None,
+        "horizon_s": scenario.horizon_s,
+        "replications": scenario.replications if scenario.replications > 1 else None,
+        "slo": scenario.slo.model_dump(),
+        "notes": notes,
+    }
+
+
+def _parallel_conditions(layout: Layout) -> dict[str, Any]:
+    """What a replica has beside tensor parallelism; None where it has nothing of the kind."""
+    stages, ranks = layout.pipeline_parallel_size, layout.data_parallel_size
+    prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
+    return {
+        "pipeline_parallel_size": stages if stages > 1 else None,
+        "data_parallel_size": ranks if ranks > 1 else None,
+        "prefill_context_parallel_size": prompts if prompts > 1 else None,
+        "decode_context_parallel_size": decodes if decodes > 1 else None,
+        "expert_parallel_size": layout.expert_ranks if layout.enable_expert_parallel else None,
+    }
+
+
+def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> list[dict[str, Any]]:
+    """What each of several pools is."""
+    return [
+        {
+            "name": name,
+            "role": role,
+            "replicas": part.pool.replicas,
+            "gpu": part.gpu.name,
+            "tensor_parallel_size": part.layout.tensor_parallel_size,
+            **_parallel_conditions(part.layout),
+            "scheduler": policy_label(of_pool.engine.scheduler),
+            "router": policy_label(of_pool.pool.router),
+            **engine_conditions(part.pool.engine),
+            "device_bytes": _device_bytes(of_pool, part, log, window),
+        }
+        for part, (name, role, of_pool) in zip(build.parts, pool_scenarios(scenario), strict=True)
+    ]
+
+
+def _sources(build: Build) -> list[Source]:
+    """What all pools' costs rest on, each source once."""
+    found = [source for part in build.parts for source in part.cost.sources()]
+    found += [source for part in build.parts for source in part.cache.sources]
+    return list({tuple(source.items()): source for source in found}.values())
+
+
+def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
+    """The engine options that a result was obtained with."""
+    shared = engine.shared_prefix_attention
+    return {
+        "async_scheduling": engine.async_scheduling,
+        **({} if engine.speculation is None else {"num_speculative_tokens": _drafts(engine)}),
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_num_seqs": engine.max_num_seqs,
+        "max_model_len": engine.max_model_len,
+        "block_size": engine.block_size,
+        "num_gpu_blocks": engine.num_gpu_blocks,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+        **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
+        "shared_prefix_attention": None if shared == "none" else shared,
+    }
+
+
+def _drafts(engine: EngineConfig) -> int | str:
+    """Tokens drafted a sequence, or how many by decoding sequences."""
+    assert engine.speculation is not None
+    table = engine.speculation.drafts_by_seqs
+    if len(table) == 1:
+        return table[0][1]
+    return ", ".join(f"{drafts} from {least} sequences on" for least, drafts in table)
+
+
+def _cost_model(operators: str | dict[str, str]) -> str:
+    named = {
+        "fitted": "roofline of each operator",
+        "datasheet": "roofline of each operator, from the datasheet alone",
+        "ours": "our own measured operators",
+    }
+    if isinstance(operators, dict):
+        default = operators.get("default", "fitted")
+        others = [f"{name}: {source}" for name, source in operators.items() if name != "default"]
+        return ", ".join([*others, f"other operators: {default}"])
+    if operators == "aic" or operators.startswith("aic:"):
+        return f"AIConfigurator's measured operators ({operators}), roofline of the others"
+    return named.get(operators, f"measured operators ({operators}), roofline of the others")
+
+
+def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
+    counts: dict[str, Any] = {
+        status.name.lower(): int(((metrics.status == status) & metrics.measured).sum())
+        for status in (Status.FINISHED, Status.REJECTED, Status.FAILED, Status.UNFINISHED)
+    }
+    reasons: dict[str, int] = {}
+    for index, reason in log.requests.reject_reasons.items():
+        if metrics.measured[index]:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    counts = {"arrived": sum(counts.values()), **counts, "reject_reasons": reasons}
+    abandoned = int(((metrics.status == Status.ABANDONED) & metrics.measured).sum())
+    if abandoned:
+        counts["arrived"] += abandoned
+        counts["abandoned"] = abandoned
+    return counts
+
+
+def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
+    schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
+    if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
+        return None  # the estimate is of the engine's own batches
+    limit = saturation(log)
+    if limit is None or not 0 < limit.saturation_per_s < math.inf:
+        return None  # no request was admitted, or its batches leave no room to estimate one
+    return {
+        "offered_per_s": limit.offered_per_s,
+        "saturation_per_s": limit.saturation_per_s,
+        "load": limit.load,
+        **({"by_part_per_s": limit.by_part_per_s} if len(limit.by_part_per_s) > 1 else {}),
+    }
+
+
+def _evidence_shares(
+    build: Build, books: TimeBooks, metrics: RequestMetrics, log: RunLog
+) -> dict[str, float]:
+    """Share of finished requests' served time by evidence label; waiting has none of its own."""
+    by_pool = [part.cost.evidence() for part in build.parts]
+    accounts = {account for known in by_pool for account in known}
+    labels = {
+        account: weakest(known[account] for known in by_pool if account in known)
+        for account in accounts
+    }
+    labels[KV_TRANSFER] = "datasheet"  # of the network
+    loads = [label for part in build.parts if (label := part.cache.load_label) is not None]
+    if loads:
+        labels[CACHE_LOAD] = weakest(loads)
+    prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
+    total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
+    shares: dict[str, float] = {}
+    for account, ns in zip(TIME_ACCOUNTS, total_ns.tolist(), strict=True):
+        if ns and not waits_only(account):
+            label = labels.get(account, prefill_label)
+            shares[label] = shares.get(label, 0.0) + ns
+    beyond = shares.get("fitted", 0.0) * _share_beyond(log, build)
+    if beyond:
+        shares["fitted"] -= beyond
+        shares["extrapolated"] = shares.get("extrapolated", 0.0) + beyond
+    total = sum(shares.values())
+    return {label: shares[label] / total for label in LABELS if label in shares}
+
+
+def _share_beyond(log: RunLog, build: Build) -> float:
+    """Share of GPU time in steps larger, or on longer contexts, than any fitted to."""
+    total_ns = beyond_ns = 0
+    parts = (part for part in build.parts for _ in range(part.pool.replicas))
+    for part, steps in zip(parts, log.steps, strict=True):
+        fitted = part.cost.efficiency.fitted_range
+        if fitted is None:
+            continue
+        for c in steps.chunks():
+            prefill_kv = c["prefill_context_tokens"] + c["prefill_tokens"]
+            beyond = (
+                (_tokens(c) > fitted.step_tokens)
+                | (c["decode_context_tokens"] > fitted.context_tokens * c["decode_seqs"])
+                | (prefill_kv > fitted.context_tokens * c["prefill_seqs"])
+            )
+            total_ns += int(c["gpu_ns"].sum())
+            beyond_ns += int(c["gpu_ns"][beyond].sum())
+    return beyond_ns / total_ns if total_ns else 0.0
+
+
+def _tokens(columns: dict[str, Any]) -> Any:
+    tokens = columns["decode_seqs"] + columns["prefill_tokens"]
+    return tokens + columns.get("draft_tokens", 0)
+
+
+def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
+    finished = posted_ns[metrics.counted]
+    if not len(finished):
+        return {}
+    means = (finished.mean(axis=0) / 1e9).tolist()
+    return dict(zip(TIME_ACCOUNTS, means, strict=True))
+
+
+def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window) -> dict[str, int]:
+    """Of one device of a pool; fragmentation is what blocks of running sequences hold beyond their
+    tokens."""
+    memory = build.memory
+    of_pools = zip(log.steps, log.fleet.pool_of, strict=True)
+    steps = [
+        of_replica for of_replica, pool in of_pools if pool.name == build.pool.name and of_replica
+    ]
+    running = time_weighted(replace(log, steps=steps), "running", window)[0] if steps else 0.0
+    wasted = 0
+    # With a state at every block, what a page holds beside its tokens is a checkpoint.
+    if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
+        rank = shard(build.kept, build.layout)
+        prompt = max(1, round(float(log.table.prompt_tokens.mean())))
+        a_sequence = memory.fragmentation_bytes(rank, prompt)
+        wasted = round(running / build.layout.data_parallel_size * a_sequence)
+        wasted = min(wasted, memory.kv_cache_bytes)
+    between_ranks = memory.communication_bytes
+    return {
+        "weights": memory.weight_bytes - memory.draft_weight_bytes,
+        **({"draft_weights": memory.draft_weight_bytes} if memory.draft_weight_bytes else {}),
+        "workspace": memory.workspace_bytes - between_ranks,
+        **({"communication_buffers": between_ranks} if between_ranks else {}),
+        "kv_cache": memory.kv_cache_bytes - wasted,
+        "kv_cache_fragmentation": wasted,
+        "free": memory.free_bytes,
+        "total": memory.device_bytes,
+    }

@@ -1,0 +1,166 @@
+"""What stands around the engines in a scenario: patience, faults, scaling, prices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scenarios.schema.fields import (
+    LONGEST_S,
+    Count,
+    Number,
+    Policy,
+    Positive,
+    Seconds,
+    Section,
+    Whole,
+)
+
+Wait = Annotated[Number, Field(ge=0, le=LONGEST_S)]
+
+
+class Clients(Section):
+    """How long clients wait, and whether they try again; without it they wait for ever."""
+
+    ttft_timeout_s: Seconds | None = Field(
+        None, description="from each sending until a client gives up without a first token"
+    )
+    e2e_timeout_s: Seconds | None = Field(
+        None, description="from each sending until a client gives up without the whole answer"
+    )
+    max_retries: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        0, description="attempts after the first, when one timed out, failed or was turned away"
+    )
+    backoff_s: Wait = Field(1.0, description="before the first retry, doubled for each further one")
+    max_backoff_s: Wait = Field(60.0, description="the longest back-off")
+    retry_budget: Annotated[Number, Field(ge=0, le=100)] | None = Field(
+        None,
+        description="retries as a share of requests, of all clients together; 0.1 is SRE practice, "
+        "None: any number",
+    )
+    budget_burst: Annotated[Whole, Field(ge=0)] = Field(
+        10, description="retries that the budget can save up"
+    )
+    server_notices: bool = Field(
+        True,
+        description="whether an engine drops the request of a client that has gone, or serves it "
+        "to its end",
+    )
+
+
+class FaultEvent(Section):
+    """One fault at a known time."""
+
+    at_s: Wait = Field(description="seconds from the start")
+    kind: Literal["engine_crash", "gpu_lost", "slow_node", "link_slow", "link_cut"] = Field(
+        description="engine_crash and gpu_lost lose all that runs there; a lost GPU needs another "
+        "machine before the restart"
+    )
+    replica: Annotated[Whole, Field(ge=0)] | None = Field(
+        None, description="which, counted over all pools from 0"
+    )
+    pool: str | None = Field(None, description="all replicas of a pool at once")
+    link: str | None = Field(None, description="core: what all KV transfers share")
+    factor: Positive = Field(
+        1.0, description="slow_node: how many times as long; link_slow: share of the bandwidth"
+    )
+    duration_s: Wait = Field(0.0, description="of a slow node or link, or a cut")
+
+
+class Faults(Section):
+    """What fails, and how it is noticed; without it nothing does."""
+
+    schedule: tuple[FaultEvent, ...] = Field((), description="faults at known times")
+    mtbf_s: Seconds | None = Field(
+        None, description="mean time until a replica crashes, exponential; None: never"
+    )
+    detection_s: Wait = Field(
+        5.0, description="from a crash until routers know of it and the restart begins"
+    )
+    proxy_retries: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        0, description="engines a lost request is tried on after its first, unknown to its client"
+    )
+
+
+class Startup(Section):
+    """What passes before an engine serves: after a crash, or when one is added."""
+
+    process_s: Wait = Field(
+        30.0, description="the engine's own start, without its weights: imports, graphs, warm-up"
+    )
+    load_bytes_per_s: Positive | None = Field(
+        None, description="weights to each GPU; None: the disk behind it (hardware.*)"
+    )
+    provision_s: Wait = Field(120.0, description="until one more machine is there")
+
+
+class Autoscaling(Section):
+    """How many replicas there are, over time, at most the pool's; without it all of them."""
+
+    policy: Policy = Field(description="an autoscaler, or your own as module:attribute")
+    min_replicas: Count = Field(1, description="the fewest")
+    initial_replicas: Count | None = Field(
+        None, description="at the start, ready; None: min_replicas"
+    )
+    interval_s: Seconds = Field(15.0, description="between two looks")
+    role: Literal["arrivals", "decode"] = Field(
+        "arrivals", description="which engines: those that take arrivals, or that decode for them"
+    )
+
+
+class Prices(Section):
+    """What the fleet costs; without it no money is counted. Prices drift: give date and source."""
+
+    usd_per_gpu_h: Annotated[Number, Field(ge=0)] | None = Field(
+        None, description="rent of a GPU, of all pools without a price of their own"
+    )
+    by_pool: dict[str, Annotated[Number, Field(ge=0)]] = Field(
+        {}, description="rent of a GPU by the pool's name"
+    )
+    date: str | None = Field(None, description="when that price held")
+    source: str | None = Field(None, description="where it is from; None: it is assumed")
+    idle_w: Annotated[Number, Field(ge=0)] | None = Field(
+        None, description="power of a GPU that waits; None: energy is not counted"
+    )
+    busy_w: Annotated[Number, Field(ge=0)] | None = Field(
+        None, description="power of a GPU that computes; None: its datasheet's limit"
+    )
+    usd_per_kwh: Annotated[Number, Field(ge=0)] = Field(
+        0.0, description="of energy that the rent does not cover"
+    )
+
+
+class KvTransfer(Section):
+    """How KV moves from prefill to decode engines."""
+
+    mode: Literal["pull", "push"] = Field(
+        "pull",
+        description="pull: all of it, once the prefill is done; push: layer by layer while the "
+        "prompt is computed",
+    )
+    nic_bytes_per_s: Positive | None = Field(
+        None,
+        description="network of one GPU; None: its datasheet's. An engine has that of all its GPUs",
+    )
+    latency_s: Annotated[Number, Field(ge=0, le=60)] = Field(
+        1e-5, description="added to each transfer"
+    )
+    core_bytes_per_s: Positive | None = Field(
+        None, description="what all transfers share; None: the network between is no bottleneck"
+    )
+
+
+class PoolRoles(Section):
+    """What `Scenario.pools` has of a pool beside the sections it overrides."""
+
+    name: str = Field(min_length=1, description="in results")
+    role: Literal["mixed", "prefill", "decode"] = Field(
+        "mixed", description="all of a request, its prompt, or what comes after its first token"
+    )
+    replicas: Annotated[Whole, Field(ge=1, le=10_000)] = Field(1, description="engines")
+    router: Policy | None = Field(
+        None,
+        description="among all engines that take arrivals, or all that decode for others (that of "
+        "the first such pool counts); None: pool.router",
+    )

@@ -1,0 +1,328 @@
+"""A command line as people paste it into the words that reach the engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scenarios.files.yaml_text import parse_yaml
+from scenarios.server_flags.table import TABLES, Flag, Table, load_table
+from sim.errors import ScenarioError
+
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_REDIRECTION = re.compile(r"\d*[<>].*")
+_ENDS = frozenset(";&|\n")
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_SHELLS = ("bash", "sh", "zsh")
+# Options of `docker run` without a value; every other one has one.
+_BARE_OPTIONS = (
+    *("--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable"),
+    *("--privileged", "--publish-all", "--quiet", "--read-only", "--rm", "--tty"),
+)
+_BARE_LETTERS = frozenset("ditqP")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a command line says to the engine."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    image: str | None = None
+    """The container image, if the command runs one."""
+
+
+def read_words(command: Sequence[str], table: Table) -> Words:
+    """Find the engine's arguments in one text, or in words that a shell has split.
+
+    Raises ScenarioError where the command starts no server of this engine.
+    """
+    commands = _commands(command[0]) if len(command) == 1 else [list(command)]
+    assigned: dict[str, str] = {}
+    for words in commands:
+        found = _find(words, table, assigned)
+        if found is not None:
+            return found
+        exported = words[1:] if words[:1] == ["export"] else words
+        if exported and all(map(_ASSIGNMENT.fullmatch, exported)):
+            assigned |= _assignments(exported)
+    raise ScenarioError(_not_found(command, table))
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The simple commands of a shell text, as words without quotes and comments."""
+    text = _CONTINUED.sub(" ", text)
+    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="".join(_ENDS))
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise ScenarioError(f"the command cannot be read: {str(error).lower()}") from None
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word and set(word) <= _ENDS:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return [_cut(words) for words in commands if words]
+
+
+def _cut(words: list[str]) -> list[str]:
+    """Without the prompt in front, and without redirections and comments behind."""
+    words = words[1:] if words[0] in ("$", "%") else words
+    ends = (n for n, w in enumerate(words) if w.startswith("#") or _REDIRECTION.fullmatch(w))
+    return words[: next(ends, len(words))]
+
+
+def _find(words: list[str], table: Table, assigned: Mapping[str, str]) -> Words | None:
+    """The engine's arguments in one simple command, if it starts the engine."""
+    words = [_expanded(word, assigned) for word in words]
+    for n, word in enumerate(words[:-1]):
+        if word in ("-c", "-lc") and n and PurePosixPath(words[n - 1]).name in _SHELLS:
+            inner = read_words([words[n + 1]], table)
+            return Words(inner.arguments, _assignments(words[:n]) | inner.environment, inner.image)
+    for n, word in enumerate(words):
+        if PurePosixPath(word).name in _CONTAINERS and "run" in words[n + 1 : n + 3]:
+            return _in_container(words[words.index("run", n) + 1 :], table)
+    return _started(words, table)
+
+
+def _started(words: list[str], table: Table) -> Words | None:
+    for launcher in table.launchers:
+        for n in range(len(words) - len(launcher) + 1):
+            first = PurePosixPath(words[n]).name
+            if (first, *words[n + 1 : n + len(launcher)]) == launcher:
+                return Words(words[n + len(launcher) :], _assignments(words[:n]))
+    if words[0].startswith("--"):  # the arguments alone, as a container's manifest has them
+        return Words(words, {})
+    return None
+
+
+def _in_container(words: list[str], table: Table) -> Words | None:
+    environment: dict[str, str] = {}
+    entrypoint: list[str] = []
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option in _BARE_OPTIONS or (option[:2] != "--" and set(option[1:]) <= _BARE_LETTERS):
+            continue
+        if option[:2] == "-e" and len(option) > 2:
+            option, value = "-e", f"{option[2:]}{equals}{value}"
+        elif not equals and (option.startswith("--") or len(option) == 2):
+            value = words.pop(0) if words else ""
+        if option in ("-e", "--env"):
+            environment |= _assignments([value])
+        elif option == "--entrypoint":
+            entrypoint = shlex.split(value)
+    if not words:
+        return None
+    image, *arguments = words
+    inner = _find([*entrypoint, *arguments], table, {}) if entrypoint or arguments else None
+    if inner is not None:
+        return Words(inner.arguments, environment | inner.environment, image)
+    if table.image in image and table.image_runs:
+        return Words(arguments, environment, image)
+    return None
+
+
+def _expanded(word: str, assigned: Mapping[str, str]) -> str:
+    """A word with the shell variables that the text sets, or gives a default."""
+
+    def value(match: re.Match[str]) -> str:
+        return assigned.get(match[1] or match[3], match[2] or match[0])
+
+    return _VARIABLE.sub(value, word)
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    pairs = (word.partition("=") for word in words if _ASSIGNMENT.fullmatch(word))
+    return {name: value for name, _, value in pairs}
+
+
+def _not_found(command: Sequence[str], table: Table) -> str:
+    for name in TABLES:
+        other = load_table(name)
+        if other.engine != table.engine and _tried(command, other):
+            return (
+                f"this command starts {other.engine}: read it with `fleetcast scenario from-{name}`"
+            )
+    known = ", ".join(f"`{' '.join(words)}`" for words in table.launchers)
+    return f"the command starts no {table.engine} server; known are {known}"
+
+
+def _tried(command: Sequence[str], table: Table) -> bool:
+    commands = _commands(command[0]) if len(command) == 1 else [list(command)]
+    return any(_find(words, table, {}) is not None for words in commands)
+
+
+_NUMBER = re.compile(r"-\d.*")
+_TRUTH = {"true": "on", "false": "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A flag of the command."""
+
+    spelled: str
+    """As the command has it, without its value; empty for the model that stands by itself."""
+    flag: Flag | None
+    """None: the table does not have it."""
+    value: str
+    """Several values are joined by spaces; a flag without one is ``on`` or ``off``."""
+
+    def __str__(self) -> str:
+        if self.flag is not None and self.value in ("on", "off") and self.flag.takes != "value":
+            return self.spelled
+        return f"{self.spelled} {self.value}".strip()
+
+
+def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
+    """All flags, in order; those of a ``--config`` file first, as the engine has it.
+
+    The first word that belongs to no flag is the model. Raises ScenarioError for a flag whose value
+    is missing, words too many, and a config file that cannot be read.
+    """
+    given: list[Given] = []
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            continue
+        if not _is_flag(word):
+            given.append(_positional(word, given, table))
+            continue
+        name, equals, inline = word.partition("=")
+        head, _, key = _dashed(name).partition(".")
+        if head == "--config":
+            given = _from_config(inline if equals else _value(words, word), table) + given
+        else:
+            given.append(_one(head, key, inline if equals else None, words, word, table))
+    return _merged(given)
+
+
+def _one(
+    head: str, key: str, inline: str | None, words: list[str], word: str, table: Table
+) -> Given:
+    flag = table.find(head)
+    if flag is None and head[:2] == "-O" and head != "-O":  # -O3
+        flag, inline, head = table.find("-O"), head[2:], "-O"
+    if flag is None and head.startswith("--no-"):
+        flag = table.find(f"--{head[5:]}")
+        if flag is not None and flag.takes == "toggle":
+            return Given(head, flag, "off")
+        flag = None
+    if key:
+        value = inline if inline is not None else _value(words, word)
+        return Given(head, flag, json.dumps(_nested(key, value)))
+    if flag is None:
+        bare = inline if inline is not None else _next(words)
+        return Given(head, None, bare or "")
+    if flag.takes in ("switch", "toggle"):
+        if inline is None and words and words[0].lower() in _TRUTH:
+            inline = words.pop(0)
+        return Given(head, flag, _TRUTH.get(inline.lower(), inline) if inline else "on")
+    if inline is not None:
+        return Given(head, flag, inline)
+    if flag.takes == "optional":
+        return Given(head, flag, _next(words) or "on")
+    values = [_value(words, word)]
+    while flag.takes == "values" and words and not _is_flag(words[0]):
+        values.append(words.pop(0))
+    return Given(head, flag, " ".join(values))
+
+
+def _positional(word: str, given: list[Given], table: Table) -> Given:
+    model = next(f for f in table.flags.values() if f.field == "model")
+    named = [g for g in given if g.flag is model]
+    if named:
+        raise ScenarioError(
+            f"{word!r} belongs to no flag, and the model is {named[0].value!r} already"
+        )
+    return Given("", model, word)
+
+
+def _is_flag(word: str) -> bool:
+    return len(word) > 1 and word.startswith("-") and not _NUMBER.fullmatch(word)
+
+
+def _dashed(name: str) -> str:
+    """Dashes for underscores up to the first dot; both are taken."""
+    head, dot, key = name.partition(".")
+    return f"{head.replace('_', '-')}{dot}{key}" if head.startswith("--") else name
+
+
+def _next(words: list[str]) -> str | None:
+    return words.pop(0) if words and not _is_flag(words[0]) else None
+
+
+def _value(words: list[str], word: str) -> str:
+    value = _next(words)
+    if value is None:
+        raise ScenarioError(f"{word} needs a value, and the command gives none")
+    return value
+
+
+def _nested(key: str, value: str) -> dict[str, Any]:
+    """``a.b`` and a value as nested mappings; the value is JSON where it can be."""
+    try:
+        nested: Any = json.loads(value)
+    except ValueError:
+        nested = value
+    for part in reversed(key.split(".")):
+        nested = {part.removesuffix("+"): nested}
+    return dict(nested)
+
+
+def _from_config(name: str, table: Table) -> list[Given]:
+    """The flags of the YAML file that ``--config`` names."""
+    path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise ScenarioError(
+            f"--config {name}: cannot be read here; give the path of the file, or put its options "
+            "into the command"
+        ) from None
+    values, _ = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{path}: a config file is a mapping of options (`port: 8000`)")
+    words: list[str] = []
+    for key, value in values.items():
+        if value is False:
+            continue  # as vLLM does: off is the absence of the flag
+        words.append(f"--{key}")
+        if isinstance(value, list):
+            words += [str(item) for item in value]
+        elif isinstance(value, dict):
+            words.append(json.dumps(value))
+        elif value is not True:
+            words.append(str(value))
+    return read_given(words, table)
+
+
+def _merged(given: list[Given]) -> list[Given]:
+    """The last of several equal flags; of JSON values, all their keys."""
+    last: dict[int, Given] = {}
+    for position, one in enumerate(given):
+        key = -position - 1 if one.flag is None else id(one.flag)
+        before = last.pop(key, None)
+        if before is not None:
+            both = _both(before.value, one.value)
+            one = replace(one, value=both) if both else one
+        last[key] = one
+    return list(last.values())
+
+
+def _both(first: str, second: str) -> str | None:
+    try:
+        one, two = json.loads(first), json.loads(second)
+    except ValueError:
+        return None
+    return json.dumps(one | two) if isinstance(one, dict) and isinstance(two, dict) else None
