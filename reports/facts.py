@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from reports.spread import spread, spreads
-from reports.words import (
+from reports.numbers import (
     LATENCY_LABELS,
     STATISTICS,
     THROUGHPUT_LABELS,
@@ -17,9 +16,11 @@ from reports.words import (
     number,
     sentence,
     significant,
+    spread,
+    spreads,
     unit_text,
 )
-from reports.words import MISSING as MISSING
+from reports.numbers import MISSING as MISSING
 
 Summary = dict[str, Any]
 
@@ -45,7 +46,7 @@ class LatencyRow(NamedTuple):
     population: str
     evidence: str
     spreads: list[tuple[str, ...]]
-    """Lines of ``±5%`` below the cells, one for each of ``STATISTICS``: see `reports.spread`."""
+    """Lines of ``±5%`` below the cells, one for each of ``STATISTICS``: see `reports.numbers`."""
 
 
 class GaugeRow(NamedTuple):
@@ -58,7 +59,7 @@ class GaugeRow(NamedTuple):
     population: str
     evidence: str
     spread: str = ""
-    """What `reports.spread.spread_note` says, of the value."""
+    """What `reports.numbers.spread_note` says, of the value."""
 
 
 class AccountRow(NamedTuple):

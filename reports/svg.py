@@ -131,7 +131,7 @@ def render(figure: Figure, name: str, alt: str) -> str:
 
 def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = False) -> None:
     """Scale an axis of durations logarithmically, with few ticks that carry their unit."""
-    from reports.words import target
+    from reports.numbers import target
 
     log_axis(axes, low_s / 1.15, high_s * 1.15, target, vertical=vertical)
 

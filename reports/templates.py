@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reports.words import duration, named_quantity, percent, whole_percent
+from reports.numbers import duration, named_quantity, percent, whole_percent
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -77,3 +77,29 @@ def style_sheets(*names: str) -> Markup:
     from markupsafe import Markup
 
     return Markup("\n".join((_HERE / name).read_text(encoding="utf-8") for name in names))
+
+
+class Tile(NamedTuple):
+    """One of the few numbers at the head of a page."""
+
+    label: str
+    value: str
+    note: str
+
+
+class Column(NamedTuple):
+    """A column of a table; ``kind`` is its style.
+
+    ``n`` is right-aligned numbers, ``over`` small and muted words, ``tags`` evidence labels.
+    """
+
+    heading: str
+    kind: str = ""
+
+
+class Cell(NamedTuple):
+    """A cell with more than its text: a tone (good or poor), or a small note below it."""
+
+    text: str
+    tone: str = ""
+    note: str = ""

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from reports.run.page import write_page
+from reports.run.rows import tier_rows
 from reports.run.terminal import print_summary
-from reports.run.tier_rows import tier_rows
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import RunResult, simulate
 from sim.errors import ScenarioError

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from calibrate.results.detect import read_measured
 from calibrate.results.run import LATENCIES
-from reports.validation.accuracy_table import print_accuracy
+from reports.validation.text import print_accuracy
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import RunResult, simulate

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reports.run.page_facts import page_facts
+from reports.run.page import page_facts
 from reports.run.terminal import print_summary
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import RunResult, simulate

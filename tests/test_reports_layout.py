@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from reports import templates
-from reports.parts import Cell, Column, Tile
 from reports.svg import Plot
+from reports.templates import Cell, Column, Tile
 
 CHILD = """{% extends "layout.html.j2" %}
 {% from "parts.html.j2" import evidence_notes, facts, figure, section, table, warning_list %}

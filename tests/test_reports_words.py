@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from reports.facts import latency_rows, other_rows, warning_texts, weakest_evidence
-from reports.run.verdict import requests_sentence, verdict
-from reports.words import (
+from reports.numbers import (
     MISSING,
     byte_size,
     count_of,
@@ -17,6 +16,7 @@ from reports.words import (
     significant,
     target,
 )
+from reports.run.verdict import requests_sentence, verdict
 from tests.reports_sample import sample_requests, sample_summary
 
 

@@ -15,11 +15,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from reports.trace.answer import answer
+from reports.trace.answer import answer, span, tokens
 from reports.trace.facts import arrival_facts, lru_rows
 from reports.trace.page import render_trace, write_trace_page
 from reports.trace.text import print_trace
-from reports.trace.words import span, tokens
 from scenarios.commands import app
 from scenarios.inspection.trace_command import read
 from scenarios.inspection.trace_facts import trace_facts

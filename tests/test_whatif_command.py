@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from reports.whatif.folder import read_whatif
+from reports.whatif.facts import read_whatif
 from reports.whatif.page import render_whatif
 from reports.whatif.text import print_whatif
 from scenarios.commands import app

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from reports.calibration.words import formats_of, name_of, plain, shape_text
-from reports.roofline.words import PEAK_NAMES, amount
+from reports.calibration.text import formats_of, name_of, plain, shape_text
+from reports.explain.text import PEAK_NAMES, amount
+from reports.numbers import percent, whole_percent
 from reports.svg import (
     BLUE,
     GREEN,
@@ -26,7 +27,6 @@ from reports.svg import (
     log_axis,
     render,
 )
-from reports.words import percent, whole_percent
 
 _COLOURS = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, PINK, YELLOW, MUTED)
 _LINES = 8  # curves that one plot shows of a table

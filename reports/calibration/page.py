@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from reports.calibration.figures import held_out_plot, roofline_plot, table_plot
-from reports.calibration.words import (
+from reports.calibration.text import (
     answer_text,
     best_text,
     formats_of,
@@ -18,9 +18,8 @@ from reports.calibration.words import (
     shares,
     size,
 )
-from reports.parts import Column
-from reports.templates import render_page, save_page
-from reports.words import MISSING, duration, percent, significant
+from reports.numbers import MISSING, duration, percent, significant
+from reports.templates import Column, render_page, save_page
 
 _TABLES = (
     Column("Kernels"),

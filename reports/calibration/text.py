@@ -6,18 +6,102 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from reports.calibration.words import (
-    answer_text,
-    best_text,
-    formats_of,
-    machine_text,
-    name_of,
-    range_text,
-    shares,
-    size,
-)
+from reports.numbers import MISSING, duration, percent, significant, whole_percent
 from reports.screen import Screen
-from reports.words import MISSING, duration, percent, significant, whole_percent
+
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+COMPUTES = ("gemm", "grouped_gemm", "prefill_attention")
+
+
+def name_of(table: Mapping[str, Any]) -> str:
+    """``elementwise silu_mul``."""
+    return " ".join(part for part in (table["family"], table["variant"]) if part)
+
+
+def formats_of(table: Mapping[str, Any]) -> str:
+    """``fp8/fp8_block``, the 16-bit ones short."""
+    return "/".join(_SHORT.get(part, part) for part in str(table["formats"]).split("/"))
+
+
+def machine_text(facts: Mapping[str, Any]) -> str:
+    """Where it was measured, with what."""
+    found = [
+        f"{machine.get('device')}, torch {machine.get('torch')}, triton {machine.get('triton')}, "
+        f"{str(machine.get('date'))[:10]}"
+        for machine in facts["machines"]
+    ]
+    engines = [f"{table['gpu']}, {table['engine']}" for table in facts["tables"]]
+    return "; ".join(dict.fromkeys(found or engines))
+
+
+def range_text(ranges: Mapping[str, Sequence[float]]) -> str:
+    """``m 1-8,192, k 4,096``."""
+    parts = []
+    for name, (low, high) in ranges.items():
+        write = size if name == "bytes" else plain
+        parts.append(f"{name} {write(low)}" + (f"-{write(high)}" if high > low else ""))
+    return ", ".join(parts)
+
+
+def shape_text(shape: Mapping[str, float]) -> str:
+    """``n 4,096, k 4,096``."""
+    return ", ".join(
+        f"{name} {size(value) if name == 'bytes' else plain(value)}"
+        for name, value in shape.items()
+    )
+
+
+def plain(value: float) -> str:
+    """A count."""
+    return f"{value:,.0f}"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes with a binary prefix: message sizes are powers of two."""
+    for prefix, unit in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if num_bytes >= unit:
+            return f"{significant(num_bytes / unit)} {prefix}B"
+    return f"{num_bytes:,.0f} B"
+
+
+def shares(table: Mapping[str, Any]) -> list[float]:
+    """The share of the roofline's bound at every point."""
+    return [share for curve in table["curves"] for share in curve["share"]]
+
+
+def best_text(facts: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    """The most that any shape reached: ``753 TFLOP/s, 76% of peak`` or bytes a second."""
+    flops = best_s = moved = 0.0
+    for curve in table["curves"]:
+        for work, num_bytes, seconds in zip(
+            curve["flops"], curve["bytes"], curve["seconds"], strict=True
+        ):
+            best_s = max(best_s, seconds)
+            flops, moved = max(flops, work / seconds), max(moved, num_bytes / seconds)
+    device = facts["device"]
+    peak = device["peaks_flop_per_s"].get(table["peak"])
+    if table["family"] in COMPUTES and peak and flops:
+        return f"{significant(flops / 1e12)} TFLOP/s, {whole_percent(flops / peak)}"
+    rate = device["peer_bytes_per_s" if table["family"] in EXCHANGES else "hbm_bytes_per_s"]
+    if not moved:
+        return ""
+    if table["family"] == "copy" and table["variant"] in ("h2d", "d2h"):
+        return f"{significant(moved / 2e9)} GB/s"
+    share = f", {whole_percent(moved / rate)}" if rate else ""
+    return f"{significant(moved / 1e9)} GB/s{share}"
+
+
+def answer_text(facts: Mapping[str, Any]) -> str:
+    """What the calibration holds, in a sentence."""
+    tables = facts["tables"]
+    families = dict.fromkeys(table["family"] for table in tables)
+    points = sum(table["points"] for table in tables)
+    return (
+        f"{points:,} shapes of {len(families)} families of kernels on {', '.join(facts['gpus'])}, "
+        f"in {len(tables)} tables."
+    )
+
 
 _GOOD, _FAIR = 0.05, 0.10
 # Columns that a table with ranges needs.

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import svg
-from reports.capacity.facts import curve_metrics, tail_text
-from reports.capacity.words import Content, amount, level_text, share_text
-from reports.run.account_figures import ACCOUNT_COLOURS
-from reports.words import LATENCY_LABELS, duration, humanised, target
+from reports.capacity.facts import Content, amount, curve_metrics, level_text, share_text, tail_text
+from reports.numbers import LATENCY_LABELS, duration, humanised, target
+from reports.run.figures import ACCOUNT_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

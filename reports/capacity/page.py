@@ -6,21 +6,23 @@ from pathlib import Path
 
 from reports.capacity.answer import certainty, distance, heading, headline, wanted_lines
 from reports.capacity.facts import (
+    Content,
     account_rows,
     account_total,
+    amount,
     curve_metrics,
     curve_rows,
     is_light,
+    level_text,
     miss_rows,
     read_capacity,
+    share_text,
     state_rows,
     tail_text,
 )
 from reports.capacity.figures import draw_capacity
-from reports.capacity.words import Content, amount, level_text, share_text
-from reports.parts import Cell, Column, Tile
-from reports.templates import render_page
-from reports.words import LATENCY_LABELS, duration, sentence, significant, target, whole_percent
+from reports.numbers import LATENCY_LABELS, duration, sentence, significant, target, whole_percent
+from reports.templates import Cell, Column, Tile, render_page
 from sim.errors import ScenarioError
 
 

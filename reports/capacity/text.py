@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 from reports.capacity.answer import certainty, distance, heading, headline, wanted_lines
 from reports.capacity.facts import (
+    Content,
     account_rows,
     account_total,
+    amount,
     curve_metrics,
     curve_rows,
     is_light,
+    level_text,
     miss_rows,
     state_rows,
     tail_text,
 )
-from reports.capacity.words import Content, amount, level_text
+from reports.numbers import LATENCY_LABELS, sentence
 from reports.screen import MAX_WIDTH, Screen
-from reports.words import LATENCY_LABELS, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from reports.numbers import byte_size, gpus_text, percent
 from reports.screen import Screen
-from reports.words import byte_size, gpus_text, percent
 
 _GROUPS = ("weights", "state", "workspace", "links", "unused")
 

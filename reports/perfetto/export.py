@@ -39,7 +39,7 @@ from reports.perfetto.steps import (
     step_events,
     token_events,
 )
-from reports.run.engine_facts import usable_blocks
+from reports.run.rows import usable_blocks
 from sim.errors import ScenarioError
 
 _LINES = 5000  # written at once

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.plan.words import (
+from reports.numbers import duration, listed, target, whole_percent
+from reports.plan.facts import (
     Content,
     engines_of,
     fleet_text,
@@ -17,7 +18,6 @@ from reports.plan.words import (
     targets_text,
     usd,
 )
-from reports.words import duration, listed, target, whole_percent
 
 _STEPS = 6
 """Falls of the cost that are told of a sampled search, after the first."""

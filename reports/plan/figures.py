@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from reports import svg
-from reports.plan.words import Content, level_text, usd
-from reports.words import whole_percent
+from reports.numbers import whole_percent
+from reports.plan.facts import Content, level_text, usd
 
 _COLOURS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.VIOLET, svg.PINK, svg.GREY)
 

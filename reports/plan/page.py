@@ -5,29 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from reports.parts import Cell, Column, Tile
+from reports.numbers import significant, whole_percent
 from reports.plan.answer import headline, reasons, relaxed_sentences
 from reports.plan.facts import (
+    Content,
     attained_rows,
     candidate_rows,
-    fleet_rows,
-    ranked_rows,
-    read_plan_result,
-)
-from reports.plan.figures import draw_plan
-from reports.plan.words import (
-    Content,
     engines_of,
+    fleet_rows,
     gpus_of,
     level_text,
     option_text,
+    ranked_rows,
+    read_plan_result,
     runs_text,
     share_text,
     targets_text,
     usd,
 )
-from reports.templates import render_page, save_page
-from reports.words import significant, whole_percent
+from reports.plan.figures import draw_plan
+from reports.templates import Cell, Column, Tile, render_page, save_page
 from sim.errors import ScenarioError
 
 _TONES = {"kept": "good", "misses": "poor", "too slow": "poor", "cannot run": "poor"}

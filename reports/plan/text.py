@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reports.plan.answer import counts_rows, headline, reasons, relaxed_sentences
-from reports.plan.facts import attained_rows, candidate_rows, fleet_rows, ranked_rows
-from reports.plan.words import Content, level_text, runs_text
+from reports.plan.facts import (
+    Content,
+    attained_rows,
+    candidate_rows,
+    fleet_rows,
+    level_text,
+    ranked_rows,
+    runs_text,
+)
 from reports.screen import MAX_WIDTH, Screen
 
 if TYPE_CHECKING:

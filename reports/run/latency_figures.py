@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports import svg
+from reports.numbers import LATENCY_LABELS, duration, percent, target
 from reports.series import distribution, windows
-from reports.words import LATENCY_LABELS, duration, percent, target
 
 if TYPE_CHECKING:
     import pandas as pd

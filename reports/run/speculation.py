@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.facts import Summary, section, value_of
-from reports.words import is_number, percent, significant
+from reports.numbers import is_number, percent, significant
 
 
 def speculation_text(summary: Summary) -> str:

@@ -14,16 +14,13 @@ from reports.facts import (
     utilisation_rows,
     warning_texts,
 )
-from reports.run.class_facts import COLUMNS as CLASS_COLUMNS
-from reports.run.class_facts import class_rows
-from reports.run.operator_facts import operator_rows
+from reports.numbers import STATISTICS, duration, listed, percent, spread_note
+from reports.run.rows import TIER_COLUMNS as TIER_COLUMNS
+from reports.run.rows import operator_rows, tier_rows
 from reports.run.speculation import speculation_text
-from reports.run.tier_rows import COLUMNS as TIER_COLUMNS
-from reports.run.tier_rows import tier_rows
-from reports.run.verdict import SENTENCES, conditions_text, verdict
+from reports.run.verdict import CLASS_COLUMNS as CLASS_COLUMNS
+from reports.run.verdict import SENTENCES, class_rows, conditions_text, verdict
 from reports.screen import Screen
-from reports.spread import spread_note
-from reports.words import STATISTICS, duration, listed, percent
 
 if TYPE_CHECKING:
     from rich.console import Console

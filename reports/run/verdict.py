@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from reports.facts import Summary, account_rows, entries, evidence_shares, section, value_of
-from reports.run.class_facts import has_class_targets
-from reports.words import (
+from reports.facts import (
+    Summary,
+    account_rows,
+    entries,
+    evidence_shares,
+    figures_by_name,
+    section,
+    value_of,
+)
+from reports.numbers import (
     LATENCY_LABELS,
+    MISSING,
     duration,
     humanised,
     is_number,
@@ -18,6 +26,53 @@ from reports.words import (
     target,
     whole_percent,
 )
+from reports.templates import Column
+
+CLASS_COLUMNS = (
+    Column("Class"),
+    Column("Requests", "n"),
+    Column("Good", "n"),
+    Column("Goodput", "n"),
+    Column("TTFT p99", "n"),
+    Column("TPOT p99", "n"),
+    Column("E2E p99", "n"),
+    Column("Targets, and who met them", "over"),
+)
+
+
+def class_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """A row of texts a class, one for each of ``COLUMNS``; empty where there are no classes."""
+    return [_row(facts) for facts in entries(summary, "classes") if isinstance(facts, dict)]
+
+
+def has_class_targets(summary: Summary) -> bool:
+    """Whether any class has a target of its own or of the scenario."""
+    return any(facts.get("targets") for facts in entries(summary, "classes"))
+
+
+def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    attainment, goodput = facts.get("attainment"), facts.get("goodput_per_s")
+    figures = figures_by_name(facts)
+    p99 = (figures.get(name, {}).get("p99", {}).get("value") for name in ("ttft", "tpot", "e2e"))
+    return (
+        str(facts.get("name")),
+        f"{facts.get('arrived', 0):,}",
+        percent(attainment) if is_number(attainment) else MISSING,
+        f"{significant(goodput)}/s" if is_number(goodput) else MISSING,
+        *(duration(value) for value in p99),
+        _class_targets_text(facts),
+    )
+
+
+def _class_targets_text(facts: dict[str, Any]) -> str:
+    met = facts.get("by_target") or {}
+    said = []
+    for name, target_s in (facts.get("targets") or {}).items():
+        metric = name.removesuffix("_s")
+        share = f" {percent(met[metric])}" if is_number(met.get(metric)) else ""
+        said.append(f"{LATENCY_LABELS.get(metric, metric)} ≤ {target(target_s)}:{share}")
+    return ", ".join(said) or "none: finishing is enough"
+
 
 Tone = Literal["good", "bad", "plain"]
 

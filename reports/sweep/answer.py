@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reports.numbers import listed, target
 from reports.sweep.facts import axis_keys, kept_points, nearest_points, row_of
 from reports.sweep.folder import Content
 from reports.sweep.words import (
@@ -15,7 +16,6 @@ from reports.sweep.words import (
     small,
     value_text,
 )
-from reports.words import listed, target
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import svg
+from reports.numbers import significant, whole_percent
 from reports.sweep.facts import axis_keys, kept_points, over_others
 from reports.sweep.folder import Content
 from reports.sweep.plots import PlotSpec, is_decided, others_text, panels_of, plot_title
@@ -19,7 +20,6 @@ from reports.sweep.words import (
     scale_of,
     unit_of,
 )
-from reports.words import significant, whole_percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.parts import Cell, Column, Tile
+from reports.numbers import sentence
 from reports.sweep.answer import alerts, best_note, heading, headline, reason
 from reports.sweep.facts import (
     Effect,
@@ -20,14 +20,7 @@ from reports.sweep.facts import (
 from reports.sweep.figures import draw_plots
 from reports.sweep.folder import Content, read_sweep, read_text
 from reports.sweep.plots import PlotSpec, parse_plot, wanted_plots
-from reports.sweep.tables import (
-    SHOWN,
-    cause_rows,
-    condition_rows,
-    effect_rows,
-    evidence_rows,
-    ranked,
-)
+from reports.sweep.text import SHOWN, cause_rows, condition_rows, effect_rows, evidence_rows, ranked
 from reports.sweep.words import (
     axis_label,
     axis_unit,
@@ -36,8 +29,7 @@ from reports.sweep.words import (
     value_text,
     warning_text,
 )
-from reports.templates import render_page
-from reports.words import sentence
+from reports.templates import Cell, Column, Tile, render_page
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from reports.numbers import listed
 from reports.sweep.facts import axis_keys, every_key
 from reports.sweep.folder import Content
 from reports.sweep.words import axis_label, axis_value, better_of, figure_label, small
-from reports.words import listed
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:

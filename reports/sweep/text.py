@@ -2,17 +2,134 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reports.numbers import humanised
 from reports.screen import MAX_WIDTH, Screen
 from reports.sweep.answer import alerts, best_note, headline, reason
-from reports.sweep.facts import failures, kept_points, points_table
+from reports.sweep.facts import (
+    Effect,
+    axis_keys,
+    effects,
+    failures,
+    kept_points,
+    nearest_points,
+    points_table,
+    row_of,
+)
 from reports.sweep.folder import Content
-from reports.sweep.tables import ranked
+from reports.sweep.words import axis_label, axis_value, figure_label, value_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
+
+SHOWN = 15
+"""Points of the table of the best."""
+
+
+class Ranked(NamedTuple):
+    """The best points, in text."""
+
+    headings: list[str]
+    rows: list[list[str]]
+
+
+def shown_figures(content: Content, points: pd.DataFrame) -> list[str]:
+    """Columns of the table of the best: what decides, the SLO's, and what they rest on."""
+    names = [content["choice"]["best"], "attainment", "ttft.p99", "tpot.p99", "e2e.p99"]
+    names += ["gpu_busy", "gpus"]
+    known = [name for name in dict.fromkeys(names) if name in points]
+    varied = [n for n in known if n != "gpus" or points[n].nunique() > 1]
+    return [name for name in varied if points[name].notna().any()]
+
+
+def ranked(content: Content, points: pd.DataFrame, most: int = SHOWN) -> Ranked:
+    """The best points that keep what is required; where none does, those nearest to it."""
+    keys = [key for key in axis_keys(content) if points[key].nunique(dropna=False) > 1]
+    chosen = kept_points(content)[:most]
+    if not chosen and "attainment" in points:
+        chosen = nearest_points(points)[:most]
+    figures = shown_figures(content, points)
+    labels = [axis_label(key, axis_keys(content)) for key in keys]
+    rows = []
+    for point in chosen:
+        of_point = row_of(points, point)
+        cells = [axis_value(of_point[key]) for key in keys]
+        cells += [value_text(content, name, of_point[name]) for name in figures]
+        rows.append([f"{point}", *cells])
+    return Ranked(["Point", *labels, *(figure_label(name) for name in figures)], rows)
+
+
+def effect_rows(content: Content, points: pd.DataFrame) -> list[tuple[str, list[Effect]]]:
+    """The best with each value of an axis, axis by axis."""
+    by_axis: dict[str, list[Effect]] = {}
+    for effect in effects(content, points):
+        by_axis.setdefault(effect.axis, []).append(effect)
+    return list(by_axis.items())
+
+
+def cause_rows(content: Content, points: pd.DataFrame) -> list[tuple[str, float]]:
+    """Where the end-to-end time of the best point goes: (account, share), the largest first."""
+    ranking = kept_points(content)
+    if not ranking:
+        return []
+    row = row_of(points, ranking[0])
+    accounts = {
+        name.partition(".")[2]: float(row[name])
+        for name in row
+        if name.startswith("e2e_account.") and row[name] == row[name] and row[name] > 0
+    }
+    total = sum(accounts.values())
+    ordered = sorted(accounts.items(), key=lambda item: -item[1])
+    return [
+        (humanised(name), seconds / total) for name, seconds in ordered if seconds > total / 100
+    ]
+
+
+def condition_rows(content: Content, table: pd.DataFrame) -> list[tuple[str, str]]:
+    """What all points have in common, and how many there were."""
+    keys = axis_keys(content)
+    rows = [(axis_label(key, keys), axis_value(value)) for key, value in content["base"].items()]
+    for axis in content["axes"]:
+        key = axis["key"]
+        label = f"Axis {axis_label(key, keys)}"
+        if axis["kind"] == "random":
+            drawn = table[key].dropna()
+            span = (
+                f"{axis_value(drawn.min())} to {axis_value(drawn.max())}"
+                if drawn.dtype.kind in "if"
+                else ", ".join(dict.fromkeys(axis_value(value) for value in drawn))
+            )
+            rows.append((label, f"{axis['draws']:,} draws, {span}"))
+        else:
+            text = ", ".join(axis_value(value) for value in axis["values"])
+            rows.append((label, text + (" (zipped)" if axis["kind"] == "zipped" else "")))
+    rows += [(f"Left out by {text}", f"{count:,} points") for text, count in _left_out(content)]
+    rows.append(("Points", f"{content['points']:,}"))
+    rows.append(("Runs of a point", f"{content['replications']:,}"))
+    hashes = (
+        sorted(set(table["calibration_sha256"].dropna())) if "calibration_sha256" in table else []
+    )
+    if len(hashes) == 1:
+        rows.append(("Calibration (SHA-256)", hashes[0]))
+    elif hashes:
+        rows.append(("Calibrations", f"{len(hashes)}, by column calibration_sha256"))
+    rows.append(("Code (SHA-256)", content["code_sha256"]))
+    return rows
+
+
+def _left_out(content: Content) -> list[tuple[str, int]]:
+    return [(text, count) for text, count in content["left_out"].items() if count]
+
+
+def evidence_rows(table: pd.DataFrame) -> list[tuple[str, float]]:
+    """Labels of the points' figures, and the share of runs with each."""
+    if "evidence" not in table:
+        return []
+    shares: Any = table["evidence"].dropna().value_counts(normalize=True, sort=True)
+    return [(str(label), float(share)) for label, share in shares.items()]
+
 
 _ROWS = 8
 _LONGEST = 240

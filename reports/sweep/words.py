@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from reports.sweep.folder import Content
-from reports.whatif.words import label_of as compared_label
-from reports.words import (
+from reports.numbers import (
     MISSING,
     duration,
     duration_unit,
@@ -17,6 +15,8 @@ from reports.words import (
     percent,
     significant,
 )
+from reports.sweep.folder import Content
+from reports.whatif.words import label_of as compared_label
 
 _AXES = {
     "workload.rate_per_s": ("Request rate", "requests/s"),

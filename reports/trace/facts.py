@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.trace.words import gap, gib, span, tokens
-from reports.words import is_number, percent, significant
+from reports.numbers import is_number, percent, significant
+from reports.trace.answer import gap, gib, span, tokens
 
 Facts = dict[str, Any]
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import svg
-from reports.trace.answer import capacity_for
+from reports.numbers import duration, percent, significant
+from reports.trace.answer import capacity_for, span, tokens
 from reports.trace.facts import Facts
 from reports.trace.length_figures import input_against_output, length_distributions
-from reports.trace.words import span, tokens
-from reports.words import duration, percent, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports import svg
-from reports.trace.words import tokens
-from reports.words import percent
+from reports.numbers import percent
+from reports.trace.answer import tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

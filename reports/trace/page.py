@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports.parts import Column, Tile
-from reports.templates import render_page
-from reports.trace.answer import answer, capacity_for
+from reports.numbers import percent, sentence, significant
+from reports.templates import Column, Tile, render_page
+from reports.trace.answer import answer, capacity_for, span, tokens
 from reports.trace.facts import (
     LENGTHS,
     LRU_NOTE,
@@ -23,8 +23,6 @@ from reports.trace.facts import (
     session_facts,
 )
 from reports.trace.figures import draw_trace
-from reports.trace.words import span, tokens
-from reports.words import percent, sentence, significant
 from sim.errors import ScenarioError
 
 

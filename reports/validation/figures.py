@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports import svg
+from reports.numbers import LATENCY_LABELS, is_number, percent
 from reports.series import distribution
-from reports.validation.facts import LATENCIES, Content
-from reports.validation.run_facts import PERCENTILES, run_names
-from reports.words import LATENCY_LABELS, is_number, percent
+from reports.validation.facts import LATENCIES, PERCENTILES, Content, run_names
 
 if TYPE_CHECKING:
     import pandas as pd

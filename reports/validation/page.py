@@ -7,30 +7,27 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from reports.parts import Tile
-from reports.templates import render_page
+from reports.numbers import LATENCY_LABELS, is_number, listed, percent
+from reports.templates import Tile, render_page
 from reports.validation.facts import (
+    GLANCE_COLUMNS,
     LATENCIES,
+    LOAD_COLUMNS,
+    PERCENTILES,
     Content,
     absolute_errors,
     block_rows,
     condition_rows,
     conformance_rows,
-    headline,
-    step_rows,
-)
-from reports.validation.figures import draw_validation
-from reports.validation.run_facts import (
-    GLANCE_COLUMNS,
-    LOAD_COLUMNS,
-    PERCENTILES,
     glance_rows,
+    headline,
     latency_rows,
     load_rows,
     run_names,
     run_note,
+    step_rows,
 )
-from reports.words import LATENCY_LABELS, is_number, listed, percent
+from reports.validation.figures import draw_validation
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from reports.numbers import is_number, listed, number, percent
 from reports.run.verdict import system_text
-from reports.whatif.facts import Variant, ran
-from reports.whatif.folder import Content
+from reports.whatif.facts import Content, Variant, ran
 from reports.whatif.words import (
     change_text,
     in_a_sentence,
@@ -15,7 +15,6 @@ from reports.whatif.words import (
     spelled_pair,
     told_apart,
 )
-from reports.words import is_number, listed, number, percent
 
 
 class TogetherRow(NamedTuple):

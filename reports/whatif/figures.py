@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import svg
-from reports.whatif.facts import Variant, account_deltas, ran
-from reports.whatif.folder import Content
+from reports.numbers import LATENCY_LABELS, duration, is_number, listed, number, target
+from reports.whatif.facts import Content, Variant, account_deltas, ran
 from reports.whatif.words import label_of
-from reports.words import LATENCY_LABELS, duration, is_number, listed, number, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

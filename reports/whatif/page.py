@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports.parts import Cell, Column, Tile
-from reports.templates import render_page
+from reports.numbers import duration
+from reports.templates import Cell, Column, Tile, render_page
 from reports.whatif.answer import (
     figure_of,
     find,
@@ -24,20 +24,21 @@ from reports.whatif.answer import (
 )
 from reports.whatif.facts import (
     Compared,
+    Content,
     account_deltas,
     base_warnings,
     condition_changes,
     evidence_rows,
     figure_rows,
     ran,
+    read_scenarios,
+    read_whatif,
     refusals,
     settings_text,
     warning_rows,
 )
 from reports.whatif.figures import draw_whatif
-from reports.whatif.folder import Content, read_scenarios, read_whatif
 from reports.whatif.words import change_text, label_of, spelled
-from reports.words import duration
 
 Row = list[str | Cell]
 

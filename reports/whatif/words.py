@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.words import (
+from reports.numbers import (
     LATENCY_LABELS,
     MISSING,
     duration,

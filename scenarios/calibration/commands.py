@@ -193,13 +193,13 @@ def run_diff(
 
     facts = diff_facts(left, right, gpu)
     if out is not None:
-        from reports.calibration.diff_page import write_diff_page
+        from reports.calibration.diff import write_diff_page
 
         write_diff_page(facts, out)
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return facts
-    from reports.calibration.diff_text import print_diff
+    from reports.calibration.diff import print_diff
 
     print_diff(facts)
     if out is not None:

@@ -123,7 +123,7 @@ def report(
     from reports.capacity.facts import is_capacity
     from reports.plan.facts import is_plan
     from reports.sweep.folder import is_sweep
-    from reports.whatif.folder import is_whatif
+    from reports.whatif.facts import is_whatif
 
     if plot and not is_sweep(folder):
         raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")

@@ -49,13 +49,13 @@ def run_explain(
         prefill_context=prefill_context,
     )
     if out is not None:
-        from reports.roofline.page import write_roofline_page
+        from reports.explain.page import write_roofline_page
 
         write_roofline_page(facts, out)
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.roofline.text import print_step
+    from reports.explain.text import print_step
 
     print_step(facts)
     if out is not None:

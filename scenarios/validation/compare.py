@@ -22,7 +22,7 @@ from calibrate.results.run import (
     MeasuredRun,
 )
 from reports.folder import read_requests, read_summary
-from reports.words import is_number
+from reports.numbers import is_number
 from scenarios.validation.accuracy import AccuracyFigure
 from sim.books.metrics import statistics
 from sim.errors import ScenarioError

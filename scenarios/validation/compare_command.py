@@ -35,7 +35,7 @@ def run_compare(
     if as_json:
         print(json.dumps(comparison.content(), indent=1, allow_nan=False))
     else:
-        from reports.validation.accuracy_table import print_accuracy
+        from reports.validation.text import print_accuracy
 
         print_accuracy(comparison.content())
     return beyond

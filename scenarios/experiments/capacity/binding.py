@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reports.words import humanised, percent, whole_percent
+from reports.numbers import humanised, percent, whole_percent
 from scenarios.experiments.capacity.curve import Row, nearest
 from sim.accounts import TIME_ACCOUNTS
 

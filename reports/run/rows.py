@@ -1,16 +1,17 @@
-"""Each engine beside the others: how evenly the router spread the load."""
+"""Rows that terminal and page share: engines, classes, sources of kernel times, speculation, cache
+tiers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from reports.facts import Summary, section
-from reports.parts import Column
+from reports.facts import Summary, entries, section
+from reports.numbers import MISSING, is_number, percent, significant, whole_percent
 from reports.run.verdict import slo_targets
 from reports.series import replica_series
-from reports.words import is_number, percent, significant
+from reports.templates import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,3 +121,87 @@ def _note(engines: pd.DataFrame, num_shown: int) -> str:
         half = num_shown // 2
         said += f" Of {len(engines):,} engines, the {half} busiest and the {half} least busy."
     return said
+
+
+class OperatorRow(NamedTuple):
+    """One family."""
+
+    family: str
+    source: str
+    tables: str
+    """How many, their kernels, and a hash of all; empty for constants."""
+    label: str
+
+
+def operator_rows(summary: Summary) -> list[OperatorRow]:
+    """The families of the model's operators; none where one set of constants serves all."""
+    found = section(summary, "conditions").get("operators")
+    families = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    if not any(one.get("tables") or one.get("source") == "datasheet" for one in families):
+        return []
+    return [
+        OperatorRow(
+            str(one.get("family")),
+            str(one.get("source")),
+            _tables(one),
+            str(one.get("label")),
+        )
+        for one in families
+    ]
+
+
+def _tables(family: dict[str, Any]) -> str:
+    tables = family.get("tables") or ()
+    if not tables:
+        return ""
+    kernels = dict.fromkeys(str(table["kernel"]) for table in tables)
+    count = f"{len(tables)} of " if len(tables) > 1 else ""
+    return f"{count}{', '.join(kernels)} {str(family.get('hash'))[:12]}"
+
+
+TIER_COLUMNS = (
+    Column("Tier"),
+    Column("Hits", "n"),
+    Column("Peak", "n"),
+    Column("Capacity", "n"),
+    Column("Loaded", "n"),
+    Column("Written", "n"),
+    Column("Link", "n"),
+)
+_NAMES = {"device": "device memory", "host": "host memory", "ssd": "disks", "remote": "remote pool"}
+
+
+def tier_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """A row of texts a tier, one for each of ``COLUMNS``; empty where there is device memory alone.
+
+    Hits are shares of the prompt tokens of finished requests; a link is busy a share of the run.
+    """
+    facts = [f for f in entries(summary, "kv_tiers") if isinstance(f, dict)]
+    several = len({f.get("pool") for f in facts}) > 1
+    return [_tier_row(f, several) for f in facts]
+
+
+def _tier_row(facts: dict[str, Any], several: bool) -> tuple[str, ...]:
+    name = str(facts.get("tier"))
+    label = _NAMES.get(name, name)
+    if several:
+        label = f"{label} ({facts.get('pool')})"
+    hits = facts.get("hit_fraction")
+    share = percent(hits) if is_number(hits) else MISSING
+    if name == "device":
+        return (label, share, "", "", "", "", "")
+    capacity, busy = facts.get("capacity_bytes"), facts.get("link_busy")
+    return (
+        label,
+        share,
+        _size(facts.get("peak_bytes")),
+        _size(capacity) if is_number(capacity) else "no bound",
+        _size(facts.get("loaded_bytes")),
+        _size(facts.get("written_bytes")),
+        whole_percent(busy) if is_number(busy) else MISSING,
+    )
+
+
+def _size(num_bytes: object) -> str:
+    """In GiB, three digits: a column of sizes is read side by side."""
+    return f"{significant(num_bytes / 2**30)} GiB" if is_number(num_bytes) else MISSING

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports.parts import Column, Tile
-from reports.roofline.figure import roofline_plot
-from reports.roofline.words import (
+import numpy as np
+
+from reports.explain.text import (
     PEAK_NAMES,
     account,
     amount,
@@ -20,8 +20,115 @@ from reports.roofline.words import (
     step_text,
     system_text,
 )
-from reports.templates import render_page, save_page
-from reports.words import duration, percent
+from reports.numbers import duration, percent
+from reports.svg import (
+    BLUE,
+    GREY,
+    INK,
+    MUTED,
+    ORANGE,
+    VERMILION,
+    VIOLET,
+    WIDTH_IN,
+    Plot,
+    drawing,
+    log_axis,
+    render,
+)
+from reports.templates import Column, Tile, render_page, save_page
+
+_COLOURS = {"compute": VERMILION, "memory": BLUE, "launch": GREY, "network": ORANGE}
+_LINES = {
+    "bf16_flop_per_s": "-",
+    "fp8_flop_per_s": "--",
+    "int8_op_per_s": ":",
+    "fp4_flop_per_s": "-.",
+    "int4_op_per_s": "-.",
+}
+# Operators with less of the step's time are points without a name.
+_NAMED = 0.03
+# So many names stand one above the other in the plot's height.
+_NAMES_HIGH = 24
+
+
+def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
+    """Operators as points under the roofs of the device; None where no operator computes."""
+    rows = [row for row in facts["operators"] if row["intensity"] and row["flops"]]
+    if not rows:
+        return None
+    speeds = [row["flops"] / row["seconds"] for row in rows]
+    ridges = facts["ridge_flops_per_byte"]
+    low_x = min(0.5, min(row["intensity"] for row in rows) / 1.5)
+    high_x = 3 * max(*ridges.values(), *(row["intensity"] for row in rows))
+    top = max(facts["peaks_flop_per_s"].values())
+    low_y = min(*speeds, low_x * facts["hbm_bytes_per_s"]) / 1.5
+    with drawing(WIDTH_IN, 4.2) as figure:
+        axes = figure.subplots()
+        log_axis(axes, low_x, high_x, lambda value: f"{value:,g}")
+        log_axis(axes, low_y, 2.5 * top, lambda value: f"{amount(value)}FLOP/s", vertical=True)
+        drawn: set[float] = set()
+        for peak, ridge in sorted(ridges.items(), key=lambda item: item[1]):
+            height = facts["peaks_flop_per_s"][peak]
+            same = [n for n, r in ridges.items() if r == ridge]
+            if ridge in drawn:
+                continue
+            drawn.add(ridge)
+            axes.plot([ridge, high_x], [height, height], color=INK, lw=1, ls=_LINES[peak])
+            axes.plot([ridge], [height], marker="D", ms=4, color=INK, ls="none")
+            words = " and ".join(PEAK_NAMES[name] for name in same)
+            axes.annotate(
+                f"{words}, ridge at {ridge:,.0f}",
+                (high_x, height),
+                (-2, 3),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color=MUTED,
+            )
+        slope = np.array([low_x, max(ridges.values())])
+        axes.plot(slope, slope * facts["hbm_bytes_per_s"], color=INK, lw=1)
+        for bound, colour in _COLOURS.items():
+            chosen = [(r, s) for r, s in zip(rows, speeds, strict=True) if r["bound"] == bound]
+            if not chosen:
+                continue
+            axes.scatter(
+                [row["intensity"] for row, _ in chosen],
+                [speed for _, speed in chosen],
+                s=[20 + 400 * row["share"] for row, _ in chosen],
+                color=colour,
+                alpha=0.75,
+                edgecolor="none",
+                label=f"bound by {bound}",
+            )
+        span = np.log(2.5 * top / low_y) / _NAMES_HIGH
+        below = np.inf
+        # From the top down: a name that would cover the one above it moves below that.
+        for speed, row in sorted(zip(speeds, rows, strict=True), key=lambda pair: -pair[0]):
+            if row["share"] < _NAMED:
+                continue
+            place = min(np.log(speed), below - span)
+            below = place
+            axes.annotate(
+                f"{row['name']} {duration(row['seconds'])}",
+                (row["intensity"], np.exp(place)),
+                (14, -3),
+                textcoords="offset points",
+                fontsize=8,
+                color=VIOLET,
+            )
+        axes.set_xlabel("FLOPs a byte of device memory")
+        axes.legend(loc="lower right")
+        svg = render(figure, "roofline", f"Roofline of one step: {system_text(facts)}")
+    return Plot(
+        "roofline",
+        "Roofline",
+        svg,
+        "Lines are what the datasheet allows, diamonds the ridge points; each point is an operator "
+        "with all its calls, its area the share of the step's GPU time. What lies below the lines "
+        "is lost to efficiency, launches and half-filled tiles. Operators that compute nothing "
+        "(norms, copies, collectives) are in the table alone.",
+    )
+
 
 _TIMES = (
     Column("Operator"),
@@ -53,7 +160,7 @@ def render_roofline(facts: Mapping[str, Any]) -> str:
     plot = roofline_plot(facts)
     totals = facts["totals"]
     return render_page(
-        "roofline/page.html.j2",
+        "explain/page.html.j2",
         plots={plot.name: plot} if plot else {},
         title=f"One step of {facts['model']}",
         eyebrow="One engine step, explained",
