@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 
 from calibrate.tables.kernel_lines import KernelLines, Timing
-from costmodels.evidence import Evidence
 from costmodels.hardware.gpus import GpuSpec
 from sim.errors import ScenarioError
+from sim.evidence import Evidence
 
 _NUMBERS = (
     "bf16_flop_per_s",

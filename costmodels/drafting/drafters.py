@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from costmodels.datafile import read_data
-from costmodels.evidence import Evidence
 from costmodels.formats import precision_of
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
@@ -22,6 +21,7 @@ from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
 from costmodels.models.spec import LayerGroup, ModelSpec
 from sim.errors import ScenarioError
+from sim.evidence import Evidence
 
 Method = Literal["draft_model", "eagle", "medusa", "mtp", "ngram", "dflash"]
 METHODS: tuple[str, ...] = get_args(Method)

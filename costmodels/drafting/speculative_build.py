@@ -8,7 +8,6 @@ from costmodels.datafile import read_data
 from costmodels.drafting.drafters import Drafter, Pass, draft_layout
 from costmodels.drafting.passes import DraftHost, PricedPass, TargetCost
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.evidence import Evidence
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.models.spec import ModelSpec
@@ -16,6 +15,7 @@ from costmodels.steps.group_cost import GroupStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
 from sim.errors import ScenarioError
+from sim.evidence import Evidence
 
 PoolCosts = StepCosts | SpeculativeStepCost
 """The step cost of a pool's engines, whether they speculate or not."""

@@ -17,7 +17,6 @@ import numpy as np
 
 from costmodels.drafting.passes import HALF, DraftHost, PricedPass, TargetCost, pass_columns
 from costmodels.engines.profile import EngineProfile
-from costmodels.evidence import Evidence, Source, weakest
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
@@ -29,6 +28,7 @@ from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
 from sim.engine.throttle import PowerThrottle
+from sim.evidence import Evidence, Source, weakest
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape
 

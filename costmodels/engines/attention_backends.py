@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from costmodels.datafile import read_data
-from costmodels.evidence import Evidence, Source
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.hardware.kernel_curves import attention_curve, attention_shares, fit_saturation
 from costmodels.models.spec import ModelSpec
 from sim.accounts import DECODE_STATE_READS, PREFILL_COMPUTE, PREFILL_MEMORY
 from sim.errors import ScenarioError
+from sim.evidence import Evidence, Source
 
 BackendName = Literal["auto", "unfused", "fa1", "fa2", "fa3", "flashmla"]
 _FILE = "hardware/kernel_curves.yaml"

@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from costmodels.engines.profile import HOST_TERMS, SPREADS, EngineProfile, load_profile
-from costmodels.evidence import Evidence
 from costmodels.hardware.efficiency import Efficiency, FittedRange, load_efficiency
 from costmodels.hardware.gpus import GpuSpec
 from sim.errors import ScenarioError
+from sim.evidence import Evidence
 
 _FORMAT = 1
 _KEYS = (

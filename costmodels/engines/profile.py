@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from costmodels.datafile import find_name, read_data
-from costmodels.evidence import Evidence, Source
 from costmodels.models.spec import ModelSpec
 from costmodels.tables.kinds import TableKind
 from sim.errors import ScenarioError
+from sim.evidence import Evidence, Source
 
 HOST_TERMS = (
     "schedule_base_s",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from costmodels.datafile import read_data
-from costmodels.evidence import Evidence, Source
 from costmodels.hardware.gpus import GpuSpec
 from sim.engine.throttle import PowerThrottle
+from sim.evidence import Evidence, Source
 
 
 class FittedRange(NamedTuple):

@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 
 from costmodels.datafile import find_name, read_data
-from costmodels.evidence import LABELS, Evidence, Source
 from sim.errors import ScenarioError
+from sim.evidence import LABELS, Evidence, Source
 
 GPU_FILE = "gpu.yaml"
 """Beside tables of a device that is not built in: its description."""

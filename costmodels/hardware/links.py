@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from costmodels.datafile import find_name, read_data
-from costmodels.evidence import Evidence, Source
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.roofline import OperatorSeconds
 from costmodels.work import Array, Exchange, Operator
 from sim.errors import ScenarioError
+from sim.evidence import Evidence, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

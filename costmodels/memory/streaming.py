@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.evidence import Source, weakest
 from costmodels.hardware.links import HostLink
 from costmodels.layouts.shard import RankShard
 from costmodels.operators.step_tables import StepTables
 from costmodels.work import Array
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
+from sim.evidence import Source, weakest
 from sim.shape import StepShape
 
 _GIB = 1 << 30

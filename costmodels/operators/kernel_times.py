@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
-from costmodels.evidence import LABELS, weakest
 from costmodels.formats import load_format
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
@@ -42,6 +41,7 @@ from costmodels.tables.lookup import Labels
 from costmodels.tables.sequences import MixerTables, chunk_fit, mixer_tables, prefill_labels
 from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
+from sim.evidence import LABELS, weakest
 
 _LABEL_SHARE = 0.05
 _SCORE_BYTES = 2

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.evidence import Source, weakest
 from costmodels.hardware.links import load_links
 from costmodels.steps.context_exchanges import (
     FRACTION_BITS,
@@ -32,6 +31,7 @@ from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S
+from sim.evidence import Source, weakest
 from sim.shape import StepShape
 
 MERGE, SHARE = "context_merge", "context_kv_exchange"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from costmodels.datafile import read_data
 from costmodels.engines.profile import EngineProfile, padded_size
-from costmodels.evidence import Source, weakest
 from costmodels.formats import BF16_PEAK
 from costmodels.hardware.gemm_paths import PrecisionPath, cache_path, format_path
 from costmodels.hardware.kernel_curves import core_instructions_per_s
@@ -30,6 +29,7 @@ from costmodels.operators.operators import (
 from costmodels.tables.families import family_of, prefill_family
 from costmodels.work import EXCHANGES, Operator
 from sim import accounts
+from sim.evidence import Source, weakest
 from sim.shape import StepShape, clip_columns, clip_layers, shape_columns, shape_values
 
 # The constants each account's seconds hang on, and the datasheet number they scale.

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.engines.profile import EngineProfile
-from costmodels.evidence import Source, weakest
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.links import load_links
@@ -38,6 +37,7 @@ from costmodels.steps.streamed_cost import StreamedStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.engine.throttle import PowerThrottle
+from sim.evidence import Source, weakest
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, grown
 

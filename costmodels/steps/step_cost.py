@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from costmodels.engines.attention_backends import AttentionBackend
 from costmodels.engines.profile import EngineProfile, load_profile, quantile
-from costmodels.evidence import Source
 from costmodels.hardware.efficiency import Efficiency, load_efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
@@ -27,6 +26,7 @@ from costmodels.steps.step_split import split_steps
 from sim.clock import NS_PER_S, to_ns
 from sim.engine.throttle import PowerThrottle
 from sim.errors import ScenarioError
+from sim.evidence import Source
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, risen
 

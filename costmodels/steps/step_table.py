@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.engines.profile import padded_size
-from costmodels.evidence import weakest
 from costmodels.formats import BF16_PEAK
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.roofline import OperatorSeconds
@@ -19,6 +18,7 @@ from costmodels.steps.streamed_cost import STREAM
 from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import EXCHANGES, Operator
 from sim import accounts
+from sim.evidence import weakest
 from sim.shape import (
     Clip,
     StepShape,

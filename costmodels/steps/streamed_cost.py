@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.evidence import Source, weakest
 from costmodels.memory.streaming import Offload, Stream, make_stream, stream_label
 from costmodels.operators.step_tables import StepTables
 from costmodels.steps.explain import OperatorRow
@@ -16,6 +15,7 @@ from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
+from sim.evidence import Source, weakest
 from sim.shape import StepShape
 
 STREAM = "host_stream"

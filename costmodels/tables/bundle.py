@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from costmodels.evidence import Source
 from costmodels.layouts.shard import RankShard
 from costmodels.tables.families import EXPERT_OPERATORS, Lack, Served, base_name, family_of
 from costmodels.tables.kinds import COLLECTIVES, TableKind
@@ -25,6 +24,7 @@ from costmodels.tables.shapes import (
 from costmodels.tables.table import Array, OperatorTable
 from costmodels.work import Operator
 from sim.errors import ScenarioError
+from sim.evidence import Source
 
 _OPS = {
     "norms": "add_rms_norm",

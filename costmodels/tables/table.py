@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.evidence import Source
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.tables.kinds import FORMAT_BYTES, KINDS, PEAKS, Precision, TableKind
 from sim.errors import ScenarioError
+from sim.evidence import Source
 
 FORMAT_VERSION = 2
 

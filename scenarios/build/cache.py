@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from costmodels.evidence import Source, weakest
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.links import host_link
 from costmodels.layouts.layout import Layout
@@ -18,6 +17,7 @@ from scenarios.schema import Scenario
 from scenarios.schema.memory import HostTier, KvPolicy, RemoteTier, SsdTier
 from sim.clock import to_ns
 from sim.errors import ScenarioError
+from sim.evidence import Source, weakest
 from sim.kv.eviction import CacheConfig
 from sim.kv.layout import PLAIN
 from sim.kv.tier_store import TierConfig

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from costmodels.drafting.drafters import Drafter, make_drafter, method_facts
 from costmodels.drafting.speculative_build import PoolCosts
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.evidence import Evidence
 from costmodels.memory.paging import is_recurrent
 from costmodels.models.catalog import load_model
 from costmodels.models.spec import ModelSpec
@@ -26,6 +25,7 @@ from scenarios.schema.fields import Policy
 from scenarios.schema.speculative import Speculative
 from sim.engine.speculation import Speculation
 from sim.errors import FleetcastError, PolicyError, ScenarioError
+from sim.evidence import Evidence
 from sim.protocols import Acceptance
 from sim.request import Request
 

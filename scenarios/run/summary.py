@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from costmodels.evidence import LABELS, Source, weakest
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from scenarios import __version__
@@ -33,6 +32,7 @@ from sim.books.run_accounts import gpu_time_ns
 from sim.books.saturation import saturation
 from sim.books.window import Window, time_weighted
 from sim.engine.state import EngineConfig
+from sim.evidence import LABELS, Source, weakest
 from sim.fleet.cluster import RunLog
 from sim.request import Status
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.fits.engine_log import RequestRow, StepRows
-from costmodels.evidence import weakest
 from scenarios.run.bands import error_bands
 from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conversations import are_conversations, conversation_chains, turns_after
 from scenarios.validation.system import System
 from sim.books.metrics import RequestMetrics, Slo, request_metrics, statistics
 from sim.books.saturation import saturation
+from sim.evidence import weakest
 from sim.fleet.cluster import RunLog, run_cluster
 from sim.request_table import RequestTable, request_table
 

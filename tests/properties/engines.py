@@ -14,7 +14,7 @@ from sim.engine.throttle import PowerThrottle
 from sim.fleet.cluster import RunLog
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.request_table import RequestTable, draw_lengths, request_table
-from tests.helpers import AffineCost, chains_of
+from tests.properties.helpers import AffineCost, chains_of
 
 
 @st.composite

@@ -12,7 +12,7 @@ from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.request import Status
 from sim.request_table import RequestTable
 from tests.properties.engines import outcome
-from tests.service_runs import stepped
+from tests.properties.service_runs import stepped
 
 FINAL = {Status.FINISHED, Status.REJECTED, Status.FAILED, Status.ABANDONED}
 

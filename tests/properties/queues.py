@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.state import EngineConfig
-from tests.helpers import AffineCost
+from tests.properties.helpers import AffineCost
 
 Float = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from costmodels.models.catalog import load_model
-from costmodels.offload import Machine, Placement, Shares, offloaded_tokens_per_s
+from tests.published.models.offload import Machine, Placement, Shares, offloaded_tokens_per_s
 from tests.published.rows import Row, Section, met
 
 _GIB = 1 << 30

@@ -18,7 +18,7 @@ from scenarios.experiments.whatif.intervals import (
 )
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import RunResult, simulate
-from tests.helpers import SHARED
+from tests.properties.helpers import SHARED
 from tests.published.rows import Section
 
 TRACE = SHARED / "data" / "traces" / "mooncake_conversation.jsonl.gz"

@@ -18,7 +18,7 @@ from costmodels.models.catalog import load_model
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.spec import ModelSpec
-from costmodels.static_batch import StaticBatch
+from tests.published.models.static_batch import StaticBatch
 from tests.published.rows import Row, Section, met
 
 PROMPT, OUTPUT = 1024, 512

@@ -12,12 +12,12 @@ from statistics import mean
 from costmodels.drafting.drafters import make_drafter
 from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.evidence import Evidence
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
 from policies.acceptance.rounds import survivals, tokens_a_step
 from policies.acceptance.tree import best_tree, ranked_rates
+from sim.evidence import Evidence
 from sim.shape import StepShape
 from tests.published.rows import Row, Section
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from costmodels.evidence import LABELS
 from costmodels.hardware.uncertainty import NORMAL_90
 from costmodels.models.catalog import load_model
 from scenarios import __version__
@@ -24,6 +23,7 @@ from scenarios.experiments.plan.search import Search
 from scenarios.files.dump import given_text
 from scenarios.schema import Scenario
 from scenarios.server_flags.inverse import commands_of
+from sim.evidence import LABELS
 
 _LEFT_OUT = {"replications", "bands"}
 

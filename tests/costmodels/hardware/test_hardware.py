@@ -1,0 +1,135 @@
+"""Devices, efficiency constants and engine profiles: values, labels, names."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.engines.profile import (
+    capture_up_to,
+    load_profile,
+    padded_size,
+    profile_names,
+    scale_host,
+)
+from costmodels.hardware.efficiency import load_efficiency
+from costmodels.hardware.gpus import gpu_names, load_gpu
+from sim.errors import ScenarioError
+from sim.evidence import LABELS, Evidence, weakest
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops", "gb", "gb_per_s"),
+    [
+        ("a100", 312, None, 2039),
+        ("h100", 989, None, 3350),
+        ("H200-SXM", 989, None, 4800),
+        ("h20", 148, 96, 4000),
+        ("l4", 121, 24, 300),
+        ("mi300x", 1307, 192, 5300),
+        ("tpu-v6e", 918, 32, 1638),
+    ],
+)
+def test_device_numbers(name: str, tflops: float, gb: int | None, gb_per_s: float) -> None:
+    gpu = load_gpu(name)
+    assert gpu.bf16_flop_per_s == tflops * 1e12
+    assert gpu.hbm_bytes_per_s == gb_per_s * 1e9
+    if gb is not None:
+        assert gpu.hbm_bytes == gb * 10**9
+
+
+def test_h200_memory_is_what_the_device_reports() -> None:
+    gpu = load_gpu("h200")
+    assert gpu.hbm_bytes == 150_109_880_320
+    assert gpu.source_of("hbm_bytes")["label"] == "measured"
+    assert gpu.source_of("bf16_flop_per_s")["label"] == "datasheet"
+
+
+def test_every_device_is_whole_and_has_evidence() -> None:
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        assert isinstance(gpu.hbm_bytes, int)
+        assert gpu.bf16_flop_per_s > 1e13
+        assert gpu.hbm_bytes_per_s > 1e11
+        assert gpu.hbm_bytes > 10**10
+        for evidence in gpu.evidence.values():
+            assert evidence.label in LABELS
+            assert evidence.source
+
+
+def test_recalled_numbers_are_assumed() -> None:
+    assert load_gpu("a10g").source_of("bf16_flop_per_s")["label"] == "assumed"
+    mi300x = load_gpu("mi300x")
+    assert mi300x.source_of("bf16_flop_per_s")["label"] == "assumed"
+    assert mi300x.source_of("hbm_bytes_per_s")["label"] == "datasheet"
+
+
+def test_unknown_gpu_lists_near_matches() -> None:
+    with pytest.raises(ScenarioError, match=r"unknown GPU 'h220'.*H200-SXM"):
+        load_gpu("h220")
+
+
+def test_efficiency_is_fitted_where_measured_only() -> None:
+    h200, h100, a100 = (load_efficiency(load_gpu(name)) for name in ("h200", "h100", "a100"))
+    assert h200.label_of("gemm_memory") == "fitted"
+    assert h200.label_of("all_reduce_bandwidth") == "reported"
+    datasheet = load_efficiency(load_gpu("h200"), generic_only=True)
+    assert datasheet.label_of("all_reduce_bandwidth") == "assumed"
+    assert h100.label_of("gemm_memory") == "extrapolated"
+    assert h100.gemm_memory == h200.gemm_memory
+    assert a100.label_of("gemm_memory") == "reported"
+    assert all(0 <= source["value"] <= 1e3 for source in a100.sources())  # type: ignore[operator]
+
+
+def test_weakest_label() -> None:
+    assert weakest(["fitted", "assumed", "datasheet"]) == "assumed"
+    assert weakest([]) == "measured"
+    with pytest.raises(ValueError, match="unknown evidence label"):
+        Evidence(label="guessed", source="")
+
+
+def test_graph_sizes_of_vllm() -> None:
+    sizes = load_profile().graph_sizes
+    assert sizes[:6] == (1, 2, 4, 8, 16, 24)
+    assert sizes[-2:] == (496, 512)
+    assert len(sizes) == 51
+    assert [padded_size(n, sizes) for n in (3, 9, 256, 257, 512, 513)] == [
+        4,
+        16,
+        256,
+        272,
+        512,
+        513,
+    ]
+    assert load_profile().graphs_for(16)[-1] == 32
+
+
+def test_host_speed_factor_scales_host_terms_alone() -> None:
+    plain, slow = load_profile(), scale_host(load_profile(), 1.5)
+    assert slow.schedule_base_s == 1.5 * plain.schedule_base_s
+    assert slow.eager_launch_per_moe_layer_s == 1.5 * plain.eager_launch_per_moe_layer_s
+    assert slow.runtime_bytes == plain.runtime_bytes
+    assert slow.graph_sizes == plain.graph_sizes
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
+def test_bad_host_speed_factor(factor: float) -> None:
+    with pytest.raises(ScenarioError, match="host_speed_factor"):
+        scale_host(load_profile(), factor)
+
+
+def test_profile_names_and_sources() -> None:
+    assert profile_names() == ["vllm-0.25"]
+    assert load_profile("vLLM").name == "vllm-0.25"
+    with pytest.raises(ScenarioError, match="unknown engine profile"):
+        load_profile("vllm-9")
+    for source in load_profile().sources():
+        assert source["label"] in LABELS
+        assert source["source"]
+
+
+def test_graphs_up_to_another_size() -> None:
+    profile = load_profile()
+    assert profile.graph_sizes[-2:] == (496, 512)
+    assert capture_up_to(profile, 512) == profile
+    assert capture_up_to(profile, 560).graph_sizes == (*profile.graph_sizes, 528, 544, 560)
+    assert capture_up_to(profile, 16).graph_sizes == (1, 2, 4, 8, 16)

@@ -1,0 +1,71 @@
+"""Jumped runs equal stepped runs, to the nanosecond, whatever the policy and the pressure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+
+from policies import ROUTERS, SCHEDULERS
+from sim.engine.state import EngineConfig
+from sim.request_table import RequestTable, request_table
+from tests.properties.engines import COSTS, ENGINES, outcome, tables
+from tests.properties.helpers import AffineCost, small_run
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@settings(deadline=None, max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    table=tables(),
+    engine=ENGINES,
+    cost=COSTS,
+    replicas=st.integers(1, 3),
+    until_ns=st.sampled_from([None, None, 300_000_000]),
+    router=st.sampled_from(list(ROUTERS)),
+)
+def test_jumped_equals_stepped(
+    scheduler: str,
+    table: RequestTable,
+    engine: EngineConfig,
+    cost: AffineCost,
+    replicas: int,
+    router: str,
+    until_ns: int | None,
+) -> None:
+    def run(fast_forward: bool) -> dict[str, Any]:
+        config = replace(engine, fast_forward=fast_forward)
+        return outcome(
+            small_run(
+                table,
+                engine=config,
+                cost=cost,
+                scheduler=scheduler,
+                router=router,
+                replicas=replicas,
+                until_ns=until_ns,
+            )
+        )
+
+    assert run(True) == run(False)
+
+
+def test_a_run_ends_when_its_last_request_does() -> None:
+    """A jump that was cut leaves an alarm behind; it must not make the run longer."""
+    cost = AffineCost(base_s=1e-3, launch_ns=6_000_000, launch_spread=1.9)
+    engine = EngineConfig(max_model_len=200, num_gpu_blocks=100, async_scheduling=False)
+    ends = []
+    for index in range(1, 8):  # prompts whose launches are drawn from fast to slow
+        arrivals = np.array([0.0] + [0.05] * index)
+        prompts, outputs = np.full(index + 1, 8), np.array([40] + [1] * index)
+        log = small_run(request_table(arrivals, prompts, outputs), engine=engine, cost=cost)
+        assert log.end_ns == max(log.requests.finished_ns)
+        ends.append(log.end_ns)
+        seed = replace(engine, seed=index)
+        log = small_run(request_table(arrivals, prompts, outputs), engine=seed, cost=cost)
+        assert log.end_ns == max(log.requests.finished_ns)
+        ends.append(log.end_ns)
+    assert min(ends) < 40 * 6_000_000 < max(ends)  # some were faster than the jump they cut

@@ -1,0 +1,172 @@
+"""Sweeps on real local clusters of several workers: the same table, and no worker's death loses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.run.execution.spread import WorkerLostError, spread
+from sim.errors import ScenarioError
+from tests.properties.helpers import CHECKOUT
+from tests.scenarios.experiments.sweep.samples import SCENARIO, deadly_sweep, run, write_sweep_file
+from tests.scenarios.run.worker_functions import die_always, die_once, refuse_three, square
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of the clusters' own: sockets and processes they leave to the interpreter's end.
+    pytest.mark.filterwarnings("ignore"),
+]
+# On the loopback alone, and so without the token that Ray would leave in the user's home.
+os.environ["RAY_AUTH_MODE"] = "disabled"
+NUMBERS = list(range(12))
+SQUARES = [(n, n * n) for n in NUMBERS]
+WORKERS = 3
+SWEEP: dict[str, Any] = {
+    "scenario": {**SCENARIO, "workload": {"preset": "azure-conv", "num_requests": 300}},
+    "axes": {
+        "workload.rate_per_s": [4, 8, 12],
+        "model": ["llama-3.1-8b", "llama-3.1-405b"],  # the second does not fit: a failing point
+    },
+    "replications": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    """A Ray cluster of a head and two nodes, a core each, behind its client server."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fleetcast[ray]'")
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    head, clients = _free_port(), _free_port()
+    ports = [f"--port={head}", f"--ray-client-server-port={clients}"]
+    workers = ["--node-ip-address=127.0.0.1", "--min-worker-port=0", "--max-worker-port=0"]
+    nodes = [["--head", "--include-dashboard=false", *ports]]
+    nodes += [[f"--address=127.0.0.1:{head}"]] * (WORKERS - 1)
+    with ExitStack() as stack:
+        for node in nodes:
+            process = subprocess.Popen(
+                [*start, *workers, *node],
+                env=environment,
+                cwd=CHECKOUT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait, timeout=30)
+            stack.callback(process.terminate)
+            _wait_for(clients)
+        yield f"ray://127.0.0.1:{clients}"
+
+
+@pytest.fixture(scope="module")
+def dask_address() -> Iterator[str]:
+    """A Dask scheduler and three workers, each a process of one thread."""
+    distributed = pytest.importorskip(
+        "distributed", reason="Dask is not installed: pip install 'fleetcast[dask]'"
+    )
+    os.environ["PYTHONPATH"] = str(CHECKOUT)
+    with distributed.LocalCluster(
+        n_workers=WORKERS, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture(params=["ray_address", "dask_address"])
+def cluster(request: pytest.FixtureRequest) -> str:
+    address: str = request.getfixturevalue(request.param)
+    return address
+
+
+def test_every_item_comes_back_once(cluster: str) -> None:
+    assert sorted(spread(square, NUMBERS, cluster=cluster)) == SQUARES
+
+
+def test_what_a_function_raises_is_raised(cluster: str) -> None:
+    with pytest.raises(ValueError, match="three"):
+        list(spread(refuse_three, NUMBERS, cluster=cluster))
+
+
+def test_a_worker_that_dies_loses_nothing(cluster: str, tmp_path: Path) -> None:
+    done = spread(partial(die_once, folder=str(tmp_path)), NUMBERS, cluster=cluster)
+    assert sorted(done) == SQUARES
+    assert (tmp_path / "died").exists()
+
+
+def test_an_item_that_kills_every_worker_is_told_apart(cluster: str) -> None:
+    done = dict(spread(die_always, NUMBERS, cluster=cluster))
+    assert isinstance(done.pop(3), WorkerLostError)
+    assert sorted(done.items()) == [pair for pair in SQUARES if pair[0] != 3]
+
+
+def test_the_table_is_that_of_this_machine(cluster: str, tmp_path: Path) -> None:
+    file = write_sweep_file(tmp_path, SWEEP)
+    here = run(file, tmp_path / "here")
+    run(file, tmp_path / "there", cluster=cluster)
+    assert set(here["status"]) == {"done", "failed"}
+    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
+    assert tables[0] == tables[1]
+
+
+def test_a_worker_killed_in_the_middle_of_a_sweep_loses_nothing(
+    cluster: str, tmp_path: Path
+) -> None:
+    file, mark = deadly_sweep(tmp_path)
+    table = run(file, tmp_path / "there", cluster=cluster)
+    assert mark.exists()  # it was killed
+    assert set(table["status"]) == {"done"}
+    run(file, tmp_path / "here")
+    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("dask", "distributed")])
+def test_a_cluster_of_ones_own_comes_and_goes(name: str, package: str, tmp_path: Path) -> None:
+    """In a process of its own: Ray is one a process."""
+    pytest.importorskip(package, reason=f"not installed: pip install 'fleetcast[{name}]'")
+    file = write_sweep_file(tmp_path, SWEEP)
+    command = [sys.executable, "-m", "scenarios.commands", "sweep", str(file), "--jobs", "2"]
+    subprocess.run(
+        [*command, "--cluster", name, "--out", str(tmp_path / "there")],
+        cwd=CHECKOUT,
+        env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+        | {"PYTHONPATH": str(CHECKOUT)},
+        check=True,
+        timeout=120,
+    )
+    run(file, tmp_path / "here")
+    tables = [(tmp_path / where / "sweep.parquet").read_bytes() for where in ("here", "there")]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("scheme", ["ray", "tcp"])
+def test_a_cluster_that_does_not_answer_is_said_so(scheme: str) -> None:
+    package = "ray" if scheme == "ray" else "distributed"
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    address = f"{scheme}://127.0.0.1:{_free_port()}"
+    with pytest.raises(ScenarioError, match=f"--cluster {address}: no .* answers"):
+        list(spread(square, NUMBERS, cluster=address))
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(300):
+        with socket.socket() as attempt:
+            if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail(f"no Ray client server on port {port} in 30 s")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,517 @@
+"""Tiers below device memory: what is found where, what moving it takes, and that books balance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import simpy
+from hypothesis import HealthCheck, Phase, given, settings
+
+from policies.vtc import VirtualTokenCounter
+from sim.accounts import ADMISSION_QUEUE, CACHE_LOAD, LAUNCH_AND_HOST, TIME_ACCOUNTS
+from sim.books.ledger import time_books
+from sim.engine.loading import exposed_ns
+from sim.engine.state import EngineConfig
+from sim.errors import ScenarioError
+from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.service import Fault, FaultConfig, ServiceConfig
+from sim.kv.eviction import CacheConfig
+from sim.kv.layout import KVLayout, WindowPages
+from sim.kv.pool import KVCache
+from sim.kv.tier_store import Pipe, TierConfig, TierStore
+from sim.kv.tiers import Tiers, TiersConfig, Write, shared_tiers
+from sim.request import Request, Status
+from sim.request_table import RequestTable, request_table
+from tests.properties.caches import CACHES
+from tests.properties.conservation import MAKERS, audited, check_books, check_run_to_the_end
+from tests.properties.engines import COSTS, ENGINES, outcome, tables
+from tests.properties.faults import FINAL, whole_outcome
+from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.service_runs import MS, fleets, pool_of, stepped
+from tests.properties.speculating import POLICIES, SPECULATING, everything
+from workloads.readers.detect import read_trace
+
+moderately = settings(
+    deadline=None,
+    max_examples=50,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+GB = 10**9
+BLOCK_BYTES = 1_000_000
+HOST = TierConfig(
+    name="host",
+    capacity_blocks=1000,
+    block_bytes=BLOCK_BYTES,
+    read_bytes_per_s=10 * GB,
+    write_bytes_per_s=10 * GB,
+    latency_ns=1000,
+)
+REMOTE = TierConfig(
+    name="remote",
+    capacity_blocks=10_000,
+    block_bytes=BLOCK_BYTES,
+    read_bytes_per_s=2 * GB,
+    latency_ns=20_000,
+    is_shared=True,
+    survives_crash=True,
+)
+ENGINE = EngineConfig(
+    max_num_batched_tokens=4096,
+    max_num_seqs=8,
+    max_model_len=4096,
+    block_size=16,
+    num_gpu_blocks=65,
+    async_scheduling=False,
+)
+SLOW = AffineCost(base_s=1e-3, per_token_s=1e-4, per_context_s=0.0)
+
+
+def tiered(*tiers: TierConfig, **options: Any) -> CacheConfig:
+    return CacheConfig(tiers=TiersConfig(tiers=tiers, **options))
+
+
+def prefixed(rows: list[tuple[float, int, int, int]]) -> RequestTable:
+    """(arrival_s, family, prompt tokens, output tokens): a family has one prefix, in ids of 16."""
+    arrival_s, families, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
+    ids = [
+        [1000 * family + j for j in range(-(-tokens // 16))]
+        for family, tokens in zip(families.tolist(), prompts.tolist(), strict=True)
+    ]
+    chains = chains_of(ids, prompts.tolist(), 16)
+    return request_table(arrival_s.astype(float), prompts, outputs, chains=chains)
+
+
+# The second request pushes the first's prompt out of device memory; the third asks for it again.
+OUT_AND_BACK = [(0.0, 1, 800, 2), (1.0, 2, 1000, 2), (2.0, 1, 800, 2)]
+
+
+def account_ns(log: RunLog, account: str, request: int) -> int:
+    return int(time_books(log).e2e_ns[request, TIME_ACCOUNTS.index(account)])
+
+
+@pytest.mark.parametrize("write", ["through", "back"])
+@pytest.mark.parametrize("index", ["block_hash", "radix"])
+def test_what_was_evicted_comes_back_from_the_host(write: Write, index: Any) -> None:
+    """All but the last block: 49 blocks over 10 GB/s, less what is still in device memory."""
+    cache = replace(tiered(HOST, write=write, load="always"), prefix_index=index)
+    log = small_run(prefixed(OUT_AND_BACK), engine=ENGINE, cost=SLOW, cache=cache)
+    assert list(log.requests.cached_tokens) == [0, 0, 49 * 16]
+    kept = log.requests.tier_tokens[2][0] // 16
+    assert log.requests.tier_tokens == {2: {0: kept * 16, 1: (49 - kept) * 16}}
+    assert kept == (64 - 63 if write == "back" else 1)
+    load_ns = (49 - kept) * BLOCK_BYTES // 10 + 1000
+    assert log.requests.load_ns == {2: load_ns}
+    assert account_ns(log, CACHE_LOAD, 2) == load_ns
+    prefill_ns = round((1e-3 + 16 * 1e-4) * 1e9)
+    ttft_ns = log.requests.first_token_ns[2] - log.requests.arrival_ns[2]
+    assert ttft_ns == load_ns + prefill_ns
+    (way,) = log.tiers[0].ways
+    assert (way.counts.loads, way.counts.loaded) == (1, 49 - kept)
+    assert way.to_device.moved_bytes == way.counts.loaded * BLOCK_BYTES
+    assert way.from_device.moved_bytes == way.counts.written * BLOCK_BYTES
+
+
+def test_without_a_tier_it_is_computed_again() -> None:
+    log = small_run(prefixed(OUT_AND_BACK), engine=ENGINE, cost=SLOW)
+    assert list(log.requests.cached_tokens) == [0, 0, 16]
+    never = tiered(HOST, load="never")
+    assert outcome(small_run(prefixed(OUT_AND_BACK), engine=ENGINE, cost=SLOW, cache=never)) == (
+        outcome(log)
+    )
+
+
+@pytest.mark.parametrize("layers", [1, 2, 8, 32])
+def test_layer_by_layer_only_what_is_exposed_is_waited_for(layers: int) -> None:
+    """Compute of 16 tokens takes 2.6 ms: a load of 4.8 ms is hidden as far as layers allow."""
+    cache = tiered(HOST, load="always", layerwise=True, layers=layers)
+    log = small_run(prefixed(OUT_AND_BACK), engine=ENGINE, cost=SLOW, cache=cache)
+    kept = log.requests.tier_tokens[2][0] // 16
+    load_ns = (49 - kept) * BLOCK_BYTES // 10 + 1000
+    compute_ns = round((1e-3 + 16 * 1e-4) * 1e9)
+    ends_ns = max(compute_ns + load_ns / layers, load_ns + compute_ns / layers)
+    ttft_ns = log.requests.first_token_ns[2] - log.requests.arrival_ns[2]
+    assert ttft_ns == pytest.approx(ends_ns, abs=2)
+    assert account_ns(log, CACHE_LOAD, 2) == ttft_ns - compute_ns
+    assert account_ns(log, LAUNCH_AND_HOST, 2) == account_ns(log, ADMISSION_QUEUE, 2) == 0
+
+
+@given(
+    begin=st.integers(0, 1000),
+    load=st.integers(0, 10**6),
+    start=st.integers(0, 10**6),
+    compute=st.integers(1, 10**6),
+    layers=st.integers(1, 40),
+)
+def test_the_exposed_part_is_that_of_a_pipeline(
+    begin: int, load: int, start: int, compute: int, layers: int
+) -> None:
+    """Layer by layer: it begins when the one before is computed and its own KV is there."""
+    done = float(start)
+    for layer in range(1, layers + 1):
+        done = max(done, begin + load * layer / layers) + compute / layers
+    found = exposed_ns(begin, begin + load, start, compute, layers)
+    assert found == pytest.approx(max(done - start - compute, 0), abs=2)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1 * GB, 2 * GB, 3 * GB])
+def test_loads_where_that_is_predicted_to_be_sooner(bytes_per_s: int) -> None:
+    """n blocks take latency + n b / B to load and 16 n c to compute: the crossover is where these
+    meet, n = latency / (16 c - b / B)."""
+    latency_ns = 30 * MS
+    a_token_ns, a_block_ns = 1e5, BLOCK_BYTES / bytes_per_s * 1e9
+    crossover = latency_ns / (16 * a_token_ns - a_block_ns)
+    tier = replace(HOST, read_bytes_per_s=bytes_per_s, latency_ns=latency_ns)
+    config = TiersConfig(tiers=(tier,), load="cheaper")
+    for blocks in range(1, 60):
+        kv, tiers, _ = cache_with(config, [[*range(blocks + 1)]], 100)
+        tiers.ways[0].store.put((0, 0, 1))
+        for prefix_id in range(blocks):
+            tiers.ways[0].store.put((prefix_id, 0, 1))
+        tokens = 16 * (blocks + 1)
+        tiers.prefill_ns = lambda request, done: round((request.num_target_tokens - done) * 1e5)
+        request = Request(0, 0, tokens, 1, num_target_tokens=tokens)
+        hit = kv.lookup(request)
+        found = tiers.find(request, hit, kv.hit_limit(request))
+        assert sum(segment.blocks for segment in found) == blocks
+        assert bool(tiers.worthwhile(request, hit, found, 16)) == (blocks > crossover)
+
+
+def test_the_prediction_counts_those_ahead_in_the_queue() -> None:
+    kv, tiers, _ = cache_with(TiersConfig(tiers=(HOST,)), [[1, 2]], 100)
+    tiers.ways[0].store.put((1, 0, 1))
+    tiers.prefill_ns = lambda request, done: (request.num_target_tokens - done) * 10_000
+    request = Request(0, 0, 32, 1, num_target_tokens=32)
+    hit = kv.lookup(request)
+    found = tiers.find(request, hit, 1)
+    assert tiers.worthwhile(request, hit, found, 16) == 1  # 0.101 ms against 0.16
+    tiers.ways[0].to_device.move(0, BLOCK_BYTES)
+    assert tiers.worthwhile(request, hit, found, 16) == 0  # 0.201 ms
+
+
+def cache_with(
+    config: TiersConfig, chains: list[list[int]], blocks: int, size: int = 16
+) -> tuple[KVCache, Tiers, simpy.Environment]:
+    """A pool of blocks of 16 tokens, one an id, over tiers; no engine."""
+    env = simpy.Environment(initial_time=0)
+    tokens = [size * len(chain) for chain in chains]
+    kv = KVCache(blocks + 1, size, chains=chains_of(chains, tokens, size))
+    tiers = Tiers(env, config, kv.index, shared_tiers(config))
+    kv.set_over(tiers)
+    return kv, tiers, env
+
+
+def serve(kv: KVCache, tiers: Tiers, index: int, tokens: int) -> int:
+    """Serve a request by itself, with what the tiers hold; returns the blocks it hit."""
+    request = Request(index, 0, tokens, 1, num_target_tokens=tokens + 1)
+    hit = kv.lookup(request)
+    found = tiers.find(request, hit, kv.hit_limit(request))
+    kv.pin(request, hit)
+    if found:
+        tiers.load(found)
+    assert kv.extend(request, tokens)
+    kv.register(request, tokens)
+    kv.release(request, tokens, will_return=False)
+    return hit.blocks + sum(segment.blocks for segment in found)
+
+
+@pytest.mark.parametrize("write", ["through", "back"])
+def test_an_endless_second_tier_hits_what_an_endless_cache_does(write: Write) -> None:
+    """37.4% of the tokens of the Mooncake conversation trace, whatever device memory holds."""
+    trace = SHARED / "data" / "traces" / "mooncake_conversation.jsonl.gz"
+    if not trace.exists():
+        pytest.skip("the Mooncake trace (shared/data/traces) is not here")
+    table = read_trace(trace)
+    assert table.chains is not None
+    size, offsets = table.chains.block_tokens, table.chains.offsets
+    ids = table.chains.ids.tolist()
+    chains = [ids[a:b] for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+    endless = replace(HOST, capacity_blocks=None, read_bytes_per_s=1e18, write_bytes_per_s=1e18)
+    config = TiersConfig(tiers=(replace(endless, latency_ns=0),), write=write)
+    kv, tiers, env = cache_with(config, chains, 500, size)
+    hit_tokens = 0
+    for row, chain in enumerate(chains):
+        blocks = serve(kv, tiers, row, size * len(chain))
+        hit_tokens += min(blocks * size, int(table.prompt_tokens[row]))
+        env.run()
+    assert round(hit_tokens / int(table.prompt_tokens.sum()), 4) == 0.3736
+
+
+def check_tiers(log: RunLog) -> None:
+    """Blocks that came to a tier are there, or were evicted or lost; bytes are those of blocks."""
+    pipes: dict[Pipe, int] = {}
+    for tiers in log.tiers.values():
+        for way in tiers.ways:
+            store, counts, size = way.store, way.counts, way.config.block_bytes
+            assert store.added == store.held + store.evicted + store.lost
+            assert store.held == sum(stop - start for start, stop in store._spans.values())
+            capacity = way.config.capacity_blocks
+            assert capacity is None or store.held <= capacity
+            assert min(store.held, store.evicted, store.lost) >= 0
+            pipes[way.to_device] = pipes.get(way.to_device, 0) + counts.loaded * size
+            pipes[way.from_device] = pipes.get(way.from_device, 0) + counts.written * size
+    assert all(pipe.moved_bytes == num_bytes for pipe, num_bytes in pipes.items())
+    for store in {way.store for tiers in log.tiers.values() for way in tiers.ways}:
+        ways = [w for tiers in log.tiers.values() for w in tiers.ways if w.store is store]
+        assert store.added <= sum(way.counts.written for way in ways)
+
+
+def check_hits(log: RunLog) -> None:
+    """Hits by tier add up to all hits, and are no more than was loaded."""
+    by_tier: dict[int, int] = {}
+    for request, found in log.requests.tier_tokens.items():
+        assert sum(found.values()) == log.requests.cached_tokens[request]
+        for tier, tokens in found.items():
+            by_tier[tier] = by_tier.get(tier, 0) + tokens
+    for tier in by_tier.keys() - {0}:
+        loaded = sum(
+            tiers.ways[tier - 1].counts.loaded
+            for tiers in log.tiers.values()
+            if tier <= len(tiers.ways)
+        )
+        assert by_tier[tier] <= loaded * max(p.engine.block_size for p in log.fleet.pools)
+
+
+def tier_outcome(log: RunLog) -> Any:
+    return (
+        log.requests.load_ns,
+        log.requests.tier_tokens,
+        [
+            [
+                *(way.store.added, way.store.evicted, way.store.lost, way.store.most_held),
+                *(way.counts.loads, way.counts.loaded, way.counts.written, way.to_device.busy_ns),
+            ]
+            for tiers in log.tiers.values()
+            for way in tiers.ways
+        ],
+    )
+
+
+PLAIN_ENGINES = ENGINES.map(lambda engine: replace(engine, kv_layout=KVLayout()))
+TIERS = st.builds(
+    TierConfig,
+    name=st.just("a tier"),
+    capacity_blocks=st.sampled_from([3, 30, 300, None]),
+    block_bytes=st.just(1_000_000),
+    read_bytes_per_s=st.sampled_from([1e8, 1e9, 1e11]),
+    write_bytes_per_s=st.sampled_from([None, 1e8, 1e10]),
+    latency_ns=st.sampled_from([0, 100_000]),
+    is_shared=st.booleans(),
+    pool_bytes_per_s=st.sampled_from([None, 5e8]),
+    survives_crash=st.booleans(),
+)
+CONFIGS = st.builds(
+    TiersConfig,
+    tiers=st.lists(TIERS, min_size=1, max_size=3).map(tuple),
+    write=st.sampled_from(["through", "back"]),
+    load=st.sampled_from(["always", "cheaper", "always"]),
+    layerwise=st.booleans(),
+    layers=st.sampled_from([1, 4]),
+)
+CACHE_CONFIGS = st.builds(
+    lambda cache, tiers: replace(CACHES[cache], tiers=tiers), st.sampled_from(list(CACHES)), CONFIGS
+)
+
+
+@settings(deadline=None, max_examples=80, phases=PHASES)
+@given(
+    table=tables(),
+    engine=PLAIN_ENGINES,
+    cost=COSTS,
+    cache=CACHE_CONFIGS,
+    scheduler=st.sampled_from(list(MAKERS)),
+    replicas=st.integers(1, 3),
+)
+def test_a_run_over_tiers_conserves_everything_and_jumps_as_it_steps(
+    table: RequestTable,
+    engine: EngineConfig,
+    cost: AffineCost,
+    cache: CacheConfig,
+    scheduler: str,
+    replicas: int,
+) -> None:
+    outcomes = []
+    for fast_forward in (True, False):
+        make, auditors = audited(MAKERS[scheduler])
+        log = small_run(
+            table,
+            engine=replace(engine, fast_forward=fast_forward),
+            cost=cost,
+            scheduler=make,
+            replicas=replicas,
+            cache=cache,
+        )
+        check_run_to_the_end(log, auditors)
+        check_tiers(log)
+        check_hits(log)
+        outcomes.append((outcome(log), tier_outcome(log)))
+    if scheduler != "capricious":  # its die falls by the clock
+        assert outcomes[0] == outcomes[1]
+
+
+@moderately
+@given(
+    table=tables(),
+    engine=SPECULATING.map(lambda engine: replace(engine, kv_layout=KVLayout())),
+    cost=COSTS,
+    cache=CACHE_CONFIGS,
+    scheduler=st.sampled_from(POLICIES),
+)
+def test_engines_that_speculate_load_as_well(
+    table: RequestTable,
+    engine: EngineConfig,
+    cost: AffineCost,
+    cache: CacheConfig,
+    scheduler: str,
+) -> None:
+    outcomes = []
+    for fast_forward in (True, False):
+        config = replace(engine, fast_forward=fast_forward)
+        make = MAKERS[scheduler]
+        log = small_run(table, engine=config, cost=cost, scheduler=make, cache=cache)
+        check_tiers(log)
+        check_hits(log)
+        check_books(log)
+        outcomes.append((everything(log), tier_outcome(log)))
+    if scheduler != "capricious":  # its die falls by the clock
+        assert outcomes[0] == outcomes[1]
+
+
+@settings(deadline=None, max_examples=80, phases=PHASES)
+@given(
+    table=tables(),
+    fleet=fleets(PLAIN_ENGINES),
+    data=st.data(),
+    until_ns=st.sampled_from([None, None, 300 * MS]),
+)
+def test_whatever_fails_tiers_balance_and_jumps_change_nothing(
+    table: RequestTable, fleet: Fleet, data: st.DataObject, until_ns: int | None
+) -> None:
+    pools = tuple(replace(pool, cache=data.draw(CACHE_CONFIGS)) for pool in fleet.pools)
+    fleet = replace(fleet, pools=pools)
+    log = run_cluster(table, fleet, until_ns=until_ns)
+    steps = run_cluster(table, stepped(fleet), until_ns=until_ns)
+    assert whole_outcome(log) == whole_outcome(steps)
+    assert tier_outcome(log) == tier_outcome(steps)
+    check_tiers(log)
+    status = np.frombuffer(log.requests.status, np.int8)
+    if until_ns is None:
+        assert set(status.tolist()) <= FINAL
+    finished = status == Status.FINISHED
+    arrival_ns = np.frombuffer(log.requests.arrival_ns, np.int64)
+    books = time_books(log)
+    for posted, name in ((books.e2e_ns, "finished_ns"), (books.ttft_ns, "first_token_ns")):
+        lasted_ns = np.frombuffer(getattr(log.requests, name), np.int64) - arrival_ns
+        assert (posted.sum(axis=1)[finished] == lasted_ns[finished]).all()
+        assert (posted >= 0).all()
+
+
+def two_engines(cache: CacheConfig, rows: list[tuple[float, int, int, int]], *faults: Fault) -> Any:
+    pool = replace(pool_of(ENGINE, cost=SLOW, replicas=2), cache=cache)
+    service = ServiceConfig(faults=FaultConfig(schedule=faults, detection_ns=0))
+    return run_cluster(prefixed(rows), Fleet(pools=(pool,), service=service))
+
+
+def test_a_remote_pool_is_everybodys() -> None:
+    """Round robin: what the first engine put there is hit by the second."""
+    rows = [(0.0, 1, 800, 2), (1.0, 1, 800, 2)]
+    hits = {}
+    for name, tier in (("host", HOST), ("remote", REMOTE)):
+        log = two_engines(tiered(tier, load="always"), rows)
+        assert list(log.requests.replica) == [0, 1]
+        hits[name] = log.requests.cached_tokens[1]
+    assert hits == {"host": 0, "remote": 49 * 16}
+
+
+def test_a_crash_loses_what_only_the_engine_had() -> None:
+    """Host memory goes with the process; the remote pool keeps what was written to it."""
+    rows = [(0.0, 1, 800, 2), (0.2, 9, 16, 2), (2.0, 1, 800, 2)]
+    crash = Fault(at_ns=1000 * MS, kind="engine_crash", replica=0)
+    for tier, kept in ((HOST, 0), (REMOTE, 49 * 16)):
+        log = two_engines(tiered(tier, load="always"), rows, crash)
+        assert log.requests.replica[2] == 0
+        assert log.requests.cached_tokens[2] == kept
+        assert log.tiers[0].ways[0].store.lost == (0 if kept else 50)
+        check_tiers(log)
+
+
+def test_a_write_under_way_dies_with_its_engine() -> None:
+    slow = replace(REMOTE, read_bytes_per_s=50_000_000)  # a second for 50 blocks
+    rows = [(0.0, 1, 800, 2), (0.2, 9, 16, 2), (3.0, 1, 800, 2)]
+    crash = Fault(at_ns=500 * MS, kind="engine_crash", replica=0)
+    log = two_engines(tiered(slow, load="always"), rows, crash)
+    assert log.requests.cached_tokens[2] == 0
+    unhurt = two_engines(tiered(slow, load="always"), rows)
+    assert unhurt.requests.tier_tokens == {}  # it is in device memory
+    assert unhurt.requests.cached_tokens[2] == 49 * 16
+
+
+def test_those_behind_do_not_wait_for_a_load() -> None:
+    slow = replace(HOST, read_bytes_per_s=50_000_000)  # a second for 50 blocks
+    rows = [*OUT_AND_BACK, (2.0, 7, 100, 2)]
+    log = small_run(prefixed(rows), engine=ENGINE, cost=SLOW, cache=tiered(slow, load="always"))
+    finished = log.requests.finished_ns
+    assert finished[3] < 2.1 * GB < 2.9 * GB < finished[2]
+
+
+def test_a_fair_scheduler_charges_a_request_that_is_loaded_once() -> None:
+    made: list[VirtualTokenCounter] = []
+
+    def make() -> VirtualTokenCounter:
+        made.append(VirtualTokenCounter())
+        return made[-1]
+
+    table = replace(prefixed(OUT_AND_BACK), class_index=np.zeros(3, np.int64), class_names=("a",))
+    counters = []
+    for load in ("never", "always"):
+        log = small_run(
+            table, engine=ENGINE, cost=SLOW, scheduler=make, cache=tiered(HOST, load=load)
+        )
+        assert bool(log.requests.tier_tokens) == (load == "always")
+        counters.append(made[-1].counter(0))
+    assert counters[0] == counters[1]
+
+
+def test_what_falls_out_of_the_host_is_found_on_disk() -> None:
+    """Written back from tier to tier; the nearest that has it is asked, both for their parts."""
+    disk = replace(HOST, name="ssd", capacity_blocks=None, survives_crash=True)
+    host = replace(HOST, capacity_blocks=20)
+    cache = tiered(host, disk, write="back", load="always")
+    rows = [*OUT_AND_BACK[:2], (2.0, 3, 1000, 2), (3.0, 1, 800, 2)]
+    log = small_run(prefixed(rows), engine=ENGINE, cost=SLOW, cache=cache)
+    found = log.requests.tier_tokens[3]
+    assert log.requests.cached_tokens[3] == sum(found.values()) == 49 * 16
+    assert found[2] > 0
+    check_tiers(log)
+
+
+def test_models_with_windows_have_no_tiers() -> None:
+    engine = replace(ENGINE, kv_layout=KVLayout(windows=(WindowPages(64, 1),)))
+    with pytest.raises(ScenarioError, match="windows"):
+        small_run(prefixed(OUT_AND_BACK), engine=engine, cache=tiered(HOST))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(1, 6)), max_size=30))
+def test_a_store_never_holds_more_than_it_can(puts: list[tuple[int, int, int]]) -> None:
+    store = TierStore(12)
+    for prefix_id, start, blocks in puts:
+        gone = store.put((prefix_id, start, start + blocks))
+        assert store.held <= 12
+        assert store.added == store.held + store.evicted
+        assert all(store.gaps(piece) == [piece] for piece in gone)
+        assert store.reach(prefix_id, start) > start
+
+
+def test_a_pipe_serves_one_after_the_other() -> None:
+    pipe = Pipe(GB)
+    assert pipe.move(0, 1000) == (0, 1000)
+    assert pipe.move(500, 1001) == (1000, 2001)
+    assert pipe.move(9000, 1) == (9000, 9001)
+    assert (pipe.busy_ns, pipe.moved_bytes) == (2002, 2002)
+    assert math.isclose(pipe.duration_ns(10), 10)
