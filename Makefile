@@ -10,7 +10,7 @@ demo: $(INSTALLED)
 	$(BIN)/fleetcast simulate scenarios/demo.yaml --out results/demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 test-all: lint $(EXTRAS)
 	$(BIN)/pytest -m "slow or not slow"

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import os
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,12 +40,19 @@ def test_every_folder_with_modules_is_a_known_package() -> None:
     assert found == set(PACKAGES)
 
 
-def test_every_package_within_is_packaged() -> None:
-    """One that is not named runs from a checkout, but not from a wheel."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    files = (file for package in PACKAGES for file in (CHECKOUT / package).rglob("__init__.py"))
-    found = {".".join(file.parent.relative_to(CHECKOUT).parts) for file in files}
-    assert set(project["tool"]["setuptools"]["packages"]) == found
+def test_every_folder_of_modules_is_a_package() -> None:
+    """A folder without ``__init__.py`` runs from a checkout, but is not found for a wheel."""
+    files = (file for package in PACKAGES for file in (CHECKOUT / package).rglob("*.py"))
+    assert [file for file in files if not (file.parent / "__init__.py").exists()] == []
+
+
+def test_every_data_file_is_packaged() -> None:
+    """Data lies beside the modules of a package, where ``package-data`` finds it."""
+    patterns = ("*.yaml", "*.csv", "*.j2")
+    files = (f for p in PACKAGES for one in patterns for f in (CHECKOUT / p).rglob(one))
+    apart = {"plans", "sweeps", "measured"}
+    lost = [f for f in files if not (f.parent / "__init__.py").exists()]
+    assert [file for file in lost if not apart & set(file.parts)] == []
 
 
 def test_no_third_party_trace_is_in_the_repository() -> None:

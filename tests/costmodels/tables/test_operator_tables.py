@@ -22,7 +22,6 @@ from costmodels.tables.bundle import operator_tables
 from costmodels.tables.families import Lack
 from costmodels.tables.ideal import ideal_seconds
 from costmodels.tables.kinds import KINDS, Precision, TableKind
-from costmodels.tables.leave_one_out import leave_one_out
 from costmodels.tables.shapes import (
     LOOKUPS,
     AllReduceTable,
@@ -37,6 +36,7 @@ from costmodels.tables.shapes import (
 from costmodels.tables.store import load_table, save_table
 from costmodels.tables.table import OperatorTable, TableMeta, operator_table, with_error
 from sim.errors import ScenarioError
+from tests.costmodels.tables.leave_one_out import leave_one_out
 
 Array = NDArray[np.float64]
 
