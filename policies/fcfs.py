@@ -1,7 +1,7 @@
 """vLLM V1's default: running requests first, then the waiting ones in order of arrival."""
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 
 
 def fcfs(view: EngineView) -> Plan:

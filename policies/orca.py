@@ -2,7 +2,7 @@
 
 from policies.reserving import Reserve, checked_reserve, reserved_tokens
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 
 
 class Orca:

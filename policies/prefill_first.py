@@ -1,7 +1,7 @@
 """Prefill-prioritising continuous batching, as vLLM did it before chunked prefill (V0)."""
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 
 
 def prefill_first(view: EngineView) -> Plan:

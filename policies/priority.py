@@ -1,11 +1,12 @@
 """vLLM's ``--scheduling-policy priority``: the lowest value first, ties by arrival."""
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.state import EngineState
+from sim.engine.view import EngineView
 from sim.request import Request
 
 
-def least_important(view: EngineView) -> Request:
+def least_important(view: EngineState) -> Request:
     """The victim: the running request with the highest priority value, the latest among equals."""
     return max(view.running, key=_order)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.request import Request
 

@@ -1,7 +1,7 @@
 """Sarathi-Serve: stall-free batches of a bounded size."""
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 
 

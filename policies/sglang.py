@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from sim.engine.batch import UNTIL_CHANGE, BatchBuilder, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.engine.waiting import FifoQueue
 from sim.errors import ScenarioError
 from sim.request import Request, Status

@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 from sim.draws import uniform
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.request import Request
 

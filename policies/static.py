@@ -2,9 +2,9 @@
 
 from policies.reserving import Reserve, checked_reserve, reserved_tokens
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.beams import Gang
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.errors import ScenarioError
+from sim.request import Gang
 
 
 class Static:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.engine.waiting import FifoQueue
 from sim.errors import ScenarioError
 from sim.request import Request

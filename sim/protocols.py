@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from sim.engine.batch import Plan
-    from sim.engine.state import EngineView
-    from sim.engine.throttle import PowerThrottle
-    from sim.request import Request
-    from sim.shape import StepShape
+from sim.request import Request
+from sim.shape import StepShape
+from sim.throttle import PowerThrottle
 
 
 class StepPrice(NamedTuple):
@@ -150,25 +147,6 @@ class HandOver(Protocol):
         ...
 
 
-class Scheduler(Protocol):
-    """Chooses what the next step computes. A function will do; see `policies`.
-
-    If it has a method ``waiting_order(request)``, its engine keeps the waiting queue in the order
-    of that key; otherwise it is first come, first served. If it has a method ``attach(view)``, it
-    is called once, before anything arrives: there it may read the configuration, put a queue of
-    its own in ``view.waiting`` (`sim.engine.waiting.WaitingQueue`), or follow who decodes
-    (``view.decode_group.observer``).
-
-    What it computes at a call must not grow with the number waiting: ``view.waiting.first()`` and
-    ``BatchBuilder.admit_waiting`` do not. A plan that stands until something changes says so; one
-    that looks at the clock or at tokens served says until when (`BatchBuilder.plan`).
-    """
-
-    def __call__(self, view: EngineView, /) -> Plan:
-        """Order and preempt through ``view.new_batch()``; return its plan."""
-        ...
-
-
 class CachedContent(Protocol):
     """What an eviction policy may know of content in a prefix cache."""
 
@@ -200,13 +178,13 @@ class ReplicaLoad(NamedTuple):
 CacheWatcher = Callable[[int, int, int], None]
 """Told of (replica, prefix id, resident leading blocks of it) on every change."""
 
-Watch = Literal["at once", "when asked", "when asked, with times"]
+Watch = Literal["immediate", "deferred", "deferred_timed"]
 """How soon a watcher is told of what a replica evicts.
 
-At once is simple and slow: a replica that evicts cannot jump over steps. Else it is told when it
-asks (`RoutingContext.catch_up`), or later; what it thinks is cached may have gone meanwhile, what
-has been added is always told at once. With times, `RoutingContext.now_ns` is the time of a change
-while its watcher is told.
+``immediate`` is simple and slow: a replica that evicts cannot jump over steps. ``deferred``: the
+watcher is told when it asks (`RoutingContext.catch_up`), or later; content it believes cached may
+be gone meanwhile, added content is always reported immediately. ``deferred_timed``: deferred, and
+`RoutingContext.now_ns` is the time of a change while its watcher is told.
 """
 
 
@@ -258,7 +236,7 @@ class RoutingContext(Protocol):
         its own step cost: an estimate, as offline profiling gives it."""
         ...
 
-    def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "at once") -> None:
+    def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "immediate") -> None:
         """Be told of what replicas' prefix caches hold."""
         ...
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.beams import BeamSearch
 from sim.draws import uniform
-from sim.engine.beams import BeamSearch
 from sim.errors import TraceError
 
 Int64 = NDArray[np.int64]

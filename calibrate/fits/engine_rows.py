@@ -17,8 +17,8 @@ from costmodels.layouts.shard import RankShard, shard
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.steps.step_split import step_seconds
-from sim.engine.throttle import Heat
 from sim.errors import ScenarioError
+from sim.throttle import Heat
 
 Float = NDArray[np.float64]
 LaunchClass = Literal["graph", "piecewise", "eager"]
@@ -141,7 +141,7 @@ class ClockError:
     gpu_s: Float
     """Predicted GPU time, throttling included."""
     heat: Float
-    """How far the device was throttled when each step began (`sim.engine.throttle.Heat`)."""
+    """How far the device was throttled when each step began (`sim.throttle.Heat`)."""
 
 
 def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfile) -> ClockError:

@@ -27,10 +27,10 @@ from costmodels.steps.step_cost import FRACTION_BITS, RooflineStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
-from sim.engine.throttle import PowerThrottle
 from sim.evidence import Evidence, Source, weakest
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape
+from sim.throttle import PowerThrottle
 
 
 class _Line(NamedTuple):

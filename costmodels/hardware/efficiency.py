@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from costmodels.datafile import read_data
 from costmodels.hardware.gpus import GpuSpec
-from sim.engine.throttle import PowerThrottle
 from sim.evidence import Evidence, Source
+from sim.throttle import PowerThrottle
 
 
 class FittedRange(NamedTuple):

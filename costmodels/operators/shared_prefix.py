@@ -47,7 +47,7 @@ class SharedPrefixRates:
     """Seconds of what is done beside a sequence's own attention, from `sim.shape.SharedSums`."""
 
     kernel: str
-    """``cascade`` or ``tree``, as `sim.engine.state.EngineConfig.shared_prefix_attention`."""
+    """``cascade`` or ``tree``, as `sim.engine.config.EngineConfig.shared_prefix_attention`."""
     layers: tuple[LayerRates, ...]
     fixed_s: float
     """Of the prefix kernel and the merge, all layers."""

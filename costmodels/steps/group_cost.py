@@ -36,10 +36,10 @@ from costmodels.steps.step_split import post_operator
 from costmodels.steps.streamed_cost import StreamedStepCost
 from costmodels.work import Array
 from sim import accounts
-from sim.engine.throttle import PowerThrottle
 from sim.evidence import Source, weakest
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, grown
+from sim.throttle import PowerThrottle
 
 RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
 """One rank, as a whole replica or as a part of one."""

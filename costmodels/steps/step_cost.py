@@ -24,11 +24,11 @@ from costmodels.operators.step_tables import ClipPrices, StepTables, build_table
 from costmodels.steps.explain import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.steps.step_split import split_steps
 from sim.clock import NS_PER_S, to_ns
-from sim.engine.throttle import PowerThrottle
 from sim.errors import ScenarioError
 from sim.evidence import Source
 from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import StepShape, risen
+from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
 FRACTION_BITS = 32

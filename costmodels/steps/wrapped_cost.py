@@ -15,9 +15,9 @@ from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.step_tables import StepTables
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import Array
-from sim.engine.throttle import PowerThrottle
 from sim.protocols import DecodeRun, StepPrice
 from sim.shape import StepShape, grown
+from sim.throttle import PowerThrottle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

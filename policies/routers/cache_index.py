@@ -27,9 +27,9 @@ class CacheIndex:
         self._made = 0
         self._holders: dict[int, dict[int, None]] = {}
         if self._delay_ns:
-            context.watch_caches(self._note, when="when asked, with times")
+            context.watch_caches(self._note, when="deferred_timed")
         else:
-            context.watch_caches(self._apply, when="when asked")
+            context.watch_caches(self._apply, when="deferred")
 
     def deepest(
         self, prefix_ids: Sequence[int], enough: int | None = None

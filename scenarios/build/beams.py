@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from costmodels.layouts.layout import Layout
 from scenarios.schema import Scenario
-from sim.engine.beams import beams, why_no_beams
+from sim.beams import beams
+from sim.engine.config import why_no_beams
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig
 

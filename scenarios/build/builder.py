@@ -30,7 +30,7 @@ from scenarios.build.step_cost import Wanted, load_kernels, pool_cost
 from scenarios.schema import EngineOptions, Scenario
 from scenarios.schema.fleet import Prices
 from sim.clock import to_ns
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig

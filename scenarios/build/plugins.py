@@ -22,8 +22,9 @@ from scenarios.build.policy_checks import (
 )
 from scenarios.files.messages import nearest
 from scenarios.schema.fields import Policy
+from sim.engine.view import Scheduler
 from sim.errors import ScenarioError
-from sim.protocols import Eviction, Router, RoutingContext, Scheduler, ServiceView
+from sim.protocols import Eviction, Router, RoutingContext, ServiceView
 
 
 def load_attribute(target: str) -> Any:

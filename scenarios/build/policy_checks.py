@@ -17,9 +17,9 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from scenarios.files.messages import nearest
 from scenarios.schema.fields import Policy
 from sim.engine.batch import Plan
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView, Scheduler
 from sim.errors import FleetcastError, PolicyError, ScenarioError
-from sim.protocols import CachedContent, Eviction, Router, RoutingContext, Scheduler, ServiceView
+from sim.protocols import CachedContent, Eviction, Router, RoutingContext, ServiceView
 from sim.request import Request
 
 

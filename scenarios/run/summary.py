@@ -31,7 +31,7 @@ from sim.books.metrics import RequestMetrics
 from sim.books.run_accounts import gpu_time_ns
 from sim.books.saturation import saturation
 from sim.books.window import Window, time_weighted
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.evidence import LABELS, Source, weakest
 from sim.fleet.cluster import RunLog
 from sim.request import Status

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.engine.pipeline import launch_step
-from sim.engine.throttle import Heat
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig
 from sim.shape import Clip, StepShape, chunk_shape, decode_shape, joined
+from sim.throttle import Heat
 
 
 class PlannedStep(NamedTuple):

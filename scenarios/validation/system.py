@@ -22,7 +22,7 @@ from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.run.summary import engine_conditions
 from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig
 

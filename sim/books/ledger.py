@@ -115,7 +115,7 @@ def _set_apart(residence: Residence, log: RunLog) -> _Apart:
 
 
 def _waits_for_batch(residence: Residence, log: RunLog) -> Int64:
-    """What finished requests waited for the rest of their batch (`sim.engine.beams.Gang`)."""
+    """What finished requests waited for the rest of their batch (`sim.request.Gang`)."""
     samples, last_row = log.table.samples, log.requests.last_row
     waits = [
         (request, row + 1, last_row[request])

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock import to_s
+from sim.engine.config import EngineConfig
 from sim.engine.speculation import Speculation
-from sim.engine.state import EngineConfig
 from sim.fleet.cluster import PoolConfig, RunLog
 from sim.fleet.handover import TransferConfig
 from sim.kv.layout import PLAIN

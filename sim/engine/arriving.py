@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.request import Request, Status
 
 

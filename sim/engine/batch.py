@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sim.engine.beams import Gang
-from sim.request import Request, Status
+from sim.engine.state import EngineState
+from sim.request import Gang, Request, Status
 from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
-
-if TYPE_CHECKING:
-    from sim.engine.state import EngineView
 
 UNTIL_CHANGE = 1 << 60
 """For `BatchBuilder.plan`: the choice stands until a request arrives, one lacks a block, or one
@@ -32,7 +29,7 @@ class Plan(NamedTuple):
     preempted: int
 
 
-def newest(view: EngineView) -> Request:
+def newest(view: EngineState) -> Request:
     """vLLM's FCFS victim: the request admitted last."""
     return next(reversed(view.running))
 
@@ -40,7 +37,7 @@ def newest(view: EngineView) -> Request:
 class BatchBuilder:
     """One step under construction. Lives for one scheduler call."""
 
-    def __init__(self, view: EngineView) -> None:
+    def __init__(self, view: EngineState) -> None:
         self._view = view
         self._token_budget = view.config.max_num_batched_tokens
         self._prefills: dict[Request, int] = {}
@@ -69,13 +66,13 @@ class BatchBuilder:
         """Prefilling requests in the step so far."""
         return len(self._prefills)
 
-    def add_running(self, victim: Callable[[EngineView], Request] = newest) -> None:
+    def add_running(self, victim: Callable[[EngineState], Request] = newest) -> None:
         """Add every running request, in order, preempting `victim` while KV blocks are short."""
         rest = self._view.prefilling if self._add_decode_group() else self._view.running
         if rest:
             self._add_each(rest, victim)
 
-    def add_decodes(self, victim: Callable[[EngineView], Request] = newest) -> None:
+    def add_decodes(self, victim: Callable[[EngineState], Request] = newest) -> None:
         """Add every decoding request, preempting `victim` while KV blocks are short."""
         if not self._add_decode_group():
             self._add_each(self._view.decode_group.members, victim)
@@ -243,7 +240,7 @@ class BatchBuilder:
         return True
 
     def _add_each(
-        self, requests: Iterable[Request], victim: Callable[[EngineView], Request]
+        self, requests: Iterable[Request], victim: Callable[[EngineState], Request]
     ) -> None:
         for request in list(requests):
             while self._can_add(request) and not self._add(request, None):

@@ -10,7 +10,7 @@ dropped of a prompt is as good as never there: its pages open in another phase.
 
 A member that is answered by beam search counts as many times as it has hypotheses, all of one
 length. Its pages are those of one sequence that grows: what the others hold is fixed
-(`sim.engine.beams`).
+(`sim.beams`).
 """
 
 from __future__ import annotations

@@ -17,21 +17,22 @@ import simpy
 from sim.clock import Alarm, Clock, to_s
 from sim.draws import uniform
 from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.config import EngineConfig
 from sim.engine.jump import Jump, jump_times, steps_to_jump, until_ns
 from sim.engine.lifecycle import Residents
 from sim.engine.loading import LoadingKV, prefill_ns
 from sim.engine.pipeline import InFlight, launch_step
-from sim.engine.state import EngineConfig, EngineView
-from sim.engine.throttle import Heat
+from sim.engine.view import EngineView, Scheduler
 from sim.engine.waiting import FifoQueue, WaitingQueue
 from sim.errors import PolicyError
 from sim.kv.pool import KVCache
 from sim.kv.tiers import Tiers
-from sim.protocols import ReplicaLoad, Scheduler, StepCost, StepPrice
+from sim.protocols import ReplicaLoad, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
 from sim.shape import SharedSums, StepShape, chunk_shape
 from sim.step_log import StepLog
+from sim.throttle import Heat
 
 Process = Generator[simpy.Event, None, None]
 
@@ -87,13 +88,14 @@ class Engine:
     ) -> None:
         """A new process with nothing in it."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
-        if self._tiers is not None:
-            self.view.loading = LoadingKV(
-                self._env, self.view, self._tiers, self._requests, self._wake
-            )
         attach = getattr(scheduler, "attach", None)
         if attach is not None:
             attach(self.view)
+        if self._tiers is not None:
+            view = self.view
+            view.loading = LoadingKV(
+                self._env, view.kv, view.waiting, self._tiers, self._requests, self._wake
+            )
         self._scheduler = scheduler
         self._heat = Heat(self._cost.throttle)
         self.residents.start(self.view)

@@ -15,7 +15,7 @@ from sim.engine.decode_group import DecodeGroup
 from sim.engine.lifecycle import Residents
 from sim.engine.pipeline import InFlight, RunTimes, run_async, run_sync
 from sim.engine.speculative_group import SpeculativeGroup
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.kv.pool import KVCache
 from sim.protocols import DecodeRun, StepCost
 from sim.shape import StepShape
@@ -71,7 +71,7 @@ class Jump:
 
     def take(self, kv: KVCache, group: Group, steps: int) -> None:
         """Hold the blocks of its first so many steps."""
-        if kv.watched == "when asked, with times":
+        if kv.watched == "deferred_timed":
             for step in range(self.taken_steps, steps):
                 due = self.blocks_untaken(group, step + 1)
                 if due > 0:

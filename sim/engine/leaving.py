@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.engine.beams import why_no_beams
+from sim.engine.config import why_no_beams
 from sim.engine.pipeline import InFlight
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.protocols import HandOver
 from sim.request import Request, Status
 
@@ -24,7 +24,7 @@ def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) 
     """Free what it holds in the running batch or the waiting queue, as a finished request does.
 
     Steps in flight still compute it; what they give is dropped. Returns the requests that need
-    not wait for it any longer to leave (`sim.engine.beams.Gang`).
+    not wait for it any longer to leave (`sim.request.Gang`).
     """
     status, kv = request.status, view.kv
     for batch in in_flight:

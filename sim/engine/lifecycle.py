@@ -13,7 +13,7 @@ from sim.engine.arriving import ArrivingKV
 from sim.engine.batch import Plan
 from sim.engine.leaving import answers_of, refusal, take_out
 from sim.engine.pipeline import InFlight
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView
 from sim.protocols import HandOver, ReplicaLoad
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status

@@ -9,19 +9,19 @@ its prefill waits for what is not there in time (`exposed_ns`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import simpy
 
+from sim.engine.config import EngineConfig
+from sim.engine.waiting import WaitingQueue
+from sim.kv.pool import KVCache
 from sim.kv.prefix_index import Hit
 from sim.kv.tiers import Segment, Tiers
 from sim.network import call_after
 from sim.protocols import StepCost
 from sim.request import Request, Status
 from sim.shape import chunk_shape
-
-if TYPE_CHECKING:
-    from sim.engine.state import EngineConfig, EngineView
 
 
 class LoadLog(Protocol):
@@ -38,13 +38,15 @@ class LoadingKV:
     def __init__(
         self,
         env: simpy.Environment,
-        view: EngineView,
+        kv: KVCache,
+        waiting: WaitingQueue,
         tiers: Tiers,
         log: LoadLog,
         wake: Callable[[], None],
     ) -> None:
         self._env = env
-        self._view = view
+        self._kv = kv
+        self._waiting = waiting
         self._tiers = tiers
         self._log = log
         self._wake = wake
@@ -69,12 +71,12 @@ class LoadingKV:
         found = self._find(request, hit)
         if not found:
             return False
-        kv, now_ns = self._view.kv, int(self._env.now)
+        kv, now_ns = self._kv, int(self._env.now)
         kv.pin(request, hit)
         if request.is_several:
             kv.hold(request, 0)
         end_ns = self._load(request, hit, found)[1]
-        self._view.waiting.remove(request)
+        self._waiting.remove(request)
         request.status = Status.TRANSFERRING
         self._under_way[request] = None
         self._log.loading(request, end_ns - now_ns)
@@ -87,9 +89,9 @@ class LoadingKV:
         if not found:
             return
         self.due.append(self._load(request, hit, found))
-        tokens = request.num_blocks * self._view.kv.block_size
+        tokens = request.num_blocks * self._kv.block_size
         request.num_computed_tokens = request.cached_tokens = tokens
-        self._view.kv.register(request, tokens)
+        self._kv.register(request, tokens)
 
     def stall_ns(self, start_ns: int, gpu_ns: int) -> int:
         """How long a step that would begin then has to wait for what its prefills load."""
@@ -102,13 +104,13 @@ class LoadingKV:
         """Let go of a request that was cancelled; False if it is not here."""
         if request in self._under_way:
             del self._under_way[request]
-            tokens = request.pinned_blocks * self._view.kv.block_size
+            tokens = request.pinned_blocks * self._kv.block_size
         elif request in self._ready:
             self._ready.remove(request)
-            tokens = request.num_blocks * self._view.kv.block_size
+            tokens = request.num_blocks * self._kv.block_size
         else:
             return False
-        self._view.kv.release(request, tokens, will_return=False)
+        self._kv.release(request, tokens, will_return=False)
         request.status = Status.ABANDONED
         return True
 
@@ -116,12 +118,12 @@ class LoadingKV:
         """At a scheduler call: those whose KV has arrived wait again, first in the queue."""
         if not self._ready:
             return False
-        kv = self._view.kv
+        kv = self._kv
         for request in reversed(self._ready):
             kv.release(request, request.num_blocks * kv.block_size, will_return=False)
             request.num_computed_tokens = 0
             request.status = Status.WAITING
-            self._view.waiting.put_back(request)
+            self._waiting.put_back(request)
         self._ready.clear()
         return True
 
@@ -133,13 +135,13 @@ class LoadingKV:
     def _find(self, request: Request, hit: Hit) -> list[Segment]:
         if request.loaded:
             return []
-        tiers, kv = self._tiers, self._view.kv
+        tiers, kv = self._tiers, self._kv
         found = tiers.find(request, hit, kv.hit_limit(request))
         return found[: tiers.worthwhile(request, hit, found, kv.block_size)]
 
     def _load(self, request: Request, hit: Hit, found: list[Segment]) -> tuple[int, int]:
         """Take blocks for it and ask for it."""
-        kv = self._view.kv
+        kv = self._kv
         size = kv.block_size
         blocks = hit.blocks + sum(segment.blocks for segment in found)
         has_blocks = kv.extend(request, blocks * size)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from sim.engine.throttle import Heat
 from sim.protocols import DecodeRun, StepPrice
 from sim.request import Request
+from sim.throttle import Heat
 
 
 class RunTimes:

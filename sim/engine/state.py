@@ -1,131 +1,26 @@
-"""What a scheduler sees of its engine, and the state the batch builder acts on."""
+"""The state of one engine: its requests by what they do, its KV pool, its decode group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 from sim.clock import to_s
-from sim.engine.batch import BatchBuilder
+from sim.engine.config import EngineConfig
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.loading import LoadingKV
-from sim.engine.speculation import Speculation
 from sim.engine.speculative_group import SpeculativeGroup
 from sim.engine.waiting import WaitingQueue
-from sim.errors import ScenarioError
-from sim.kv.layout import PLAIN, KVLayout
 from sim.kv.pool import KVCache
-from sim.kv.shared_prefix import KINDS, common_prefix
+from sim.kv.shared_prefix import common_prefix
 from sim.request import Request, Status
-from sim.shape import Clip, SharedSums
+from sim.shape import SharedSums
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """Engine options, named as vLLM names them."""
+class EngineState:
+    """Waiting and running requests and the KV pool of one engine.
 
-    max_num_batched_tokens: int = 8192
-    """Token budget of one step."""
-    max_num_seqs: int = 1024
-    """Most requests running at once."""
-    max_model_len: int = 32768
-    """Longest prompt plus output; longer requests are rejected."""
-    block_size: int = 16
-    """Tokens a KV block."""
-    long_prefill_token_threshold: int = 0
-    """Most tokens of one prompt in a step; 0: as many as the step has room for."""
-    num_gpu_blocks: int = 4096
-    """KV blocks in the pool, the null block included."""
-    kv_layout: KVLayout = PLAIN
-    """How many blocks, of one size in bytes, a sequence holds."""
-    preemption_mode: Literal["recompute", "swap"] = "recompute"
-    """What becomes of a preempted request's blocks: computed again, or moved to the host."""
-    num_cpu_blocks: int = 0
-    """Blocks that the host has room for (swap). A victim beyond them is recomputed."""
-    swap_ns_per_block: float = 0.0
-    """Time on the host link of one block, either way."""
-    clip_tokens: tuple[Clip, ...] = ()
-    """What the cost model clips contexts to, in the order of `sim.shape.ordered`."""
-    shared_prefix_attention: str = "none"
-    """Whether the attention kernel reads prefixes that sequences share once: ``cascade``, the one
-    that all running requests have, or ``tree``, each (see `sim.kv.shared_prefix`)."""
-    enable_prefix_caching: bool = True
-    async_scheduling: bool = True
-    """Plan the next step before the last one's tokens are read (two steps in flight)."""
-    speculation: Speculation | None = None
-    """How tokens are drafted and accepted; None: each decode step gives one token a sequence."""
-    fast_forward: bool = True
-    """Jump over runs of equal steps; off, every step is planned. The results are the same."""
-    seed: int = 0
-    """Of the host's varying launch times."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size"):
-            if getattr(self, name) < 1:
-                raise ScenarioError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ScenarioError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be smaller than "
-                f"max_num_seqs ({self.max_num_seqs}): every running request decodes every step"
-            )
-        if self.shared_prefix_attention not in KINDS:
-            raise ScenarioError(
-                f"shared_prefix_attention is {self.shared_prefix_attention!r}; it is one of "
-                + ", ".join(KINDS)
-            )
-        if self.speculation is not None:
-            self._check_speculation(self.speculation)
-        longest = self.long_prefill_token_threshold or self.max_num_batched_tokens
-        if self.aligns_chunks and min(longest, self.max_num_batched_tokens) < self.block_size:
-            raise ScenarioError(
-                "with mamba_cache_mode align prompts are computed in whole blocks of "
-                f"{self.block_size:,} tokens: max_num_batched_tokens "
-                f"({self.max_num_batched_tokens:,}) and long_prefill_token_threshold "
-                f"({self.long_prefill_token_threshold:,}; 0: none) must allow for one"
-            )
-
-    def _check_speculation(self, speculation: Speculation) -> None:
-        if self.max_num_batched_tokens <= speculation.most_drafts:
-            raise ScenarioError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) has no room for one "
-                f"sequence and the {speculation.most_drafts} tokens drafted for it"
-            )
-        if self.shared_prefix_attention != "none":
-            raise ScenarioError(
-                f"shared_prefix_attention {self.shared_prefix_attention} is not modelled together "
-                "with speculation: set it to none"
-            )
-        if self.kv_layout.fixed_pages:
-            raise ScenarioError(
-                "speculation with recurrent layers is not modelled: rejected tokens would have to "
-                "be taken out of their states again"
-            )
-
-    @property
-    def unread_steps(self) -> int:
-        """Steps launched and not read when one is planned."""
-        return 1 if self.async_scheduling else 0
-
-    @property
-    def tokens_beyond(self) -> int:
-        """Tokens that a sequence may hold blocks for beyond its last one."""
-        if self.speculation is None:
-            return 0
-        drafts = self.speculation.most_drafts
-        return self.speculation.tokens_ahead(drafts, unread_steps=self.unread_steps) - 1
-
-    @property
-    def aligns_chunks(self) -> bool:
-        """Whether prompts are cut at blocks, so that recurrent states can be kept there."""
-        return self.kv_layout.checkpoint_pages > 0 and self.enable_prefix_caching
-
-
-class EngineView:
-    """Waiting and running requests and the KV pool of one engine at a scheduler call.
-
-    A scheduler reads it and works through ``new_batch()``. ``running`` and ``prefilling`` are
-    ordered by admission.
+    ``running`` and ``prefilling`` are ordered by admission. The batch builder changes it through
+    `admitted` and `preempted`, the engine through `joined` and `left`.
     """
 
     def __init__(self, config: EngineConfig, kv: KVCache, waiting: WaitingQueue) -> None:
@@ -159,12 +54,6 @@ class EngineView:
     def num_running(self) -> int:
         """Running sequences: requests, each with the hypotheses it has."""
         return len(self.running) + self.num_beams
-
-    def new_batch(self) -> BatchBuilder:
-        """Start the next step."""
-        self.kv.new_step()
-        self.decode_group.begin_step()
-        return BatchBuilder(self)
 
     def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
         """`StepShape.shared` of a step in which so many of the decode group decode."""

@@ -13,8 +13,9 @@ import numpy as np
 import simpy
 
 from sim.clock import Clock
+from sim.engine.config import EngineConfig
 from sim.engine.engine import Engine
-from sim.engine.state import EngineConfig
+from sim.engine.view import Scheduler
 from sim.engine.waiting import SortedQueue
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.fetches import Fetches
@@ -29,7 +30,7 @@ from sim.kv.layout import PLAIN
 from sim.kv.pool import KVCache
 from sim.kv.tiers import SharedTiers, Tiers, shared_tiers
 from sim.network import Network
-from sim.protocols import Router, RoutingContext, Scheduler, StepCost
+from sim.protocols import Router, RoutingContext, StepCost
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 from sim.request_table import RequestTable

@@ -14,13 +14,12 @@ from functools import partial
 import simpy
 
 from sim.clock import Timers, to_s
-from sim.engine.beams import Samples
 from sim.engine.engine import Engine
 from sim.fleet.handover import Handovers
 from sim.fleet.routing import Group
 from sim.fleet.service import RetryBudget, ServiceConfig, ServiceLog
 from sim.recorder import RequestLog
-from sim.request import Request, Status
+from sim.request import Request, Samples, Status
 from sim.request_table import RequestTable
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sim.clock import Timers, to_s
 from sim.engine.engine import Engine
-from sim.engine.throttle import PowerThrottle
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.gateway import Gateway
 from sim.fleet.routing import Group
@@ -21,6 +20,7 @@ from sim.fleet.service import Fault, ServiceConfig, ServiceLog, time_to_crash_ns
 from sim.network import Network
 from sim.protocols import DecodeRun, Rises, RoundCost, StepCost, StepPrice
 from sim.shape import StepShape
+from sim.throttle import PowerThrottle
 
 
 @dataclass(frozen=True, slots=True)

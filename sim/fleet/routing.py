@@ -197,11 +197,11 @@ class Replicas:
             done += chunk
         return to_s(gpu_ns)
 
-    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
+    def watch_caches(self, watcher: CacheWatcher, when: Watch = "immediate") -> None:
         """Be told of what replicas' prefix caches hold."""
         for position, engine in enumerate(self._engines):
             tell = partial(watcher, position)
-            if when == "when asked, with times":
+            if when == "deferred_timed":
                 tell = partial(self._tell_with_time, engine, tell)
             engine.view.kv.watch(tell, when=when)
 

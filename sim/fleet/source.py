@@ -9,8 +9,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from sim.engine.beams import Samples
-from sim.request import Request
+from sim.request import Request, Samples
 from sim.request_table import RequestTable
 
 Int64 = NDArray[np.int64]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.engine.beams import SharedBlocks
 from sim.errors import ScenarioError
 from sim.kv.block_hashes import BlockHashes
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig, eviction_order
@@ -19,7 +18,7 @@ from sim.kv.prefix_index import Hit, PrefixIndex
 from sim.kv.radix_tree import RadixIndex
 from sim.kv.tiers import Tiers
 from sim.protocols import Watch
-from sim.request import Request, Status
+from sim.request import Request, SharedBlocks, Status
 from sim.request_table import PrefixChains
 
 
@@ -89,7 +88,7 @@ class KVCache:
     @property
     def tells_at_once(self) -> bool:
         """Whether anyone has to be told of each eviction when it happens."""
-        return self.watched == "at once" or self._index.on_evict is not None
+        return self.watched == "immediate" or self._index.on_evict is not None
 
     @property
     def index(self) -> PrefixIndex:

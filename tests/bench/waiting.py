@@ -13,8 +13,8 @@ import numpy as np
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.engine.batch import Plan
-from sim.engine.state import EngineConfig, EngineView
-from sim.protocols import Scheduler
+from sim.engine.config import EngineConfig
+from sim.engine.view import EngineView, Scheduler
 from sim.request_table import request_table
 from tests.properties.helpers import AffineCost, small_run
 

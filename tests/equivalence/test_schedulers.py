@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.request_table import RequestTable, request_table
 from tests.properties.engines import COSTS, ENGINES, outcome, tables
 from tests.properties.helpers import AffineCost, small_run

@@ -22,7 +22,7 @@ from policies.routers.prefix_affinity import PrefixAffinity
 from policies.routers.random import Random
 from policies.routers.session_sticky import SessionSticky
 from scenarios.build.plugins import load_attribute, scheduler_factory
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
 from sim.fleet.routing import Replicas

@@ -15,10 +15,10 @@ from policies.sjf import ShortestJobFirst
 from policies.vtc import VirtualTokenCounter
 from scenarios.build.plugins import scheduler_factory
 from sim.accounts import TIME_ACCOUNTS
+from sim.beams import BeamSearch
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
-from sim.engine.beams import BeamSearch
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import RunLog
 from sim.request import Request

@@ -16,12 +16,10 @@ from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
 from sim.books.token_times import decode_gaps, token_times_ns
 from sim.engine.batch import Plan
-from sim.engine.beams import SharedBlocks
-from sim.engine.state import EngineView
+from sim.engine.view import EngineView, Scheduler
 from sim.fleet.cluster import RunLog
-from sim.protocols import Scheduler
 from sim.recorder import UNSET
-from sim.request import Request, Status
+from sim.request import Request, SharedBlocks, Status
 from sim.shape import SharedSums, clipped
 
 Int64 = NDArray[np.int64]

@@ -8,12 +8,12 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 
-from sim.engine.beams import BeamSearch
-from sim.engine.state import EngineConfig
-from sim.engine.throttle import PowerThrottle
+from sim.beams import BeamSearch
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import RunLog
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.request_table import RequestTable, draw_lengths, request_table
+from sim.throttle import PowerThrottle
 from tests.properties.helpers import AffineCost, chains_of
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig
 from tests.properties.helpers import AffineCost

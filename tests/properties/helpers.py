@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
-from sim.engine.state import EngineConfig
-from sim.engine.throttle import PowerThrottle
+from sim.engine.config import EngineConfig
+from sim.engine.view import Scheduler
 from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
-from sim.protocols import DecodeRun, Rises, Router, RoutingContext, Scheduler, StepCost, StepPrice
+from sim.protocols import DecodeRun, Rises, Router, RoutingContext, StepCost, StepPrice
 from sim.request_table import PrefixChains, RequestTable, request_table
 from sim.shape import SharedSums, StepShape
+from sim.throttle import PowerThrottle
 
 CHECKOUT = next(
     folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists()

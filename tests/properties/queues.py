@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from tests.properties.helpers import AffineCost
 
 Float = NDArray[np.float64]

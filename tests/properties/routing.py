@@ -26,7 +26,7 @@ class Bench:
     def prefix_ids(self, request: Request) -> Sequence[int]:
         return self.prefixes.get(request.index, ())
 
-    def watch_caches(self, watcher: CacheWatcher, when: Watch = "at once") -> None:
+    def watch_caches(self, watcher: CacheWatcher, when: Watch = "immediate") -> None:
         self.watcher = watcher
 
     prefix_tokens: int = 8

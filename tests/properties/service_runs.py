@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 
 from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, Fault, FaultConfig, Kind, ScalingConfig, ServiceConfig

@@ -18,7 +18,7 @@ from policies.prefill_first import prefill_first
 from policies.routers.least_loaded import LeastLoaded
 from policies.routers.least_work import LeastWork
 from sim.books.metrics import Slo, request_metrics
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
 from sim.fleet.handover import TransferConfig
 from sim.protocols import DecodeRun, StepPrice

@@ -17,7 +17,7 @@ from scenarios.files.load import load_scenario
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.clock import to_ns
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import run_cluster
 from sim.recorder import UNSET
 from sim.request import Status

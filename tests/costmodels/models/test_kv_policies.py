@@ -23,7 +23,7 @@ from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import run_cluster
 from sim.kv.layout import KVLayout, PromptPages

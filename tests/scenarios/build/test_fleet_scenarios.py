@@ -18,7 +18,7 @@ from sim.accounts import KV_TRANSFER
 from sim.books.fleet_ledgers import balance, busiest_link, reuse
 from sim.books.saturation import saturation
 from sim.books.window import measured_window
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import run_cluster
 from sim.request_table import request_table
 from tests.properties.handover import TRANSFER, fleet

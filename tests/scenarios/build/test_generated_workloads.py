@@ -13,7 +13,7 @@ from scenarios.build.workload.table import build_table
 from scenarios.files.dump import dump_scenario, save_scenario
 from scenarios.files.load import load_scenario, parse_scenario
 from scenarios.run.simulate import simulate
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
 from tests.properties.helpers import SHARED, AffineCost, small_run

@@ -297,7 +297,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_own_policy_from_a_folder_outside_the_checkout(tmp_path: Path) -> None:
     (tmp_path / "my_policy.py").write_text(
-        "from sim.engine.batch import Plan\nfrom sim.engine.state import EngineView\n\n\n"
+        "from sim.engine.batch import Plan\nfrom sim.engine.view import EngineView\n\n\n"
         "def one_at_a_time(view: EngineView) -> Plan:\n"
         "    batch = view.new_batch()\n"
         "    batch.add_running()\n"

@@ -15,7 +15,7 @@ from scenarios.run.replications import t_interval, with_seed
 from scenarios.run.simulate import RunResult, simulate
 from sim.books.metrics import Slo, request_metrics
 from sim.books.window import Window, gpu_busy, measured_window, time_weighted
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from tests.properties.helpers import AffineCost, small_run, table_of
 

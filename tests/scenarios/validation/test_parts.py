@@ -18,7 +18,7 @@ from scenarios.build.plugins import load_attribute
 from scenarios.validation.conversations import conversation_chains, system_tokens, turns_after
 from scenarios.validation.protocol import PlannedStep, predict_ms, run_steps
 from scenarios.validation.runs import settled_s
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import TraceError
 from sim.fleet.cluster import PoolConfig
 from sim.shape import StepShape

@@ -11,7 +11,7 @@ from scenarios.run.simulate import simulate
 from sim.accounts import GPU_ACCOUNTS, TIME_ACCOUNTS
 from sim.books.ledger import time_books
 from sim.books.run_accounts import gpu_time_ns
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.protocols import StepCost
 from sim.request_table import RequestTable
 from tests.properties.engines import COSTS, ENGINES, tables

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from scenarios.build.builder import build
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
+from sim.beams import Beams, BeamSearch, beams, neutral_tokens
 from sim.books.token_times import token_times_ns
 from sim.engine.batch import Plan
-from sim.engine.beams import Beams, BeamSearch, beams, neutral_tokens
+from sim.engine.config import EngineConfig
 from sim.engine.speculation import Speculation
-from sim.engine.state import EngineConfig, EngineView
+from sim.engine.view import EngineView
 from sim.errors import ScenarioError, TraceError
 from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.fleet.handover import TransferConfig

@@ -7,7 +7,8 @@ import pytest
 
 from sim.books.token_times import token_times_ns
 from sim.engine.batch import UNTIL_CHANGE, Plan
-from sim.engine.state import EngineConfig, EngineView
+from sim.engine.config import EngineConfig
+from sim.engine.view import EngineView
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.cluster import RunLog
 from sim.request import Status

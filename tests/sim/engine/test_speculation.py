@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
 from tests.properties.conservation import MAKERS, audited, check_run_to_the_end

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.draws import uniform
-from sim.engine.throttle import Heat, PowerThrottle
+from sim.throttle import Heat, PowerThrottle
 
 THROTTLE = PowerThrottle(slowdown=0.2, onset_s=0.08, recovery_s=0.05, full_load=0.5)
 MS = 1_000_000

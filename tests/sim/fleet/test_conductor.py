@@ -19,7 +19,7 @@ from scenarios.run.simulate import simulate
 from sim.accounts import KV_TRANSFER, TIME_ACCOUNTS
 from sim.books.fleet_ledgers import reuse
 from sim.books.ledger import time_books
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
 from sim.fleet.routing import Replicas

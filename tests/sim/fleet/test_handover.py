@@ -14,7 +14,7 @@ from policies import ROUTERS, SCHEDULERS
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.ledger import time_books
 from sim.books.token_times import decode_gaps, token_times_ns
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, Role, RunLog, run_cluster
 from sim.fleet.handover import TransferConfig

@@ -14,14 +14,13 @@ from policies.routers.prefix_affinity import PrefixAffinity
 from scenarios.build.plugins import load_attribute
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.ledger import time_books
-from sim.engine.beams import Gang
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, run_cluster
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
 from sim.protocols import ReplicaLoad, RoutingContext
-from sim.request import Request, Status
+from sim.request import Gang, Request, Status
 from tests.properties.helpers import AffineCost, chains_of, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
 from sim.books.saturation import saturation
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import TraceError
 from sim.recorder import UNSET
 from sim.request import Status

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role, run_cluster
 from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch
 from sim.request import Request
@@ -22,7 +22,7 @@ from tests.properties.engines import COSTS
 from tests.properties.handover import TRANSFER
 from tests.properties.helpers import AffineCost, chains_of
 
-WATCHES: list[Watch] = ["at once", "when asked", "when asked, with times"]
+WATCHES: list[Watch] = ["immediate", "deferred", "deferred_timed"]
 TIGHT = EngineConfig(
     max_num_batched_tokens=64, max_num_seqs=6, max_model_len=200, block_size=4, num_gpu_blocks=70
 )
@@ -120,7 +120,7 @@ def test_jumps_tell_what_steps_tell(
     jumped, _ = watched(table, when, engine, cost, roles)
     for one, other in zip(stepped, jumped, strict=True):
         assert one.choices == other.choices
-        if when != "when asked":
+        if when != "deferred":
             assert one.told == other.told
 
 
@@ -128,7 +128,7 @@ def test_an_index_that_asks_lets_engines_jump() -> None:
     """Being told at once costs the jumps over evictions; asking does not."""
     table, cost = crowded(1, 200), AffineCost()
     rows = {when: watched(table, when, TIGHT, cost, ["mixed"])[1] for when in WATCHES}
-    assert rows["when asked"] == rows["when asked, with times"] < 0.7 * rows["at once"]
+    assert rows["deferred"] == rows["deferred_timed"] < 0.7 * rows["immediate"]
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -141,7 +141,7 @@ def test_engines_that_plan_in_one_instant_do_so_in_order(is_async: bool) -> None
             table = crowded(seed)
             stepping = replace(engine, fast_forward=False)
             (one, _), (other, _) = (
-                watched(table, "when asked", config, IN_STEP, roles)  # type: ignore[arg-type]
+                watched(table, "deferred", config, IN_STEP, roles)  # type: ignore[arg-type]
                 for config in (stepping, engine)
             )
             for stepped, jumped in zip(one, other, strict=True):

@@ -13,9 +13,9 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens, kv_layout, page_bytes
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model, model_names
+from sim.engine.config import EngineConfig
 from sim.engine.crossings import Crossings
 from sim.engine.decode_group import DecodeGroup
-from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
 from sim.kv.layout import PLAIN, KVLayout, WindowPages
 from sim.kv.pool import KVCache

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 
 from policies import EVICTIONS, ROUTERS, SCHEDULERS
 from scenarios.build.plugins import eviction_factory
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import PolicyError, ScenarioError
 from sim.kv.eviction import CacheConfig
 from sim.kv.pool import KVCache

@@ -18,7 +18,7 @@ from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.steps.step_split import step_seconds
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.kv.pool import KVCache
 from sim.kv.shared_prefix import PrefixTree, common_prefix

@@ -22,7 +22,8 @@ from scenarios.build.builder import build
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.engine.batch import Plan
-from sim.engine.state import EngineConfig, EngineView
+from sim.engine.config import EngineConfig
+from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.kv.cached_content import CacheNodes
 from sim.kv.eviction import LeastRecent, evict

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from policies.vtc import VirtualTokenCounter
 from sim.accounts import ADMISSION_QUEUE, CACHE_LOAD, LAUNCH_AND_HOST, TIME_ACCOUNTS
 from sim.books.ledger import time_books
+from sim.engine.config import EngineConfig
 from sim.engine.loading import exposed_ns
-from sim.engine.state import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.fleet.service import Fault, FaultConfig, ServiceConfig

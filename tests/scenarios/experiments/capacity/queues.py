@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.experiments.capacity.samples import Point, Tally
-from sim.engine.state import EngineConfig
+from sim.engine.config import EngineConfig
 from sim.request_table import request_table
 from tests.properties.helpers import AffineCost, small_run
 

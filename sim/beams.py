@@ -16,19 +16,13 @@ request that is preempted computes one hypothesis again, not what the others hav
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.draws import uniform
-from sim.kv.layout import PLAIN
-
-if TYPE_CHECKING:
-    from sim.engine.state import EngineConfig
-    from sim.request import Request
 
 _DRAW = 1 << 40  # an index of its own: no step of a request has it
 
@@ -113,54 +107,3 @@ def neutral_tokens(width: int) -> float:
             later = float(hit[:lineages] @ expected[:lineages])
             expected[lineages] = (lineages - 1 + later) / (1 - hit[lineages])
     return float(expected[width])
-
-
-def why_no_beams(config: EngineConfig) -> str | None:
-    """What of an engine is not modelled together with beam search; None: nothing."""
-    if config.speculation is not None:
-        return "speculation"
-    if config.kv_layout != PLAIN:
-        return "layers that keep less than all their keys and values"
-    if config.shared_prefix_attention != "none":
-        return "shared_prefix_attention"
-    return None
-
-
-@dataclass(eq=False, slots=True)
-class Samples:
-    """The answers of one request (``n`` > 1), each a sequence of its own once it decodes."""
-
-    unforked: tuple[int, ...]
-    """Output tokens of the answers beside the first that have not begun."""
-    num_open: int
-    """Answers that are not complete."""
-    cancelled: bool = False
-    """Nobody waits for any of them."""
-
-
-@dataclass(eq=False, slots=True)
-class SharedBlocks:
-    """Full blocks of a prompt that several answers read; nobody writes them."""
-
-    blocks: int
-    holders: int
-
-
-@dataclass(eq=False, slots=True)
-class Gang:
-    """Requests that leave together, when the last of them is done: static batching."""
-
-    members: int = 0
-    done: list[Request] = field(default_factory=list)
-
-    def leave(self, finishing: list[Request]) -> None:
-        """One leaves without the others; they finish if all of them are done."""
-        self.members -= 1
-        self.finish(finishing)
-
-    def finish(self, finishing: list[Request]) -> None:
-        """Let all members finish, once all of them are done."""
-        if len(self.done) == self.members:
-            finishing.extend(self.done)
-            self.done.clear()
-            self.members = 0

@@ -11,8 +11,8 @@ from scenarios.build.workload.generated import generator_spec
 from scenarios.build.workload.trace import trace_table
 from scenarios.schema import Scenario
 from scenarios.schema.workload import Source
+from sim.beams import BeamSearch
 from sim.clock import to_s
-from sim.engine.beams import BeamSearch
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable, draw_lengths
 from workloads import transform
