@@ -7,7 +7,6 @@ from fractions import Fraction
 from functools import cache
 
 from costmodels.datafile import find_name, read_data
-from costmodels.models.layers.parts import Params
 
 BF16_PEAK = "bf16_flop_per_s"
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2}
@@ -61,6 +60,46 @@ def load_format(name: str) -> Format:
 def format_names() -> list[str]:
     """The names of all formats."""
     return list(read_data("formats.yaml")["formats"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Numbers of parameters, by the class whose format they are stored in."""
+
+    attention: int = 0
+    ffn: int = 0
+    experts: int = 0
+    embedding: int = 0
+    others: int = 0
+    """Norms, biases, routers, convolutions: never quantised."""
+
+    @property
+    def total(self) -> int:
+        """All classes together."""
+        return self.matrices + self.embedding + self.others
+
+    @property
+    def matrices(self) -> int:
+        """What a quantisation of the layers' matrices touches."""
+        return self.attention + self.ffn + self.experts
+
+    def __add__(self, other: Params) -> Params:
+        return Params(
+            attention=self.attention + other.attention,
+            ffn=self.ffn + other.ffn,
+            experts=self.experts + other.experts,
+            embedding=self.embedding + other.embedding,
+            others=self.others + other.others,
+        )
+
+    def __mul__(self, layers: int) -> Params:
+        return Params(
+            attention=self.attention * layers,
+            ffn=self.ffn * layers,
+            experts=self.experts * layers,
+            embedding=self.embedding * layers,
+            others=self.others * layers,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
-from costmodels.formats import DTYPE_BYTES, ModelPrecision
+from costmodels.formats import DTYPE_BYTES, ModelPrecision, Params
 from costmodels.models.layers.moe import Moe
-from costmodels.models.layers.parts import Ffn, Mixer, Params, State
+from costmodels.models.layers.parts import Ffn, Mixer, State
 from sim.shape import Clip, ordered
 
 __all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantised"]

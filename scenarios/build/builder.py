@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from costmodels.drafting.drafters import draft_weight_bytes, with_drafter
-from costmodels.drafting.speculative_build import PoolCosts
 from costmodels.engines.calibration import load_constants
-from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
+from costmodels.engines.profile import capture_up_to, scale_host
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import is_recurrent
@@ -17,73 +15,24 @@ from costmodels.memory.plan import DeviceMemory, plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.quantization import quantise
 from costmodels.models.spec import ModelSpec, in_dtype
-from costmodels.operators.sources import OperatorSources
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.beams import beam_notes, check_beams
-from scenarios.build.cache import Cache, cache_of, policy_notes, with_policy
+from scenarios.build.built import Build
+from scenarios.build.cache import cache_of, policy_notes, with_policy
 from scenarios.build.layout import layout_notes, layout_of, offload_notes, offload_of
 from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.build.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.build.service import has_service, service_config, service_notes, start_ns
-from scenarios.build.speculation import Speculating, graph_notes, speculation_of
+from scenarios.build.speculation import graph_notes, speculation_of
 from scenarios.build.step_cost import Wanted, load_kernels, pool_cost
 from scenarios.schema import EngineOptions, Scenario
-from scenarios.schema.fleet import Prices
 from sim.clock import to_ns
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, PoolConfig, Role
-from sim.fleet.handover import TransferConfig
-from sim.fleet.service import ServiceConfig
+from sim.fleet.cluster import PoolConfig, Role
 from sim.kv.layout import PLAIN
 
 _GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
-    """What a scenario is made of, ready to run."""
-
-    model: ModelSpec
-    gpu: GpuSpec
-    profile: EngineProfile
-    memory: DeviceMemory
-    layout: Layout
-    cost: PoolCosts
-    kept: ModelSpec
-    """The model, and the layers of a drafter whose keys and values share its blocks."""
-    speculating: Speculating | None
-    pool: PoolConfig
-    operators: OperatorSources
-    """What prices each family of operators."""
-    cache: Cache
-    """The prefix cache of each engine."""
-    notes: tuple[str, ...]
-    """What was decided for the user, in plain words."""
-    others: tuple[Build, ...] = ()
-    """Further pools."""
-    transfer: TransferConfig | None = None
-    service: ServiceConfig | None = None
-    """What stands around all pools."""
-    prices: Prices | None = None
-
-    @property
-    def parts(self) -> tuple[Build, ...]:
-        """Every pool's."""
-        return (self, *self.others)
-
-    @property
-    def fleet(self) -> Fleet:
-        """All pools, to be simulated."""
-        return self._fleet(tuple(part.pool for part in self.parts))
-
-    def with_costs(self, change: Callable[[PoolCosts], PoolCosts]) -> Fleet:
-        """The same pools with other step costs."""
-        pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
-        return self._fleet(tuple(pools))
-
-    def _fleet(self, pools: tuple[PoolConfig, ...]) -> Fleet:
-        return Fleet(pools=pools, transfer=self.transfer, service=self.service)
 
 
 def build(scenario: Scenario) -> Build:

@@ -10,7 +10,7 @@ from sim.fleet.cluster import Role
 from sim.fleet.handover import TransferConfig
 
 if TYPE_CHECKING:
-    from scenarios.build.builder import Build
+    from scenarios.build.built import Build
 
 _SECTIONS = ("hardware", "engine", "kv")
 

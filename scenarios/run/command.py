@@ -12,7 +12,7 @@ from scenarios.files.dump import save_scenario
 from scenarios.schema import Scenario
 
 if TYPE_CHECKING:
-    from scenarios.run.simulate import RunResult
+    from scenarios.run.result import RunResult
 
 
 def run_simulate(

@@ -15,7 +15,7 @@ from sim.books.window import Window, busy_gpu_ns
 from sim.fleet.cluster import RunLog
 
 if TYPE_CHECKING:
-    from scenarios.build.builder import Build
+    from scenarios.build.built import Build
 
 Figure = dict[str, Any]
 

@@ -14,7 +14,7 @@ from costmodels.drafting.drafters import method_facts
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.steps.explain import constants_label, family_labels
 from costmodels.steps.group_cost import GroupStepCost
-from scenarios.build.builder import Build
+from scenarios.build.built import Build
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.books.metrics import RequestMetrics
 from sim.fleet.cluster import RunLog

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.build.builder import Build
+from scenarios.build.built import Build
 from scenarios.run.economics import economics_figures
 from scenarios.run.engine_sections import speculation_figures
 from sim.books.metrics import STATISTICS, RequestMetrics, itl_statistics, statistics

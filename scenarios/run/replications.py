@@ -3,71 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
-from scenarios.build.memo import keep_between_runs
-from scenarios.run.execution.spread import WorkerLostError, spread
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
 from scenarios.schema import Scenario
-
-T = TypeVar("T")
-
-
-def run_many(
-    scenarios: Sequence[Scenario],
-    reduce: Callable[[RunResult], T],
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    cluster: str | None = None,
-) -> list[T]:
-    """Simulate each scenario and keep what ``reduce`` makes of its result, in order.
-
-    ``reduce`` is a function of a module (it travels to other processes), and what it returns is
-    all that comes back: a run's logs stay where they were made. ``jobs`` is how many processes,
-    None for one a core; one runs here. ``cluster`` runs them there instead
-    (`scenarios.run.execution.spread.KINDS`). ``progress(done, total)`` is called after each. Raises
-    what `simulate` raises, of a scenario that fails, and WorkerLostError where one takes its
-    process down every time.
-    """
-    results: list[Any] = [None] * len(scenarios)
-    runs = spread(partial(_one, reduce=reduce), scenarios, jobs=jobs, cluster=cluster)
-    for done, (index, result) in enumerate(runs, 1):
-        if isinstance(result, WorkerLostError):
-            raise result
-        results[index] = result
-        if progress is not None:
-            progress(done, len(scenarios))
-    return results
-
-
-def _one(scenario: Scenario, *, reduce: Callable[[RunResult], T]) -> T:
-    keep_between_runs()
-    return reduce(simulate(scenario))
-
 
 LEVEL = 0.95
 """Confidence of the intervals."""
 
 _SUMMED = ("arrived", "finished", "rejected", "failed", "unfinished")
 _AVERAGED = ("e2e_accounts_s", "ttft_accounts_s", "step_accounts_s")
-
-
-def replicate(first: RunResult, *, jobs: int | None = None) -> None:
-    """Run the other replications of a scenario and make the summary one of all of them, in place.
-
-    Figures become means over the replications and get an ``interval``; requests are summed. The
-    logs, frames and accounts by request stay those of the first.
-    """
-    scenario = first.scenario
-    others = [
-        with_seed(scenario, scenario.seed + i).model_copy(update={"bands": False})
-        for i in range(1, scenario.replications)
-    ]
-    combine(first.summary, run_many(others, summary_of, jobs=jobs), scenario)
 
 
 def with_seed(scenario: Scenario, seed: int) -> Scenario:

@@ -3,79 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from scenarios.build.builder import Build, build
+from scenarios.build.builder import build
+from scenarios.build.memo import keep_between_runs
 from scenarios.build.workload.classes import class_slos
 from scenarios.build.workload.table import build_table, check_warmup
 from scenarios.run.bands import add_bands
+from scenarios.run.execution.errors import WorkerLostError
+from scenarios.run.execution.spread import spread
+from scenarios.run.replications import combine, summary_of, with_seed
+from scenarios.run.result import RunResult
 from scenarios.run.summary import summarise
 from scenarios.schema import Scenario
-from sim.books.ledger import TimeBooks, time_books
-from sim.books.metrics import RequestMetrics, request_metrics
-from sim.books.token_times import token_times_ns
+from sim.books.ledger import time_books
+from sim.books.metrics import request_metrics
 from sim.clock import to_ns
-from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.cluster import run_cluster
+
+T = TypeVar("T")
 
 _BANDS_UP_TO = 20_000
 """Requests: beyond, two more simulations take more time than a what-if should."""
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
-
-@dataclass(kw_only=True)
-class RunResult:
-    """A finished run. ``summary`` is what summary.json holds; frames are made when asked for."""
-
-    scenario: Scenario
-    build: Build
-    log: RunLog
-    metrics: RequestMetrics
-    books: TimeBooks
-    summary: dict[str, Any]
-
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        """One row a request: times in seconds, accounts in integer nanoseconds."""
-        from scenarios.run.frames import requests_frame
-
-        return requests_frame(self.log, self.metrics, self.books)
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """One row a run of equal steps, all replicas, in order of replica and time."""
-        from scenarios.run.frames import steps_frame
-
-        return steps_frame(self.log)
-
-    def token_times_s(self, request: int) -> NDArray[np.float64]:
-        """When each output token of a finished request came out, seconds from the start."""
-        times: NDArray[np.float64] = token_times_ns(self.log, request) / 1e9
-        return times
-
-    def figure(self, name: str, statistic: str = "mean") -> float | None:
-        """One figure of the summary, e.g. ``figure("ttft", "p99")`` in seconds.
-
-        Raises KeyError if there is no such figure.
-        """
-        for figure in self.summary["figures"]:
-            if figure["name"] == name and figure["statistic"] in (statistic, "value"):
-                value: float | None = figure["value"]
-                return value
-        raise KeyError(f"no figure {name} {statistic}")
-
-    def write(self, folder: str | Path) -> Path:
-        """Write the result folder; returns it."""
-        from scenarios.run.result_folder import write_result
-
-        return write_result(self, Path(folder))
+    pass
 
 
 def simulate(
@@ -88,8 +42,6 @@ def simulate(
     """
     result = _simulate(scenario, progress)
     if scenario.replications > 1:
-        from scenarios.run.replications import replicate
-
         replicate(result)
     return result
 
@@ -123,3 +75,50 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
         books=books,
         summary=summary,
     )
+
+
+def run_many(
+    scenarios: Sequence[Scenario],
+    reduce: Callable[[RunResult], T],
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    cluster: str | None = None,
+) -> list[T]:
+    """Simulate each scenario and keep what ``reduce`` makes of its result, in order.
+
+    ``reduce`` is a function of a module (it travels to other processes), and what it returns is
+    all that comes back: a run's logs stay where they were made. ``jobs`` is how many processes,
+    None for one a core; one runs here. ``cluster`` runs them there instead
+    (`scenarios.run.execution.spread.KINDS`). ``progress(done, total)`` is called after each. Raises
+    what `simulate` raises, of a scenario that fails, and WorkerLostError where one takes its
+    process down every time.
+    """
+    results: list[Any] = [None] * len(scenarios)
+    runs = spread(partial(_one, reduce=reduce), scenarios, jobs=jobs, cluster=cluster)
+    for done, (index, result) in enumerate(runs, 1):
+        if isinstance(result, WorkerLostError):
+            raise result
+        results[index] = result
+        if progress is not None:
+            progress(done, len(scenarios))
+    return results
+
+
+def _one(scenario: Scenario, *, reduce: Callable[[RunResult], T]) -> T:
+    keep_between_runs()
+    return reduce(simulate(scenario))
+
+
+def replicate(first: RunResult, *, jobs: int | None = None) -> None:
+    """Run the other replications of a scenario and make the summary one of all of them, in place.
+
+    Figures become means over the replications and get an ``interval``; requests are summed. The
+    logs, frames and accounts by request stay those of the first.
+    """
+    scenario = first.scenario
+    others = [
+        with_seed(scenario, scenario.seed + i).model_copy(update={"bands": False})
+        for i in range(1, scenario.replications)
+    ]
+    combine(first.summary, run_many(others, summary_of, jobs=jobs), scenario)

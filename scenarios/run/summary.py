@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from scenarios import __version__
-from scenarios.build.builder import Build
+from scenarios.build.built import Build
 from scenarios.build.plugins import policy_label
 from scenarios.build.policy_checks import name_and_options
 from scenarios.build.pools import pool_scenarios

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scenarios.files.load import load_scenario
-from scenarios.run.simulate import RunResult
+from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
 from tests.properties.helpers import CHECKOUT
 

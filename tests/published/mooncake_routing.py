@@ -17,7 +17,8 @@ from scenarios.experiments.whatif.intervals import (
     values_without_each,
 )
 from scenarios.files.load import parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from tests.properties.helpers import SHARED
 from tests.published.rows import Section
 

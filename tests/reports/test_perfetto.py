@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from reports.perfetto.export import TraceOptions, write_perfetto
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from tests.reports.perfetto_trace import TIGHT, async_slices, ns, of, read, step_slices, track_names
 

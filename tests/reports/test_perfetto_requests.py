@@ -16,7 +16,8 @@ from hypothesis import given
 from reports.perfetto.export import TraceOptions, write_perfetto
 from reports.perfetto.requests import Phase, phases
 from scenarios.files.load import load_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from tests.reports.perfetto_trace import TIGHT, async_slices, ns, of, read, step_slices, track_names
 
 

@@ -19,7 +19,8 @@ from policies import ROUTERS, SCHEDULERS
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
 from scenarios.files.load import load_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.fleet.cluster import run_cluster
 from tests.properties.helpers import CHECKOUT

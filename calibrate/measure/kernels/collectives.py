@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from calibrate.measure.case import Case
+from calibrate.measure.kernels.collectives_rank import TOLERANCE as TOLERANCE
 from calibrate.measure.kernels.collectives_rank import Task, rank_main
-
-TOLERANCE = {"bfloat16": 1e-2, "float32": 1e-5}
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 _FACTOR_2 = [2**power for power in range(8, 31)]

@@ -12,6 +12,8 @@ from calibrate.measure.case import Case, Prepared, num_copies, relative_error
 from calibrate.measure.machine import l2_bytes
 from calibrate.measure.timing import Pacer, Timing, time_calls
 
+TOLERANCE = {"bfloat16": 1e-2, "float32": 1e-5}
+
 _LARGEST_CHECKED_BYTES = 2**26
 """Of all ranks together."""
 _FAILED = 1e30
@@ -61,7 +63,6 @@ def _all_cases(rank: int, task: Task, until: float, reports: Any) -> None:
 
 def _case_fields(rank: int, case: Case, task: Task, pacer: Pacer) -> dict[str, Any]:
     from calibrate.measure.bench import case_seed, reason_of, timing_fields
-    from calibrate.measure.kernels.collectives import TOLERANCE
 
     reason, prepared = "a rank has no room for it", None
     try:

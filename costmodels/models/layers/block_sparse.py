@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, load_format
+from costmodels.formats import ModelPrecision, Params, load_format
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, Params, State
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State
 from costmodels.models.layers.split import split_kv_heads
 from costmodels.work import Array, Operator, attention_launch, linear
 

@@ -13,16 +13,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, load_format
+from costmodels.formats import ModelPrecision, Params, load_format
 from costmodels.models.layers.mla import SERVED_FP8, Mla
-from costmodels.models.layers.parts import (
-    AttentionWork,
-    ContextTerm,
-    Frame,
-    Params,
-    ShortChunks,
-    State,
-)
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, ShortChunks, State
 from costmodels.work import Array, Operator, attention_launch, elementwise, linear
 
 # Served in 8 bits, an index key carries one fp32 scale.

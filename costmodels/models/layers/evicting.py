@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision
+from costmodels.formats import ModelPrecision, Params
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, Frame, Params, State, Window
+from costmodels.models.layers.parts import AttentionWork, Frame, State, Window
 from costmodels.work import Array, Operator
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, load_format
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, Params, State, Window
+from costmodels.formats import ModelPrecision, Params, load_format
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window
 from costmodels.models.layers.split import split, split_kv_heads
 from costmodels.work import (
     Array,

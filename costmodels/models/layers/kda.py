@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision
-from costmodels.models.layers.parts import AttentionWork, Frame, Params, State
+from costmodels.formats import ModelPrecision, Params
+from costmodels.models.layers.parts import AttentionWork, Frame, State
 from costmodels.models.layers.recurrent import recurrent_state, recurrent_work
 from costmodels.models.layers.split import split
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear

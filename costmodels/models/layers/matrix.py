@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from costmodels.models.layers.parts import Frame, Params
+from costmodels.formats import Params
+from costmodels.models.layers.parts import Frame
 from costmodels.work import Array, Operator, linear
 
 

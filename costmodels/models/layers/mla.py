@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, load_format
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, Params, State
+from costmodels.formats import ModelPrecision, Params, load_format
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State
 from costmodels.models.layers.split import split
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from costmodels.formats import Params
 from costmodels.models.expert_load import Placement, busiest_rank
 from costmodels.models.layers.dense import ffn_operators
-from costmodels.models.layers.parts import Frame, Params
+from costmodels.models.layers.parts import Frame
 from costmodels.models.layers.split import split_width
 from costmodels.work import Array, Operator, elementwise, linear, operator, plain_gemm
 

@@ -9,53 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
+from costmodels.formats import ModelPrecision, Params
+from costmodels.work import Array, Operator
 from sim.shape import Clip
-
-if TYPE_CHECKING:
-    from costmodels.formats import ModelPrecision
-    from costmodels.work import Array, Operator
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """Numbers of parameters, by the class whose format they are stored in."""
-
-    attention: int = 0
-    ffn: int = 0
-    experts: int = 0
-    embedding: int = 0
-    others: int = 0
-    """Norms, biases, routers, convolutions: never quantised."""
-
-    @property
-    def total(self) -> int:
-        """All classes together."""
-        return self.matrices + self.embedding + self.others
-
-    @property
-    def matrices(self) -> int:
-        """What a quantisation of the layers' matrices touches."""
-        return self.attention + self.ffn + self.experts
-
-    def __add__(self, other: Params) -> Params:
-        return Params(
-            attention=self.attention + other.attention,
-            ffn=self.ffn + other.ffn,
-            experts=self.experts + other.experts,
-            embedding=self.embedding + other.embedding,
-            others=self.others + other.others,
-        )
-
-    def __mul__(self, layers: int) -> Params:
-        return Params(
-            attention=self.attention * layers,
-            ffn=self.ffn * layers,
-            experts=self.experts * layers,
-            embedding=self.embedding * layers,
-            others=self.others * layers,
-        )
 
 
 class Window(NamedTuple):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision
+from costmodels.formats import ModelPrecision, Params
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, Params, State, Window
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window
 from costmodels.work import Array, Operator
 
 _SCORE_BYTES = 4

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision
+from costmodels.formats import ModelPrecision, Params
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, Frame, Params, State
+from costmodels.models.layers.parts import AttentionWork, Frame, State
 from costmodels.models.layers.split import split_kv_heads
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision
+from costmodels.formats import ModelPrecision, Params
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, Frame, Params, State, Window
+from costmodels.models.layers.parts import AttentionWork, Frame, State, Window
 from costmodels.work import Array, Operator
 
 

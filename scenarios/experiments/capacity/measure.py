@@ -15,7 +15,7 @@ from costmodels.hardware.uncertainty import host_time_error, step_time_error
 from scenarios.build.workload.classes import class_slos
 from scenarios.experiments.capacity.question import BLOCKS, Counting, RunPlan
 from scenarios.experiments.capacity.samples import Tally
-from scenarios.run.simulate import RunResult
+from scenarios.run.result import RunResult
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.experiments.capacity.question import SESSIONS, Variable, has_own_size, sizes
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 

@@ -9,7 +9,8 @@ from functools import partial
 from scenarios.experiments.capacity.measure import RunFacts, measure
 from scenarios.experiments.capacity.question import RunPlan, sizes
 from scenarios.experiments.capacity.samples import Point, Tally
-from scenarios.run.replications import run_many, with_seed
+from scenarios.run.replications import with_seed
+from scenarios.run.simulate import run_many
 from scenarios.schema import Scenario
 
 

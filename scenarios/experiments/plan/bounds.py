@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.steps.step_bounds import StepBounds, step_bounds
-from scenarios.build.builder import Build
+from scenarios.build.built import Build
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.targets import percentile_of
 from scenarios.schema.plan import Target

@@ -13,8 +13,9 @@ from scenarios.experiments.capacity.measure import RunFacts, counted_requests, m
 from scenarios.experiments.capacity.question import RunPlan, sizes
 from scenarios.experiments.capacity.samples import Point, Tally
 from scenarios.experiments.plan.targets import Met, met_by
-from scenarios.run.replications import run_many, with_seed
-from scenarios.run.simulate import RunResult
+from scenarios.run.replications import with_seed
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import run_many
 from scenarios.schema import Scenario
 from scenarios.schema.plan import Target
 from sim.recorder import UNSET

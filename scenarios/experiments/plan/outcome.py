@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from scenarios.build.builder import Build
+from scenarios.build.built import Build
 from scenarios.experiments.plan.bounds import Bounds
 from scenarios.experiments.plan.candidates import Candidate
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.experiments.capacity.question import BLOCKS
-from scenarios.run.simulate import RunResult
+from scenarios.run.result import RunResult
 from scenarios.schema import Scenario
 from scenarios.schema.plan import Target
 from scenarios.schema.workload import SloTargets

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from scenarios.experiments.sweep.points import Points
-from scenarios.run.simulate import RunResult
+from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:

@@ -15,8 +15,10 @@ from scenarios.build.policy_checks import describe
 from scenarios.experiments.sweep.points import Run
 from scenarios.experiments.sweep.results import Result, Results, Row, row_of
 from scenarios.files.identity import result_address
-from scenarios.run.execution.spread import WorkerLostError, spread
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.execution.errors import WorkerLostError
+from scenarios.run.execution.spread import spread
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.errors import FleetcastError, ScenarioError
 
 Progress = Callable[[int, int, int], None]

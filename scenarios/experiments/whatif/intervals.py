@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.run.replications import LEVEL
-from scenarios.run.simulate import RunResult
+from scenarios.run.result import RunResult
 from sim.books.metrics import LATENCIES, statistics
 from sim.books.window import Window, gpu_busy, kv_occupancy
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scenarios.experiments.whatif.intervals import values_without_each
-from scenarios.run.simulate import RunResult
+from scenarios.run.result import RunResult
 from sim.accounts import TIME_ACCOUNTS
 
 Values = dict[str, float | None]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
-from scenarios.run.execution.spread import WorkerLostError
+from scenarios.run.execution.errors import WorkerLostError
 
 T = TypeVar("T")
 R = TypeVar("R")

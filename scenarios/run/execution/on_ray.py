@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from scenarios.run.execution.spread import WorkerLostError
+from scenarios.run.execution.errors import WorkerLostError
 from sim.errors import ScenarioError
 
 T = TypeVar("T")

@@ -6,16 +6,13 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from sim.errors import FleetcastError, ScenarioError
+from scenarios.run.execution.errors import WorkerLostError
+from sim.errors import ScenarioError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 KINDS = "ray, ray://HOST:PORT, dask, or a Dask scheduler's address such as tcp://HOST:PORT"
-
-
-class WorkerLostError(FleetcastError):
-    """The process that worked on an item ended each time it was tried."""
 
 
 def spread(

@@ -13,7 +13,8 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.device import fill_device
 from costmodels.models.catalog import load_model
 from costmodels.steps.step_cost import risen_steps
-from scenarios.build.builder import Build, build
+from scenarios.build.builder import build
+from scenarios.build.built import Build
 from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError

@@ -19,7 +19,8 @@ from costmodels.memory.plan import plan_memory
 from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.catalog import load_model
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from scenarios.build.builder import Build, build
+from scenarios.build.builder import build
+from scenarios.build.built import Build
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError

@@ -18,7 +18,8 @@ from costmodels.steps.step_table import simple_step
 from costmodels.tables.shapes import DecodeAttentionTable, ExpertShape, GroupedGemmTable, Heads
 from costmodels.tables.store import load_folder
 from reports.run.page import condition_rows
-from scenarios.build.builder import Build, build
+from scenarios.build.builder import build
+from scenarios.build.built import Build
 from scenarios.calibration.commands import import_facts
 from scenarios.calibration.contents import parse_operators
 from scenarios.commands import app

@@ -16,7 +16,8 @@ from costmodels.steps.step_cost import compile_step_cost
 from costmodels.tables.kinds import Precision
 from costmodels.tables.store import save_table
 from costmodels.tables.table import OperatorTable, TableMeta, operator_table
-from scenarios.build.builder import Build, build
+from scenarios.build.builder import build
+from scenarios.build.built import Build
 from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError

@@ -22,7 +22,8 @@ from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import EXCHANGES
 from scenarios.files.load import parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.accounts import COMMUNICATION
 from sim.shape import SUMS, ClippedSums, StepShape, causal_pairs
 

@@ -14,7 +14,8 @@ from reports.run.page import write_page
 from reports.run.rows import tier_rows
 from reports.run.terminal import print_summary
 from scenarios.files.load import parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 
 BLOCK = 512

@@ -13,7 +13,8 @@ from rich.console import Console
 from reports.run.page import page_facts
 from reports.run.terminal import print_summary
 from scenarios.files.load import load_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.accounts import KV_TRANSFER
 from sim.books.fleet_ledgers import balance, busiest_link, reuse
 from sim.books.saturation import saturation

@@ -11,7 +11,8 @@ import pytest
 from costmodels.hardware.gpus import load_gpu
 from scenarios.files.dump import dump_scenario
 from scenarios.files.load import load_scenario, parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.accounts import TIME_ACCOUNTS
 from sim.errors import PolicyError, ScenarioError
 from sim.request import Status

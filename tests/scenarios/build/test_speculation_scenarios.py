@@ -13,7 +13,8 @@ from reports.run.page import write_page
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
 from scenarios.files.load import parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.cluster import Fleet, run_cluster

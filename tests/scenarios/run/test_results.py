@@ -11,7 +11,8 @@ import yaml
 
 from scenarios.files.dump import dump_scenario, save_scenario
 from scenarios.files.load import load_scenario, parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from tests.properties.scenarios import AZURE_HEADER, SHIPPED, azure_trace, results, small, write
 
 

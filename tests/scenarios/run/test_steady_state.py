@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from scenarios.files.load import parse_scenario
 from scenarios.run.replications import t_interval, with_seed
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from sim.books.metrics import Slo, request_metrics
 from sim.books.window import Window, gpu_busy, measured_window, time_weighted
 from sim.engine.config import EngineConfig

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from scenarios.files.load import parse_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from tests.properties.scenarios import codes, small
 
 

@@ -18,7 +18,8 @@ from calibrate.results.run import LATENCIES
 from reports.validation.text import print_accuracy
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from scenarios.validation.compare import Comparison, compare, read_predicted
 from scenarios.validation.compare_command import read_tolerances
 from sim.errors import ScenarioError

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.steps.step_bounds import StepBounds, step_bounds
-from scenarios.build.builder import Build, build
+from scenarios.build.builder import build
+from scenarios.build.built import Build
 from scenarios.experiments.plan.bounds import find_bounds
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.find import judge_of, targeted

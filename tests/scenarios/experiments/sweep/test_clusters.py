@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.run.execution.spread import WorkerLostError, spread
+from scenarios.run.execution.errors import WorkerLostError
+from scenarios.run.execution.spread import spread
 from sim.errors import ScenarioError
 from tests.properties.helpers import CHECKOUT
 from tests.scenarios.experiments.sweep.samples import SCENARIO, deadly_sweep, run, write_sweep_file

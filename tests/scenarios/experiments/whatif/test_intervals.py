@@ -20,8 +20,8 @@ from scipy import stats
 from scenarios.experiments.whatif.intervals import half_width, num_sections, paired, without_each
 from scenarios.experiments.whatif.runs import Run, reduce_run
 from scenarios.files.load import parse_scenario
-from scenarios.run.replications import run_many, with_seed
-from scenarios.run.simulate import simulate
+from scenarios.run.replications import with_seed
+from scenarios.run.simulate import run_many, simulate
 from scenarios.schema import Scenario
 
 Float = NDArray[np.float64]

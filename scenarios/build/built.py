@@ -1,0 +1,66 @@
+"""A scenario's parts, looked up and compiled: what a simulation runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from costmodels.drafting.speculative_build import PoolCosts
+from costmodels.engines.profile import EngineProfile
+from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.layout import Layout
+from costmodels.memory.plan import DeviceMemory
+from costmodels.models.spec import ModelSpec
+from costmodels.operators.sources import OperatorSources
+from scenarios.build.cache import Cache
+from scenarios.build.speculation import Speculating
+from scenarios.schema.fleet import Prices
+from sim.fleet.cluster import Fleet, PoolConfig
+from sim.fleet.handover import TransferConfig
+from sim.fleet.service import ServiceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """What a scenario is made of, ready to run."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    profile: EngineProfile
+    memory: DeviceMemory
+    layout: Layout
+    cost: PoolCosts
+    kept: ModelSpec
+    """The model, and the layers of a drafter whose keys and values share its blocks."""
+    speculating: Speculating | None
+    pool: PoolConfig
+    operators: OperatorSources
+    """What prices each family of operators."""
+    cache: Cache
+    """The prefix cache of each engine."""
+    notes: tuple[str, ...]
+    """What was decided for the user, in plain words."""
+    others: tuple[Build, ...] = ()
+    """Further pools."""
+    transfer: TransferConfig | None = None
+    service: ServiceConfig | None = None
+    """What stands around all pools."""
+    prices: Prices | None = None
+
+    @property
+    def parts(self) -> tuple[Build, ...]:
+        """Every pool's."""
+        return (self, *self.others)
+
+    @property
+    def fleet(self) -> Fleet:
+        """All pools, to be simulated."""
+        return self._fleet(tuple(part.pool for part in self.parts))
+
+    def with_costs(self, change: Callable[[PoolCosts], PoolCosts]) -> Fleet:
+        """The same pools with other step costs."""
+        pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
+        return self._fleet(tuple(pools))
+
+    def _fleet(self, pools: tuple[PoolConfig, ...]) -> Fleet:
+        return Fleet(pools=pools, transfer=self.transfer, service=self.service)

@@ -1,0 +1,9 @@
+"""What can go wrong between processes."""
+
+from __future__ import annotations
+
+from sim.errors import FleetcastError
+
+
+class WorkerLostError(FleetcastError):
+    """The process that worked on an item ended each time it was tried."""

@@ -1,0 +1,97 @@
+"""The result of a run: its summary, its frames, and the folder it is written to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scenarios.build.built import Build
+from scenarios.files.dump import dump_scenario
+from scenarios.run.result_folder import make_folder
+from scenarios.schema import Scenario
+from sim.books.ledger import TimeBooks
+from sim.books.metrics import RequestMetrics
+from sim.books.token_times import token_times_ns
+from sim.errors import ScenarioError
+from sim.fleet.cluster import RunLog
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+@dataclass(kw_only=True)
+class RunResult:
+    """A finished run. ``summary`` is what summary.json holds; frames are made when asked for."""
+
+    scenario: Scenario
+    build: Build
+    log: RunLog
+    metrics: RequestMetrics
+    books: TimeBooks
+    summary: dict[str, Any]
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request: times in seconds, accounts in integer nanoseconds."""
+        from scenarios.run.frames import requests_frame
+
+        return requests_frame(self.log, self.metrics, self.books)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a run of equal steps, all replicas, in order of replica and time."""
+        from scenarios.run.frames import steps_frame
+
+        return steps_frame(self.log)
+
+    def token_times_s(self, request: int) -> NDArray[np.float64]:
+        """When each output token of a finished request came out, seconds from the start."""
+        times: NDArray[np.float64] = token_times_ns(self.log, request) / 1e9
+        return times
+
+    def figure(self, name: str, statistic: str = "mean") -> float | None:
+        """One figure of the summary, e.g. ``figure("ttft", "p99")`` in seconds.
+
+        Raises KeyError if there is no such figure.
+        """
+        for figure in self.summary["figures"]:
+            if figure["name"] == name and figure["statistic"] in (statistic, "value"):
+                value: float | None = figure["value"]
+                return value
+        raise KeyError(f"no figure {name} {statistic}")
+
+    def write(self, folder: str | Path) -> Path:
+        """Write summary.json, the tables as parquet and the resolved scenario; returns the folder.
+
+        Raises `ScenarioError` if the folder cannot be written.
+        """
+        target = Path(folder)
+        # pandas: only where a folder is written
+        from scenarios.run.frames import preemptions_frame, step_times_frame
+
+        try:
+            make_folder(target)
+            (target / "scenario.yaml").write_text(dump_scenario(self.scenario), encoding="utf-8")
+            self.requests.to_parquet(target / "requests.parquet", index=False)
+            self.steps.to_parquet(target / "steps.parquet", index=False)
+            preemptions_frame(self.log).to_parquet(target / "preemptions.parquet", index=False)
+            step_times_frame(self.log).to_parquet(
+                target / "step_times.parquet",
+                index=False,
+                use_dictionary=False,
+                column_encoding="DELTA_BINARY_PACKED",
+            )
+            text = json.dumps(self.summary, indent=1, allow_nan=False)
+            (target / "summary.json").write_text(
+                text + "\n", encoding="utf-8"
+            )  # last: it is complete
+        except OSError as error:
+            raise ScenarioError(
+                f"cannot write the result folder {target}: {error.strerror}"
+            ) from error
+        return target
