@@ -32,7 +32,7 @@ class DraftHost(NamedTuple):
 
 
 class PricedPass(NamedTuple):
-    """One forward of a drafter (`costmodels.drafting.drafters.Pass`), with its cost."""
+    """One forward of a drafter (`costmodels.models.drafters.Pass`), with its cost."""
 
     cost: TargetCost
     tokens_a_seq: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodels.datafile import read_data
-from costmodels.drafting.drafters import Drafter, Pass, draft_layout
 from costmodels.drafting.passes import DraftHost, PricedPass, TargetCost
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.draft_layout import draft_layout
 from costmodels.layouts.layout import Layout
+from costmodels.models.drafters import Drafter, Pass
 from costmodels.models.spec import ModelSpec
 from costmodels.steps.group_cost import GroupStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
@@ -98,9 +99,9 @@ def check_layout(layout: Layout) -> None:
 
 
 def _host(drafter: Drafter, factor: float) -> tuple[DraftHost, Evidence]:
-    terms = read_data("drafting/drafters.yaml")["host"]
+    terms = read_data("models/drafters.yaml")["host"]
     evidence = Evidence(
-        label=terms["pass_launch_s"]["label"], source="costmodels/drafting/drafters.yaml"
+        label=terms["pass_launch_s"]["label"], source="costmodels/models/drafters.yaml"
     )
 
     def of(names: Sequence[str]) -> list[float]:

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from costmodels.drafting.drafters import Drafter, draft_weight_bytes, with_drafter
 from costmodels.engines.profile import EngineProfile, load_profile
 from costmodels.formats import ModelPrecision, load_format
 from costmodels.hardware.gpus import GpuSpec
+from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard, shard
 from costmodels.memory.buffers import communication_buffers
 from costmodels.memory.streaming import ON_DEVICE, Offload, RankOffload, rank_offload
+from costmodels.models.drafters import Drafter, with_drafter
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import State
 from costmodels.models.spec import ModelSpec

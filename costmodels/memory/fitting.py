@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from costmodels.drafting.drafters import Drafter
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import valid_sizes
 from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.models.drafters import Drafter
 from costmodels.models.spec import ModelSpec, quantised
 
 # Ranks of the largest domain on the market (NVL72).

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from costmodels.drafting.drafters import draft_weight_bytes, with_drafter
 from costmodels.engines.calibration import load_constants
 from costmodels.engines.profile import capture_up_to, scale_host
 from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import is_recurrent
 from costmodels.memory.plan import DeviceMemory, plan_memory
 from costmodels.models.catalog import load_model
+from costmodels.models.drafters import with_drafter
 from costmodels.models.quantization import quantise
 from costmodels.models.spec import ModelSpec, in_dtype
 from policies import ROUTERS, SCHEDULERS

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.drafting.drafters import Drafter, make_drafter, method_facts
 from costmodels.drafting.speculative_build import PoolCosts
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.memory.paging import is_recurrent
 from costmodels.models.catalog import load_model
+from costmodels.models.drafters import Drafter, make_drafter, method_facts
 from costmodels.models.spec import ModelSpec
 from policies import ACCEPTANCES
 from policies.acceptance.tree import best_tree, ranked_rates

@@ -93,7 +93,7 @@ def _print_presets() -> None:
 
 
 def _print_drafters() -> None:
-    from costmodels.drafting.drafters import METHODS, method_facts
+    from costmodels.models.drafters import METHODS, method_facts
 
     for name in METHODS:
         facts = method_facts(name)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.drafting.drafters import method_facts
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.models.drafters import method_facts
 from costmodels.steps.explain import constants_label, family_labels
 from costmodels.steps.group_cost import GroupStepCost
 from scenarios.build.built import Build

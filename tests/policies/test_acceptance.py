@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodels.drafting.drafters import method_facts
+from costmodels.models.drafters import method_facts
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.rounds import survivals, tokens_a_step

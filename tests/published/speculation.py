@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cache
 from statistics import mean
 
-from costmodels.drafting.drafters import make_drafter
 from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
+from costmodels.models.drafters import make_drafter
 from policies.acceptance.rounds import survivals, tokens_a_step
 from policies.acceptance.tree import best_tree, ranked_rates
 from sim.evidence import Evidence

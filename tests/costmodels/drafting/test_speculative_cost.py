@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.drafting.drafters import draft_weight_bytes, make_drafter, method_facts
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
+from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.shard import shard
 from costmodels.memory.device import fill_device
 from costmodels.models.catalog import load_model
+from costmodels.models.drafters import make_drafter, method_facts
 from costmodels.steps.step_cost import risen_steps
 from scenarios.build.builder import build
 from scenarios.build.built import Build

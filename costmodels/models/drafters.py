@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple, get_args
 
 from costmodels.datafile import read_data
 from costmodels.formats import precision_of
-from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import shard
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.matrix import Matrix
@@ -46,7 +44,7 @@ class MethodFacts(NamedTuple):
 
 def method_facts(method: str) -> MethodFacts:
     """A row of ``drafters.yaml``."""
-    row = read_data("drafting/drafters.yaml")["methods"][method]
+    row = read_data("models/drafters.yaml")["methods"][method]
     rates = tuple(tuple(r) if isinstance(r, list) else (r,) for r in row["acceptance"])
     return MethodFacts(
         title=row["title"],
@@ -61,9 +59,11 @@ def method_facts(method: str) -> MethodFacts:
     )
 
 
-Path = tuple[int, ...]
 _FEATURE_LAYERS = 5
 """Layers of the target whose features a block drafter reads (DFlash)."""
+
+
+Path = tuple[int, ...]
 
 
 class Pass(NamedTuple):
@@ -292,31 +292,3 @@ def _square(target: ModelSpec) -> Matrix:
 
 def _join(target: ModelSpec, features: int) -> Matrix:
     return Matrix(inner=features * target.hidden_size, outer=target.hidden_size)
-
-
-def draft_weight_bytes(drafter: Drafter, layout: Layout) -> int:
-    """Bytes of a drafter's weights on one rank, without tables it shares with the target."""
-    total = 0
-    for spec, copies in drafter.weight_bytes_by_spec:
-        local = shard(spec, draft_layout(layout, spec)[0]).local
-        params, tables = local.params(), 0
-        if drafter.own_tables:
-            tables = params.embedding
-        elif drafter.own_head and spec is drafter.draft:
-            tables = local.embedding_params
-        total += copies * local.precision.weight_bytes(replace(params, embedding=tables))
-    return total
-
-
-def draft_layout(layout: Layout, draft: ModelSpec) -> tuple[Layout, Layout | None]:
-    """The layout a drafter's model is compiled in, and the ranks its sequences are dealt to.
-
-    A drafter without experts shares nothing between data-parallel ranks.
-    """
-    if draft.num_experts:
-        return layout, None
-    own = Layout(
-        tensor_parallel_size=layout.tensor_parallel_size, gpus_per_node=layout.gpus_per_node
-    )
-    ranks = layout.data_parallel_size
-    return own, Layout(data_parallel_size=ranks) if ranks > 1 else None
