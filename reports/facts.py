@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from reports.numbers import (
     LATENCY_LABELS,
-    STATISTICS,
     THROUGHPUT_LABELS,
     UTILISATION_LABELS,
     count_of,
@@ -21,11 +20,12 @@ from reports.numbers import (
     unit_text,
 )
 from reports.numbers import MISSING as MISSING
+from sim.books.metrics import STATISTICS
+from sim.evidence import LABELS
 
 Summary = dict[str, Any]
 
 # Strongest first; a row made of several figures carries the weakest.
-EVIDENCE = ("measured", "fitted", "extrapolated", "datasheet", "reported", "assumed")
 
 # Warnings (scenarios/run/warnings.py) that change what the figures mean, or say what made them so.
 # A load beyond saturation is in the answer itself.
@@ -107,7 +107,7 @@ def value_of(summary: Summary, name: str, *statistics: str) -> float | None:
 def weakest_evidence(figures: list[dict[str, Any]]) -> str:
     """The weakest label among figures; a label that is not ours is weaker than all."""
     labels = [str(figure["evidence"]) for figure in figures if figure.get("evidence")]
-    rank = {label: index for index, label in enumerate(EVIDENCE)}
+    rank = {label: index for index, label in enumerate(LABELS)}
     return max(labels, key=lambda label: rank.get(label, len(rank)), default=MISSING)
 
 
@@ -179,7 +179,7 @@ def account_rows(summary: Summary, key: str) -> list[AccountRow]:
 
 def evidence_shares(summary: Summary) -> list[tuple[str, float]]:
     """Share of simulated time by evidence label, strongest label first."""
-    rank = {label: index for index, label in enumerate(EVIDENCE)}
+    rank = {label: index for index, label in enumerate(LABELS)}
     shares = [
         (label, share)
         for label, share in section(summary, "evidence").items()

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reports.schemas import RESULT
 from sim.accounts import TIME_ACCOUNTS
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "fleetcast.result/1"
 
 REQUEST_COLUMNS = (
     "request",
@@ -67,12 +67,12 @@ def read_summary(folder: Path | str) -> dict[str, Any]:
     if not isinstance(summary, dict):
         raise ScenarioError(f"{path}: expected an object with a 'schema' key, not a list or value.")
     schema = summary.get("schema")
-    if schema != SCHEMA:
+    if schema != RESULT:
         found = f"schema {schema!r}" if schema is not None else "no 'schema' key"
         writer = summary.get("fleetcast_version")
         written = f" (written by fleetcast {writer})" if writer else ""
         raise ScenarioError(
-            f"{path}: {found}{written}; this version reads {SCHEMA!r}. "
+            f"{path}: {found}{written}; this version reads {RESULT!r}. "
             "Run the scenario again with this version."
         )
     figures = summary.get("figures", [])
@@ -166,7 +166,7 @@ def _read_table(folder: Path | str, name: str, columns: tuple[str, ...]) -> pd.D
     missing = [column for column in columns if column not in table.columns]
     if missing:
         raise ScenarioError(
-            f"{path}: lacks the columns {', '.join(missing)}; {SCHEMA!r} has all of: "
+            f"{path}: lacks the columns {', '.join(missing)}; {RESULT!r} has all of: "
             f"{', '.join(columns)}."
         )
     return table

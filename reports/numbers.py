@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
+from sim.books.metrics import STATISTICS
+
 MISSING = "\N{EN DASH}"
 """Stands where there is no number."""
 
@@ -23,7 +25,6 @@ LATENCY_MEANINGS = {
     "e2e": "arrival to last token",
     "queue": "arrival to first prefill",
 }
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 THROUGHPUT_LABELS = {
     "request_throughput": "Requests",
@@ -237,3 +238,11 @@ def spread(figure: dict[str, Any]) -> str:
 def _spread(figure: dict[str, Any]) -> tuple[str, str]:
     interval = interval_text(figure.get("value"), figure.get("interval"))
     return band_text(figure.get("band")), interval
+
+
+def share_text(share: float) -> str:
+    """A share in the digits an SLO needs: 99%, 98.84%, 99.9%."""
+    if share in (0, 1):
+        return f"{share:.0%}"
+    text = f"{min(max(share * 100, 0.01), 99.99):.2f}".rstrip("0").rstrip(".")
+    return f"{text}%"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from sim.arrays import Float64
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Float = NDArray[np.float64]
 
 # A host needs milliseconds between steps; a longer gap between them is an engine with no work.
 _IDLE_GAP_S = 0.05
@@ -20,9 +20,9 @@ _IDLE_GAP_S = 0.05
 class Windows(NamedTuple):
     """Percentiles of a value by window of time; NaN where a window is empty."""
 
-    edges_s: Float
+    edges_s: Float64
     """``[windows + 1]``"""
-    percentiles: Float
+    percentiles: Float64
     """``[levels, windows]``"""
     median_count: int
     """Values in the middle window that has any."""
@@ -32,14 +32,14 @@ class ReplicaSeries(NamedTuple):
     """One engine over time, a mean a window, each ``[windows]``."""
 
     replica: int
-    running: Float
-    waiting: Float
-    kv_occupancy: Float
-    output_tokens_per_s: Float
-    prompt_tokens_per_s: Float
+    running: Float64
+    waiting: Float64
+    kv_occupancy: Float64
+    output_tokens_per_s: Float64
+    prompt_tokens_per_s: Float64
 
 
-def distribution(values: Float, max_points: int = 240) -> tuple[Float, Float]:
+def distribution(values: Float64, max_points: int = 240) -> tuple[Float64, Float64]:
     """Points of the empirical distribution function: values ``[k]`` and fractions ``[k]``.
 
     NaN is left out. More than ``max_points`` values are thinned to that many of them, spaced
@@ -57,8 +57,8 @@ def distribution(values: Float, max_points: int = 240) -> tuple[Float, Float]:
 
 
 def windows(
-    times_s: Float,
-    values: Float,
+    times_s: Float64,
+    values: Float64,
     levels: Sequence[float],
     *,
     end_s: float,
@@ -83,7 +83,7 @@ def windows(
 
 
 def replica_series(
-    steps: pd.DataFrame, edges_s: Float, usable_blocks: float
+    steps: pd.DataFrame, edges_s: Float64, usable_blocks: float
 ) -> list[ReplicaSeries]:
     """Each engine's state and token rates, averaged over the windows between the edges.
 
@@ -103,15 +103,17 @@ def replica_series(
 
         def rate(
             name: str,
-            starts: Float = start_s,
-            ends: Float = end_s,
-            n: Float = num_steps,
+            starts: Float64 = start_s,
+            ends: Float64 = end_s,
+            n: Float64 = num_steps,
             rows: pd.DataFrame = rows,
-        ) -> Float:
+        ) -> Float64:
             total = rows[name].to_numpy(float) * n
             return _mean_by_window(starts, ends, total, edges_s)
 
-        def held(values: Float, starts: Float = plan_s, ends: Float = held_until_s) -> Float:
+        def held(
+            values: Float64, starts: Float64 = plan_s, ends: Float64 = held_until_s
+        ) -> Float64:
             return _mean_by_window(starts, ends, values * (ends - starts), edges_s)
 
         found.append(
@@ -127,7 +129,9 @@ def replica_series(
     return found
 
 
-def _mean_by_window(starts_s: Float, ends_s: Float, amounts: Float, edges_s: Float) -> Float:
+def _mean_by_window(
+    starts_s: Float64, ends_s: Float64, amounts: Float64, edges_s: Float64
+) -> Float64:
     """Spread each amount evenly over its interval; the amount a second in each window.
 
     Intervals are in order and do not overlap, so their running total is piecewise linear.
@@ -136,5 +140,5 @@ def _mean_by_window(starts_s: Float, ends_s: Float, amounts: Float, edges_s: Flo
     total = np.cumsum(amounts)
     totals = np.column_stack([np.append(0.0, total[:-1]), total]).ravel()
     at_edges = np.interp(edges_s, knots_s, totals, left=0.0)
-    result: Float = np.diff(at_edges) / np.diff(edges_s)
+    result: Float64 = np.diff(at_edges) / np.diff(edges_s)
     return result

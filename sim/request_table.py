@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.beams import BeamSearch
 from sim.draws import uniform
 from sim.errors import TraceError
-
-Int64 = NDArray[np.int64]
 
 _ROW_COLUMNS = (
     "prompt_tokens",

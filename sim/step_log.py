@@ -13,9 +13,8 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.shape import Clip, StepShape, shape_columns, shape_values
-
-Int64 = NDArray[np.int64]
 
 _PACK_ROWS = 8192
 _PACK_STEPS = 32768

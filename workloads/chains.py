@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.request_table import Int64, PrefixChains
+from sim.arrays import Int64
+from sim.request_table import PrefixChains
 
 _LONG_CHAIN = 200  # ids, above which copying each on its own is faster
 

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64, PrefixChains, RequestTable
+from sim.request_table import PrefixChains, RequestTable
 from workloads.chains import chain_offsets, take_chains
 from workloads.transform import earliest_arrival_ns
 

@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.clock import NS_PER_S
 from sim.errors import ScenarioError
-from sim.request_table import Int64, RequestTable
+from sim.request_table import RequestTable
 from workloads.chains import chain_offsets, copy_chains
 from workloads.generator.arrivals import LATEST_ARRIVAL_NS
 

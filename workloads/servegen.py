@@ -7,17 +7,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Float64, Int64
 from sim.clock import NS_PER_S
 from sim.errors import ScenarioError
-from sim.request_table import Int64, RequestTable
+from sim.request_table import RequestTable
 from workloads.readers.servegen_files import BIN_S, ClientRates, Histogram
 
 _MOST_REQUESTS = 20_000_000
 _ARRIVALS, _LENGTHS = range(2)  # random streams of a seed, a client and a bin
 _TINY = 1e-300  # has a logarithm
 _MEDIA = ("image", "audio", "video")
-
-Float = NDArray[np.float64]
 
 
 def draw_requests(
@@ -96,7 +95,7 @@ def _draw(
     end_s: float,
     num_requests: int | None,
     seed: int,
-) -> tuple[Float, Int64, Int64, NDArray[np.bool_]]:
+) -> tuple[Float64, Int64, Int64, NDArray[np.bool_]]:
     """Arrival seconds, prompt and output tokens, and whose lengths are not the client's own."""
     lenders, weights = _lenders(rates)
     parts = []
@@ -104,7 +103,7 @@ def _draw(
     rows = rows[np.lexsort((rates.client[rows], rates.bin[rows]))]
     bins = rates.bin[rows]
     for bin_rows in np.split(rows, np.flatnonzero(np.diff(bins)) + 1):
-        columns: list[tuple[Float, Int64, Int64, NDArray[np.bool_]]] = []
+        columns: list[tuple[Float64, Int64, Int64, NDArray[np.bool_]]] = []
         for row in bin_rows.tolist():
             client, number = int(rates.client[row]), int(rates.bin[row])
             rng = np.random.default_rng((seed, _ARRIVALS, client, number))
@@ -127,7 +126,7 @@ def _draw(
     return arrival_s, prompt, output, borrowed
 
 
-def _places(rng: np.random.Generator, expected: float, shape: float, is_weibull: bool) -> Float:
+def _places(rng: np.random.Generator, expected: float, shape: float, is_weibull: bool) -> Float64:
     """When the requests of one client come, as parts of its time, each in [0, 1).
 
     As many as ``expected``, rounded up or down at random so that it is their mean. The gaps between
@@ -145,11 +144,11 @@ def _places(rng: np.random.Generator, expected: float, shape: float, is_weibull:
         log_gaps = np.log(np.maximum(rng.random(n), _TINY)) / shape
         log_gaps += np.log(rng.standard_gamma(shape + 1, n))
     ends = np.cumsum(np.exp(log_gaps - log_gaps.max()))
-    places: Float = (start + ends / ends[-1]) % 1.0
+    places: Float64 = (start + ends / ends[-1]) % 1.0
     return places
 
 
-def _lenders(rates: ClientRates) -> tuple[Int64, Float]:
+def _lenders(rates: ClientRates) -> tuple[Int64, Float64]:
     """Clients that have lengths, and the share of these clients' requests that is theirs."""
     clients = np.array(sorted(rates.lengths), np.int64)
     if not len(clients):
@@ -165,7 +164,7 @@ def _lengths(
     rates: ClientRates,
     client: int,
     lenders: Int64,
-    weights: Float,
+    weights: Float64,
     n: int,
     rng: np.random.Generator,
 ) -> tuple[Int64, Int64]:

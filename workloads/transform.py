@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.clock import NS_PER_S, to_s
 from sim.errors import ScenarioError
-from sim.request_table import Int64, RequestTable
+from sim.request_table import RequestTable
 from workloads.chains import copy_chains, take_chains
 from workloads.generator.arrivals import LATEST_ARRIVAL_NS
 

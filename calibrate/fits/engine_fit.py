@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.fits.engine_rows import CLASSES, ClockError, EngineRows, Float, clock_errors
+from calibrate.fits.engine_rows import CLASSES, ClockError, EngineRows, clock_errors
 from calibrate.fits.gpu_fit import fit_efficiency
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency, FittedRange
+from sim.arrays import Float64
 from sim.errors import ScenarioError
 
 _QUANTILES = np.clip(np.linspace(0, 1, 11), 0.01, 0.99)
@@ -55,7 +56,7 @@ def fit_host(
     return replace(start, **terms)
 
 
-def _spread(sample: Float) -> tuple[float, ...]:
+def _spread(sample: Float64) -> tuple[float, ...]:
     """Quantiles over their mean, so that launches drawn between them take as long on average."""
     quantiles = np.quantile(sample, _QUANTILES)
     mean = (quantiles[1:] + quantiles[:-1]).mean() / 2
@@ -80,7 +81,7 @@ def _line(logs: Sequence[EngineRows], base: str, slope: str) -> dict[str, float]
     return {base: max(float(intercept), 0.0), slope: max(float(per_one), 0.0)}
 
 
-def _launches(rows: EngineRows, clock: ClockError, delay_s: float) -> dict[str, Float]:
+def _launches(rows: EngineRows, clock: ClockError, delay_s: float) -> dict[str, Float64]:
     """Seconds of each launch seen, by class: the outputs read at its end were ready before it."""
     out_s, from_s, gpu_s = rows.out_s, rows.launch_from_s, clock.gpu_s
     prefill = rows.columns["prefill_tokens"] > 0

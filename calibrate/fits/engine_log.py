@@ -18,24 +18,21 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Float64, Int64
 from sim.errors import TraceError
-
-Float = NDArray[np.float64]
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
     """The steps of one run, in order; every array has one entry a step."""
 
-    t_sched: Float
+    t_sched: Float64
     """When the scheduler was called; the others: when it returned, when the outputs were read,
     and when the scheduler had been updated with them."""
-    t_sched_end: Float
-    t_out: Float
-    t_upd_end: Float
+    t_sched_end: Float64
+    t_out: Float64
+    t_upd_end: Float64
     prefill_tokens: Int64
     prefill_reqs: Int64
     decode_seqs: Int64

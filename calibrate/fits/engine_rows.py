@@ -17,10 +17,10 @@ from costmodels.layouts.shard import RankShard, shard
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.steps.step_split import step_seconds
+from sim.arrays import Float64
 from sim.errors import ScenarioError
 from sim.throttle import Heat
 
-Float = NDArray[np.float64]
 LaunchClass = Literal["graph", "piecewise", "eager"]
 CLASSES: tuple[LaunchClass, ...] = ("graph", "piecewise", "eager")
 
@@ -36,13 +36,13 @@ class EngineRows:
     async_scheduling: bool
     equal_contexts: bool
     """Sequences as long as each other (a benchmark's grid)."""
-    sched_s: Float
-    launch_from_s: Float
+    sched_s: Float64
+    launch_from_s: Float64
     """The scheduler has returned: the host prepares and launches from here."""
-    out_s: Float
-    applied_s: Float
-    running: Float
-    columns: dict[str, Float]
+    out_s: Float64
+    applied_s: Float64
+    running: Float64
+    columns: dict[str, Float64]
     """One per field of `StepShape`."""
     launch_class: NDArray[np.int8]
     """Index into `CLASSES`."""
@@ -60,9 +60,9 @@ class EngineRows:
         return self.shard.model
 
     @property
-    def num_seqs(self) -> Float:
+    def num_seqs(self) -> Float64:
         """Sequences in each step."""
-        seqs: Float = self.columns["decode_seqs"] + self.columns["prefill_seqs"]
+        seqs: Float64 = self.columns["decode_seqs"] + self.columns["prefill_seqs"]
         return seqs
 
 
@@ -92,7 +92,7 @@ def engine_rows(
         )
     order = sorted(runs, key=lambda run: float(runs[run].t_sched[0]))
 
-    def joined(column: str) -> Float:
+    def joined(column: str) -> Float64:
         return np.concatenate([getattr(runs[run], column) for run in order]).astype(np.float64)
 
     decodes, prefills = joined("decode_seqs"), joined("prefill_reqs")
@@ -136,11 +136,11 @@ _MARGIN_S = 0.3e-3
 class ClockError:
     """Prediction errors of ``n`` steps; arrays are ``[n]``."""
 
-    error: Float
+    error: Float64
     """Predicted over measured GPU span, less 1; NaN where the log does not show the GPU's end."""
-    gpu_s: Float
+    gpu_s: Float64
     """Predicted GPU time, throttling included."""
-    heat: Float
+    heat: Float64
     """How far the device was throttled when each step began (`sim.throttle.Heat`)."""
 
 
@@ -198,7 +198,7 @@ def launch_terms(rows: EngineRows, profile: EngineProfile) -> tuple[list[float],
     )
 
 
-def _host_ready_s(rows: EngineRows, launch_s: list[float]) -> Float:
+def _host_ready_s(rows: EngineRows, launch_s: list[float]) -> Float64:
     """From when the host surely waits for a step's outputs: it has launched what comes first."""
     launched = rows.launch_from_s + _SURE * np.array(launch_s)
     ready = launched.copy()

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.fits.engine_rows import EngineRows, Float, clock_errors
+from calibrate.fits.engine_rows import EngineRows, clock_errors
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
+from sim.arrays import Float64
 
 _FITTED = (
     "gemm_compute",
@@ -63,13 +64,13 @@ def fit_efficiency(
     is_share = np.array([name.endswith(("_compute", "_memory")) for name in names])
     highest = np.where(is_share, np.minimum(first + _FARTHEST, 0.0), first + _FARTHEST)
 
-    def constants(point: Float) -> Efficiency:
+    def constants(point: Float64) -> Efficiency:
         values = dict(zip(names, np.exp(point).tolist(), strict=True))
         return replace(start, **values)
 
     weights = [_weights(rows, clock_errors(rows, start, profile).error) for rows in logs]
 
-    def residuals(point: Float) -> Float:
+    def residuals(point: Float64) -> Float64:
         efficiency = constants(point)
         parts = [
             _bounded(clock_errors(rows, efficiency, profile).error) * weight
@@ -89,14 +90,14 @@ def fit_efficiency(
     return constants(found.x)
 
 
-def _bounded(error: Float) -> Float:
+def _bounded(error: Float64) -> Float64:
     """As logarithms, so that half and twice weigh the same; unknown is no error."""
     logs = np.log1p(np.maximum(np.nan_to_num(error), -0.9))
-    bounded: Float = np.clip(logs, -_LARGEST_ERROR, _LARGEST_ERROR)
+    bounded: Float64 = np.clip(logs, -_LARGEST_ERROR, _LARGEST_ERROR)
     return bounded
 
 
-def _weights(rows: EngineRows, error: Float) -> Float:
+def _weights(rows: EngineRows, error: Float64) -> Float64:
     kinds = _kinds(rows)
     prefill = rows.columns["prefill_tokens"]
     # The host's launches, not the GPU, set how long small prefills without decodes take.

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.results.run import LINEAR, STATISTICS, Float, MeasuredRun, tpot_of
+from calibrate.results.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
 from calibrate.results.values import Fields, parse_documents, printable
+from sim.arrays import Float64
 from sim.errors import TraceError
 
 _TOTALS = {"prompt_tokens": "total_input_tokens", "output_tokens": "total_output_tokens"}
@@ -53,7 +54,7 @@ def bench_run(
     return replace(run, e2e_s=bench.numbers("latencies", run.completed))
 
 
-def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float) -> MeasuredRun:
+def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float64) -> MeasuredRun:
     """With the lists of a detailed file, in seconds.
 
     Where there are no ``latencies``, the last token comes all gaps after the first.

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.results.run import Float, MeasuredRun, tpot_of
+from calibrate.results.run import MeasuredRun, tpot_of
 from calibrate.results.values import printable, text_number
+from sim.arrays import Float64
 from sim.errors import TraceError
 from workloads.readers.rows import shown
 
@@ -32,7 +33,7 @@ _NUMBERS = (*_STARTS, *_ENDS, *_TOKENS, *_LATENCY_COLUMNS)
 _OUTCOMES = ("error", "success")
 _SUCCESS = {"": True, "true": True, "1": True, "false": False, "0": False}
 
-Columns = dict[str, Float]
+Columns = dict[str, Float64]
 
 
 def looks_like_request_csv(header: str) -> bool:
@@ -139,8 +140,8 @@ def _cell(where: str, name: str, text: str) -> float:
 
 
 def _latency(
-    columns: Columns, metric: str, end_name: str | None, start_s: Float | None
-) -> Float | None:
+    columns: Columns, metric: str, end_name: str | None, start_s: Float64 | None
+) -> Float64 | None:
     """A column of that metric in either unit, else the time from the start to ``end_name``."""
     for name in (f"{metric}_s", f"{metric}_ms"):
         if name in columns:
@@ -150,7 +151,7 @@ def _latency(
     return np.maximum(columns[end_name] - start_s, 0.0)
 
 
-def _duration_s(start_s: Float | None, e2e_s: Float | None) -> float | None:
+def _duration_s(start_s: Float64 | None, e2e_s: Float64 | None) -> float | None:
     """First start to last finish; None where some are not known."""
     if start_s is None or e2e_s is None or not len(start_s):
         return None

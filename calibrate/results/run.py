@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Float64
 from sim.books.metrics import statistics
-
-Float = NDArray[np.float64]
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -52,15 +50,15 @@ class MeasuredRun:
     itl_convention: str = ITL_GAPS
     percentiles: str = NEAREST_RANK
     """How the percentiles in ``summary`` were taken. Those of requests are by nearest rank."""
-    arrival_s: Float | None = None
+    arrival_s: Float64 | None = None
     """``[completed]``, from any origin, as the five below; NaN where a request has no such value,
     None where no request has."""
-    prompt_tokens: Float | None = None
-    output_tokens: Float | None = None
-    ttft_s: Float | None = None
-    tpot_s: Float | None = None
-    e2e_s: Float | None = None
-    gaps_s: Float | None = None
+    prompt_tokens: Float64 | None = None
+    output_tokens: Float64 | None = None
+    ttft_s: Float64 | None = None
+    tpot_s: Float64 | None = None
+    e2e_s: Float64 | None = None
+    gaps_s: Float64 | None = None
     """Gaps between tokens, all requests together."""
     summary: dict[tuple[str, str], float] = field(default_factory=dict)
     """Used where there are no requests: (metric, statistic) -> seconds; of RATES per second; the
@@ -92,7 +90,7 @@ class MeasuredRun:
 
     def mean_tokens(self, kind: str) -> float | None:
         """Mean ``prompt_tokens`` or ``output_tokens`` of the completed requests."""
-        tokens: Float | None = getattr(self, kind)
+        tokens: Float64 | None = getattr(self, kind)
         if tokens is not None and not np.isnan(tokens).all():
             return float(np.nanmean(tokens))
         return self.summary.get((kind, "mean"))
@@ -111,7 +109,7 @@ class MeasuredRun:
         return Measured(amount / self.duration_s, self.completed, False)
 
 
-def tpot_of(first_s: Float, last_s: Float, output_tokens: Float) -> Float:
+def tpot_of(first_s: Float64, last_s: Float64, output_tokens: Float64) -> Float64:
     """(last - first)/(tokens - 1), in seconds; NaN for answers of one token or none."""
     has_gaps = output_tokens > 1
     gaps = np.where(has_gaps, output_tokens - 1, 1.0)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from calibrate.results.run import Float
+from sim.arrays import Float64
 from sim.errors import TraceError
 from workloads.readers.rows import open_text, shown
 
@@ -106,7 +106,7 @@ class Fields:
             found.append(Fields(self.where, item, f"{self.prefix}{name}[{i}]."))
         return found
 
-    def numbers(self, name: str, length: int | None = None) -> Float | None:
+    def numbers(self, name: str, length: int | None = None) -> Float64 | None:
         """A list of numbers from 0, of ``length`` entries where that is given."""
         items = self.items(name)
         if items is None:
@@ -118,7 +118,7 @@ class Fields:
             )
         return self._array(name, items)
 
-    def number_lists(self, name: str, length: int) -> list[Float] | None:
+    def number_lists(self, name: str, length: int) -> list[Float64] | None:
         """A list of lists of numbers from 0."""
         items = self.items(name)
         if items is None:
@@ -132,7 +132,7 @@ class Fields:
                 )
         return [self._array(f"{name}[{i}]", item) for i, item in enumerate(items)]
 
-    def _array(self, name: str, items: list[Any]) -> Float:
+    def _array(self, name: str, items: list[Any]) -> Float64:
         found = [as_number(item) for item in items]
         if None in found:
             at = found.index(None)

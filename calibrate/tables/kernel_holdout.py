@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.shapes import LOOKUPS
-from costmodels.tables.table import Array, HeldOutError, OperatorTable
+from costmodels.tables.table import HeldOutError, OperatorTable
+from costmodels.work import Array
 
 _PARTS = 5
 

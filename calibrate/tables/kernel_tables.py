@@ -20,7 +20,8 @@ from calibrate.tables.link_fit import fit_links
 from costmodels.hardware.gpus import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
 from costmodels.tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
 from costmodels.tables.store import save_table
-from costmodels.tables.table import Array, OperatorTable, TableMeta, operator_table
+from costmodels.tables.table import OperatorTable, TableMeta, operator_table
+from costmodels.work import Array
 from sim.errors import ScenarioError
 
 LICENCE = "as fleetcast"

@@ -11,7 +11,8 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from calibrate.tables.kernel_holdout import is_held_out
-from costmodels.tables.table import Array, LinkFit, OperatorTable
+from costmodels.tables.table import LinkFit, OperatorTable
+from costmodels.work import Array
 
 _MOST_REGIMES = 3
 _LEAST_POINTS = 3

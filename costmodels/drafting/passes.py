@@ -10,13 +10,12 @@ import numpy as np
 from costmodels.layouts.dealing import Limits, deal, deal_columns
 from costmodels.layouts.layout import Layout
 from costmodels.steps.group_cost import GroupStepCost
-from costmodels.steps.step_cost import FRACTION_BITS, RooflineStepCost
+from costmodels.steps.step_cost import FRACTION_BITS, HALF, RooflineStepCost
 from costmodels.work import Array
 from sim.shape import ClippedSums, StepShape, clip_columns
 
 TargetCost = RooflineStepCost | GroupStepCost
 _SUMS = len(ClippedSums._fields)
-HALF = 1 << FRACTION_BITS - 1
 
 
 class DraftHost(NamedTuple):

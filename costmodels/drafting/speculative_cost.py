@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.drafting.passes import HALF, DraftHost, PricedPass, TargetCost, pass_columns
+from costmodels.drafting.passes import DraftHost, PricedPass, TargetCost, pass_columns
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
@@ -23,7 +23,7 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.steps.explain import OperatorRow
 from costmodels.steps.group_cost import GroupStepCost
-from costmodels.steps.step_cost import FRACTION_BITS, RooflineStepCost
+from costmodels.steps.step_cost import FRACTION_BITS, HALF, RooflineStepCost
 from costmodels.work import Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns

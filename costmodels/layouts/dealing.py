@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from costmodels.layouts.layout import Layout
 from costmodels.work import Array
+from sim.arrays import Int64
 from sim.shape import SUMS, ClippedSums, StepShape
-
-Int64 = NDArray[np.int64]
 
 
 class Limits(NamedTuple):

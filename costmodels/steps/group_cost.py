@@ -43,7 +43,7 @@ from sim.throttle import PowerThrottle
 
 RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
 """One rank, as a whole replica or as a part of one."""
-_OVERLAPPED = ("dispatch", "combine")
+OVERLAPPED = ("dispatch", "combine")
 _LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 
 

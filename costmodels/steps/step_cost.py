@@ -32,7 +32,7 @@ from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
 FRACTION_BITS = 32
-_HALF = 1 << (FRACTION_BITS - 1)
+HALF = 1 << (FRACTION_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class RooflineStepCost:
         if not tokens:
             return _FREE
         try:
-            fixed_ns = self.token_fixed_ns[tokens] + self.logit_fixed_ns[logits] + _HALF
+            fixed_ns = self.token_fixed_ns[tokens] + self.logit_fixed_ns[logits] + HALF
         except IndexError:
             raise self._beyond(tokens, logits) from None
         fixed_ns += (context + self.seq_tokens * decodes) * self.decode_token_fixed_ns[decodes]
@@ -144,7 +144,7 @@ class RooflineStepCost:
         if not decodes:
             return DecodeRun(first, [0] * steps, 0)
         tokens, read = self.tokens_a_seq * decodes, self._read_tokens(shape)
-        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + _HALF
+        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + HALF
         start += read * self.decode_token_fixed_ns[decodes]
         growth = decodes * self.decode_token_fixed_ns[decodes]
         if self.clips is not None:
@@ -169,7 +169,7 @@ class RooflineStepCost:
             gpu_ns = [self.price(step).gpu_ns for step in risen_steps(shape, rises)]
             return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
         tokens = self.tokens_a_seq * decodes
-        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + _HALF
+        start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + HALF
         a_token = self.decode_token_fixed_ns[decodes]
         start += self._read_tokens(shape) * a_token
         if self.clips is None:

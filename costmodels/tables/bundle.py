@@ -21,8 +21,8 @@ from costmodels.tables.shapes import (
     GroupedGemmTable,
     SamplingTable,
 )
-from costmodels.tables.table import Array, OperatorTable
-from costmodels.work import Operator
+from costmodels.tables.table import OperatorTable
+from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
 from sim.evidence import Source
 

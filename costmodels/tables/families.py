@@ -10,8 +10,7 @@ from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.parts import Mixer
 from costmodels.tables.kinds import KINDS, TableKind
 from costmodels.tables.lookup import Labels
-from costmodels.tables.table import Array
-from costmodels.work import Operator
+from costmodels.work import Array, Operator
 
 # All of these a grouped_gemm table contains.
 EXPERT_OPERATORS = ("expert_gate_up", "expert_activation", "expert_down", "expert_sum")

@@ -11,13 +11,12 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.tables.kinds import COLLECTIVES, FORMAT_BYTES, PEAKS, Precision, TableKind
+from costmodels.work import Array
 from sim.errors import ScenarioError
 
-Array = NDArray[np.float64]
 Columns = Mapping[str, Array]
 
 _RESULT_BYTES = 2.0

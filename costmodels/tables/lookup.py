@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from costmodels.tables.ideal import ideal_seconds
 from costmodels.tables.kinds import KINDS
-from costmodels.tables.table import Array, OperatorTable
+from costmodels.tables.table import OperatorTable
+from costmodels.work import Array
 from sim.errors import ScenarioError
 
 Codes = NDArray[np.int8]

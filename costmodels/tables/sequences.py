@@ -36,7 +36,7 @@ from costmodels.tables.shapes import (
     MlaDecodeTable,
     PrefillAttentionTable,
 )
-from costmodels.tables.table import Array
+from costmodels.work import Array
 
 DecodeSeconds = Callable[[Array, Array], tuple[Array, Labels]]
 """Sequences and the context of each, the new token included, to seconds of one layer."""

@@ -10,7 +10,8 @@ import numpy as np
 from costmodels.tables.ideal import attention_work, experts_work, roofline_seconds
 from costmodels.tables.kinds import COLLECTIVES, TableKind
 from costmodels.tables.lookup import Labels, Lookup, columns_of
-from costmodels.tables.table import Array, OperatorTable
+from costmodels.tables.table import OperatorTable
+from costmodels.work import Array
 
 # Beyond, a tile is a small part of the rows.
 _RANGES = ((0.0, 128.0), (128.0, 1024.0), (1024.0, 4096.0))

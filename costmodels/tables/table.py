@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.tables.kinds import FORMAT_BYTES, KINDS, PEAKS, Precision, TableKind
+from costmodels.work import Array
 from sim.errors import ScenarioError
 from sim.evidence import Source
 
 FORMAT_VERSION = 2
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

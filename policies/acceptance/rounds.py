@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Float64
 from sim.draws import uniforms, uniforms_of
 from sim.request import Request
-
-Float = NDArray[np.float64]
 
 _STREAM = 0x5BEC  # apart from a request's other draws
 _ANSWERS = 40  # bits of a request's number: further answers have draws of their own
@@ -20,14 +19,14 @@ _TOGETHER, _TOGETHER_STEPS = 32, 256
 _MARGIN, _MORE = 1.2, 8  # so that one draw of steps is mostly enough
 
 
-def survivals(rates: Sequence[float], drafts: int) -> Float:
+def survivals(rates: Sequence[float], drafts: int) -> Float64:
     """Chances that at least 1, 2, ... drafts of a chain are accepted; the last rate goes on."""
     found = np.full(drafts, rates[-1] if rates else 0.0)
     found[: len(rates)] = rates[:drafts]
     return found.cumprod()
 
 
-def tokens_a_step(survival: Float) -> float:
+def tokens_a_step(survival: Float64) -> float:
     """Mean tokens of a step: the target's own, and the drafts accepted."""
     return 1.0 + float(survival.sum())
 
@@ -35,11 +34,11 @@ def tokens_a_step(survival: Float) -> float:
 class Survival(NamedTuple):
     """Chances that so many drafts are accepted, as steps are drawn from them."""
 
-    ascending: Float
+    ascending: Float64
     tokens_a_step: float
 
 
-def survival_of(survival: Float) -> Survival:
+def survival_of(survival: Float64) -> Survival:
     """From chances that at least 1, 2, ... drafts are accepted."""
     return Survival(np.ascontiguousarray(survival[::-1]), tokens_a_step(survival))
 
@@ -69,7 +68,7 @@ def drawn_gains(
         count = min(left, 2 * count)
 
 
-def _draws(stream: int, request: Request, done: int, count: int) -> Float:
+def _draws(stream: int, request: Request, done: int, count: int) -> Float64:
     """A request's draws from a step on. Those of neighbours are made together: it is faster."""
     stop = done + count
     if request.sample or stop > _TOGETHER_STEPS:
@@ -80,5 +79,5 @@ def _draws(stream: int, request: Request, done: int, count: int) -> Float:
 
 
 @lru_cache(maxsize=64)
-def _together(stream: int, block: int) -> Float:
+def _together(stream: int, block: int) -> Float64:
     return uniforms_of(stream, block * _TOGETHER, _TOGETHER, _TOGETHER_STEPS)

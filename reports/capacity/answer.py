@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.capacity.facts import Content, amount, level_text, share_text, targets_text
-from reports.numbers import is_number, percent, significant, whole_percent
+from reports.capacity.facts import Content, amount, level_text, targets_text
+from reports.numbers import is_number, percent, share_text, significant, whole_percent
 
 
 def heading(content: Content) -> str:

@@ -13,10 +13,12 @@ from reports.numbers import (
     humanised,
     is_number,
     percent,
+    share_text,
     significant,
     target,
     whole_percent,
 )
+from reports.schemas import CAPACITY
 from sim.errors import ScenarioError
 
 Content = dict[str, Any]
@@ -39,17 +41,6 @@ def level_text(content: Content, level: float) -> str:
     if content["question"]["vary"] in ("users", "max_concurrency"):
         return f"{level:,.0f}"
     return significant(level)
-
-
-def share_text(share: float) -> str:
-    """A share in the digits an SLO needs: 99%, 98.84%, 99.9%."""
-    if share in (0, 1):
-        return f"{share:.0%}"
-    text = f"{min(max(share * 100, 0.01), 99.99):.2f}".rstrip("0").rstrip(".")
-    return f"{text}%"
-
-
-SCHEMA = "fleetcast.capacity/1"
 
 
 class CurveRow(NamedTuple):
@@ -82,8 +73,8 @@ def read_capacity(folder: Path | str) -> Content:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{path}: no readable capacity search ({error})") from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ScenarioError(f"{path}: not of schema {SCHEMA!r}; run `fleetcast capacity` again")
+    if not isinstance(content, dict) or content.get("schema") != CAPACITY:
+        raise ScenarioError(f"{path}: not of schema {CAPACITY!r}; run `fleetcast capacity` again")
     return content
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import svg
-from reports.capacity.facts import Content, amount, curve_metrics, level_text, share_text, tail_text
-from reports.numbers import LATENCY_LABELS, duration, humanised, target
+from reports.capacity.facts import Content, amount, curve_metrics, level_text, tail_text
+from reports.numbers import LATENCY_LABELS, duration, humanised, share_text, target
 from reports.run.figures import ACCOUNT_COLOURS
 
 if TYPE_CHECKING:

@@ -16,12 +16,19 @@ from reports.capacity.facts import (
     level_text,
     miss_rows,
     read_capacity,
-    share_text,
     state_rows,
     tail_text,
 )
 from reports.capacity.figures import draw_capacity
-from reports.numbers import LATENCY_LABELS, duration, sentence, significant, target, whole_percent
+from reports.numbers import (
+    LATENCY_LABELS,
+    duration,
+    sentence,
+    share_text,
+    significant,
+    target,
+    whole_percent,
+)
 from reports.templates import Cell, Column, Tile, render_page
 from sim.errors import ScenarioError
 

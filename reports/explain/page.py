@@ -12,6 +12,7 @@ from reports.explain.text import (
     PEAK_NAMES,
     account,
     amount,
+    amounts,
     answer_text,
     by_evidence,
     intensity,
@@ -175,9 +176,9 @@ def render_roofline(facts: Mapping[str, Any]) -> str:
         times_total=["all", f"{totals['calls']:,}", duration(totals["seconds"]), "100%", *[""] * 3],
         amount_columns=_AMOUNTS,
         amounts=[
-            [row["name"], *_amounts(row), intensity(row["intensity"])] for row in facts["operators"]
+            [row["name"], *amounts(row), intensity(row["intensity"])] for row in facts["operators"]
         ],
-        amounts_total=["all", *_amounts(totals), ""],
+        amounts_total=["all", *amounts(totals), ""],
         account_columns=(Column("Account"), Column("Time", "n"), Column("Share", "n")),
         accounts=[
             (account(name), duration(s), percent(s / sum(facts["accounts_s"].values())))
@@ -220,11 +221,6 @@ def _times(row: Mapping[str, Any]) -> list[str]:
         ", ".join(account(name) for name in row["accounts"]),
         row["evidence"],
     ]
-
-
-def _amounts(row: Mapping[str, Any]) -> list[str]:
-    kinds = ("flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
-    return [amount(row[kind]) for kind in kinds]
 
 
 def _tiles(facts: Mapping[str, Any]) -> list[Tile]:

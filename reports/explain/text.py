@@ -158,7 +158,7 @@ def _operators(screen: Screen, facts: Mapping[str, Any]) -> None:
         [f"{row['calls']:,}", duration(row["seconds"]), percent(row["share"])] for row in listed
     ]
     words = [[row["bound"], account(next(iter(row["accounts"]), ""))] for row in facts["operators"]]
-    amounts = [[*_amounts(row), intensity(_intensity(row))] for row in listed]
+    amounts = [[*amounts(row), intensity(_intensity(row))] for row in listed]
     labels = [row["evidence"] for row in facts["operators"]]
     if screen.width >= _WIDE:
         parts = zip(names, times, amounts, [*words, ["", ""]], [*labels, ""], strict=True)
@@ -176,7 +176,7 @@ def _operators(screen: Screen, facts: Mapping[str, Any]) -> None:
         screen.say(f"{label}: {found}.", "dim")
 
 
-def _amounts(row: Mapping[str, Any]) -> list[str]:
+def amounts(row: Mapping[str, Any]) -> list[str]:
     kinds = ("flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
     return [amount(row[kind]) for kind in kinds]
 

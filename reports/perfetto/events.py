@@ -10,9 +10,8 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
+from sim.arrays import Int64
 
 RUN_PID = 1
 """The process that holds what belongs to no engine; 0 is special to viewers."""

@@ -40,6 +40,7 @@ from reports.perfetto.steps import (
     token_events,
 )
 from reports.run.rows import usable_blocks
+from sim.arrays import Int64
 from sim.errors import ScenarioError
 
 _LINES = 5000  # written at once
@@ -113,7 +114,7 @@ def write_perfetto(
 
 def _engine_events(
     engine: EngineSteps,
-    rows: trace.Int64,
+    rows: Int64,
     blocks: float | None,
     options: TraceOptions,
     *,
@@ -131,7 +132,7 @@ def _engine_events(
     yield from preemption_events(engine, rows)
 
 
-def _overlapping(engine: EngineSteps, start_ns: int, end_ns: int) -> trace.Int64:
+def _overlapping(engine: EngineSteps, start_ns: int, end_ns: int) -> Int64:
     return np.flatnonzero((engine.end_ns > start_ns) & (engine.start_ns < end_ns))
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from reports.perfetto import events as trace
-from reports.perfetto.events import Int64, whole_ns
+from reports.perfetto.events import whole_ns
 from reports.perfetto.steps import EngineSteps
+from sim.arrays import Int64
 
 if TYPE_CHECKING:
     import pandas as pd

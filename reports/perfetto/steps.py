@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.perfetto import events as trace
-from reports.perfetto.events import Int64, whole_ns
+from reports.perfetto.events import whole_ns
+from sim.arrays import Int64
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.numbers import duration, listed, target, whole_percent
+from reports.numbers import duration, listed, share_text, target, whole_percent
 from reports.plan.facts import (
     Content,
     engines_of,
     fleet_text,
     gpus_of,
     level_text,
-    share_text,
     target_name,
     target_text,
     targets_text,

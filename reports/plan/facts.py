@@ -13,10 +13,12 @@ from reports.numbers import (
     duration,
     humanised,
     listed,
+    share_text,
     significant,
     target,
     whole_percent,
 )
+from reports.schemas import PLAN
 from sim.errors import ScenarioError
 
 Content = dict[str, Any]
@@ -26,14 +28,6 @@ Content = dict[str, Any]
 def usd(value: float) -> str:
     """An hourly rent: $7.50, $1,240."""
     return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"
-
-
-def share_text(share: float) -> str:
-    """A share in the digits an SLO needs: 99%, 98.84%."""
-    if share in (0, 1):
-        return f"{share:.0%}"
-    text = f"{min(max(share * 100, 0.01), 99.99):.2f}".rstrip("0").rstrip(".")
-    return f"{text}%"
 
 
 def target_name(row: Mapping[str, Any]) -> str:
@@ -105,8 +99,6 @@ def account_text(name: str | None) -> str:
     return "" if name is None else humanised(name)
 
 
-SCHEMA = "fleetcast.plan/1"
-
 STAGES = {
     "ranked": "kept",
     "cost": "dearer",
@@ -136,8 +128,8 @@ def read_plan_result(folder: Path | str) -> Content:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{path}: no readable plan ({error})") from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ScenarioError(f"{path}: not of schema {SCHEMA!r}; run `fleetcast plan` again")
+    if not isinstance(content, dict) or content.get("schema") != PLAN:
+        raise ScenarioError(f"{path}: not of schema {PLAN!r}; run `fleetcast plan` again")
     return content
 
 

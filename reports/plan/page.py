@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from reports.numbers import significant, whole_percent
+from reports.numbers import share_text, significant, whole_percent
 from reports.plan.answer import headline, reasons, relaxed_sentences
 from reports.plan.facts import (
     Content,
@@ -19,7 +19,6 @@ from reports.plan.facts import (
     ranked_rows,
     read_plan_result,
     runs_text,
-    share_text,
     targets_text,
     usd,
 )

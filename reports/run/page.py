@@ -26,7 +26,6 @@ from reports.numbers import (
     LATENCY_LABELS,
     LATENCY_MEANINGS,
     MISSING,
-    STATISTICS,
     byte_size,
     duration,
     humanised,
@@ -46,6 +45,7 @@ from reports.run.verdict import CLASS_COLUMNS as CLASS_COLUMNS
 from reports.run.verdict import SENTENCES, class_rows, pool_texts, slo_targets, system_text, verdict
 from reports.templates import Column, Tile
 from sim.accounts import TIME_ACCOUNTS
+from sim.books.metrics import STATISTICS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,13 +14,14 @@ from reports.facts import (
     utilisation_rows,
     warning_texts,
 )
-from reports.numbers import STATISTICS, duration, listed, percent, spread_note
+from reports.numbers import duration, listed, percent, spread_note
 from reports.run.rows import TIER_COLUMNS as TIER_COLUMNS
 from reports.run.rows import operator_rows, tier_rows
 from reports.run.speculation import speculation_text
 from reports.run.verdict import CLASS_COLUMNS as CLASS_COLUMNS
 from reports.run.verdict import SENTENCES, class_rows, conditions_text, verdict
 from reports.screen import Screen
+from sim.books.metrics import STATISTICS
 
 if TYPE_CHECKING:
     from rich.console import Console

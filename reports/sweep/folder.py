@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reports.schemas import SWEEP
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "fleetcast.sweep/1"
 FILE = "sweep.json"
 
 Content = dict[str, Any]
@@ -34,8 +34,8 @@ def read_sweep(folder: Path | str) -> tuple[Content, pd.DataFrame]:
         table = pd.read_parquet(path.with_suffix(".parquet"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{path}: no readable sweep ({error}). {again}") from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ScenarioError(f"{path}: not of schema {SCHEMA!r}. {again}")
+    if not isinstance(content, dict) or content.get("schema") != SWEEP:
+        raise ScenarioError(f"{path}: not of schema {SWEEP!r}. {again}")
     return content, table
 
 

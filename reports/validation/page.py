@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from reports.numbers import LATENCY_LABELS, is_number, listed, percent
+from reports.schemas import VALIDATION
 from reports.templates import Tile, render_page
 from reports.validation.facts import (
     GLANCE_COLUMNS,
@@ -33,8 +34,6 @@ from sim.errors import ScenarioError
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "fleetcast.validation/1"
-
 
 def write_validation_page(folder: Path | str) -> Path:
     """Write ``validation.html`` into a folder with accuracy.json and latencies.parquet.
@@ -51,8 +50,8 @@ def write_validation_page(folder: Path | str) -> Path:
         latencies = pd.read_parquet(folder / "latencies.parquet")
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{folder}: no readable validation ({error})") from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ScenarioError(f"{path}: not of schema {SCHEMA!r}; run `fleetcast validate` again")
+    if not isinstance(content, dict) or content.get("schema") != VALIDATION:
+        raise ScenarioError(f"{path}: not of schema {VALIDATION!r}; run `fleetcast validate` again")
     page = folder / "validation.html"
     page.write_text(render_validation(content, latencies), encoding="utf-8")
     return page

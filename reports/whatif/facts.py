@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from reports.facts import evidence_shares
 from reports.numbers import MISSING, humanised, is_number, listed, sentence, whole_percent
+from reports.schemas import WHATIF
 from reports.whatif.words import change_text, label_of, tone_of, unit_of, value_text
 from sim.errors import ScenarioError
 
-SCHEMA = "fleetcast.whatif/1"
 FILE = "whatif.json"
 
 Content = dict[str, Any]
@@ -39,9 +39,9 @@ def read_whatif(folder: Path | str) -> Content:
     except ValueError as error:
         raise ScenarioError(f"{path}: not valid JSON ({error}). {again}") from None
     schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
+    if schema != WHATIF:
         found = f"schema {schema!r}" if schema is not None else "no 'schema' key"
-        raise ScenarioError(f"{path}: {found}; this version reads {SCHEMA!r}. {again}")
+        raise ScenarioError(f"{path}: {found}; this version reads {WHATIF!r}. {again}")
     assert isinstance(content, dict)
     missing = [part for part in _PARTS if part not in content]
     if missing:

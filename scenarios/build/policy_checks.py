@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
+from scenarios.files.identity import CHECKOUT
 from scenarios.files.messages import nearest
 from scenarios.schema.fields import Policy
 from sim.engine.batch import Plan
@@ -104,9 +105,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_CHECKOUT = Path(__file__).resolve().parents[2]
 _NOT_THE_USERS = (
-    *(_CHECKOUT / package for package in ("scenarios", "sim", "policies", "costmodels")),
+    *(CHECKOUT / package for package in ("scenarios", "sim", "policies", "costmodels")),
     *(Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)),
 )
 

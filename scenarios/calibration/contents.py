@@ -15,7 +15,8 @@ from costmodels.tables.ideal import ideal_seconds, link_bytes, work
 from costmodels.tables.kinds import COLLECTIVES, KINDS, PEAKS
 from costmodels.tables.shapes import LOOKUPS
 from costmodels.tables.store import load_folder, load_table, own_folder
-from costmodels.tables.table import Array, OperatorTable
+from costmodels.tables.table import OperatorTable
+from costmodels.work import Array
 from scenarios import __version__
 from scenarios.files.yaml_text import parse_yaml
 from sim.errors import ScenarioError

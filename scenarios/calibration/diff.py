@@ -11,7 +11,8 @@ from costmodels.operators.sources import AIC, OURS
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.lookup import Lookup
 from costmodels.tables.shapes import LOOKUPS
-from costmodels.tables.table import Array, OperatorTable
+from costmodels.tables.table import OperatorTable
+from costmodels.work import Array
 from scenarios import __version__
 from scenarios.calibration.contents import DEFAULT_GPU, load_named, table_facts
 from sim.errors import ScenarioError

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Float64, Int64
 from sim.clock import NS_PER_S
-from sim.request_table import Int64
 from workloads.reuse.hit_curve import HitCurve
 from workloads.statistics.arrival_stats import window_counts
 from workloads.statistics.reuse_stats import Reuse
 
-Float = NDArray[np.float64]
 Series = dict[str, Any]
 
 _MAX_POINTS = 240
@@ -45,7 +44,7 @@ def gap_series(arrival_ns: Int64) -> Series | None:
     return {"mean_s": float(gaps_s.mean())} | distribution("gap_s", gaps_s)
 
 
-def distribution(name: str, values: Float | Int64) -> Series:
+def distribution(name: str, values: Float64 | Int64) -> Series:
     """Points of the empirical distribution function, under ``name`` and ``share``.
 
     Of many values the points lie evenly in share, and more closely towards both ends.
@@ -117,11 +116,11 @@ def _decades(positive: Int64) -> float:
     return float(np.log10(positive.max() / positive.min()))
 
 
-def _log_edges(positive: Int64, bins_a_decade: float) -> Float:
+def _log_edges(positive: Int64, bins_a_decade: float) -> Float64:
     """Edges between whole numbers, near equal steps of the logarithm, around all values."""
     low = np.floor(np.log10(positive.min()) * bins_a_decade)
     high = np.ceil(np.log10(positive.max() + 1) * bins_a_decade)
-    edges: Float = np.unique(np.rint(10 ** (np.arange(low, high + 1) / bins_a_decade))) - 0.5
+    edges: Float64 = np.unique(np.rint(10 ** (np.arange(low, high + 1) / bins_a_decade))) - 0.5
     return edges
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
+from reports.schemas import RESULT
 from scenarios import __version__
 from scenarios.build.built import Build
 from scenarios.build.plugins import policy_label
@@ -36,7 +37,6 @@ from sim.evidence import LABELS, Source, weakest
 from sim.fleet.cluster import RunLog
 from sim.request import Status
 
-SCHEMA = "fleetcast.result/1"
 # A figure's label is the weakest that carries at least this share of its time.
 _LABEL_SHARE = 0.05
 
@@ -60,7 +60,7 @@ def summarise(
     for figure in figures:
         figure.setdefault("evidence", label)
     summary: dict[str, Any] = {
-        "schema": SCHEMA,
+        "schema": RESULT,
         "fleetcast_version": __version__,
         "conditions": _conditions(scenario, build, log, metrics.window),
         "figures": figures,

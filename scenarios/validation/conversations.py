@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrate.fits.engine_log import RequestRow
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64, PrefixChains
+from sim.request_table import PrefixChains
 
 _GROUP = re.compile(r"([^/]+)/([^/]+)/[^/\d]*(\d+)$")
 _ID_SPAN = 1 << 32  # more blocks than any prompt has

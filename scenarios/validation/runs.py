@@ -14,6 +14,7 @@ from scenarios.run.bands import error_bands
 from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conversations import are_conversations, conversation_chains, turns_after
 from scenarios.validation.system import System
+from sim.arrays import Float64
 from sim.books.metrics import RequestMetrics, Slo, request_metrics, statistics
 from sim.books.saturation import saturation
 from sim.evidence import weakest
@@ -82,8 +83,7 @@ def _state(
     return State(mean, float(running[held_s > 0].max(initial=0)))
 
 
-Float = NDArray[np.float64]
-_Samples = dict[str, dict[str, Float]]  # latency -> predicted and measured, [requests scored]
+_Samples = dict[str, dict[str, Float64]]  # latency -> predicted and measured, [requests scored]
 _Pair = tuple[float | None, float | None]  # predicted, measured
 _Compared = tuple[str, str, str, _Pair, int]  # metric, unit, statistic, pair, over how many
 

@@ -11,6 +11,7 @@ from typing import Any
 from calibrate.fits.engine_log import RequestRow, StepRows
 from costmodels.memory.plan import plan_memory
 from costmodels.operators.sources import FITTED, Choice
+from reports.schemas import VALIDATION
 from scenarios import __version__
 from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conformance import score_conformance
@@ -46,7 +47,6 @@ def score_blocks(system: System) -> AccuracyFigure:
     )
 
 
-SCHEMA = "fleetcast.validation/1"
 PARTS = ("steps", "conformance", "runs")
 
 
@@ -80,7 +80,7 @@ def validate(
     parts = [part for part in PARTS if part not in set(skip)]
     found = Validation(
         content={
-            "schema": SCHEMA,
+            "schema": VALIDATION,
             "fleetcast_version": __version__,
             "folder": folder.resolve().name,
             "figures": [],

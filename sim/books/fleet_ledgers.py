@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.books.window import Window
 from sim.fleet.cluster import RunLog
 from sim.fleet.handover import TransferConfig
 from sim.recorder import UNSET
 from sim.step_log import StepLog
-
-Int64 = NDArray[np.int64]
 
 _MOST_IDS = 8_000_000
 """Prefix ids beyond which `reuse` is left out: it sorts them."""

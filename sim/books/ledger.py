@@ -24,14 +24,13 @@ from sim.accounts import (
     SCHEDULING_WAIT,
     TIME_ACCOUNTS,
 )
+from sim.arrays import Int64
 from sim.books.run_accounts import COLUMN, Share, add_shares
 from sim.fleet.cluster import RunLog
 from sim.protocols import StepCost
 from sim.recorder import UNSET, DecodeLog, Residence
 from sim.request import Status
 from sim.step_log import StepLog
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Float64, Int64
 from sim.books.token_times import gap_chunks
 from sim.books.window import Window, measured_window
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
 from sim.request import Status
 from sim.request_table import RequestTable
-
-Float = NDArray[np.float64]
 
 LATENCIES = ("ttft", "tpot", "e2e")
 """Metrics that an SLO can set a target for."""
@@ -45,12 +44,12 @@ class RequestMetrics:
     """
 
     status: NDArray[np.int8]
-    arrival_s: Float
-    queue_s: Float
+    arrival_s: Float64
+    queue_s: Float64
     """Arrival to first scheduled."""
-    ttft_s: Float
-    tpot_s: Float
-    e2e_s: Float
+    ttft_s: Float64
+    tpot_s: Float64
+    e2e_s: Float64
     met: dict[str, NDArray[np.bool_]]
     """Metric name -> which requests finished and met its target; only metrics with a target.
     A request without a target of its own, or without a TPOT, meets it by finishing."""
@@ -81,7 +80,7 @@ def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -
     """
     requests = log.requests
 
-    def seconds(name: str) -> Float:
+    def seconds(name: str) -> Float64:
         ns = np.frombuffer(getattr(requests, name), np.int64)
         return np.where(ns == UNSET, np.nan, ns / 1e9)
 
@@ -112,7 +111,7 @@ def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -
     )
 
 
-def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float]:
+def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float64]:
     """Metric name -> each request's target, ``[n]`` or one for all; infinite where it has none."""
     slos = [slo] if isinstance(slo, Slo) else list(slo)
     names = [name for name in LATENCIES if any(name in s.targets for s in slos)]
@@ -131,14 +130,13 @@ def itl_statistics(log: RunLog, metrics: RequestMetrics) -> tuple[dict[str, floa
     return {name: None if ns is None else ns / 1e9 for name, ns in in_ns.items()}, count
 
 
-Int64 = NDArray[np.int64]
 Chunks = Callable[[], Iterable[tuple[Int64, Int64]]]
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _SHARES = {name: int(name[1:]) / 100 for name in STATISTICS[1:-1]}
 
 
-def statistics(values: Float, weights: Int64 | None = None) -> dict[str, float | None]:
+def statistics(values: Float64, weights: Int64 | None = None) -> dict[str, float | None]:
     """Statistics of the values that are not NaN; None where there are none."""
     kept = ~np.isnan(values)
     values = values[kept]

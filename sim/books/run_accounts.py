@@ -23,12 +23,12 @@ from sim.accounts import (
     REMAINDER,
     TIME_ACCOUNTS,
 )
+from sim.arrays import Int64
 from sim.fleet.cluster import RunLog
 from sim.protocols import StepCost
 from sim.shape import clip_columns, clip_layers, rise_column
 from sim.step_log import StepLog
 
-Int64 = NDArray[np.int64]
 COLUMN = {account: index for index, account in enumerate(TIME_ACCOUNTS)}
 
 

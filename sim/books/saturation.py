@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.clock import to_s
 from sim.engine.config import EngineConfig
 from sim.engine.speculation import Speculation
@@ -19,8 +20,6 @@ from sim.recorder import UNSET
 from sim.request import Request
 from sim.shape import SharedSums, StepShape
 from sim.step_log import StepLog
-
-Int64 = NDArray[np.int64]
 
 _SAMPLED = 200
 """Requests whose drafts stand for all."""

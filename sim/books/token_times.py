@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET, Residence
 from sim.request import Status
 from sim.step_log import StepLog
-
-Int64 = NDArray[np.int64]
 
 _REQUESTS_A_CHUNK = 1024
 

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
 from sim.step_log import StepLog
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

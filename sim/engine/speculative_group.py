@@ -16,16 +16,14 @@ from itertools import accumulate
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.engine.decode_group import Observer
 from sim.engine.speculation import Speculation
 from sim.kv.layout import PLAIN, KVLayout, pages_by_tokens
 from sim.protocols import DecodeRun, Rises, RoundCost, StepCost
 from sim.request import Request
 from sim.shape import Clip, StepShape, clip_layers, clipped
-
-Int64 = NDArray[np.int64]
 
 _NEVER = 1 << 60
 _GAINS, _BLOCKS, _CLIPS = 0, 1, 2  # rows of a vector and of the sums

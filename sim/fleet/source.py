@@ -7,12 +7,10 @@ from functools import partial
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.request import Request, Samples
 from sim.request_table import RequestTable
-
-Int64 = NDArray[np.int64]
 
 _PROGRESS_EVERY = 256
 _ROWS_A_BATCH = 8192

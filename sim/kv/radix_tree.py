@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.errors import ScenarioError
 from sim.kv.eviction import EvictionOrder, FreeRun, evict, expire
 from sim.kv.hybrid import first_blocks
@@ -24,8 +24,6 @@ from sim.kv.layout import KVLayout
 from sim.kv.prefix_index import Hit
 from sim.request import Request
 from sim.request_table import PrefixChains
-
-Int64 = NDArray[np.int64]
 
 _UNBOUNDED = 1 << 60
 _GROWS_UP_TO = 1024  # pages of an edge that grows in place: a longer one would be copied too often

@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from reports.capacity.answer import certainty, headline, wanted_lines
-from reports.capacity.facts import account_rows, curve_rows, is_capacity, read_capacity, share_text
+from reports.capacity.facts import account_rows, curve_rows, is_capacity, read_capacity
 from reports.capacity.figures import draw_capacity
 from reports.capacity.page import render_capacity, write_capacity_page
 from reports.capacity.text import print_capacity
+from reports.numbers import share_text
 from scenarios.experiments.capacity.find import find_capacity
 from scenarios.experiments.capacity.question import Question
 from scenarios.files.load import parse_scenario

@@ -22,7 +22,7 @@ from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.roofline import tiled_rows
 from costmodels.tables.ideal import attention_sums, attention_work
 from costmodels.tables.kinds import Precision
-from costmodels.tables.table import Array
+from costmodels.work import Array
 from sim.errors import ScenarioError
 from tests.silicon.vidur_profiles import MeasuredOperator
 

@@ -17,7 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from costmodels.tables.kinds import KINDS, TableKind
-from costmodels.tables.table import Array, OperatorTable, TableMeta, operator_table
+from costmodels.tables.table import OperatorTable, TableMeta, operator_table
+from costmodels.work import Array
 from sim.errors import TraceError
 
 GEMMS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from scenarios.build.builder import build
 from scenarios.files.load import parse_scenario
+from sim.arrays import Int64
 from sim.clock import NS_PER_S
 from sim.errors import TraceError
 from sim.fleet.cluster import run_cluster
 from sim.kv.pool import KVCache
 from sim.request import Request
-from sim.request_table import Int64, PrefixChains, RequestTable
+from sim.request_table import PrefixChains, RequestTable
 from tests.properties.helpers import SHARED, chains_of
 from workloads.chains import regroup
 from workloads.readers.detect import read_trace

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.clients import Clients, client_arrivals
 from workloads.generator.drift import Drift, drifted
 from workloads.generator.gaps import ALL_AT_ONCE, LEAST_CV, MOST_CV, PROCESSES, unit_gaps
-from workloads.generator.mixtures import Float
 from workloads.generator.on_off import OnOff, with_silences
 from workloads.generator.streams import stream
 
@@ -59,7 +58,7 @@ class Arrivals:
             )
 
 
-def arrival_times_s(arrivals: Arrivals, n: int, seed: int) -> tuple[Float, Int64 | None]:
+def arrival_times_s(arrivals: Arrivals, n: int, seed: int) -> tuple[Float64, Int64 | None]:
     """``[n]`` times in seconds, non-decreasing, and the client of each where there are clients.
 
     A single random process is started at 0, so the first request comes one gap later; with
@@ -72,7 +71,7 @@ def arrival_times_s(arrivals: Arrivals, n: int, seed: int) -> tuple[Float, Int64
         unit = np.cumsum(gaps)
     else:
         unit, client = client_arrivals(arrivals.clients, arrivals.process, n, seed)
-    times_s: Float = unit / (arrivals.requests_per_s or 1.0)
+    times_s: Float64 = unit / (arrivals.requests_per_s or 1.0)
     if arrivals.on_off is not None:
         times_s = with_silences(times_s, arrivals.on_off, seed)
     if arrivals.drift is not None:

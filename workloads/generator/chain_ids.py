@@ -12,8 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64, PrefixChains
+from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.generator.shared_prefixes import NONE
 

@@ -12,10 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.gaps import ALL_AT_ONCE, LEAST_CV, MOST_CV, stationary_gaps
-from workloads.generator.mixtures import Float
 from workloads.generator.quantiles import Quantiles, check_quantiles, sample_quantiles
 from workloads.generator.streams import stream
 
@@ -65,7 +64,7 @@ def zipf_exponent(count: int, top: int, top_share: float) -> float:
     return high
 
 
-def client_cvs(clients: Clients, seed: int) -> Float:
+def client_cvs(clients: Clients, seed: int) -> Float64:
     """``[clients]`` CVs which, weighted by the clients' rates, follow their distribution.
 
     Each client stands for the middle of its share of the load, in an order drawn from the seed.
@@ -77,7 +76,7 @@ def client_cvs(clients: Clients, seed: int) -> Float:
     return sample_quantiles(clients.cv, middle)
 
 
-def client_arrivals(clients: Clients, process: str, n: int, seed: int) -> tuple[Float, Int64]:
+def client_arrivals(clients: Clients, process: str, n: int, seed: int) -> tuple[Float64, Int64]:
     """The first ``n`` arrivals of all clients at 1/s in all: times ``[n]`` and whose they are.
 
     Each client draws from a stream of its own and is in the midst of its life at 0. Raises
@@ -88,7 +87,7 @@ def client_arrivals(clients: Clients, process: str, n: int, seed: int) -> tuple[
     shares = np.array(clients.shares) / sum(clients.shares)
     cvs = client_cvs(clients, seed)
     drawn = np.array([_first_guess(share * n, cv) for share, cv in zip(shares, cvs, strict=True)])
-    times: dict[int, Float] = {}
+    times: dict[int, Float64] = {}
     stale = np.flatnonzero(shares)
     until = 0.0
     while True:

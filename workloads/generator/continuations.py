@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.durations import Durations, sample_s
-from workloads.generator.mixtures import Float
 from workloads.generator.quantiles import Quantiles, check_quantiles, sample_quantiles
 from workloads.generator.streams import stream
 
@@ -39,7 +38,7 @@ class Continuations:
 
 def continue_earlier(
     continuations: Continuations,
-    arrival_s: Float,
+    arrival_s: Float64,
     prompt_tokens: Int64,
     output_tokens: Int64,
     prefix_tokens: Int64,

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.lengths import Lengths, mean_tokens, sample_tokens
 from workloads.generator.limits import MOST_COUNTS as MOST
-from workloads.generator.mixtures import Float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def geometric(mean: float, most: int = MOST) -> Counts:
     return Counts((1 - 1 / mean,), most)
 
 
-def sample_counts(counts: Counts | Lengths, uniforms: Float) -> Int64:
+def sample_counts(counts: Counts | Lengths, uniforms: Float64) -> Int64:
     """``[n]`` counts at ``uniforms`` ``[n]``."""
     if isinstance(counts, Lengths):
         return sample_tokens(counts, uniforms)
@@ -61,9 +60,9 @@ def mean_count(counts: Counts | Lengths) -> float:
     return float(_survival(counts)[: counts.most].sum())
 
 
-def _survival(counts: Counts) -> Float:
+def _survival(counts: Counts) -> Float64:
     """P(more than k) for k = 0, 1, ... up to where it is below 2**-53 or the most is reached."""
-    survival: Float = np.cumprod((1.0, *counts.another), dtype=np.float64)
+    survival: Float64 = np.cumprod((1.0, *counts.another), dtype=np.float64)
     last = counts.another[-1]
     if len(survival) < counts.most and survival[-1] > 0 and last > 0:
         left = counts.most - len(survival)

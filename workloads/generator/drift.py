@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from sim.arrays import Float64
 from sim.errors import ScenarioError
-from workloads.generator.mixtures import Float
 
 _SINE_STEPS = 120
 
@@ -66,7 +66,7 @@ def named_drift(name: str, start_s: float = 0.0) -> Drift:
     return Drift(factors=factors, period_s=period_s, start_s=start_s, name=f"{name} profile")
 
 
-def drifted(operational_s: Float, drift: Drift) -> Float:
+def drifted(operational_s: Float64, drift: Drift) -> Float64:
     """Real times of ``operational_s`` ``[n]``: the inverse of the integrated rate."""
     step_s = drift.period_s / len(drift.factors)
     factors = np.array(drift.factors) / np.mean(drift.factors)
@@ -80,7 +80,7 @@ def drifted(operational_s: Float, drift: Drift) -> Float:
     step = np.minimum(np.searchsorted(done, within, side="right") - 1, len(factors) - 1)
     # Nothing falls into a step of factor 0, but for rounding.
     in_step = (within - done[step]) / np.maximum(factors[step], 1e-12)
-    real: Float = periods * drift.period_s + step * step_s + np.clip(in_step, 0, step_s) - start_s
+    real: Float64 = periods * drift.period_s + step * step_s + np.clip(in_step, 0, step_s) - start_s
     # Rounding must not put an arrival before the one it follows.
     return np.maximum.accumulate(np.maximum(real, 0.0))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64
 from sim.errors import ScenarioError
-from workloads.generator.mixtures import Float, Gamma, Lognormal, check_components, draw, midpoints
+from workloads.generator.mixtures import Gamma, Lognormal, check_components, draw, midpoints
 
 SHORTEST_S = 1e-6
 LONGEST_S = 1e8
@@ -50,7 +51,7 @@ def exponential_s(mean_s: float) -> Durations:
     return Durations(components=(Gamma(shape=1.0, scale=mean_s),))
 
 
-def sample_s(durations: Durations, uniforms: Float) -> Float:
+def sample_s(durations: Durations, uniforms: Float64) -> Float64:
     """``[n]`` seconds: the inverse CDF at ``uniforms`` ``[n]``."""
     if durations.min_s == durations.max_s:
         return np.full(len(uniforms), durations.min_s)

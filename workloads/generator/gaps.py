@@ -7,14 +7,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from workloads.generator.mixtures import Float
+from sim.arrays import Float64
 
 ALL_AT_ONCE = "all-at-once"
 PROCESSES = ("poisson", "gamma", "weibull", "constant", ALL_AT_ONCE)
 LEAST_CV, MOST_CV = 0.01, 100.0
 
 
-def unit_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Float:
+def unit_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Float64:
     """``[n]`` gaps in order, started at an arrival; ``cv`` is theirs, for gamma and weibull."""
     if process == "poisson":
         return -np.log1p(-rng.random(n))
@@ -27,7 +27,7 @@ def unit_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Floa
     return np.zeros(n)
 
 
-def stationary_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Float:
+def stationary_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Float64:
     """The same, begun long before 0: the first is what is left of a gap that covers 0.
 
     That gap is drawn by its length (longer ones cover more time), and 0 lies anywhere in it.
@@ -63,6 +63,6 @@ def weibull_cv(shape: float) -> float:
     return math.sqrt(math.expm1(ln_ratio))
 
 
-def _weibull(exponentials: Float, shape: float) -> Float:
-    scale: Float = exponentials ** (1 / shape) / math.exp(math.lgamma(1 + 1 / shape))
+def _weibull(exponentials: Float64, shape: float) -> Float64:
+    scale: Float64 = exponentials ** (1 / shape) / math.exp(math.lgamma(1 + 1 / shape))
     return scale

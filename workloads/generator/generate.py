@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.clock import NS_PER_S
-from sim.request_table import Int64, PrefixChains, RequestTable
+from sim.request_table import PrefixChains, RequestTable
 from workloads.generator.chain_ids import Lineage, build_chains
 from workloads.generator.continuations import continue_earlier
 from workloads.generator.lengths import sample_tokens

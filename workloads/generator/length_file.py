@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64
 from workloads.generator.lengths import Observed
 from workloads.readers.csv_columns import whole
 from workloads.readers.csv_table import read_csv, split_row

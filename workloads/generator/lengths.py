@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
-from workloads.generator.mixtures import Float, Gamma, Lognormal, check_components, draw, midpoints
+from workloads.generator.mixtures import Gamma, Lognormal, check_components, draw, midpoints
 from workloads.readers.rows import MAX_TOKENS
 
 
@@ -55,7 +55,7 @@ def fixed(tokens: int) -> Lengths:
     return Lengths(min_tokens=tokens, max_tokens=tokens)
 
 
-def sample_tokens(lengths: Lengths | Observed, uniforms: Float) -> Int64:
+def sample_tokens(lengths: Lengths | Observed, uniforms: Float64) -> Int64:
     """``[n]`` token counts: the inverse CDF at ``uniforms`` ``[n]``.
 
     So a request that is long under one distribution is long under another of the same stream.

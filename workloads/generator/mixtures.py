@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Float64
 from sim.errors import ScenarioError
 
 _GRID_POINTS = 8192
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +45,7 @@ def check_components(components: Components, what: str) -> None:
         raise ScenarioError(f"{what} {components}: the weights must sum to 1")
 
 
-def draw(components: Components, least: float, most: float, uniforms: Float) -> Float:
+def draw(components: Components, least: float, most: float, uniforms: Float64) -> Float64:
     """The inverse CDF at ``uniforms`` of the mixture clipped to ``[least, most]``, least > 0.
 
     Weights are normalised.
@@ -56,11 +54,11 @@ def draw(components: Components, least: float, most: float, uniforms: Float) -> 
     total_weight = sum(component.weight for component in components)
     cdf = sum(c.weight / total_weight * _cdf(c, ln_x) for c in components)
     # Outside the grid np.interp takes its ends, which is the clipping.
-    drawn: Float = np.exp(np.interp(uniforms, np.asarray(cdf), ln_x))
+    drawn: Float64 = np.exp(np.interp(uniforms, np.asarray(cdf), ln_x))
     return drawn
 
 
-def midpoints(n: int = 20_000) -> Float:
+def midpoints(n: int = 20_000) -> Float64:
     """Uniforms spread evenly over (0, 1): a distribution's mean is that of its draw at these."""
     return (np.arange(n) + 0.5) / n
 
@@ -71,14 +69,14 @@ def _positive(component: Lognormal | Gamma) -> tuple[float, ...]:
     return component.weight, component.shape, component.scale
 
 
-def _cdf(component: Lognormal | Gamma, ln_x: Float) -> Float:
+def _cdf(component: Lognormal | Gamma, ln_x: Float64) -> Float64:
     if isinstance(component, Lognormal):
         z = (ln_x - component.mu) / (component.sigma * math.sqrt(2))
         return np.array([0.5 * math.erfc(-value) for value in z.tolist()])
     return _gamma_cdf(component.shape, np.exp(ln_x) / component.scale)
 
 
-def _gamma_cdf(shape: float, x: Float) -> Float:
+def _gamma_cdf(shape: float, x: Float64) -> Float64:
     """Regularised lower incomplete gamma function, by its series (Abramowitz and Stegun 6.5.29)."""
     # Terms are positive, so nothing cancels; far in the tail the CDF is 1 to all digits.
     x = np.minimum(x, shape + 40 * math.sqrt(shape) + 100)

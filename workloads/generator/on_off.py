@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64
 from sim.errors import ScenarioError
 from workloads.generator.durations import Durations, mean_s, sample_s
-from workloads.generator.mixtures import Float
 from workloads.generator.streams import stream
 
 _BURN_IN_CYCLES = 50
@@ -33,7 +33,7 @@ class OnOff:
         return on_s / (on_s + mean_s(self.off_s))
 
 
-def with_silences(operational_s: Float, on_off: OnOff, seed: int) -> Float:
+def with_silences(operational_s: Float64, on_off: OnOff, seed: int) -> Float64:
     """Real times of ``operational_s`` ``[n]``, in order, of a process of constant mean rate.
 
     All arrivals fall into bursts, at a rate as much higher as keeps the mean. Bursts and silences
@@ -59,5 +59,5 @@ def with_silences(operational_s: Float, on_off: OnOff, seed: int) -> Float:
             break
         num_cycles *= 2
     burst = np.searchsorted(on_before_s, wanted_s, side="right") - 1
-    real: Float = starts_s[burst] + (wanted_s - on_before_s[burst]) - origin_s
+    real: Float64 = starts_s[burst] + (wanted_s - on_before_s[burst]) - origin_s
     return np.maximum.accumulate(np.maximum(real, 0.0))

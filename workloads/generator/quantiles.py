@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sim.arrays import Float64
 from sim.errors import ScenarioError
-from workloads.generator.mixtures import Float
 
 Quantiles = Mapping[float, float]
 """Percent -> value, e.g. ``{10: 0.04, 50: 0.21, 90: 0.44}``. Linear between them; below the first
@@ -26,8 +26,8 @@ def check_quantiles(quantiles: Quantiles, what: str, least: float, most: float) 
         raise ScenarioError(f"{what} {dict(quantiles)}: a higher percentile has the lower value")
 
 
-def sample_quantiles(quantiles: Quantiles, uniforms: Float) -> Float:
+def sample_quantiles(quantiles: Quantiles, uniforms: Float64) -> Float64:
     """``[n]`` values at ``uniforms`` ``[n]``."""
     percents = sorted(quantiles)
-    values: Float = np.interp(uniforms * 100, percents, [quantiles[p] for p in percents])
+    values: Float64 = np.interp(uniforms * 100, percents, [quantiles[p] for p in percents])
     return values

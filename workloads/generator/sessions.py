@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.counts import ONE, Counts
 from workloads.generator.durations import NO_TIME, Durations
 from workloads.generator.lengths import Lengths, Observed
-from workloads.generator.mixtures import Float
 from workloads.generator.quantiles import Quantiles, check_quantiles, sample_quantiles
 from workloads.generator.streams import stream
 from workloads.readers.rows import MAX_TOKENS
@@ -110,7 +109,7 @@ def grow_contexts(
     return prompt, shared
 
 
-def _kept(same: Int64, share: Float, prefix_tokens: Int64) -> Int64:
+def _kept(same: Int64, share: Float64, prefix_tokens: Int64) -> Int64:
     kept = np.maximum((same * share).astype(np.int64), prefix_tokens)
     return np.minimum(kept, same)
 

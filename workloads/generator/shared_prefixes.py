@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.counts import ONE, Counts, mean_count, sample_counts
 from workloads.generator.lengths import Lengths, Observed, sample_tokens
 from workloads.generator.limits import MOST_DOCUMENTS
-from workloads.generator.mixtures import Float
 from workloads.generator.streams import stream
 from workloads.readers.rows import MAX_TOKENS
 
@@ -170,7 +169,7 @@ def _documents(documents: Documents, n: int, seed: int, kind: str) -> tuple[Int6
     return content, tokens
 
 
-def _zipf(count: int, exponent: float, uniforms: Float) -> Int64:
+def _zipf(count: int, exponent: float, uniforms: Float64) -> Int64:
     """``[n]`` ranks from 0 at ``uniforms``."""
     below = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
     ranks: Int64 = np.searchsorted(below / below[-1], uniforms, side="right")

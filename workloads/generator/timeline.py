@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.arrays import Float64, Int64
 from sim.clock import NS_PER_S
 from sim.errors import ScenarioError
-from sim.request_table import Int64
 from workloads.generator.arrivals import LATEST_ARRIVAL_NS, Arrivals, arrival_times_s
 from workloads.generator.counts import sample_counts
 from workloads.generator.durations import mean_s, sample_s
 from workloads.generator.gaps import ALL_AT_ONCE
-from workloads.generator.mixtures import Float
 from workloads.generator.spec import GeneratorSpec
 from workloads.generator.streams import stream
 
@@ -194,7 +193,7 @@ def _sums_from(think_ns: Int64, first: Int64, start: Int64) -> Int64:
     return np.where(is_too_long, LATEST_ARRIVAL_NS, sums_ns)
 
 
-def _to_ns(seconds: Float) -> Int64:
+def _to_ns(seconds: Float64) -> Int64:
     """Whole nanoseconds, at most the latest arrival."""
     return np.rint(np.minimum(seconds * 1e9, float(LATEST_ARRIVAL_NS))).astype(np.int64)
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64, PrefixChains
+from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.csv_columns import Column, time_ns, whole
 from workloads.readers.csv_table import CsvTable, read_csv, require

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64, PrefixChains
+from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.json_fields import parse_object
 from workloads.readers.recording import Clock, Recording, record, session_numbers

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64
 from workloads.readers.chunk_trie import BLOCK_TOKENS as CHUNK_BLOCK_TOKENS
 from workloads.readers.chunk_trie import ChunkTrie
 from workloads.readers.json_fields import block_ids, name_of, need

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from sim.request_table import Int64, PrefixChains, RequestTable
+from sim.arrays import Int64
+from sim.request_table import PrefixChains, RequestTable
 from workloads.chains import take_chains
 
 Clock = Literal["trace", "session", "none"]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64
 from workloads.readers.csv_columns import Column, number, text, whole
 from workloads.readers.csv_table import read_csv, require
 from workloads.readers.rows import companion, shown

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.errors import TraceError
-from sim.request_table import Int64, PrefixChains
+from sim.request_table import PrefixChains
 
 
 def previous_accesses(chains: PrefixChains) -> Int64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.request_table import Int64
+from sim.arrays import Int64
 
 
 def sums_before_below(keys: Int64, weights: Int64, ends: Int64, below: Int64) -> Int64:

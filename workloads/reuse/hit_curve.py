@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from sim.request_table import Int64, PrefixChains
+from sim.arrays import Float64, Int64
+from sim.request_table import PrefixChains
 from workloads.reuse.block_accesses import requests_of_accesses, tokens_of_accesses
 from workloads.reuse.stack_distance import NEVER, stack_distances
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,9 +44,9 @@ class HitCurve:
         hits: Int64 = np.append(np.int64(0), self.hit_tokens)[grown]
         return hits
 
-    def fraction_at(self, capacity_blocks: ArrayLike) -> Float:
+    def fraction_at(self, capacity_blocks: ArrayLike) -> Float64:
         """Hits over prompt tokens at each capacity in blocks; NaN where no request is counted."""
-        fraction: Float = self.hits_at(capacity_blocks) / (self.prompt_tokens or np.nan)
+        fraction: Float64 = self.hits_at(capacity_blocks) / (self.prompt_tokens or np.nan)
         return fraction
 
     def capacity_for(self, share_of_possible: float) -> int:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.request_table import Int64, PrefixChains
+from sim.arrays import Int64
+from sim.request_table import PrefixChains
 from workloads.reuse.block_accesses import previous_accesses
 from workloads.reuse.dominance import sums_before_below
 

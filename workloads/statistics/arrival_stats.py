@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sim.arrays import Float64, Int64
 from sim.clock import NS_PER_S, to_s
-from sim.request_table import Int64
-
-Float = NDArray[np.float64]
 
 IDC_WINDOWS_S = (1, 10, 60, 600)
 CV_WINDOW_S = 300
@@ -54,7 +51,7 @@ def arrival_statistics(arrival_ns: Int64) -> dict[str, float]:
     }
 
 
-def windowed_cvs(since_ns: Int64, window_s: int = CV_WINDOW_S) -> Float:
+def windowed_cvs(since_ns: Int64, window_s: int = CV_WINDOW_S) -> Float64:
     """CV of the gaps between arrivals of one window, a window that has enough of them."""
     _, window = np.unique(since_ns // (window_s * NS_PER_S), return_inverse=True)
     is_inside = window[1:] == window[:-1]
@@ -68,7 +65,7 @@ def windowed_cvs(since_ns: Int64, window_s: int = CV_WINDOW_S) -> Float:
     mean = np.bincount(window, gaps_s) / count
     variance = np.bincount(window, (gaps_s - mean[window]) ** 2) / count
     is_enough &= mean > 0
-    cvs: Float = np.sqrt(variance[is_enough]) / mean[is_enough]
+    cvs: Float64 = np.sqrt(variance[is_enough]) / mean[is_enough]
     return cvs
 
 
@@ -80,7 +77,7 @@ def window_counts(since_ns: Int64, window_s: float) -> Int64:
     return np.diff(np.searchsorted(since_ns, edges_ns))
 
 
-def rate_by_hour(since_ns: Int64) -> Float:
+def rate_by_hour(since_ns: Int64) -> Float64:
     """``[24]`` requests per second by hour of the day, hour 0 starting at the first arrival.
 
     Empty for less than a day. A part of a day more counts by the time it covers.
@@ -91,7 +88,7 @@ def rate_by_hour(since_ns: Int64) -> Float:
     hour = since_ns // (_HOUR_S * NS_PER_S) % 24
     whole_days, left_s = divmod(span_s, _DAY_S)
     covered_s = whole_days * _HOUR_S + np.clip(left_s - np.arange(24) * _HOUR_S, 0, _HOUR_S)
-    rate: Float = np.bincount(hour, minlength=24) / covered_s
+    rate: Float64 = np.bincount(hour, minlength=24) / covered_s
     return rate
 
 

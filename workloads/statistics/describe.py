@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.request_table import Int64, RequestTable
+from sim.arrays import Int64
+from sim.request_table import RequestTable
 from workloads.statistics.arrival_stats import arrival_statistics
 from workloads.statistics.reuse_stats import Reuse, reuse_statistics
 from workloads.statistics.session_stats import session_statistics

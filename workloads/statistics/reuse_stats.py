@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sim.arrays import Int64
 from sim.clock import NS_PER_S
-from sim.request_table import Int64, PrefixChains, RequestTable
+from sim.request_table import PrefixChains, RequestTable
 from workloads.reuse.block_accesses import previous_accesses, requests_of_accesses
 from workloads.reuse.hit_curve import HitCurve, hit_curve
 from workloads.reuse.stack_distance import NEVER, stack_distances

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from sim.arrays import Int64
 from sim.clock import NS_PER_S
-from sim.request_table import Int64, RequestTable
+from sim.request_table import RequestTable
 
 PERCENTILES = (50, 90, 99)
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
+from sim.arrays import Float64, Int64
 
 _STEP = 3.0
 """A jump of the logit between neighbours beyond which nothing between them is interpolated."""
@@ -37,7 +35,7 @@ class Estimate:
         return max(self.high - self.level, self.level - self.low) / self.level
 
 
-def crossing(levels: Float, good: Int, arrived: Int, attainment: float) -> Estimate:
+def crossing(levels: Float64, good: Int64, arrived: Int64, attainment: float) -> Estimate:
     """The load at which pooled attainment falls to ``attainment``.
 
     ``levels`` is ``[k]``, k >= 2, increasing and positive; ``good`` and ``arrived`` are counts
@@ -64,12 +62,12 @@ def crossing(levels: Float, good: Int, arrived: Int, attainment: float) -> Estim
     return Estimate(level=float(np.exp(whole)), low=float(np.exp(low)), high=float(np.exp(high)))
 
 
-def pooled_crossing(levels: Float, good: Int, arrived: Int, attainment: float) -> float:
+def pooled_crossing(levels: Float64, good: Int64, arrived: Int64, attainment: float) -> float:
     """The crossing of counts ``[k]`` alone, without an interval."""
     return float(np.exp(_crossing(np.log(levels), good, arrived, attainment)))
 
 
-def half_width(values: Float) -> float:
+def half_width(values: Float64) -> float:
     """Half of the 95% t interval of the mean of independent values; none for fewer than two."""
     if len(values) < 2:
         return 0.0
@@ -79,7 +77,7 @@ def half_width(values: Float) -> float:
     return quantile * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
 
 
-def monotone(values: Float, weights: Float) -> Float:
+def monotone(values: Float64, weights: Float64) -> Float64:
     """The non-decreasing values nearest in weighted squares (pool adjacent violators)."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
@@ -92,7 +90,7 @@ def monotone(values: Float, weights: Float) -> Float:
     return np.repeat([value for value, _, _ in pools], [size for _, _, size in pools])
 
 
-def _logits(good: Int, arrived: Int, attainment: float) -> Float:
+def _logits(good: Int64, arrived: Int64, attainment: float) -> Float64:
     """Logit of the share of misses; half a miss at the target's own share keeps it finite.
 
     That leaves every load on its side of the target.
@@ -102,7 +100,7 @@ def _logits(good: Int, arrived: Int, attainment: float) -> Float:
     return monotone(np.log(missed / kept), arrived.astype(np.float64))
 
 
-def _crossing(x: Float, good: Int, arrived: Int, attainment: float) -> float:
+def _crossing(x: Float64, good: Int64, arrived: Int64, attainment: float) -> float:
     logits = _logits(good, arrived, attainment)
     wanted = float(np.log((1 - attainment) / attainment))
     below = int(np.clip(np.searchsorted(logits, wanted + 1e-9, "right") - 1, 0, len(x) - 2))

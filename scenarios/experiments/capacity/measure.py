@@ -17,6 +17,7 @@ from scenarios.experiments.capacity.question import BLOCKS, Counting, RunPlan
 from scenarios.experiments.capacity.samples import Tally
 from scenarios.run.result import RunResult
 from sim.accounts import TIME_ACCOUNTS
+from sim.arrays import Float64
 from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.clock import to_ns
@@ -24,7 +25,6 @@ from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.recorder import UNSET
 
 Bool = NDArray[np.bool_]
-Float = NDArray[np.float64]
 
 _STRETCHES = 10  # of the measured part, for the trend of the number in the system
 _LOOKS = 20  # a stretch
@@ -171,7 +171,7 @@ def _accounts(
     return found
 
 
-def _by_account(posted: Float) -> dict[str, float]:
+def _by_account(posted: Float64) -> dict[str, float]:
     return dict(zip(TIME_ACCOUNTS, posted.mean(axis=0).tolist(), strict=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.schemas import CAPACITY
 from scenarios import __version__
 from scenarios.build.layout import replica_gpus
 from scenarios.build.workload.classes import class_slos
@@ -17,7 +18,6 @@ from scenarios.experiments.capacity.search import Found
 from scenarios.schema import Scenario
 from sim.evidence import LABELS
 
-SCHEMA = "fleetcast.capacity/1"
 _CLOSE = 0.85  # of saturation
 _LABEL_SHARE = 0.05  # of the time, for a label to count
 _METHOD = (
@@ -55,7 +55,7 @@ def content(
     by_queue = found.limit == "stability"
     row = nearest(rows, at, stable=by_queue)
     value: dict[str, Any] = {
-        "schema": SCHEMA,
+        "schema": CAPACITY,
         "fleetcast_version": __version__,
         "question": {
             "vary": runs.plan.variable.field,

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scenarios.experiments.capacity.estimate import (
-    Estimate,
-    Int,
-    crossing,
-    half_width,
-    pooled_crossing,
-)
+from scenarios.experiments.capacity.estimate import Estimate, crossing, half_width, pooled_crossing
+from sim.arrays import Int64
 
 Point = tuple[float, int]
 """A load and a replication, counted from 0."""
@@ -149,10 +144,10 @@ class Samples:
     def estimate(self, levels: Sequence[float], replications: int) -> Estimate:
         """Where the SLO alone would be lost, from the same replications of every load."""
 
-        def by_unit(name: str) -> Int:
+        def by_unit(name: str) -> Int64:
             by_block = [[getattr(t, name) for t in self.of(at, replications)] for at in levels]
             units = np.array(by_block).reshape(len(levels), replications * self.goal.units, -1)
-            summed: Int = units.sum(axis=2)
+            summed: Int64 = units.sum(axis=2)
             return summed
 
         return crossing(np.array(levels), by_unit("good"), by_unit("arrived"), self.goal.attainment)

@@ -23,10 +23,10 @@ from scenarios.build.built import Build
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.targets import percentile_of
 from scenarios.schema.plan import Target
+from sim.arrays import Float64
 from sim.kv.layout import PLAIN
 from sim.request_table import PrefixChains, RequestTable
 
-Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 
@@ -46,11 +46,11 @@ class Bounds:
 class _Work:
     """The requests as a fleet sees them, float64 ``[n]``."""
 
-    arrival_s: Float
-    prompt: Float
-    decodes: Float
+    arrival_s: Float64
+    prompt: Float64
+    decodes: Float64
     """Tokens after the first."""
-    context: Float
+    context: Float64
     """Sum of the contexts that its decodes read."""
 
 
@@ -67,8 +67,8 @@ class _Role(NamedTuple):
 class _Due(NamedTuple):
     """When what must be done: ``[n]`` s, infinite where no target says."""
 
-    prompt_by: Float
-    answer_by: Float
+    prompt_by: Float64
+    answer_by: Float64
     missed: int
     """Requests that may miss, of all targets together."""
 
@@ -133,7 +133,7 @@ def find_bounds(
     return Bounds(units=units, least_s=least_s, refused=refused[0] if refused else None)
 
 
-def _shared_tokens(chains: PrefixChains) -> Float:
+def _shared_tokens(chains: PrefixChains) -> Float64:
     """Tokens of each request, ``[n]``, that a cache may hold: those of blocks that another has.
 
     The rest is computed by somebody for the first time, and by its request alone.
@@ -141,7 +141,7 @@ def _shared_tokens(chains: PrefixChains) -> Float:
     _, which, counts = np.unique(chains.ids, return_inverse=True, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts[which] > 1)])
     blocks = before[chains.offsets[1:]] - before[chains.offsets[:-1]]
-    found: Float = (blocks * chains.block_tokens).astype(np.float64)
+    found: Float64 = (blocks * chains.block_tokens).astype(np.float64)
     return found
 
 
@@ -152,7 +152,7 @@ def _of_class(target: Target, table: RequestTable, counted: Bool) -> Bool:
     return own
 
 
-def _engines(role: _Role, work: _Work, computed: Float, due: _Due) -> float:
+def _engines(role: _Role, work: _Work, computed: Float64, due: _Due) -> float:
     """Engines of a role without which the work is not done when the targets want it."""
     none = np.zeros_like(computed)
     needed = 0.0
@@ -184,7 +184,7 @@ def _deadlines(work: _Work, targets: Sequence[Target], masks: Sequence[Bool]) ->
     return _Due(prompt_by, answer_by, missed)
 
 
-def _busy_s(role: _Role, work: _Work, prompts: Float, decodes: Float, wanted: Bool) -> Float:
+def _busy_s(role: _Role, work: _Work, prompts: Float64, decodes: Float64, wanted: Bool) -> Float64:
     """GPU time of each wanted request, such that the sum is a bound for all of them together."""
     engine, bounds = role.part.pool.engine, role.bounds
     share = np.where(work.decodes > 0, decodes / np.maximum(work.decodes, 1), 0.0)
@@ -200,5 +200,5 @@ def _busy_s(role: _Role, work: _Work, prompts: Float, decodes: Float, wanted: Bo
     a_step, a_token = bounds.lines[int(np.argmax(totals))]
     pairs = prompts * (prompts + 1) / 2
     busy_ns = a_step * fewest + a_token * tokens
-    found: Float = (busy_ns + bounds.context_ns * context + bounds.pair_ns * pairs) / 1e9
+    found: Float64 = (busy_ns + bounds.context_ns * context + bounds.pair_ns * pairs) / 1e9
     return found

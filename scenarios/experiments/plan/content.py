@@ -10,6 +10,7 @@ from typing import Any
 
 from costmodels.hardware.uncertainty import NORMAL_90
 from costmodels.models.catalog import load_model
+from reports.schemas import PLAN
 from scenarios import __version__
 from scenarios.experiments.capacity.question import sizes
 from scenarios.experiments.plan.finalists import Finalist, Relaxed
@@ -47,7 +48,6 @@ def planned(one: Finalist, question: Question) -> Scenario:
     return question.plan.variable.at(scenario, question.level, **workload)
 
 
-SCHEMA = "fleetcast.plan/1"
 _LABEL_SHARE = 0.05  # of the time, for a label to count
 _METHOD = (
     "A fleet passes if each of its runs meets every target and its queue does not grow. {runs} "
@@ -84,7 +84,7 @@ def content(
     rows = [finalist_row(one, question) for one in finalists]
     outcomes = list(search.outcomes.values())
     return {
-        "schema": SCHEMA,
+        "schema": PLAN,
         "fleetcast_version": __version__,
         "question": _asked(asked, question),
         "counts": _counts(search, question),

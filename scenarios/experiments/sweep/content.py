@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reports.schemas import SWEEP
 from scenarios import __version__
 from scenarios.experiments.sweep.axes import Axis, Expression, as_cell
 from scenarios.experiments.sweep.points import Points
@@ -119,9 +120,6 @@ def _keeps(expression: Expression, row: dict[Any, Any]) -> bool:
         return False
 
 
-SCHEMA = "fleetcast.sweep/1"
-
-
 def make_content(
     sweep: Sweep, points: Points, frame: pd.DataFrame, spent: Spent | None
 ) -> dict[str, Any]:
@@ -133,7 +131,7 @@ def make_content(
     scenario = next(run.scenario for point in points.points for run in point.runs)
     where = "require" if sweep.file.require is None else sweep.place("require")
     return {
-        "schema": SCHEMA,
+        "schema": SWEEP,
         "fleetcast_version": __version__,
         "code_sha256": code_address(),
         "name": sweep.name,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from reports.schemas import WHATIF
 from scenarios import __version__
 from scenarios.experiments.whatif.changes import Variant
 from scenarios.experiments.whatif.intervals import paired
@@ -111,8 +112,6 @@ def _best(content: dict[str, Any], key: str) -> str | None:
     return best
 
 
-SCHEMA = "fleetcast.whatif/1"
-
 _DEMAND = ("workload", "slo", "warmup_s", "horizon_s")
 """What is asked and measured; the rest of a scenario is what answers."""
 
@@ -132,7 +131,7 @@ def make_content(
     facts = {name: _facts(of_variant, method) for name, of_variant in runs.items()}
     base_values, base_estimates = facts[baseline.name]
     content: dict[str, Any] = {
-        "schema": SCHEMA,
+        "schema": WHATIF,
         "fleetcast_version": __version__,
         "method": _method(method, runs[baseline.name]),
         "figures": [figure._asdict() for figure in FIGURES],

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scenarios.run.replications import LEVEL
 from scenarios.run.result import RunResult
+from sim.arrays import Float64
 from sim.books.metrics import LATENCIES, statistics
 from sim.books.window import Window, gpu_busy, kv_occupancy
 
@@ -119,10 +120,7 @@ def _per(value: float | None, divisor: float) -> float | None:
     return value / divisor if value is not None and divisor else None
 
 
-Float = NDArray[np.float64]
-
-
-def half_width(estimates: Sequence[float] | Float, *, independent: bool = True) -> float | None:
+def half_width(estimates: Sequence[float] | Float64, *, independent: bool = True) -> float | None:
     """Half of the 95% t interval around a figure, from several estimates of it.
 
     Either ``independent`` estimates, one a replication; or estimates from all of one run but a

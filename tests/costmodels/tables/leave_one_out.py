@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.shapes import LOOKUPS
-from costmodels.tables.table import Array, LeaveOneOutError, OperatorTable
+from costmodels.tables.table import LeaveOneOutError, OperatorTable
+from costmodels.work import Array
 
 _MAX_POINTS = 400
 _MAX_CURVES = 60

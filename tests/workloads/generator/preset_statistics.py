@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.request_table import Int64, RequestTable
+from sim.arrays import Int64
+from sim.request_table import RequestTable
 from workloads.chains import chain_offsets, matched_tokens
 from workloads.statistics.describe import describe
 

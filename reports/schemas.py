@@ -1,0 +1,8 @@
+"""Names and versions of the formats that result folders hold."""
+
+RESULT = "fleetcast.result/1"
+VALIDATION = "fleetcast.validation/1"
+PLAN = "fleetcast.plan/1"
+SWEEP = "fleetcast.sweep/1"
+WHATIF = "fleetcast.whatif/1"
+CAPACITY = "fleetcast.capacity/1"
