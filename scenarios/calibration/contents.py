@@ -17,8 +17,8 @@ from costmodels.tables.shapes import LOOKUPS
 from costmodels.tables.store import load_folder, load_table, own_folder
 from costmodels.tables.table import OperatorTable
 from costmodels.work import Array
-from scenarios import __version__
 from scenarios.files.yaml_text import parse_yaml
+from sim import __version__
 from sim.errors import ScenarioError
 
 

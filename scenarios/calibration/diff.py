@@ -13,8 +13,8 @@ from costmodels.tables.lookup import Lookup
 from costmodels.tables.shapes import LOOKUPS
 from costmodels.tables.table import OperatorTable
 from costmodels.work import Array
-from scenarios import __version__
 from scenarios.calibration.contents import DEFAULT_GPU, load_named, table_facts
+from sim import __version__
 from sim.errors import ScenarioError
 
 _WORST = 5

@@ -43,7 +43,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from scenarios import __version__
+        from sim import __version__
 
         typer.echo(f"fleetcast {__version__}")
         raise typer.Exit

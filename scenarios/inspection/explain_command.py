@@ -24,9 +24,9 @@ from costmodels.steps.step_table import (
     step_seconds,
 )
 from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
-from scenarios import __version__
 from scenarios.build.model_server import Served
 from scenarios.build.step_cost import Wanted, load_kernels
+from sim import __version__
 from sim.errors import ScenarioError
 
 

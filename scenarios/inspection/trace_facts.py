@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from scenarios import __version__
 from scenarios.inspection import trace_series
 from scenarios.inspection.trace_series import Series
+from sim import __version__
 from sim.clock import NS_PER_S, to_s
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable

@@ -9,7 +9,6 @@ from typing import Any
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from reports.schemas import RESULT
-from scenarios import __version__
 from scenarios.build.built import Build
 from scenarios.build.plugins import policy_label
 from scenarios.build.policy_checks import name_and_options
@@ -26,6 +25,7 @@ from scenarios.run.figures import run_figures
 from scenarios.run.fleet_sections import fleet_facts, service_facts
 from scenarios.run.warnings import warnings_for
 from scenarios.schema import Scenario
+from sim import __version__
 from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.books.ledger import TimeBooks, waits_only
 from sim.books.metrics import RequestMetrics

@@ -12,13 +12,13 @@ from calibrate.fits.engine_log import RequestRow, StepRows
 from costmodels.memory.plan import plan_memory
 from costmodels.operators.sources import FITTED, Choice
 from reports.schemas import VALIDATION
-from scenarios import __version__
 from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conformance import score_conformance
 from scenarios.validation.folder import Recording, find_recordings
 from scenarios.validation.runs import ScoredRun, score_run
 from scenarios.validation.steps import score_points, score_steps
 from scenarios.validation.system import System, read_system
+from sim import __version__
 from sim.errors import FleetcastError, ScenarioError
 
 

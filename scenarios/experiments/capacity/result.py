@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from reports.schemas import CAPACITY
-from scenarios import __version__
 from scenarios.build.layout import replica_gpus
 from scenarios.build.workload.classes import class_slos
 from scenarios.experiments.capacity.binding import binding
@@ -16,6 +15,7 @@ from scenarios.experiments.capacity.question import Question
 from scenarios.experiments.capacity.runs import Runs
 from scenarios.experiments.capacity.search import Found
 from scenarios.schema import Scenario
+from sim import __version__
 from sim.evidence import LABELS
 
 _CLOSE = 0.85  # of saturation

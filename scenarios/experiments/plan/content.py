@@ -11,7 +11,6 @@ from typing import Any
 from costmodels.hardware.uncertainty import NORMAL_90
 from costmodels.models.catalog import load_model
 from reports.schemas import PLAN
-from scenarios import __version__
 from scenarios.experiments.capacity.question import sizes
 from scenarios.experiments.plan.finalists import Finalist, Relaxed
 from scenarios.experiments.plan.judge import Judge
@@ -24,6 +23,7 @@ from scenarios.experiments.plan.search import Search
 from scenarios.files.dump import given_text
 from scenarios.schema import Scenario
 from scenarios.server_flags.inverse import commands_of
+from sim import __version__
 from sim.evidence import LABELS
 
 _LEFT_OUT = {"replications", "bands"}

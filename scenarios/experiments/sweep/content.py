@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reports.schemas import SWEEP
-from scenarios import __version__
 from scenarios.experiments.sweep.axes import Axis, Expression, as_cell
 from scenarios.experiments.sweep.points import Points
 from scenarios.experiments.sweep.run import Spent
@@ -13,6 +12,7 @@ from scenarios.experiments.sweep.sweep_file import Sweep
 from scenarios.files.identity import code_address
 from scenarios.files.messages import nearest
 from scenarios.schema import Scenario
+from sim import __version__
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:

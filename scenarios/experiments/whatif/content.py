@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any
 
 from reports.schemas import WHATIF
-from scenarios import __version__
 from scenarios.experiments.whatif.changes import Variant
 from scenarios.experiments.whatif.intervals import paired
 from scenarios.experiments.whatif.method import Method
@@ -23,6 +22,7 @@ from scenarios.experiments.whatif.runs import (
 )
 from scenarios.files.messages import nearest
 from scenarios.run.replications import LEVEL
+from sim import __version__
 from sim.errors import ScenarioError
 
 
