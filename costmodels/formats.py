@@ -71,7 +71,7 @@ class Params:
     experts: int = 0
     embedding: int = 0
     others: int = 0
-    """Norms, biases, routers, convolutions: never quantised."""
+    """Norms, biases, routers, convolutions: never quantized."""
 
     @property
     def total(self) -> int:
@@ -118,7 +118,7 @@ class ModelPrecision:
     embedding: str = "bfloat16"
     """The token table and the LM head."""
     activations: str | None = None
-    """What quantised matrices are multiplied with; None: what their own format asks for."""
+    """What quantized matrices are multiplied with; None: what their own format asks for."""
     kv: str = "bfloat16"
     state: str = "float32"
     """Recurrent states; ``conv``: the inputs that short convolutions keep."""

@@ -85,7 +85,7 @@ def linear(
     *,
     copies: int = 1,
 ) -> Operator:
-    """A matrix stored in ``weights``: its input may be quantised, its output never is.
+    """A matrix stored in ``weights``: its input may be quantized, its output never is.
 
     ``copies``: so many such matrices beside each other, each with its own input (grouped heads).
     """
@@ -109,7 +109,7 @@ def linear(
 def plain_gemm(
     name: str, calls: int, inner: int, outer: int, rows: Array, precision: ModelPrecision
 ) -> Operator:
-    """A matrix that is never quantised."""
+    """A matrix that is never quantized."""
     return linear(name, calls, inner, outer, rows, precision, precision.dtype)
 
 

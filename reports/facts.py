@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from reports.numbers import (
     LATENCY_LABELS,
     THROUGHPUT_LABELS,
-    UTILISATION_LABELS,
+    UTILIZATION_LABELS,
     count_of,
     duration_unit,
     humanised,
@@ -143,14 +143,14 @@ def throughput_rows(summary: Summary) -> list[GaugeRow]:
     return _gauge_rows(summary, THROUGHPUT_LABELS)
 
 
-def utilisation_rows(summary: Summary) -> list[GaugeRow]:
+def utilization_rows(summary: Summary) -> list[GaugeRow]:
     """How busy the engines are."""
-    return _gauge_rows(summary, UTILISATION_LABELS)
+    return _gauge_rows(summary, UTILIZATION_LABELS)
 
 
 def other_rows(summary: Summary) -> list[GaugeRow]:
     """Figures this report has no place for: shown all the same, a row a statistic."""
-    known = {*LATENCY_LABELS, *THROUGHPUT_LABELS, *UTILISATION_LABELS}
+    known = {*LATENCY_LABELS, *THROUGHPUT_LABELS, *UTILIZATION_LABELS}
     rows = []
     for name, figures in figures_by_name(summary).items():
         if name in known or _is_latency(figures):

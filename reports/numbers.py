@@ -35,7 +35,7 @@ THROUGHPUT_LABELS = {
     "attainment": "SLO attainment",
     "availability": "Availability",
 }
-UTILISATION_LABELS = {
+UTILIZATION_LABELS = {
     "gpu_busy": "GPU busy",
     "kv_occupancy": "KV occupancy",
     "running": "Running",

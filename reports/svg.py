@@ -21,11 +21,11 @@ MUTED = "#5f6772"
 GRID = "#e1e4e8"
 PAPER = "#fefefe"
 
-# Okabe and Ito's palette, safe for the common kinds of colour blindness, with lighter tints of
+# Okabe and Ito's palette, safe for the common kinds of color blindness, with lighter tints of
 # three for accounts that belong together.
 BLUE, SKY, GREEN, MINT = "#0072b2", "#56b4e9", "#009e73", "#7fcfb9"
 ORANGE, SAND, VERMILION, PINK = "#e69f00", "#f5d08a", "#d55e00", "#cc79a7"
-YELLOW, VIOLET, GREY, SILVER = "#f0e442", "#6a51a3", "#8a8f98", "#c3c7cd"
+YELLOW, VIOLET, GRAY, SILVER = "#f0e442", "#6a51a3", "#8a8f98", "#c3c7cd"
 
 _VARIABLES = {
     INK: "--ink",
@@ -124,8 +124,8 @@ def render(figure: Figure, name: str, alt: str) -> str:
     text = text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
     # The reader's own font: sizes stay, the family is the page's.
     text = text.replace(" font-family: 'DejaVu Sans';", "")
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, f"var({variable}, {colour})")
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, f"var({variable}, {color})")
     return re.sub(r"\s*\n\s*", "\n", text).strip()
 
 

@@ -227,8 +227,8 @@ class Network:
         now_ns = int(self._env.now)
         moved = flow.num_bytes - math.ceil(flow.left_bytes(now_ns))
         if flow.on_done is not None:
-            neighbours = self._take_out(flow, moved)
-            self._share_anew(neighbours)
+            neighbors = self._take_out(flow, moved)
+            self._share_anew(neighbors)
         return moved
 
     def rate_bytes_per_s(self, flow: Flow) -> float:
@@ -238,12 +238,12 @@ class Network:
     def _take_out(self, flow: Flow, moved_bytes: int) -> list[Flow]:
         """Remove a flow and count its bytes; returns those it shared a link with."""
         flow.on_done = None
-        neighbours: dict[Flow, None] = {}
+        neighbors: dict[Flow, None] = {}
         for name in flow.path:
             del self._flows[name][flow]
             self.moved_bytes[name] += moved_bytes
-            neighbours |= self._flows[name]
-        return list(neighbours)
+            neighbors |= self._flows[name]
+        return list(neighbors)
 
     def _share_anew(self, changed: Iterable[Flow]) -> None:
         """Set the rates of everything connected to these flows, and the next alarm."""
@@ -316,12 +316,12 @@ class Network:
         self._alarm = None
         now_ns = int(self._env.now)
         calls: list[Callable[[], None]] = []
-        neighbours: dict[Flow, None] = {}
+        neighbors: dict[Flow, None] = {}
         while self._ends and self._ends[0][0] <= now_ns:
             version, flow = heappop(self._ends)[2:]
             if flow.on_done is not None and version == flow._version:
                 calls.append(flow.on_done)
-                neighbours |= dict.fromkeys(self._take_out(flow, flow.num_bytes))
-        self._share_anew(neighbours)
+                neighbors |= dict.fromkeys(self._take_out(flow, flow.num_bytes))
+        self._share_anew(neighbors)
         for call in calls:
             call()

@@ -61,7 +61,7 @@ def relative_error(out: Any, reference: Any) -> float:
     return float(difference / reference.double().norm())
 
 
-def num_copies(bytes_a_call: float, l2_bytes: int) -> int:
+def num_copies(bytes_per_call: float, l2_bytes: int) -> int:
     """How many copies of a call's inputs no cache holds: three times the L2, in at most 64."""
-    most = max(1, min(64, int(8e9 // max(bytes_a_call, 1))))
-    return max(1, min(most, int(3 * l2_bytes // max(bytes_a_call, 1)) + 1))
+    most = max(1, min(64, int(8e9 // max(bytes_per_call, 1))))
+    return max(1, min(most, int(3 * l2_bytes // max(bytes_per_call, 1)) + 1))

@@ -95,16 +95,16 @@ def _case_s(case: Case, module: ModuleType, device: str) -> float:
 
 
 def _dealt(cases: Sequence[Planned], parts: int) -> list[list[Planned]]:
-    """Of as many neighbours as there are parts each gets one, the longest the one with the least.
+    """Of as many neighbors as there are parts each gets one, the longest the one with the least.
 
     So each part has its share of every curve.
     """
     dealt: list[list[Planned]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
     for first in range(0, len(cases), parts):
-        neighbours = sorted(cases[first : first + parts], key=lambda one: -one.seconds)
+        neighbors = sorted(cases[first : first + parts], key=lambda one: -one.seconds)
         lightest = sorted(range(parts), key=loads.__getitem__)
-        for part, one in zip(lightest, neighbours, strict=False):
+        for part, one in zip(lightest, neighbors, strict=False):
             dealt[part].append(one)
             loads[part] += one.seconds
     return dealt

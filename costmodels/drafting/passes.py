@@ -9,12 +9,12 @@ import numpy as np
 
 from costmodels.layouts.dealing import Limits, deal, deal_columns
 from costmodels.layouts.layout import Layout
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.step_cost import FRACTION_BITS, HALF, RooflineStepCost
 from costmodels.work import Array
 from sim.shape import ClippedSums, StepShape, clip_columns
 
-TargetCost = RooflineStepCost | GroupStepCost
+TargetCost = RooflineStepCost | ReplicaStepCost
 _SUMS = len(ClippedSums._fields)
 
 
@@ -34,8 +34,8 @@ class PricedPass(NamedTuple):
     """One forward of a drafter (`costmodels.models.drafters.Pass`), with its cost."""
 
     cost: TargetCost
-    tokens_a_seq: int
-    logits_a_seq: int
+    tokens_per_seq: int
+    logits_per_seq: int
     times: int
     reads_prompts: bool
     ranks: Layout | None
@@ -46,10 +46,10 @@ class PricedPass(NamedTuple):
 
     def shape(self, step: StepShape, finishing: int) -> StepShape:
         """What it sees of a step, in which so many prompts end, and draft from then on."""
-        if not step.prefill_tokens and self.tokens_a_seq and not step.clipped:
+        if not step.prefill_tokens and self.tokens_per_seq and not step.clipped:
             seqs = step.decode_seqs
-            drafts = seqs * (self.tokens_a_seq - 1)
-            logits = seqs * self.logits_a_seq
+            drafts = seqs * (self.tokens_per_seq - 1)
+            logits = seqs * self.logits_per_seq
             speculated = (drafts,) if drafts else ()
             context = step.decode_context_tokens
             return StepShape(seqs, context, 0, 0, 0, 0, logits, (), (), speculated)
@@ -64,15 +64,15 @@ class PricedPass(NamedTuple):
         for place in self.clips:
             clipped += step.clipped[_SUMS * place : _SUMS * (place + 1)]
         if self.reads_prompts:
-            logits = seqs * self.logits_a_seq + (finishing if self.logits_a_seq else 0)
+            logits = seqs * self.logits_per_seq + (finishing if self.logits_per_seq else 0)
         else:
             if finishing:
                 read = step.prefill_context_tokens + step.prefill_tokens
                 context += read * finishing // step.prefill_seqs
                 seqs += finishing
-            chunks, logits = (0, 0, 0, 0), seqs * self.logits_a_seq
-        drafts = seqs * (self.tokens_a_seq - 1) if self.tokens_a_seq > 1 else 0
-        if not self.tokens_a_seq:
+            chunks, logits = (0, 0, 0, 0), seqs * self.logits_per_seq
+        drafts = seqs * (self.tokens_per_seq - 1) if self.tokens_per_seq > 1 else 0
+        if not self.tokens_per_seq:
             seqs = context = drafts = 0
         speculated = (drafts,) if drafts else ()
         return StepShape(seqs, context, *chunks, logits, clipped, (), speculated)
@@ -93,7 +93,7 @@ class PricedPass(NamedTuple):
             context += read * finishing // step.prefill_seqs
             seqs += finishing
         assert isinstance(self.cost, RooflineStepCost)
-        line = self.cost.line(seqs, seqs * self.logits_a_seq)
+        line = self.cost.line(seqs, seqs * self.logits_per_seq)
         assert line is not None
         return (line[0] + context * line[1] + HALF) >> FRACTION_BITS
 
@@ -129,18 +129,18 @@ def pass_columns(one: PricedPass, columns: dict[str, Array], finishing: Array) -
     own = {name: values for name, values in own.items() if "_clipped_" not in name or name in kept}
     seqs, none = columns["decode_seqs"], np.zeros(len(finishing))
     if one.reads_prompts:
-        own["logits"] = seqs * one.logits_a_seq + (finishing if one.logits_a_seq else none)
+        own["logits"] = seqs * one.logits_per_seq + (finishing if one.logits_per_seq else none)
     else:
         read = columns["prefill_context_tokens"] + columns["prefill_tokens"]
         mean = read / np.maximum(columns["prefill_seqs"], 1)
         own["decode_context_tokens"] = columns["decode_context_tokens"] + mean * finishing
         own["decode_seqs"] = seqs + finishing
-        own["logits"] = own["decode_seqs"] * one.logits_a_seq
+        own["logits"] = own["decode_seqs"] * one.logits_per_seq
         for name in own:
             if name.startswith("prefill_"):
                 own[name] = none
-    own["draft_tokens"] = own["decode_seqs"] * max(one.tokens_a_seq - 1, 0)
-    if not one.tokens_a_seq:
+    own["draft_tokens"] = own["decode_seqs"] * max(one.tokens_per_seq - 1, 0)
+    if not one.tokens_per_seq:
         own = {
             name: none if name.startswith(("decode", "draft")) else values
             for name, values in own.items()

@@ -12,7 +12,7 @@ from costmodels.layouts.draft_layout import draft_layout
 from costmodels.layouts.layout import Layout
 from costmodels.models.drafters import Drafter, Pass
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
 from sim.errors import ScenarioError
@@ -41,7 +41,7 @@ def compile_speculative_cost(
     """
     check_layout(layout)
 
-    def compiled(model: ModelSpec, ranks: Layout, tokens_a_seq: int) -> TargetCost:
+    def compiled(model: ModelSpec, ranks: Layout, tokens_per_seq: int) -> TargetCost:
         cost = compile_layout_cost(
             model,
             gpu,
@@ -49,18 +49,18 @@ def compile_speculative_cost(
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             offload=None,
-            tokens_a_seq=tokens_a_seq,
+            tokens_per_seq=tokens_per_seq,
             **options,
         )
-        assert isinstance(cost, RooflineStepCost | GroupStepCost)
+        assert isinstance(cost, RooflineStepCost | ReplicaStepCost)
         return cost
 
     def priced(one: Pass) -> PricedPass:
         own, ranks = draft_layout(layout, one.model)
         return PricedPass(
-            compiled(one.model, own, max(one.tokens_a_seq, 1)),
-            one.tokens_a_seq,
-            one.logits_a_seq,
+            compiled(one.model, own, max(one.tokens_per_seq, 1)),
+            one.tokens_per_seq,
+            one.logits_per_seq,
             one.times,
             one.reads_prompts,
             ranks,

@@ -22,7 +22,7 @@ from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.steps.explain import OperatorRow
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.step_cost import FRACTION_BITS, HALF, RooflineStepCost
 from costmodels.work import Array
 from sim import accounts
@@ -290,7 +290,7 @@ class SpeculativeStepCost:
     def largest_graph(self, drafts: int) -> int:
         """Tokens of the largest CUDA graph of steps that verify so many drafts, a rank."""
         cost = self.targets[drafts]
-        return (cost.rank if isinstance(cost, GroupStepCost) else cost).largest_graph
+        return (cost.rank if isinstance(cost, ReplicaStepCost) else cost).largest_graph
 
     @property
     def throttle(self) -> PowerThrottle | None:

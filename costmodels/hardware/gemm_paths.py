@@ -142,7 +142,7 @@ class GemmSeconds(NamedTuple):
     """One GEMM's seconds by what takes them; `total` is the larger side."""
 
     multiply: float
-    dequantise: float
+    dequantize: float
     """In the main loop, beside which tensor cores wait."""
     transform: float
     memory: float
@@ -150,7 +150,7 @@ class GemmSeconds(NamedTuple):
     @property
     def total(self) -> float:
         """Multiplying waits for unpacking; both overlap with reading."""
-        return max(self.multiply + self.dequantise, self.memory) + self.transform
+        return max(self.multiply + self.dequantize, self.memory) + self.transform
 
 
 def gemm_seconds(
@@ -165,7 +165,7 @@ def gemm_seconds(
     num_bytes += rows * inner * activations.moved_bytes
     return GemmSeconds(
         multiply=2.0 * rows * inner * outer / path_peak(path, gpu),
-        dequantise=_dequantise_s(path, gpu, rows, inner, outer),
+        dequantize=_dequantize_s(path, gpu, rows, inner, outer),
         transform=path.row_flops * rows * inner * inner**0.5 / gpu.bf16_flop_per_s,
         memory=num_bytes / gpu.hbm_bytes_per_s,
     )
@@ -174,7 +174,7 @@ def gemm_seconds(
 def dequantisation_share(path: PrecisionPath, gpu: GpuSpec, rows: int) -> float:
     """Seconds of dequantising over those of multiplying in a large GEMM of so many rows."""
     found = gemm_seconds(path, gpu, rows, 8192, 8192)
-    return found.dequantise / found.multiply
+    return found.dequantize / found.multiply
 
 
 def compute_bound_rows(peak_per_s: float, weight_bytes: float, bytes_per_s: float) -> float:
@@ -204,7 +204,7 @@ def crossover_rows(path: PrecisionPath, other: PrecisionPath, gpu: GpuSpec) -> i
     return high
 
 
-def _dequantise_s(path: PrecisionPath, gpu: GpuSpec, rows: int, inner: int, outer: int) -> float:
+def _dequantize_s(path: PrecisionPath, gpu: GpuSpec, rows: int, inner: int, outer: int) -> float:
     instructions = path.weight_instructions * inner * outer * -(-rows // _TILE_ROWS)
     if path.sum_group:
         instructions += _SUM_INSTRUCTIONS * rows * outer * inner / path.sum_group

@@ -14,7 +14,7 @@ All2All = Literal["allgather_reducescatter", "deepep_low_latency", "deepep_high_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One replica's ranks. Ranks of one tensor-parallel group are neighbours, then those that share
+    """One replica's ranks. Ranks of one tensor-parallel group are neighbors, then those that share
     prompts, then the stages of a pipeline, then data-parallel ranks, as vLLM numbers them.
     """
 

@@ -11,7 +11,7 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import valid_sizes
 from costmodels.memory.device import DevicePlan, fill_device
 from costmodels.models.drafters import Drafter
-from costmodels.models.spec import ModelSpec, quantised
+from costmodels.models.spec import ModelSpec, quantized
 
 # Ranks of the largest domain on the market (NVL72).
 _LARGEST_NODE = 72
@@ -48,7 +48,7 @@ def smallest_layouts(
     those with fewer bytes than the model has.
     """
     narrow = "fp8" if gpu.fp8_flop_per_s else "int8" if gpu.int8_op_per_s else "w8a16"
-    candidates = [model, quantised(model, linear=narrow), quantised(model, linear="int4_g128")]
+    candidates = [model, quantized(model, linear=narrow), quantized(model, linear="int4_g128")]
     smaller = [one for one in candidates[1:] if one.weight_bytes < model.weight_bytes]
     found = []
     for candidate in (model, *smaller):

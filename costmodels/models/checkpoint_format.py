@@ -40,7 +40,7 @@ def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
     if quantization is not None:
         if not isinstance(quantization, Mapping):
             raise fields.error(f"field quantization_config must be an object, not {quantization!r}")
-        precision = _quantised(precision, Fields(quantization, fields.where), num_layers)
+        precision = _quantized(precision, Fields(quantization, fields.where), num_layers)
     expert_dtype = fields.first("expert_dtype")
     if expert_dtype == "fp4" and load_format(precision.experts).bits == 4:
         return precision
@@ -51,7 +51,7 @@ def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
     return precision
 
 
-def _quantised(precision: ModelPrecision, part: Fields, num_layers: int) -> ModelPrecision:
+def _quantized(precision: ModelPrecision, part: Fields, num_layers: int) -> ModelPrecision:
     method = str(part.first("quant_method") or _unnamed(part))
     reader = _METHODS.get(method)
     if reader is None:

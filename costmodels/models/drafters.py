@@ -70,8 +70,8 @@ class Pass(NamedTuple):
     """One forward of a drafter in a step."""
 
     model: ModelSpec
-    tokens_a_seq: int
-    logits_a_seq: int
+    tokens_per_seq: int
+    logits_per_seq: int
     times: int = 1
     """In turn, alike."""
     reads_prompts: bool = False

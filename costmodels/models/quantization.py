@@ -67,7 +67,7 @@ def method_names(section: str = "weights") -> list[str]:
     return list(read_data(_FILE)[section])
 
 
-class Served(NamedTuple):
+class ModelServer(NamedTuple):
     """A model in the formats it is served in."""
 
     model: ModelSpec
@@ -75,9 +75,9 @@ class Served(NamedTuple):
     """What was decided for the user, in plain words."""
 
 
-def quantise(
+def quantize(
     model: ModelSpec, gpu: GpuSpec, *, weights: str | None = None, cache_dtype: str = AUTO
-) -> Served:
+) -> ModelServer:
     """The model with its matrices and cache as the methods store them, on this device.
 
     ``weights`` None and ``cache_dtype`` auto leave the checkpoint's. Raises `ScenarioError` for
@@ -108,7 +108,7 @@ def quantise(
                 f"described ({method.what})"
             )
     served = replace(model, precision=precision)
-    return Served(served, (*notes, *_unpacking_notes(served, gpu)))
+    return ModelServer(served, (*notes, *_unpacking_notes(served, gpu)))
 
 
 def _others() -> list[str]:

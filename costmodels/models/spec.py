@@ -13,7 +13,7 @@ from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer, State
 from sim.shape import Clip, ordered
 
-__all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantised"]
+__all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantized"]
 
 Part = TypeVar("Part")
 PLAIN = ModelPrecision()
@@ -21,7 +21,7 @@ PLAIN = ModelPrecision()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """``count`` equal layers. They need not be neighbours: costs do not depend on their order."""
+    """``count`` equal layers. They need not be neighbors: costs do not depend on their order."""
 
     count: int
     mixer: Mixer | None = None
@@ -119,7 +119,7 @@ class ModelSpec:
 
     @property
     def dtype(self) -> str:
-        """The 16-bit type of what is not quantised."""
+        """The 16-bit type of what is not quantized."""
         return self.precision.dtype
 
     @property
@@ -274,7 +274,7 @@ def in_dtype(model: ModelSpec, dtype: str) -> ModelSpec:
     return replace(model, precision=replace(precision, **changed))
 
 
-def quantised(model: ModelSpec, *, linear: str | None = None, kv_cache: str = "auto") -> ModelSpec:
+def quantized(model: ModelSpec, *, linear: str | None = None, kv_cache: str = "auto") -> ModelSpec:
     """The model with its layers' matrices, and its KV cache, stored in fewer bits.
 
     Both are formats of ``formats.yaml``; ``linear`` None and ``kv_cache`` auto leave them.

@@ -86,13 +86,13 @@ class SharedPrefixRates:
             if self.kernel == "tree":
                 queries = layer.heads // layer.kv_heads
                 rows = tiled_rows(np.array([tokens / reads * queries]), self.tile_rows)
-                rows_a_head = float(rows[0]) / queries
+                rows_per_head = float(rows[0]) / queries
             elif shape.prefill_seqs:  # queries of prompts are in the same kernel and fill it
-                rows_a_head = tokens / reads
+                rows_per_head = tokens / reads
             else:
                 busy = self.num_sms / layer.heads
-                rows_a_head = self._waves(layer, shape.decode_seqs) * _TILE * busy
-            seconds += max(reads * rows_a_head * layer.pair_s, reads * layer.read_s)
+                rows_per_head = self._waves(layer, shape.decode_seqs) * _TILE * busy
+            seconds += max(reads * rows_per_head * layer.pair_s, reads * layer.read_s)
             seconds += merged * layer.part_s
         return seconds * self.seconds_factor
 

@@ -26,9 +26,9 @@ class StepTables:
     by_tokens: tuple[OperatorSeconds, ...]
     """Arrays ``[max_num_batched_tokens + 1]``, indexed by tokens before padding to a graph."""
     by_logits: tuple[OperatorSeconds, ...]
-    """Arrays ``[max_num_seqs * tokens_a_seq + 1]``, indexed by logits."""
+    """Arrays ``[max_num_seqs * tokens_per_seq + 1]``, indexed by logits."""
     attention: AttentionRates
-    tokens_a_seq: int = 1
+    tokens_per_seq: int = 1
     """Tokens that each decoding sequence computes."""
 
     def token_seconds(self) -> Array:
@@ -51,7 +51,7 @@ def build_tables(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     equal_contexts: bool,
-    tokens_a_seq: int = 1,
+    tokens_per_seq: int = 1,
 ) -> StepTables:
     """Price every operator at every size; raises what `KernelTimes.price` raises."""
     shard, efficiency = kernels.shard, kernels.efficiency
@@ -60,14 +60,14 @@ def build_tables(
         return tuple(kernels.price(operator) for operator in operators)
 
     sizes = padded_sizes(np.arange(max_num_batched_tokens + 1), graph_sizes)
-    logits = np.arange(max_num_seqs * tokens_a_seq + 1, dtype=np.float64)
+    logits = np.arange(max_num_seqs * tokens_per_seq + 1, dtype=np.float64)
     return StepTables(
         by_tokens=priced(token_operators(shard, sizes)),
         by_logits=priced(logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)),
         attention=kernels.attention_rates(
-            max_num_seqs, equal_contexts=equal_contexts, queries=tokens_a_seq
+            max_num_seqs, equal_contexts=equal_contexts, queries=tokens_per_seq
         ),
-        tokens_a_seq=tokens_a_seq,
+        tokens_per_seq=tokens_per_seq,
     )
 
 

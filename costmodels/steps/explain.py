@@ -71,19 +71,19 @@ class OperatorRow(NamedTuple):
 
 
 def describe_step(
-    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape, tokens_a_seq: int = 1
+    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape, tokens_per_seq: int = 1
 ) -> list[OperatorRow]:
     """The operators of one step in the order of `token_operators`; their seconds add up to it.
 
-    ``tokens_a_seq``: that each decoding sequence computes.
+    ``tokens_per_seq``: that each decoding sequence computes.
     """
-    num_tokens = tokens_a_seq * shape.decode_seqs + shape.prefill_tokens
+    num_tokens = tokens_per_seq * shape.decode_seqs + shape.prefill_tokens
     if not num_tokens:
         return []
     shard, efficiency = kernels.shard, kernels.efficiency
     tokens = np.array([float(padded_size(num_tokens, graph_sizes))])
     rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
-    rates = kernels.attention_rates(max(shape.decode_seqs, 1), queries=tokens_a_seq)
+    rates = kernels.attention_rates(max(shape.decode_seqs, 1), queries=tokens_per_seq)
     names = shape_columns(rates.clip_tokens, shares_prefixes=bool(shape.shared))
     shape = shape._replace(speculated=())
     columns = dict(zip(names, map(_one, shape_values(shape)), strict=True))
@@ -279,12 +279,12 @@ def constants_label(kernels: KernelTimes, family: str) -> str:
 def _table_labels(kernels: KernelTimes, constants: dict[str, str]) -> dict[str, str]:
     """Labels of the accounts that measured tables serve, all or in part.
 
-    ``constants``: what each account would be labelled without tables.
+    ``constants``: what each account would be labeled without tables.
     """
     if kernels.tables is None:
         return {}
     found: dict[str, set[str]] = {}
-    for operator in _labelled_operators(kernels):
+    for operator in _labeled_operators(kernels):
         label = kernels.label(operator)
         for account in _POSTED[operator.kind]:
             found.setdefault(account, set()).add(label or constants[account])
@@ -300,7 +300,7 @@ def family_labels(kernels: KernelTimes) -> dict[str, str]:
     """The label of each family of operators that measured tables serve."""
     found: dict[str, set[str]] = {}
     mixers = tuple(mixer for mixer, _ in kernels.shard.local.mixers)
-    for operator in _labelled_operators(kernels):
+    for operator in _labeled_operators(kernels):
         label = kernels.label(operator)
         if label is not None:
             found.setdefault(family_of(operator, mixers), set()).add(label)
@@ -312,7 +312,7 @@ def family_labels(kernels: KernelTimes) -> dict[str, str]:
     return {family: weakest(labels) for family, labels in found.items()}
 
 
-def _labelled_operators(kernels: KernelTimes) -> list[Operator]:
+def _labeled_operators(kernels: KernelTimes) -> list[Operator]:
     shard, sizes = kernels.shard, np.array(_LABELLED_TOKENS)
     per_logit = kernels.efficiency.sampling_bytes_per_logit
     return [

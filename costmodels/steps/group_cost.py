@@ -48,7 +48,7 @@ _LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStepCost:
+class ReplicaStepCost:
     """A `sim.protocols.StepCost` of a whole replica. `layout_cost` builds it."""
 
     rank: RankStepCost
@@ -187,7 +187,7 @@ class GroupStepCost:
         dealt = deal_columns(columns, self.layout, self.limits)
         own, mean, tokens = dealt.shape, dealt.mean_tokens, dealt.tokens
         seconds = self.rank.split(own)
-        decoded = self.rank.tokens_a_seq * own["decode_seqs"]
+        decoded = self.rank.tokens_per_seq * own["decode_seqs"]
         decodes = np.where(own["prefill_tokens"] > 0, decoded, mean).astype(np.int64)
         decodes = np.where(own["decode_seqs"] > 0, np.minimum(decodes, mean), 0)
         for operator in self.group:
@@ -226,7 +226,7 @@ class GroupStepCost:
         exposed += exchange_s / max(self.shard.model.num_moe_layers, 1)
         seconds[accounts.COMMUNICATION] += np.where(halves, exposed, 0.0)
 
-    def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> GroupStepCost:
+    def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> ReplicaStepCost:
         """The same with every GPU and every host time multiplied."""
 
         def longer(times: list[int]) -> list[int]:

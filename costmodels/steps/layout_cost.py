@@ -13,14 +13,14 @@ from costmodels.models.spec import ModelSpec
 from costmodels.operators.operators import group_operators
 from costmodels.operators.step_tables import padded_sizes
 from costmodels.steps.context_cost import context_shared
-from costmodels.steps.group_cost import OVERLAPPED, GroupStepCost, RankStepCost
+from costmodels.steps.group_cost import OVERLAPPED, RankStepCost, ReplicaStepCost
 from costmodels.steps.step_cost import compile_step_cost
 from costmodels.steps.streamed_cost import head_seconds_ns, streamed
 from costmodels.work import Array
 from sim.clock import to_ns
 from sim.errors import ScenarioError
 
-StepCosts = RankStepCost | GroupStepCost
+StepCosts = RankStepCost | ReplicaStepCost
 """The step cost of a replica, whatever its layout."""
 
 
@@ -70,7 +70,7 @@ def compile_layout_cost(
     none = np.zeros(max_num_batched_tokens + 1)
     bound = [np.where(one.compute_bound, one.work_s, 0.0) for one in group]
     overlapped = [one.total_s for one in rank.tables.by_tokens if one.operator.name in OVERLAPPED]
-    return GroupStepCost(
+    return ReplicaStepCost(
         rank=rank,
         group=group,
         send=_send(rank, sizes),

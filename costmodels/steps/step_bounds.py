@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import Array
@@ -65,8 +65,8 @@ def step_bounds(cost: StepCost, max_num_batched_tokens: int) -> StepBounds:
     measured curves, are bounded by nothing read; a step cost of another make (one that speculates:
     its steps give a sequence several tokens) by nothing at all, so that nothing is ruled out.
     """
-    group = cost if isinstance(cost, GroupStepCost) else None
-    rank = cost.rank if isinstance(cost, GroupStepCost) else cost
+    group = cost if isinstance(cost, ReplicaStepCost) else None
+    rank = cost.rank if isinstance(cost, ReplicaStepCost) else cost
     kernels = rank.kernel_cost if isinstance(rank, WrappedStepCost) else rank
     if not isinstance(kernels, RooflineStepCost):
         return StepBounds(

@@ -68,7 +68,7 @@ class RooflineStepCost:
     """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
     update_table_ns: list[int]
     seq_tokens: int
-    tokens_a_seq: int
+    tokens_per_seq: int
     """Tokens that each decoding sequence computes: its own, and drafts to verify."""
     largest_graph: int
     full_graph_ns: tuple[int, int, int]
@@ -99,7 +99,7 @@ class RooflineStepCost:
         Raises `ScenarioError` beyond the compiled limits.
         """
         decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, _ = shape
-        tokens = self.tokens_a_seq * decodes + prefill_tokens
+        tokens = self.tokens_per_seq * decodes + prefill_tokens
         if not tokens:
             return _FREE
         try:
@@ -143,7 +143,7 @@ class RooflineStepCost:
         first = self.price(shape)
         if not decodes:
             return DecodeRun(first, [0] * steps, 0)
-        tokens, read = self.tokens_a_seq * decodes, self._read_tokens(shape)
+        tokens, read = self.tokens_per_seq * decodes, self._read_tokens(shape)
         start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + HALF
         start += read * self.decode_token_fixed_ns[decodes]
         growth = decodes * self.decode_token_fixed_ns[decodes]
@@ -168,7 +168,7 @@ class RooflineStepCost:
         if self.curves is not None or not decodes:
             gpu_ns = [self.price(step).gpu_ns for step in risen_steps(shape, rises)]
             return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
-        tokens = self.tokens_a_seq * decodes
+        tokens = self.tokens_per_seq * decodes
         start = self.token_fixed_ns[tokens] + self.logit_fixed_ns[shape.logits] + HALF
         a_token = self.decode_token_fixed_ns[decodes]
         start += self._read_tokens(shape) * a_token
@@ -191,7 +191,7 @@ class RooflineStepCost:
         if self.curves is not None or self.clips is not None:
             return None
         a_token = self.decode_token_fixed_ns[seqs]
-        start = self.token_fixed_ns[self.tokens_a_seq * seqs] + self.logit_fixed_ns[logits]
+        start = self.token_fixed_ns[self.tokens_per_seq * seqs] + self.logit_fixed_ns[logits]
         return start + self.seq_tokens * seqs * a_token, a_token
 
     def _read_tokens(self, shape: StepShape) -> int:
@@ -260,7 +260,7 @@ class RooflineStepCost:
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
         """Work and time of each operator in a step of this shape, for people."""
-        return describe_step(self.kernels, self.graph_sizes, shape, self.tokens_a_seq)
+        return describe_step(self.kernels, self.graph_sizes, shape, self.tokens_per_seq)
 
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
         return ScenarioError(
@@ -284,7 +284,7 @@ def compile_step_cost(
     layout: Layout | None = None,
     backend: AttentionBackend | None = None,
     shared_prefix_attention: str = "none",
-    tokens_a_seq: int = 1,
+    tokens_per_seq: int = 1,
 ) -> RooflineStepCost:
     """Tabulate a step's cost for every batch up to the two limits.
 
@@ -294,7 +294,7 @@ def compile_step_cost(
     they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
     several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
     kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
-    kernel that reads shared prefixes once, if any does. ``tokens_a_seq``: that each decoding
+    kernel that reads shared prefixes once, if any does. ``tokens_per_seq``: that each decoding
     sequence computes, drafts to verify included. Raises `ScenarioError` if the limits are
     not positive, fewer tokens than sequences fit a step, or the model does not divide over the
     ranks.
@@ -317,14 +317,14 @@ def compile_step_cost(
         shared_prefix_attention=shared_prefix_attention,
         between_passes_s=_between_passes_s(profile, operators),
     )
-    graph_sizes = profile.graphs_for(max_num_seqs * tokens_a_seq)
+    graph_sizes = profile.graphs_for(max_num_seqs * tokens_per_seq)
     tables = build_tables(
         kernels,
         graph_sizes=graph_sizes,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
         equal_contexts=equal_contexts,
-        tokens_a_seq=tokens_a_seq,
+        tokens_per_seq=tokens_per_seq,
     )
     attention = tables.attention
     whole_s = attention.decode_token_s.get(None, np.zeros(max_num_seqs + 1))
@@ -358,7 +358,7 @@ def compile_step_cost(
             for seqs in range(max_num_seqs + 1)
         ],
         seq_tokens=attention.seq_tokens,
-        tokens_a_seq=tokens_a_seq,
+        tokens_per_seq=tokens_per_seq,
         largest_graph=graph_sizes[-1] if graph_sizes else 0,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),

@@ -33,7 +33,7 @@ def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, A
     the roofline binds. What prefills add is prefill compute or memory, by the side that binds the
     operator in the whole step; what they add on the links is communication.
     """
-    decoded = tables.tokens_a_seq * columns["decode_seqs"]
+    decoded = tables.tokens_per_seq * columns["decode_seqs"]
     tokens = _index(decoded + columns["prefill_tokens"])
     logits = _index(columns["logits"])
     decodes = _index(decoded)

@@ -13,7 +13,7 @@ from costmodels.hardware.roofline import OperatorSeconds
 from costmodels.operators.operators import logit_operators, token_operators
 from costmodels.steps.context_cost import MERGE, SHARE
 from costmodels.steps.explain import OperatorRow
-from costmodels.steps.group_cost import GroupStepCost, RankStepCost
+from costmodels.steps.group_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.streamed_cost import STREAM
 from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import EXCHANGES, Operator
@@ -162,7 +162,7 @@ def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
 
 
 def step_accounts(
-    cost: RankStepCost | WrappedStepCost | GroupStepCost, shape: StepShape
+    cost: RankStepCost | WrappedStepCost | ReplicaStepCost, shape: StepShape
 ) -> dict[str, float]:
     """GPU seconds of the step by account."""
     names = shape_columns(cost.shard.model.clips)
@@ -180,7 +180,7 @@ def _beside(cost: WrappedStepCost, row: OperatorRow, shape: StepShape) -> dict[s
     return {account: seconds - kernels[account] for account, seconds in whole.items()}
 
 
-def host_terms(cost: RankStepCost | GroupStepCost, shape: StepShape) -> dict[str, float]:
+def host_terms(cost: RankStepCost | ReplicaStepCost, shape: StepShape) -> dict[str, float]:
     """The step's seconds on the host, by what it does."""
     price = cost.price(shape)
     seqs = shape.decode_seqs + shape.prefill_seqs
@@ -194,7 +194,7 @@ def host_terms(cost: RankStepCost | GroupStepCost, shape: StepShape) -> dict[str
 
 
 def step_seconds(
-    cost: RankStepCost | GroupStepCost, shape: StepShape, *, async_scheduling: bool
+    cost: RankStepCost | ReplicaStepCost, shape: StepShape, *, async_scheduling: bool
 ) -> float:
     """From one step to the next when many like it follow: the slower of GPU and host.
 
@@ -291,7 +291,7 @@ def _posted(
     }
 
 
-def group_rows(cost: GroupStepCost, shape: StepShape) -> list[StepRow]:
+def group_rows(cost: ReplicaStepCost, shape: StepShape) -> list[StepRow]:
     """All layers on the busiest rank for one of its micro-batches, the experts it shares included.
 
     Of a pipeline: what one micro-batch takes from the first stage to the last.

@@ -101,9 +101,9 @@ class WrappedStepCost(ABC):
         return self.kernel_cost.graph_sizes
 
     @property
-    def tokens_a_seq(self) -> int:
+    def tokens_per_seq(self) -> int:
         """Tokens that each decoding sequence computes."""
-        return self.kernel_cost.tokens_a_seq
+        return self.kernel_cost.tokens_per_seq
 
     @property
     def largest_graph(self) -> int:

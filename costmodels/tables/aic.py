@@ -205,7 +205,7 @@ def _aic_table(kind: TableKind, gpu: str, choice: AicChoice) -> OperatorTable:
         frame = _only(frame, column, wanted[column], path)
     shape = layout.shape(frame)
     shape = shape.assign(seconds=frame["latency"] * 1e-3, kernel=frame["kernel_source"])
-    shape, kernels = _one_time_a_shape(shape, list(KINDS[kind].shape), choice.attention_kernel)
+    shape, kernels = _one_time_per_shape(shape, list(KINDS[kind].shape), choice.attention_kernel)
     about = f"aiconfigurator-core {metadata.version('aiconfigurator-core')}"
     meta = TableMeta(
         kind=kind,
@@ -292,7 +292,7 @@ def _only(frame: pd.DataFrame, column: str, value: str, path: str) -> pd.DataFra
     return chosen
 
 
-def _one_time_a_shape(
+def _one_time_per_shape(
     frame: pd.DataFrame, keys: list[str], preferred: str | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """The median of repeats; where kernels compete, the preferred or the best covered one's."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from costmodels.layouts.shard import RankShard
-from costmodels.tables.families import EXPERT_OPERATORS, Lack, Served, base_name, family_of
+from costmodels.tables.families import EXPERT_OPERATORS, Lack, ModelServer, base_name, family_of
 from costmodels.tables.kinds import COLLECTIVES, TableKind
 from costmodels.tables.lookup import LABELS, Labels, Lookup, label_codes
 from costmodels.tables.shapes import (
@@ -222,7 +222,7 @@ class OperatorTables:
         """Every table with its owner, file and licence."""
         return [table.source() for table in self.tables()]
 
-    def seconds(self, operator: Operator, shard: RankShard) -> Served | None:
+    def seconds(self, operator: Operator, shard: RankShard) -> ModelServer | None:
         """What a table says of an operator; None where none serves it.
 
         The attention operator of `token_operators`, a launch alone, is not asked for here but of
@@ -233,7 +233,7 @@ class OperatorTables:
         except Lack:
             return None
 
-    def find(self, operator: Operator, shard: RankShard) -> Served:
+    def find(self, operator: Operator, shard: RankShard) -> ModelServer:
         """The same; raises `Lack` with the reason where no table serves it."""
         family = family_of(operator)
         if operator.kind == "attention":
@@ -241,7 +241,7 @@ class OperatorTables:
         if not self.lookups.get(family):
             raise Lack(f"no {family} table")
         seconds, labels, lookup = FINDERS[family](self, operator, shard)
-        return Served(operator.calls * seconds, labels, lookup.table.meta.is_cool)
+        return ModelServer(operator.calls * seconds, labels, lookup.table.meta.is_cool)
 
     def choose(
         self,

@@ -75,7 +75,7 @@ class Lack(Exception):  # noqa: N818 - it says why, and is caught where it is as
     """Why no table serves an operator."""
 
 
-class Served(NamedTuple):
+class ModelServer(NamedTuple):
     """Seconds of all calls of an operator in a step, launches included, and labels: ``[n]``."""
 
     seconds: Array

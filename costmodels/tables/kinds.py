@@ -40,7 +40,7 @@ class KindColumns:
     """The shape columns of one kind.
 
     A curve is the set of points that share all of ``same`` and ``near``; along it, time is a
-    function of ``axes``. An unmeasured curve is read off its neighbours: those with equal ``same``,
+    function of ``axes``. An unmeasured curve is read off its neighbors: those with equal ``same``,
     the closest in log ``near``.
     """
 

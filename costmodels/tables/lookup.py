@@ -2,7 +2,7 @@
 
 What is looked up is seconds over the roofline's bound: it varies slowly, and held beyond the last
 point it lets time grow as the roofline does. Between the points of a curve see `interpolate`;
-curves that were not measured are read off their nearest neighbours in log shape.
+curves that were not measured are read off their nearest neighbors in log shape.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ def _around(keys: Array, key: float) -> tuple[NDArray[np.intp], Array]:
 # By the codes of `interpolate`: the shape itself is in the table, inside its range, outside it.
 LABELS = np.array(["measured", "fitted", "extrapolated"])
 
-# By leave-one-out over AIConfigurator's GEMM tables: 1 neighbour 6.6% median, 4 neighbours 3.8%.
+# By leave-one-out over AIConfigurator's GEMM tables: 1 neighbour 6.6% median, 4 neighbors 3.8%.
 # Of kinds with one `near` column, the two around it.
-_NUM_NEIGHBOURS = 4
+_NUM_NEIGHBORS = 4
 
 Labels = NDArray[np.str_]
 
@@ -286,7 +286,7 @@ class Lookup:
         if not candidates.size:
             raise ScenarioError(self.lack(curve))
         near_keys = np.log(self._keys[candidates, len(same) :])
-        rows, weights, is_inside = nearest(near_keys, np.log(key[len(same) :]), _NUM_NEIGHBOURS)
+        rows, weights, is_inside = nearest(near_keys, np.log(key[len(same) :]), _NUM_NEIGHBORS)
         return candidates[rows], weights, FITTED if is_inside else EXTRAPOLATED
 
     def _build_grid(self, curve: int) -> RaggedGrid:

@@ -40,7 +40,7 @@ class RowSteps:
 
 
 def find_steps(rows: Array, seconds: Array, bound_s: Array, curves: Sequence[slice]) -> RowSteps:
-    """The ranges in which steps predict points from their neighbours better than lines do.
+    """The ranges in which steps predict points from their neighbors better than lines do.
 
     ``rows``, ``seconds`` and the roofline's ``bound_s`` are of all points, ``[n]``, those of a
     curve together and ascending.
@@ -231,7 +231,7 @@ class PrefillAttentionTable(Lookup):
         return self.shape_seconds(asdict(heads), axes, ideal_s)
 
     def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
-        # Few prefixes are measured, so they are outermost: where a point is missing its neighbours
+        # Few prefixes are measured, so they are outermost: where a point is missing its neighbors
         # in the number of new tokens are nearer. A prefix may be 0 tokens.
         return [
             np.log1p(axes["prefix_tokens"]),

@@ -26,7 +26,7 @@ def survivals(rates: Sequence[float], drafts: int) -> Float64:
     return found.cumprod()
 
 
-def tokens_a_step(survival: Float64) -> float:
+def tokens_per_step(survival: Float64) -> float:
     """Mean tokens of a step: the target's own, and the drafts accepted."""
     return 1.0 + float(survival.sum())
 
@@ -35,12 +35,12 @@ class Survival(NamedTuple):
     """Chances that so many drafts are accepted, as steps are drawn from them."""
 
     ascending: Float64
-    tokens_a_step: float
+    tokens_per_step: float
 
 
 def survival_of(survival: Float64) -> Survival:
     """From chances that at least 1, 2, ... drafts are accepted."""
-    return Survival(np.ascontiguousarray(survival[::-1]), tokens_a_step(survival))
+    return Survival(np.ascontiguousarray(survival[::-1]), tokens_per_step(survival))
 
 
 def drawn_gains(
@@ -55,7 +55,7 @@ def drawn_gains(
     ascending, most = survival.ascending, 1 + len(survival.ascending)
     if most == 1:
         return np.ones(left, np.int64)
-    count = min(left, int(left / survival.tokens_a_step * _MARGIN) + _MORE)
+    count = min(left, int(left / survival.tokens_per_step * _MARGIN) + _MORE)
     while True:
         draws = _draws((seed + 1) * _STREAM, request, done, count)
         gains = most - ascending.searchsorted(draws, "right")
@@ -69,7 +69,7 @@ def drawn_gains(
 
 
 def _draws(stream: int, request: Request, done: int, count: int) -> Float64:
-    """A request's draws from a step on. Those of neighbours are made together: it is faster."""
+    """A request's draws from a step on. Those of neighbors are made together: it is faster."""
     stop = done + count
     if request.sample or stop > _TOGETHER_STEPS:
         answer = request.index + (request.sample << _ANSWERS)

@@ -40,7 +40,7 @@ class Conductor:
         self._queued = [0] * n
         self._is_down = [False] * n
         self._shortest = Lowest(n)
-        self._s_a_token: list[float | None] = [None] * n
+        self._s_per_token: list[float | None] = [None] * n
         self._planned: tuple[int, int, Fetch] | None = None
 
     def choose(self, request: Request) -> int:
@@ -54,7 +54,7 @@ class Conductor:
         best: tuple[float, int, Fetch | None] | None = None
         for replica in sorted({*peers, self._shortest.best()}):
             local = longest if replica in holders else self._cached(ids[:depth], replica)
-            queue_s = self._queued[replica] * self._prefill_s_a_token(replica)
+            queue_s = self._queued[replica] * self._prefill_s_per_token(replica)
             found_s = queue_s + self._context.prefill_s(replica, local, prompt - local)
             if best is None or found_s < best[0]:
                 best = found_s, replica, None
@@ -96,12 +96,12 @@ class Conductor:
         """Leading tokens of these prefixes that a replica caches."""
         return self._index.depth(ids, replica) * self._context.prefix_tokens
 
-    def _prefill_s_a_token(self, replica: int) -> float:
+    def _prefill_s_per_token(self, replica: int) -> float:
         """Of a prompt of a common length: the queue's mean is not known."""
-        found = self._s_a_token[replica]
+        found = self._s_per_token[replica]
         if found is None:
             found = self._context.prefill_s(replica, 0, _COMMON_TOKENS) / _COMMON_TOKENS
-            self._s_a_token[replica] = found
+            self._s_per_token[replica] = found
         return found
 
 

@@ -28,7 +28,7 @@ from reports.svg import (
     render,
 )
 
-_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, PINK, YELLOW, MUTED)
+_COLORS = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, PINK, YELLOW, MUTED)
 _LINES = 8  # curves that one plot shows of a table
 _CELLS = 40  # of a heat map, a side
 
@@ -53,9 +53,9 @@ def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
         axes = figure.subplots()
         log_axis(axes, low_x, high_x, lambda value: f"{value:,g}")
         log_axis(axes, low_y, top, lambda value: f"{amount(value)}FLOP/s", vertical=True)
-        for colour, (family, points) in zip(_COLOURS * 3, by_family.items(), strict=False):
+        for color, (family, points) in zip(_COLORS * 3, by_family.items(), strict=False):
             x, y = np.array(points).T
-            axes.scatter(x, y, s=7, color=colour, alpha=0.55, edgecolor="none", label=family)
+            axes.scatter(x, y, s=7, color=color, alpha=0.55, edgecolor="none", label=family)
         slope = np.array([low_x, max(peaks.values()) / bandwidth])
         axes.plot(slope, slope * bandwidth, color=INK, lw=1)
         drawn: set[float] = set()
@@ -196,10 +196,10 @@ def _lines(table: Mapping[str, Any], name: str, title: str) -> Plot:
     with drawing(WIDTH_IN, 2.6) as figure:
         axes = figure.subplots()
         log_axis(axes, max(values[0], 0.5) / 1.2, values[-1] * 1.2, write)
-        for colour, curve in zip(_COLOURS, shown, strict=False):
+        for color, curve in zip(_COLORS, shown, strict=False):
             x, y = np.array(curve["axes"][axis]), np.array(curve["share"])
             label = shape_text(curve["at"]) or None
-            axes.plot(x, y, marker="o", ms=2.5, lw=1, color=colour, label=label)
+            axes.plot(x, y, marker="o", ms=2.5, lw=1, color=color, label=label)
         top = max(share for curve in shown for share in curve["share"])
         axes.set_ylim(0, max(1.15 * top, 0.01))
         axes.yaxis.set_major_formatter(lambda value, _: whole_percent(float(value)))

@@ -9,7 +9,7 @@ import numpy as np
 from reports import svg
 from reports.capacity.facts import Content, amount, curve_metrics, level_text, tail_text
 from reports.numbers import LATENCY_LABELS, duration, humanised, share_text, target
-from reports.run.figures import ACCOUNT_COLOURS
+from reports.run.figures import ACCOUNT_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,9 +88,9 @@ def latency_curves(content: Content) -> svg.Plot | None:
             known = [row for row in rows if row["latency_s"].get(name)]
             x = [row["level"] for row in known]
             shades = (("p50", svg.SKY), ("p90", svg.BLUE), ("p99", svg.VIOLET))
-            for statistic, colour in shades:
+            for statistic, color in shades:
                 values = [row["latency_s"][name][statistic] for row in known]
-                axes.plot(x, values, color=colour, marker="o", ms=2.5, label=statistic)
+                axes.plot(x, values, color=color, marker="o", ms=2.5, label=statistic)
             lows = [row["latency_s"][name]["p50"] for row in known]
             highs = [row["latency_s"][name]["p99"] for row in known]
             svg.duration_axis(axes, min(lows), max([*highs, targets.get(name, 0)]), vertical=True)
@@ -129,11 +129,11 @@ def account_curve(content: Content) -> svg.Plot | None:
     with svg.drawing(svg.WIDTH_IN, 3.5) as figure:
         axes = figure.subplots()
         stacks = [[max(tail[name], 0.0) * per_second for tail in tails] for name in names]
-        colours = [ACCOUNT_COLOURS.get(name, svg.SILVER) for name in names]
+        colors = [ACCOUNT_COLORS.get(name, svg.SILVER) for name in names]
         axes.stackplot(
             x,
             stacks,
-            colors=colours,
+            colors=colors,
             labels=[humanised(name) for name in names],
             edgecolor=svg.PAPER,
             linewidth=0.5,
@@ -201,7 +201,7 @@ def _mark_capacity(
     if saturation and content["question"]["vary"] == "rate_per_s":
         axes.axvline(saturation, color=svg.MUTED, lw=1.1, ls=(0, (1, 2)))
         marks.append((saturation, f"saturation {level_text(content, saturation)}", svg.MUTED))
-    for at, text, colour in marks:
+    for at, text, color in marks:
         axes.annotate(
             text,
             (at, 1),
@@ -209,5 +209,5 @@ def _mark_capacity(
             xytext=(4, -9),
             textcoords="offset points",
             fontsize=8.5,
-            color=colour,
+            color=color,
         )

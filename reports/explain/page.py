@@ -24,7 +24,7 @@ from reports.explain.text import (
 from reports.numbers import duration, percent
 from reports.svg import (
     BLUE,
-    GREY,
+    GRAY,
     INK,
     MUTED,
     ORANGE,
@@ -38,7 +38,7 @@ from reports.svg import (
 )
 from reports.templates import Column, Tile, render_page, save_page
 
-_COLOURS = {"compute": VERMILION, "memory": BLUE, "launch": GREY, "network": ORANGE}
+_COLORS = {"compute": VERMILION, "memory": BLUE, "launch": GRAY, "network": ORANGE}
 _LINES = {
     "bf16_flop_per_s": "-",
     "fp8_flop_per_s": "--",
@@ -88,7 +88,7 @@ def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
             )
         slope = np.array([low_x, max(ridges.values())])
         axes.plot(slope, slope * facts["hbm_bytes_per_s"], color=INK, lw=1)
-        for bound, colour in _COLOURS.items():
+        for bound, color in _COLORS.items():
             chosen = [(r, s) for r, s in zip(rows, speeds, strict=True) if r["bound"] == bound]
             if not chosen:
                 continue
@@ -96,7 +96,7 @@ def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
                 [row["intensity"] for row, _ in chosen],
                 [speed for _, speed in chosen],
                 s=[20 + 400 * row["share"] for row, _ in chosen],
-                color=colour,
+                color=color,
                 alpha=0.75,
                 edgecolor="none",
                 label=f"bound by {bound}",

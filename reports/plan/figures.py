@@ -8,7 +8,7 @@ from reports import svg
 from reports.numbers import whole_percent
 from reports.plan.facts import Content, level_text, usd
 
-_COLOURS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.VIOLET, svg.PINK, svg.GREY)
+_COLORS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.VIOLET, svg.PINK, svg.GRAY)
 
 
 def draw_plan(content: Content) -> dict[str, svg.Plot]:
@@ -33,13 +33,13 @@ def front_figure(content: Content) -> svg.Plot | None:
             lw=1.0,
             drawstyle="steps-post",
         )
-        for name, colour in zip(names, (*_COLOURS, *[svg.SILVER] * len(names)), strict=False):
+        for name, color in zip(names, (*_COLORS, *[svg.SILVER] * len(names)), strict=False):
             own = [row for row in rows if row["name"] == name]
             axes.scatter(
                 [row["usd_per_h"] for row in own],
                 [row["of_target"] for row in own],
                 s=[42 if row["on_front"] else 16 for row in own],
-                color=colour,
+                color=color,
                 label=name,
                 zorder=3,
             )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DARK = ("#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c", "#a3213b")
 _BLUE, _VIOLET, _TEAL, _BROWN, _CRIMSON = _DARK
 # Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
-ACCOUNT_COLOURS = {
+ACCOUNT_COLORS = {
     "admission_queue": svg.ORANGE,
     "scheduling_wait": svg.SAND,
     "cache_load": _VIOLET,
@@ -32,7 +32,7 @@ ACCOUNT_COLOURS = {
     "decode_weight_reads": svg.GREEN,
     "decode_state_reads": svg.MINT,
     "communication": svg.YELLOW,
-    "launch_and_host": svg.GREY,
+    "launch_and_host": svg.GRAY,
     "others_prefill": svg.PINK,
     "kv_transfer": _TEAL,
     "preemption_recompute": "#d35f0a",
@@ -63,7 +63,7 @@ def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
                     row.share,
                     left=left,
                     height=0.62,
-                    color=ACCOUNT_COLOURS.get(row.account, svg.SILVER),
+                    color=ACCOUNT_COLORS.get(row.account, svg.SILVER),
                     edgecolor=svg.PAPER,
                     linewidth=0.8,
                     label=None if row.account in drawn else labels[row.account],
@@ -76,7 +76,7 @@ def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
                         ha="center",
                         va="center",
                         fontsize=8.5,
-                        color=_text_on(ACCOUNT_COLOURS.get(row.account, svg.SILVER)),
+                        color=_text_on(ACCOUNT_COLORS.get(row.account, svg.SILVER)),
                     )
                 drawn.add(row.account)
                 left += row.share
@@ -102,12 +102,12 @@ def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
     return svg.Plot("account-breakdown", "Shares of time by account", text, caption)
 
 
-def _text_on(colour: str) -> str:
-    return "#ffffff" if colour in _DARK else "#111111"
+def _text_on(color: str) -> str:
+    return "#ffffff" if color in _DARK else "#111111"
 
 
 _MOST_LINES = 6
-_REPLICA_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
+_REPLICA_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 
 
 def engines_over_time(steps: pd.DataFrame, usable_blocks: float | None = None) -> svg.Plot | None:
@@ -190,8 +190,8 @@ def _draw_replicas(
         )
         axes.plot(middles, values.mean(axis=0), color=svg.BLUE, lw=1.2, label="mean")
         return
-    for one, line, colour in zip(series, values, _REPLICA_COLOURS, strict=False):
-        axes.plot(middles, line, color=colour, lw=1.1, label=f"replica {one.replica}")
+    for one, line, color in zip(series, values, _REPLICA_COLORS, strict=False):
+        axes.plot(middles, line, color=color, lw=1.1, label=f"replica {one.replica}")
 
 
 def _whole_numbers(axes: Axes, *, as_percent: bool) -> None:

@@ -16,7 +16,7 @@ from reports.facts import (
     other_rows,
     section,
     throughput_rows,
-    utilisation_rows,
+    utilization_rows,
     value_of,
     warning_texts,
     weakest_evidence,
@@ -176,7 +176,7 @@ def page_facts(summary: Summary) -> dict[str, Any]:
         "meanings": LATENCY_MEANINGS,
         "gauges": {
             "Throughput and requests": throughput_rows(summary),
-            "Utilisation": [*utilisation_rows(summary), *other_rows(summary)],
+            "Utilisation": [*utilization_rows(summary), *other_rows(summary)],
         },
         "speculation": speculation_text(summary),
         **account_table(summary),

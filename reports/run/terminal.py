@@ -11,7 +11,7 @@ from reports.facts import (
     latency_rows,
     other_rows,
     throughput_rows,
-    utilisation_rows,
+    utilization_rows,
     warning_texts,
 )
 from reports.numbers import duration, listed, percent, spread_note
@@ -37,7 +37,7 @@ _TONES = {"good": "bold green", "bad": "bold red", "plain": "bold"}
 def print_summary(summary: Summary, console: Console | None = None) -> None:
     """Print a summary (as ``read_summary`` returns it) to a terminal, a file or a pipe.
 
-    Where the output cannot take colour or Unicode, plain text and ASCII are written.
+    Where the output cannot take color or Unicode, plain text and ASCII are written.
     """
     screen = Screen(console)
     answer = verdict(summary)
@@ -100,7 +100,7 @@ def _print_classes(screen: Screen, summary: Summary) -> None:
 def _print_gauges(screen: Screen, summary: Summary) -> None:
     from rich.table import Table
 
-    left, right = throughput_rows(summary), utilisation_rows(summary)
+    left, right = throughput_rows(summary), utilization_rows(summary)
     right += other_rows(summary)
     tables = [_gauge_table(screen, rows) for rows in (left, right) if rows]
     if not tables:

@@ -80,7 +80,7 @@ def target_of(content: Content, column: str) -> float | None:
     return float(found[1]) if found else None
 
 
-_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
+_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _A_ROW = 2
 
@@ -88,7 +88,7 @@ _A_ROW = 2
 class _Look(NamedTuple):
     """A line of one value of an axis."""
 
-    colour: str
+    color: str
     mark: str
     label: str
 
@@ -150,7 +150,7 @@ def _draw_panel(
     for index, value in enumerate(values):
         rows = points if spec.by is None else points[[same(v, value) for v in points[spec.by]]]
         label = "" if spec.by is None else axis_value(value)
-        look = _Look(_COLOURS[index % 6], _MARKS[index % 6], label)
+        look = _Look(_COLORS[index % 6], _MARKS[index % 6], label)
         kept = rows
         if is_decided(content, column):
             kept = rows.loc[[point for point in kept_points(content) if point in rows.index]]
@@ -159,14 +159,14 @@ def _draw_panel(
             continue
         if len(kept) < len(rows):
             xs, ys = _line(content, rows, spec.x, column, places)
-            axes.plot(xs, ys * factor, ":", color=look.colour, lw=1.2, alpha=0.5)
+            axes.plot(xs, ys * factor, ":", color=look.color, lw=1.2, alpha=0.5)
         xs, ys = _line(content, kept, spec.x, column, places)
-        style: dict[str, Any] = {"color": look.colour, "marker": look.mark, "ms": 3.5, "lw": 1.5}
+        style: dict[str, Any] = {"color": look.color, "marker": look.mark, "ms": 3.5, "lw": 1.5}
         axes.plot(xs, ys * factor, label=look.label, **style)
         if half is not None and len(xs) == len(kept):
             spread = half.reindex(kept.index).fillna(0.0).to_numpy(float) * factor
             xs, ys = _places(kept[spec.x], places), kept[column].to_numpy(float) * factor
-            axes.errorbar(xs, ys, spread, color=look.colour, fmt="none", capsize=2, lw=0.9)
+            axes.errorbar(xs, ys, spread, color=look.color, fmt="none", capsize=2, lw=0.9)
     scale_x(axes, content, spec.x, list(dict.fromkeys(points[spec.x])))
 
 
@@ -180,8 +180,8 @@ def _draw_points(
     factor: float,
 ) -> None:
     if len(kept) < len(rows):
-        axes.plot(rows[x], rows[column] * factor, look.mark, ms=3, color=look.colour, alpha=0.2)
-    style: dict[str, Any] = {"ms": 3.5, "color": look.colour, "alpha": 0.8, "label": look.label}
+        axes.plot(rows[x], rows[column] * factor, look.mark, ms=3, color=look.color, alpha=0.2)
+    style: dict[str, Any] = {"ms": 3.5, "color": look.color, "alpha": 0.8, "label": look.label}
     axes.plot(kept[x], kept[column] * factor, look.mark, **style)
 
 

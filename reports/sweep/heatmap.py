@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 130
 """Cells in which numbers are still read."""
-# Not svg.INK and PAPER, which a dark page turns round: cells keep their colours.
+# Not svg.INK and PAPER, which a dark page turns round: cells keep their colors.
 _DARK, _LIGHT = "#1f2328", "#fdfdfd"
 _SHADES = ("#d9e8f5", "#a3cbe3", "#5fa3d0", "#2474b3", "#084a87")
 _PALE = 0.28
@@ -90,7 +90,7 @@ def _draw_cells(
     level = np.log if is_log else np.asarray
     norm = Normalize(float(level(every.min())), float(level(every.max())) + 1e-12)
     shades = _SHADES[::-1] if better_of(content, column) == "lower" else _SHADES
-    colours = LinearSegmentedColormap.from_list("cells", shades)
+    colors = LinearSegmentedColormap.from_list("cells", shades)
     shows_numbers = len(xs) * len(ys) <= _MOST_NUMBERS
     cells = list(over_others(content, rows, column, [spec.x, by]).itertuples(index=False))
     if is_decided(content, column):  # where some point keeps what is required, the best of those
@@ -98,10 +98,10 @@ def _draw_cells(
     values = {(axis_value(x), axis_value(y)): float(value) for x, y, value in cells}
     for (x, y), value in values.items():
         at, is_good = (xs.index(x), ys.index(y)), not required or (x, y) in good
-        colour = np.array(colours(norm(float(level(value))))[:3])
+        color = np.array(colors(norm(float(level(value))))[:3])
         if not is_good:
-            colour = 1 - _PALE * (1 - colour)
-        cell = Rectangle(at, 1, 1, facecolor=tuple(colour), edgecolor=svg.PAPER, linewidth=1.2)
+            color = 1 - _PALE * (1 - color)
+        cell = Rectangle(at, 1, 1, facecolor=tuple(color), edgecolor=svg.PAPER, linewidth=1.2)
         axes.add_patch(cell)
         if shows_numbers:
             axes.text(
@@ -111,7 +111,7 @@ def _draw_cells(
                 ha="center",
                 va="center",
                 fontsize=8,
-                color=_LIGHT if colour @ [0.2126, 0.7152, 0.0722] < 0.5 else _DARK,
+                color=_LIGHT if color @ [0.2126, 0.7152, 0.0722] < 0.5 else _DARK,
                 fontweight="bold" if is_good else "normal",
             )
     axes.set_xlim(0, len(xs))

@@ -44,7 +44,7 @@ def _arrivals_over_time(series: dict[str, Any] | None, what: str) -> svg.Plot | 
         axes = figure.subplots()
         edges = np.arange(len(counts) + 1) * window_s / unit_s
         low = max(mean - scatter, 0)
-        axes.axhspan(low, mean + scatter, color=svg.GREY, alpha=0.18, lw=0)
+        axes.axhspan(low, mean + scatter, color=svg.GRAY, alpha=0.18, lw=0)
         axes.axhline(mean, color=svg.MUTED, lw=0.8)
         axes.stairs(rate, edges, baseline=None, color=svg.BLUE, lw=1.5)
         axes.set_xlim(0, edges[-1])

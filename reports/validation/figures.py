@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_KEY_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
+_KEY_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 _BAND = 0.1  # drawn around the diagonal
 _SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
 
@@ -127,10 +127,10 @@ def _draw_errors(axes: Axes, metric: str, errors: list[dict[str, float]]) -> Non
         if of_run:
             ends = min(of_run.values()), max(of_run.values())
             axes.plot(ends, (row, row), color=svg.SILVER, lw=2, zorder=1)
-    for name, marker, colour in styles:
+    for name, marker, color in styles:
         known = [(of_run[name], row) for row, of_run in enumerate(errors) if name in of_run]
         if known:
-            axes.plot(*zip(*known, strict=True), marker, ms=4.5, color=colour, label=name)
+            axes.plot(*zip(*known, strict=True), marker, ms=4.5, color=color, label=name)
     sizes = [abs(error) for of_run in errors for error in of_run.values()]
     limit = max(0.15, 1.15 * max(sizes, default=0.0))
     axes.set_xlim(-limit, limit)
@@ -149,8 +149,8 @@ def _draw_pair(axes: Axes, sample: pd.DataFrame) -> None:
     styles = {"measured": (svg.INK, 1.1, (0, (4, 2))), "predicted": (svg.BLUE, 1.7, "-")}
     for side, values_s in sides.items():
         x_s, share = distribution(values_s, 120)
-        colour, width, dashes = styles[side]
-        axes.step(x_s, share, where="post", color=colour, lw=width, ls=dashes, label=side)
+        color, width, dashes = styles[side]
+        axes.step(x_s, share, where="post", color=color, lw=width, ls=dashes, label=side)
     low_s, high_s = np.quantile(shown, (0.002, 1.0))
     svg.duration_axis(axes, float(low_s), float(high_s))
     axes.set_ylim(0, 1.04)
@@ -165,7 +165,7 @@ def _draw_kind(axes: Axes, kind: str, points: list[dict[str, Any]], keys: list[s
     line = np.array([low_s / 2, high_s * 2])
     axes.fill_between(line, line * (1 - _BAND), line * (1 + _BAND), color=svg.BLUE, alpha=0.1, lw=0)
     axes.plot(line, line, color=svg.MUTED, lw=0.8)
-    for key, colour in zip(keys, _cycled(keys), strict=True):
+    for key, color in zip(keys, _cycled(keys), strict=True):
         for held_out in (False, True):
             chosen = [p for p in points if p["key"] == key and p["held_out"] is held_out]
             if chosen:
@@ -175,8 +175,8 @@ def _draw_kind(axes: Axes, kind: str, points: list[dict[str, Any]], keys: list[s
                     "o",
                     ms=4,
                     mew=1,
-                    color=colour,
-                    mfc="none" if held_out else colour,
+                    color=color,
+                    mfc="none" if held_out else color,
                 )
     axes.set_aspect("equal")
     median = float(np.median(np.abs(_column(points, "error"))))
@@ -190,8 +190,8 @@ def _scatter_legend(keys: list[str]) -> list[Any]:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], marker="o", ls="", ms=5, color=colour, label=key)
-        for key, colour in zip(keys, _cycled(keys), strict=True)
+        Line2D([], [], marker="o", ls="", ms=5, color=color, label=key)
+        for key, color in zip(keys, _cycled(keys), strict=True)
     ]
     for label, face in (("fit half", svg.MUTED), ("held out", "none")):
         handles.append(
@@ -201,7 +201,7 @@ def _scatter_legend(keys: list[str]) -> list[Any]:
 
 
 def _cycled(keys: list[str]) -> list[str]:
-    return [_KEY_COLOURS[i % len(_KEY_COLOURS)] for i in range(len(keys))]
+    return [_KEY_COLORS[i % len(_KEY_COLORS)] for i in range(len(keys))]
 
 
 def _column(points: list[dict[str, Any]], name: str) -> NDArray[np.float64]:

@@ -39,7 +39,7 @@ _Error = TypeVar("_Error", str, Cell)
 def print_validation(content: Content, console: Console | None = None) -> None:
     """Print the content of accuracy.json to a terminal, a file or a pipe.
 
-    Where the output cannot take colour or Unicode, plain text and ASCII are written.
+    Where the output cannot take color or Unicode, plain text and ASCII are written.
     """
     from rich.console import Console
 
@@ -169,7 +169,7 @@ _HEADERS = ("metric", "statistic", "predicted", "measured", "error", "band")
 def print_accuracy(content: dict[str, Any], console: Console | None = None) -> None:
     """Print the JSON of a comparison to a terminal, a file or a pipe.
 
-    Where the output cannot take colour or Unicode, plain text and ASCII are written.
+    Where the output cannot take color or Unicode, plain text and ASCII are written.
     """
     screen = Screen(console)
     figures = content["figures"]

@@ -14,8 +14,8 @@ from reports.whatif.words import label_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY, svg.VIOLET)
-_LESS, _MORE, _WHOLE = svg.GREEN, svg.VERMILION, svg.GREY
+_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY, svg.VIOLET)
+_LESS, _MORE, _WHOLE = svg.GREEN, svg.VERMILION, svg.GRAY
 _A_ROW = 3
 _SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
 _LEAST_SHOWN = 1e-3
@@ -89,9 +89,9 @@ def distributions(content: Content) -> svg.Plot | None:
                 values_s = np.array(variant["distributions_s"][metric])
                 if not len(values_s):
                     continue
-                colour = svg.INK if index == 0 else _COLOURS[(index - 1) % len(_COLOURS)]
+                color = svg.INK if index == 0 else _COLORS[(index - 1) % len(_COLORS)]
                 dashes: Any = (0, (4, 2)) if index == 0 else "-"
-                axes.plot(values_s, shares, color=colour, lw=1.5, ls=dashes, label=variant["name"])
+                axes.plot(values_s, shares, color=color, lw=1.5, ls=dashes, label=variant["name"])
                 shown += [values_s[shares >= 0.005][0], values_s[shares <= 0.9995][-1]]
             svg.duration_axis(axes, max(min(shown), max(shown) / 1e4), max(shown))
             axes.set_ylim(0, 1.04)
@@ -151,8 +151,8 @@ def _draw_waterfall(axes: Axes, before_s: float, deltas_s: list[float], rest_s: 
     at_s = before_s
     axes.barh(0, before_s, height=0.66, color=_WHOLE)
     for row, delta_s in enumerate(deltas_s, 1):
-        colour = _LESS if delta_s < 0 else _MORE
-        axes.barh(row, delta_s, left=at_s, height=0.66, color=colour)
+        color = _LESS if delta_s < 0 else _MORE
+        axes.barh(row, delta_s, left=at_s, height=0.66, color=color)
         axes.plot([at_s, at_s], [row - 0.67, row + 0.33], color=svg.MUTED, lw=0.6)
         at_s += delta_s
     at_s += rest_s
@@ -199,8 +199,8 @@ def _draw_rates(axes: Axes, content: Content, every: list[Variant], key: str) ->
         value = variant["values"].get(key)
         if not is_number(value):
             continue
-        colour = _WHOLE if row == 0 else _COLOURS[(row - 1) % len(_COLOURS)]
-        axes.barh(row, value, height=0.62, color=colour)
+        color = _WHOLE if row == 0 else _COLORS[(row - 1) % len(_COLORS)]
+        axes.barh(row, value, height=0.62, color=color)
         half = variant["deltas"][key]["half_width"] if row else None
         end = value
         if is_number(half) and half > 0.004 * highest:

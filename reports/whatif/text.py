@@ -164,7 +164,7 @@ _LEAST_SHOWN = 1e-3  # of mean end-to-end time: smaller accounts are in the page
 def print_whatif(content: Content, console: Console | None = None) -> None:
     """Print the content of whatif.json to a terminal, a file or a pipe.
 
-    Where the output cannot take colour or Unicode, plain text and ASCII are written.
+    Where the output cannot take color or Unicode, plain text and ASCII are written.
     """
     from rich.console import Console
 

@@ -14,7 +14,7 @@ from costmodels.memory.paging import is_recurrent
 from costmodels.memory.plan import DeviceMemory, plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import with_drafter
-from costmodels.models.quantization import quantise
+from costmodels.models.quantization import quantize
 from costmodels.models.spec import ModelSpec, in_dtype
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.beams import beam_notes, check_beams
@@ -25,7 +25,7 @@ from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.build.pools import pool_notes, pool_scenarios, transfer_config
 from scenarios.build.service import has_service, service_config, service_notes, start_ns
 from scenarios.build.speculation import graph_notes, speculation_of
-from scenarios.build.step_cost import Wanted, load_kernels, pool_cost
+from scenarios.build.step_cost import KernelChoice, load_kernels, pool_cost
 from scenarios.schema import EngineOptions, Scenario
 from sim.clock import to_ns
 from sim.engine.config import EngineConfig
@@ -65,7 +65,7 @@ def build(scenario: Scenario) -> Build:
 def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     options, kv = scenario.engine, scenario.kv
     gpu = load_gpu(scenario.hardware.gpu)
-    model, format_notes = quantise(
+    model, format_notes = quantize(
         in_dtype(load_model(scenario.model), options.dtype),
         gpu,
         weights=options.quantization,
@@ -74,7 +74,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     model = with_policy(model, kv.policy)
     layout = layout_of(scenario, gpu)
     profile, fitted = load_constants(options.profile, gpu)
-    wanted = Wanted(options, gpu, model, profile, fitted, layout)
+    wanted = KernelChoice(options, gpu, model, profile, fitted, layout)
     kernels = load_kernels(wanted)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
@@ -167,7 +167,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
         memory=memory,
         layout=layout,
         cost=cost,
-        kept=with_drafter(model, drafter),
+        model_with_drafter=with_drafter(model, drafter),
         speculating=speculating,
         pool=pool,
         operators=kernels.operators,

@@ -13,7 +13,7 @@ from costmodels.memory.plan import DeviceMemory
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import OperatorSources
 from scenarios.build.cache import Cache
-from scenarios.build.speculation import Speculating
+from scenarios.build.speculation import SpeculationPlan
 from scenarios.schema.fleet import Prices
 from sim.fleet.cluster import Fleet, PoolConfig
 from sim.fleet.handover import TransferConfig
@@ -30,9 +30,9 @@ class Build:
     memory: DeviceMemory
     layout: Layout
     cost: PoolCosts
-    kept: ModelSpec
+    model_with_drafter: ModelSpec
     """The model, and the layers of a drafter whose keys and values share its blocks."""
-    speculating: Speculating | None
+    speculating: SpeculationPlan | None
     pool: PoolConfig
     operators: OperatorSources
     """What prices each family of operators."""

@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 _MOST = {"kernels": 8, "cost": 16, "trace": 2}
 _numbers = count()
-_kept: dict[str, OrderedDict[str, Any]] = {}
+_memo: dict[str, OrderedDict[str, Any]] = {}
 
 
 def keep_between_runs() -> None:
     """From now on, keep what is made; a worker says so."""
     for kind in _MOST:
-        _kept.setdefault(kind, OrderedDict())
+        _memo.setdefault(kind, OrderedDict())
 
 
-def kept(kind: str, key: str, make: Callable[[], T]) -> T:
+def memoized(kind: str, key: str, make: Callable[[], T]) -> T:
     """What ``make`` made for this key before, or makes now. It must not be changed by anyone."""
-    entries = _kept.get(kind)
+    entries = _memo.get(kind)
     if entries is None:
         return make()
     if key in entries:
@@ -46,7 +46,7 @@ def content_key(*parts: Any) -> str:
 
     What cannot be pickled, such as a user's own function, has a new key each time: it is not kept.
     """
-    if not _kept:
+    if not _memo:
         return ""
     try:
         content = pickle.dumps(parts)

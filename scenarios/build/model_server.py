@@ -15,8 +15,8 @@ from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.memory.streaming import Offload
 from costmodels.models.catalog import load_model
-from costmodels.models.quantization import AUTO, method_names, quantise
-from costmodels.models.spec import ModelSpec, in_dtype, quantised
+from costmodels.models.quantization import AUTO, method_names, quantize
+from costmodels.models.spec import ModelSpec, in_dtype, quantized
 from scenarios.build.builder import batch_limits
 from scenarios.build.cache import with_policy
 from scenarios.build.layout import layout_of, layout_text, offload_of
@@ -36,7 +36,7 @@ _ANY_WORKLOAD = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ModelServer:
     """A model on its devices, and the engine around it."""
 
     scenario: Scenario
@@ -95,7 +95,7 @@ def read_served(
     *,
     quantization: str | None = None,
     kv_dtype: str | None = None,
-) -> Served:
+) -> ModelServer:
     """A scenario file, or options without one (None: not given), then ``--set`` overrides.
 
     ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``, or methods that a
@@ -116,18 +116,18 @@ def read_served(
 
 def served(
     scenario: Scenario, *, quantization: str | None = None, kv_dtype: str | None = None
-) -> Served:
+) -> ModelServer:
     """Look up what a scenario names. Raises ScenarioError."""
     options = scenario.engine
     gpu = load_gpu(scenario.hardware.gpu)
     method, cache = _methods(scenario, quantization, kv_dtype)
-    model, notes = quantise(
+    model, notes = quantize(
         in_dtype(load_model(scenario.model), options.dtype),
         gpu,
         weights=method,
         cache_dtype=cache or AUTO,
     )
-    model = quantised(
+    model = quantized(
         model,
         linear=None if method else quantization,
         kv_cache=(None if cache else kv_dtype) or AUTO,
@@ -138,7 +138,7 @@ def served(
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = batch_limits(scenario, gpu)
-    return Served(
+    return ModelServer(
         scenario=scenario,
         model=model,
         gpu=gpu,

@@ -58,7 +58,10 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
         return None
     options = scenario.kv_transfer
     sizes = {
-        (p.kept.kv_bytes_per_token, p.kept.fixed_state_bytes_per_sequence)
+        (
+            p.model_with_drafter.kv_bytes_per_token,
+            p.model_with_drafter.fixed_state_bytes_per_sequence,
+        )
         for role in by_role.values()
         for p in role
     }
@@ -84,7 +87,7 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
     return TransferConfig(
         bytes_per_token=bytes_per_token,
         fixed_bytes=fixed_bytes,
-        layers=by_role["prefill"][0].kept.num_layers,
+        layers=by_role["prefill"][0].model_with_drafter.num_layers,
         latency_ns=round(options.latency_s * 1e9),
         mode=options.mode,
         prefill_nic_bytes_per_s=nics["prefill"],

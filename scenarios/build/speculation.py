@@ -87,7 +87,7 @@ _UNFOLLOWED = ("vtc",)
 """Schedulers that count a token a sequence and decode step."""
 
 
-class Speculating(NamedTuple):
+class SpeculationPlan(NamedTuple):
     """What a pool speculates with."""
 
     drafter: Drafter
@@ -97,7 +97,7 @@ class Speculating(NamedTuple):
     notes: tuple[str, ...]
 
 
-def speculation_of(scenario: Scenario, target: ModelSpec) -> Speculating | None:
+def speculation_of(scenario: Scenario, target: ModelSpec) -> SpeculationPlan | None:
     """None where nothing is drafted. Raises ScenarioError for what is not modelled."""
     options = scenario.engine.speculative
     if options is None:
@@ -130,7 +130,7 @@ def speculation_of(scenario: Scenario, target: ModelSpec) -> Speculating | None:
         draft_vocab_size=options.draft_vocab_size,
     )
     acceptance = _acceptance(options, rates, tree, scenario.seed)
-    return Speculating(
+    return SpeculationPlan(
         drafter=drafter,
         speculation=Speculation(
             acceptance=acceptance,

@@ -15,8 +15,8 @@ from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
 from costmodels.steps.layout_cost import compile_layout_cost
 from costmodels.tables.families import ATTENTION
-from scenarios.build.memo import content_key, kept
-from scenarios.build.speculation import Speculating
+from scenarios.build.memo import content_key, memoized
+from scenarios.build.speculation import SpeculationPlan
 from scenarios.files.identity import with_contents
 from scenarios.schema import EngineOptions
 from sim.errors import ScenarioError
@@ -29,7 +29,7 @@ class Kernels(NamedTuple):
     backend: AttentionBackend | None
 
 
-class Wanted(NamedTuple):
+class KernelChoice(NamedTuple):
     """What kernels are asked for."""
 
     options: EngineOptions
@@ -48,12 +48,12 @@ class Wanted(NamedTuple):
         return content_key(*named, self.gpu, self.model, kernels, self.fitted, self.layout)
 
 
-def load_kernels(wanted: Wanted) -> Kernels:
+def load_kernels(wanted: KernelChoice) -> Kernels:
     """What the engine's options name.
 
     Raises ScenarioError for what is not there, or not for this GPU or model.
     """
-    return kept("kernels", wanted.key, lambda: _load(*wanted))
+    return memoized("kernels", wanted.key, lambda: _load(*wanted))
 
 
 def _load(
@@ -86,7 +86,7 @@ def pool_cost(
     kernels: Kernels,
     kernels_key: str,
     offload: Offload | None,
-    speculating: Speculating | None,
+    speculating: SpeculationPlan | None,
 ) -> PoolCosts:
     """``limits``: most tokens and sequences of a step; ``kernels_key`` is that of ``kernels``.
 
@@ -117,4 +117,4 @@ def pool_cost(
             **kernels._asdict(),
         )
 
-    return kept("cost", content_key(kernels_key, compiled, speculating), compile_it)
+    return memoized("cost", content_key(kernels_key, compiled, speculating), compile_it)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from costmodels.models.catalog import load_model, model_names
-from costmodels.models.spec import ModelSpec, quantised
+from costmodels.models.spec import ModelSpec, quantized
 from scenarios.files.messages import nearest
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
@@ -165,7 +165,7 @@ def _row(model: ModelSpec) -> dict[str, Any]:
         "active_params": model.active_params,
         "weight_bytes": {
             "checkpoint": model.weight_bytes,
-            **{name: quantised(model, linear=name).weight_bytes for name in _FORMATS},
+            **{name: quantized(model, linear=name).weight_bytes for name in _FORMATS},
         },
         "growing_state_bytes_per_token": int(growing)
         if growing.denominator == 1

@@ -10,7 +10,7 @@ from typing import Any
 from costmodels.engines.profile import padded_size
 from costmodels.models.quantization import load_method
 from costmodels.steps.explain import unpacking_sources
-from costmodels.steps.group_cost import GroupStepCost, RankStepCost
+from costmodels.steps.group_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.precision_report import PrecisionRow, precision_rows
 from costmodels.steps.step_table import (
@@ -24,14 +24,14 @@ from costmodels.steps.step_table import (
     step_seconds,
 )
 from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
-from scenarios.build.model_server import Served
-from scenarios.build.step_cost import Wanted, load_kernels
+from scenarios.build.model_server import ModelServer
+from scenarios.build.step_cost import KernelChoice, load_kernels
 from sim import __version__
 from sim.errors import ScenarioError
 
 
 def run_explain(
-    served: Served,
+    served: ModelServer,
     *,
     decode_seqs: int,
     context: int,
@@ -63,7 +63,12 @@ def run_explain(
 
 
 def explain_facts(
-    served: Served, *, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+    served: ModelServer,
+    *,
+    decode_seqs: int,
+    context: int,
+    prefill_tokens: int,
+    prefill_context: int,
 ) -> dict[str, Any]:
     """Operators, accounts, host terms and constants of one step.
 
@@ -74,7 +79,7 @@ def explain_facts(
     _check(served, decode_seqs, context, prefill_tokens, prefill_context)
     cost = _compiled(served)
     shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
-    if isinstance(cost, GroupStepCost):
+    if isinstance(cost, ReplicaStepCost):
         rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
     else:
         rows, of_rank = step_rows(cost, shape), shape
@@ -122,14 +127,14 @@ def explain_facts(
     }
 
 
-def _left_out(served: Served) -> list[str]:
+def _left_out(served: ModelServer) -> list[str]:
     if served.scenario.engine.speculative is None:
         return []
     return ["a step without drafts: neither verifying nor drafting is part of it"]
 
 
 def _check(
-    served: Served, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+    served: ModelServer, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
 ) -> None:
     counts = {
         "--decode-seqs": decode_seqs,
@@ -162,13 +167,13 @@ def _each(count: int, what: str) -> str:
 
 
 def _rank(cost: StepCosts) -> RankStepCost:
-    return cost.rank if isinstance(cost, GroupStepCost) else cost
+    return cost.rank if isinstance(cost, ReplicaStepCost) else cost
 
 
-def _compiled(served: Served) -> StepCosts:
+def _compiled(served: ModelServer) -> StepCosts:
     options = served.scenario.engine
     of_served = (served.gpu, served.model, served.profile, served.efficiency, served.layout)
-    kernels = load_kernels(Wanted(options, *of_served))
+    kernels = load_kernels(KernelChoice(options, *of_served))
     return compile_layout_cost(
         served.model,
         served.gpu,
@@ -181,7 +186,7 @@ def _compiled(served: Served) -> StepCosts:
     )
 
 
-def _quality(served: Served) -> list[dict[str, Any]]:
+def _quality(served: ModelServer) -> list[dict[str, Any]]:
     """What the methods of quantisation do to answers, as reported."""
     sections = zip(("weights", "cache"), served.methods, strict=True)
     methods = [load_method(name, section) for section, name in sections if name]

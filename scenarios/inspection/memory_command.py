@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodels.memory.device import DevicePlan, fill_device
 from costmodels.memory.fitting import reserve, smallest_layouts
-from scenarios.build.model_server import Served
+from scenarios.build.model_server import ModelServer
 from scenarios.build.speculation import speculation_of
 from sim.errors import ScenarioError
 
@@ -15,7 +15,7 @@ _SHORTEST = 1024
 _CONTEXT = 8192
 
 
-def run_memory(served: Served, *, context: int | None, output: int, as_json: bool) -> None:
+def run_memory(served: ModelServer, *, context: int | None, output: int, as_json: bool) -> None:
     """Print what fills a device of ``served`` and how many sequences fit."""
     facts = memory_facts(served, context=context, output=output)
     if as_json:
@@ -26,7 +26,7 @@ def run_memory(served: Served, *, context: int | None, output: int, as_json: boo
     print_memory(facts)
 
 
-def memory_facts(served: Served, *, context: int | None, output: int) -> dict[str, Any]:
+def memory_facts(served: ModelServer, *, context: int | None, output: int) -> dict[str, Any]:
     """The account of one rank's device, sequences by length, and layouts that hold the model.
 
     ``context``: prompt tokens of a sequence (None: 8,192, or as many as the model has positions
@@ -94,7 +94,7 @@ def memory_facts(served: Served, *, context: int | None, output: int) -> dict[st
     }
 
 
-def _lengths(served: Served, context: int) -> list[int]:
+def _lengths(served: ModelServer, context: int) -> list[int]:
     """Prompt lengths by powers of four, the one asked for, and the longest."""
     longest = served.max_model_len
     found = {context}

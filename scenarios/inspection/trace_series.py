@@ -116,11 +116,11 @@ def _decades(positive: Int64) -> float:
     return float(np.log10(positive.max() / positive.min()))
 
 
-def _log_edges(positive: Int64, bins_a_decade: float) -> Float64:
+def _log_edges(positive: Int64, bins_per_decade: float) -> Float64:
     """Edges between whole numbers, near equal steps of the logarithm, around all values."""
-    low = np.floor(np.log10(positive.min()) * bins_a_decade)
-    high = np.ceil(np.log10(positive.max() + 1) * bins_a_decade)
-    edges: Float64 = np.unique(np.rint(10 ** (np.arange(low, high + 1) / bins_a_decade))) - 0.5
+    low = np.floor(np.log10(positive.min()) * bins_per_decade)
+    high = np.ceil(np.log10(positive.max() + 1) * bins_per_decade)
+    edges: Float64 = np.unique(np.rint(10 ** (np.arange(low, high + 1) / bins_per_decade))) - 0.5
     return edges
 
 

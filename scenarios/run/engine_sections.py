@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.models.drafters import method_facts
 from costmodels.steps.explain import constants_label, family_labels
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from scenarios.build.built import Build
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.books.metrics import RequestMetrics
@@ -168,7 +168,7 @@ def _counts(log: RunLog) -> _Counts:
 def operator_facts(build: Build) -> list[dict[str, Any]]:
     """Each family of the model's operators: source, evidence label, tables, why not another."""
     cost = build.cost.plain if isinstance(build.cost, SpeculativeStepCost) else build.cost
-    kernels = (cost.rank if isinstance(cost, GroupStepCost) else cost).kernels
+    kernels = (cost.rank if isinstance(cost, ReplicaStepCost) else cost).kernels
     labels = family_labels(kernels)
     return [
         {**one.facts(), "label": labels.get(one.family) or constants_label(kernels, one.family)}

@@ -16,7 +16,7 @@ from scenarios.run.execution.errors import WorkerLostError
 from scenarios.run.execution.spread import spread
 from scenarios.run.replications import combine, summary_of, with_seed
 from scenarios.run.result import RunResult
-from scenarios.run.summary import summarise
+from scenarios.run.summary import summarize
 from scenarios.schema import Scenario
 from sim.books.ledger import time_books
 from sim.books.metrics import request_metrics
@@ -62,7 +62,7 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     measure = partial(request_metrics, slo=class_slos(scenario), warmup_ns=to_ns(scenario.warmup_s))
     metrics = measure(log)
     books = time_books(log)
-    summary = summarise(scenario, built, log, metrics, books, wall_s)
+    summary = summarize(scenario, built, log, metrics, books, wall_s)
     if len(table) <= _BANDS_UP_TO if scenario.bands is None else scenario.bands:
         add_bands(
             summary, built, measure, lambda fleet: run_cluster(table, fleet, until_ns=until_ns)

@@ -45,7 +45,7 @@ _OTHER_BATCHES = ("static", "orca", "sarathi")
 """Schedulers whose batches are bounded by more than the engine: the estimate is not theirs."""
 
 
-def summarise(
+def summarize(
     scenario: Scenario,
     build: Build,
     log: RunLog,
@@ -313,7 +313,7 @@ def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window)
     wasted = 0
     # With a state at every block, what a page holds beside its tokens is a checkpoint.
     if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
-        rank = shard(build.kept, build.layout)
+        rank = shard(build.model_with_drafter, build.layout)
         prompt = max(1, round(float(log.table.prompt_tokens.mean())))
         a_sequence = memory.fragmentation_bytes(rank, prompt)
         wasted = round(running / build.layout.data_parallel_size * a_sequence)

@@ -136,11 +136,11 @@ def bytes_of_blocks(text: str, settings: Settings) -> int:
     from costmodels.memory.paging import attention_block_tokens, page_bytes
     from costmodels.models.catalog import load_model
     from costmodels.models.quantization import load_method
-    from costmodels.models.spec import quantised
+    from costmodels.models.spec import quantized
 
     cache = settings.get("kv.cache_dtype") or "auto"
     stored = cache if cache == "auto" else load_method(cache, "cache").kv
-    spec = quantised(load_model(settings["model"]), kv_cache=stored)
+    spec = quantized(load_model(settings["model"]), kv_cache=stored)
     rank = shard(spec, int(settings.get("engine.tensor_parallel_size", 1)))
     block_size = attention_block_tokens(rank, int(settings.get("kv.block_size", _BLOCK_SIZE)))
     return size(text, settings) // page_bytes(rank, block_size)

@@ -64,7 +64,7 @@ def replay(rows: Sequence[RequestRow], steps: StepRows, pool: PoolConfig) -> Rep
     def read_oldest() -> None:
         _, batch = in_flight.popleft()
         for request in batch.finishing:
-            engine.residents.finish(request, batch.row, 0)
+            engine.lifecycle.finish(request, batch.row, 0)
 
     for number, (now_s, read_s) in enumerate(zip(steps.t_sched, steps.t_upd_end, strict=True)):
         while in_flight and in_flight[0][0] <= now_s:
@@ -88,7 +88,7 @@ def replay(rows: Sequence[RequestRow], steps: StepRows, pool: PoolConfig) -> Rep
                 view.kv.free_blocks,
             )
         )
-        engine.residents.commit(plan, batch)
+        engine.lifecycle.commit(plan, batch)
         in_flight.append((read_s, batch))
     return Replay(np.array(composed, np.int64), list(log.cached_tokens))
 

@@ -14,7 +14,7 @@ from costmodels.hardware.gpus import GpuSpec, gpu_of_device
 from costmodels.layouts.shard import shard
 from costmodels.memory.paging import kv_layout
 from costmodels.models.hf_config import read_hf_config
-from costmodels.models.spec import DTYPE_BYTES, ModelSpec, quantised
+from costmodels.models.spec import DTYPE_BYTES, ModelSpec, quantized
 from costmodels.operators.sources import FITTED, Choice, load_operators
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
@@ -136,7 +136,7 @@ def read_system(
     warnings = warn_of_options(fields)
     name = fields.argument("model_name") or recording.key
     config = fields.mapping("hf_config", required=True)
-    model = quantised(
+    model = quantized(
         read_hf_config(config, name=str(name), source=f"hf_config of {recording.key}"),
         linear=fields.argument("quantization"),
         kv_cache="fp8" if fields.argument("kv_cache_dtype") in FP8_KV_CACHE else "auto",

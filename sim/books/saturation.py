@@ -128,7 +128,7 @@ def _pool_per_s(
     for _ in range(1 if config.speculation is None else 3):
         if config.speculation is not None:
             drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
-            decodes = tokens / _tokens_a_step(log, config.speculation, admitted, drafts)
+            decodes = tokens / _tokens_per_step(log, config.speculation, admitted, drafts)
         a_prefill = float(computed.mean()) + decodes * (1 + drafts)
         prefills = config.max_num_batched_tokens / a_prefill
         if decodes:
@@ -190,7 +190,7 @@ def _pool_per_s(
     return pool.replicas * prefills / step_s
 
 
-def _tokens_a_step(
+def _tokens_per_step(
     log: RunLog, speculation: Speculation, admitted: NDArray[np.bool_], drafts: int
 ) -> float:
     """Tokens that a decode step with so many drafts gives, of some of the run's requests."""
@@ -223,10 +223,10 @@ def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:
         float(w[steps.column("decode_seqs") > 0].sum())
         for steps, w in zip(logs, weights, strict=True)
     )
-    reads_a_step = min(reads / decode_steps, shared)
-    if not reads_a_step:
+    reads_per_step = min(reads / decode_steps, shared)
+    if not reads_per_step:
         return 0, 0, 0
-    return round(shared), round(reads_a_step), round(decoding.decode_seqs * parts / seqs)
+    return round(shared), round(reads_per_step), round(decoding.decode_seqs * parts / seqs)
 
 
 def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> float:

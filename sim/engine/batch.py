@@ -161,7 +161,7 @@ class BatchBuilder:
         if request.status is Status.DECODING and self._has_decode(request):
             chosen = self._chosen_decodes()
             extra_blocks = chosen.pop(request)
-            self._token_budget += self._tokens_a_step(request)
+            self._token_budget += self._tokens_per_step(request)
         self._view.preempted(request, extra_blocks=extra_blocks)
         self._preempted += 1
 
@@ -228,7 +228,7 @@ class BatchBuilder:
         group = view.decode_group
         if self._all_decodes:
             return True
-        tokens = group.num_seqs * group.tokens_a_seq
+        tokens = group.num_seqs * group.tokens_per_seq
         if self._decoding is not None or tokens > self._token_budget:
             return False
         due = group.blocks_due(1)
@@ -258,7 +258,7 @@ class BatchBuilder:
         else:
             tokens = request.num_computed_tokens + group.tokens_ahead
             needed = view.kv.blocks_held(request, min(tokens, view.config.max_model_len))
-            least = group.tokens_a_seq
+            least = group.tokens_per_seq
         if needed > view.kv.free_blocks or self._token_budget < least:
             return False
         view.admitted(request)
@@ -269,7 +269,7 @@ class BatchBuilder:
         elif self._decoding is None:
             view.kv.take(group.blocks_needed(request))
             self._all_decodes = True
-            self._token_budget -= group.tokens_a_seq
+            self._token_budget -= group.tokens_per_seq
             return True
         return self._add(request, None)
 
@@ -277,7 +277,7 @@ class BatchBuilder:
         if self._token_budget <= 0:
             return False
         if request.status is Status.DECODING:
-            tokens = self._tokens_a_step(request)
+            tokens = self._tokens_per_step(request)
             return tokens <= self._token_budget and not self._has_decode(request)
         if request.status is not Status.PREFILLING or request in self._prefills:
             return False
@@ -293,7 +293,7 @@ class BatchBuilder:
                     return False
                 kv.take(needed)
             self._chosen_decodes()[request] = needed
-            self._token_budget -= self._tokens_a_step(request)
+            self._token_budget -= self._tokens_per_step(request)
             return True
         if max_tokens == 0:
             return False
@@ -327,9 +327,9 @@ class BatchBuilder:
             return max(0, stop // block_size * block_size - computed)
         return last_edge - computed if computed < last_edge < stop else tokens
 
-    def _tokens_a_step(self, request: Request) -> int:
+    def _tokens_per_step(self, request: Request) -> int:
         """Tokens that a decode step computes of a request."""
-        return request.width * self._view.decode_group.tokens_a_seq
+        return request.width * self._view.decode_group.tokens_per_seq
 
     def _has_decode(self, request: Request) -> bool:
         return self._all_decodes or (self._decoding is not None and request in self._decoding)

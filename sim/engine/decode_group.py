@@ -43,7 +43,7 @@ class Observer(Protocol):
 class DecodeGroup:
     """Members, their context sums, and when the next of them leaves or needs pages."""
 
-    tokens_a_seq = 1
+    tokens_per_seq = 1
     """Tokens that a step computes of each sequence."""
     tokens_ahead = 1
     """Tokens beyond its context that a member's first step needs blocks for."""
@@ -70,7 +70,7 @@ class DecodeGroup:
         self._growing_pages = 1 if layout.grows else 0
         # Pages that members' next tokens open when steps % block_size equals the index.
         self._due_by_phase = [0] * block_size
-        self._due_a_cycle = 0
+        self._due_per_cycle = 0
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
         # When members outgrow what they reserved; those whose reservation lasts are not here.
@@ -190,7 +190,7 @@ class DecodeGroup:
         start = self.steps % self._block_size
         stop = start + rest
         wrapped = sum(self._due_by_phase[: max(stop - self._block_size, 0)])
-        return cycles * self._due_a_cycle + sum(self._due_by_phase[start:stop]) + wrapped
+        return cycles * self._due_per_cycle + sum(self._due_by_phase[start:stop]) + wrapped
 
     def clip_growth(self, request: Request, clip: Clip) -> int:
         """What a member adds to the growth of a clip's sum in the next step."""
@@ -201,7 +201,7 @@ class DecodeGroup:
     def blocks_needed(self, request: Request) -> int:
         """New KV pages of this member's next token."""
         computed_tokens = self.computed_tokens(request)
-        pages = 0 if computed_tokens % self._block_size else self._pages_a_block(request)
+        pages = 0 if computed_tokens % self._block_size else self._pages_per_block(request)
         if not self._prompts:
             return pages
         for gone, groups in self._kept_pages(request):
@@ -210,7 +210,7 @@ class DecodeGroup:
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
         """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
-        most = self._due_a_cycle * (steps // self._block_size + 1)
+        most = self._due_per_cycle * (steps // self._block_size + 1)
         if most <= free_blocks or self.blocks_due(steps) <= free_blocks:
             return steps
         low, high = 0, steps  # blocks_due(low) fits, blocks_due(high) does not
@@ -303,7 +303,7 @@ class DecodeGroup:
             pages = groups * window.pass_step(self.steps)
             if pages:  # their contexts end at a block's edge, so this is their phase
                 self._due_by_phase[self.steps % self._block_size] -= pages
-                self._due_a_cycle -= pages
+                self._due_per_cycle -= pages
 
     def _last_step(self, request: Request) -> int:
         return request.joined_at + request.output_tokens - request.num_sampled_tokens
@@ -321,7 +321,7 @@ class DecodeGroup:
         if not bucket:
             del self._leaving[step]
 
-    def _pages_a_block(self, request: Request) -> int:
+    def _pages_per_block(self, request: Request) -> int:
         if request.reserved_tokens and self._has_reserved(request):
             return 0
         pages = self._growing_pages
@@ -332,15 +332,15 @@ class DecodeGroup:
 
     def _count_pages(self, request: Request, sign: int) -> None:
         """Count the pages that a member's blocks open in, or out again."""
-        pages = sign * self._pages_a_block(request)
+        pages = sign * self._pages_per_block(request)
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
-        self._due_a_cycle += pages
+        self._due_per_cycle += pages
         if not self._prompts:
             return
         for gone, groups in self._kept_pages(request):
             self._due_by_phase[(phase + gone) % self._block_size] += sign * groups
-            self._due_a_cycle += sign * groups
+            self._due_per_cycle += sign * groups
 
     def _kept_pages(self, request: Request) -> list[tuple[int, int]]:
         """(tokens dropped of its prompt, pages that a block of the rest takes), by budget.

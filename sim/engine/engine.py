@@ -19,7 +19,7 @@ from sim.draws import uniform
 from sim.engine.batch import UNTIL_CHANGE, Plan
 from sim.engine.config import EngineConfig
 from sim.engine.jump import Jump, jump_times, steps_to_jump, until_ns
-from sim.engine.lifecycle import Residents
+from sim.engine.lifecycle import Lifecycle
 from sim.engine.loading import LoadingKV, prefill_ns
 from sim.engine.pipeline import InFlight, launch_step
 from sim.engine.view import EngineView, Scheduler
@@ -60,7 +60,7 @@ class Engine:
         self._env = env
         self._cost = cost
         self._requests = request_log
-        self.residents = Residents(request_log, on_leave, replica, self._wake)
+        self.lifecycle = Lifecycle(request_log, on_leave, replica, self._wake)
         self._shares_output = kv.shares_output
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
@@ -98,7 +98,7 @@ class Engine:
             )
         self._scheduler = scheduler
         self._heat = Heat(self._cost.throttle)
-        self.residents.start(self.view)
+        self.lifecycle.start(self.view)
         self._in_flight: deque[InFlight] = deque()
         self._idle: Alarm | None = None
         self._plan_stands = False
@@ -107,7 +107,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Hand over an arriving request; the engine sees it at its next scheduler call."""
-        if self.residents.submit(request, self._now_ns):
+        if self.lifecycle.submit(request, self._now_ns):
             self._wake()
 
     def prefill_ns_alone(self, context_tokens: int, tokens: int) -> int:
@@ -128,13 +128,13 @@ class Engine:
         Nothing is noted of it any more, not even what steps in flight give.
         """
         self._requests.first_token_ns[request.index] = self.first_token_ns(request)
-        self.residents.cancel(request, self._in_flight)
+        self.lifecycle.cancel(request, self._in_flight)
         self._wake()
 
     def disown(self, request: Request) -> None:
         """Nobody waits for it any more, but it is served to its end: nothing is noted of it."""
         self._requests.first_token_ns[request.index] = self.first_token_ns(request)
-        self.residents.disown(request, self._in_flight)
+        self.lifecycle.disown(request, self._in_flight)
 
     def first_token_ns(self, request: Request) -> int:
         """When its first token came; -1 if it did not come before this instant."""
@@ -163,7 +163,7 @@ class Engine:
     @property
     def is_empty(self) -> bool:
         """Whether no request is in it, and none is on its way to or from it."""
-        return self.residents.is_empty and self._is_drained
+        return self.lifecycle.is_empty and self._is_drained
 
     def set_cost(self, cost: StepCost) -> None:
         """Steps cost this much, from the next plan from now on."""
@@ -190,14 +190,14 @@ class Engine:
         self.view.kv.lose_all()
         if self.view.loading is not None:
             self.view.loading.void()
-        if self.residents.on_load is not None:
-            self.residents.on_load(ReplicaLoad(0, 0))
+        if self.lifecycle.on_load is not None:
+            self.lifecycle.on_load(ReplicaLoad(0, 0))
 
     def restart(self, scheduler: Scheduler, waiting: WaitingQueue | None) -> None:
         """A new process after a crash, with an empty cache."""
         self.is_up = True
         self._start(self.view.config, self.view.kv, scheduler, waiting)
-        self.residents.publish_load()
+        self.lifecycle.publish_load()
 
     def _wake(self) -> None:
         """Something changed from outside: look at it at the next plan from now on."""
@@ -215,11 +215,11 @@ class Engine:
             now_ns = view.now_ns = self._now_ns
             if view.kv.lifetime_ns is not None:
                 view.kv.expire()
-            if self.residents.receive(self._in_flight, self.steps.num_rows, now_ns):
+            if self.lifecycle.receive(self._in_flight, self.steps.num_rows, now_ns):
                 self._plan_stands = False
             if view.running or view.waiting:
                 plan = self._standing_plan() or self.schedule()
-                steps = steps_to_jump(view, self.residents, self._in_flight, plan)
+                steps = steps_to_jump(view, self.lifecycle, self._in_flight, plan)
                 yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
             elif self._in_flight:
                 yield from self._read_oldest(self._now_ns)
@@ -247,7 +247,7 @@ class Engine:
         plan = self._scheduler(view)
         self._plan_stands = False
         self.steps.plans += 1
-        self.residents.note_changes(self.steps.num_rows)
+        self.lifecycle.note_changes(self.steps.num_rows)
         return plan
 
     def _standing_plan(self) -> Plan | None:
@@ -257,7 +257,7 @@ class Engine:
             return None
         group.begin_step()
         due, seqs = group.blocks_due(1), group.num_seqs
-        tokens = seqs * group.tokens_a_seq
+        tokens = seqs * group.tokens_per_seq
         if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
             return None
         view.kv.take(due)
@@ -279,7 +279,7 @@ class Engine:
         shape = plan.shape
         if not shape.num_tokens:
             is_stuck = not plan.preempted and self._is_drained
-            if is_stuck and self.residents.any_kv_elsewhere:
+            if is_stuck and self.lifecycle.any_kv_elsewhere:
                 self._in_flight.clear()  # KV on its way holds the blocks that are lacking
                 self._idle = Alarm(self._env, self.replica)
                 yield self._idle
@@ -305,13 +305,13 @@ class Engine:
             self._gpu_free_ns = end_ns
             state = (view.num_running, len(view.waiting), view.kv.free_blocks, plan.preempted)
             self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
-            self.residents.commit(plan, batch)
+            self.lifecycle.commit(plan, batch)
             if plan.prefills:
                 self.prefill_tokens += shape.prefill_tokens
                 self.prefill_ns += gpu_ns
-            if self.residents.hand_over is not None:
+            if self.lifecycle.hand_over is not None:
                 for request, _ in plan.prefills:
-                    self.residents.hand_over.computed(
+                    self.lifecycle.hand_over.computed(
                         request, self.replica, end_ns - gpu_ns, end_ns
                     )
         self._in_flight.append(batch)
@@ -353,7 +353,7 @@ class Engine:
         leaving: Alarm | None = None
         if before is not None and before.finishing:  # they leave at the run's second plan
             leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
-            leaving.callbacks.append(lambda _: self.residents.end(before, self._now_ns))
+            leaving.callbacks.append(lambda _: self.lifecycle.end(before, self._now_ns))
         look_ns = until_ns(plan, view)
         if look_ns is not None:
             steps = min(steps, times.first_plan_from(look_ns))
@@ -370,9 +370,9 @@ class Engine:
         self._gpu_free_ns = batch.gpu_end_ns
         self._log_jump(jump, steps, steps)
         jump.take(view.kv, group, steps)
-        self.residents.leave_group(group.advance(steps), batch)
+        self.lifecycle.leave_group(group.advance(steps), batch)
         if before is None:
-            self.residents.end(batch, self._now_ns)
+            self.lifecycle.end(batch, self._now_ns)
         else:
             self._in_flight.append(batch)
 
@@ -385,7 +385,7 @@ class Engine:
     def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
         jump.log(self.steps, self.view.decode_group, steps, num_visible)
         if jump.before is not None and num_visible:
-            self.residents.read_first_tokens(jump.before, jump.times.plan_ns(1))
+            self.lifecycle.read_first_tokens(jump.before, jump.times.plan_ns(1))
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""
@@ -394,5 +394,5 @@ class Engine:
         yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
         if not batch.is_empty:
             self.steps.add_visible([visible_ns])
-            self.residents.read_first_tokens(batch, visible_ns)
-            self.residents.end(batch, visible_ns)
+            self.lifecycle.read_first_tokens(batch, visible_ns)
+            self.lifecycle.end(batch, visible_ns)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sim.clock import Alarm
 from sim.engine.batch import Plan
 from sim.engine.decode_group import DecodeGroup
-from sim.engine.lifecycle import Residents
+from sim.engine.lifecycle import Lifecycle
 from sim.engine.pipeline import InFlight, RunTimes, run_async, run_sync
 from sim.engine.speculative_group import SpeculativeGroup
 from sim.engine.view import EngineView
@@ -93,7 +93,7 @@ class Jump:
 
 
 def steps_to_jump(
-    view: EngineView, residents: Residents, in_flight: Sequence[InFlight], plan: Plan
+    view: EngineView, lifecycle: Lifecycle, in_flight: Sequence[InFlight], plan: Plan
 ) -> int:
     """How many steps a plan can be repeated before anything the engine knows of changes."""
     config, group = view.config, view.decode_group
@@ -108,7 +108,7 @@ def steps_to_jump(
         or view.blocks_swapped
         or not config.fast_forward
         or len(in_flight) != depth - 1
-        or (oldest is not None and _ends_plan(oldest, view, residents))
+        or (oldest is not None and _ends_plan(oldest, view, lifecycle))
         or (view.waiting and view.kv.shares_output)
     ):
         return 1
@@ -119,13 +119,13 @@ def steps_to_jump(
     return group.steps_within(room + group.blocks_due(1), steps)
 
 
-def _ends_plan(oldest: InFlight, view: EngineView, residents: Residents) -> bool:
+def _ends_plan(oldest: InFlight, view: EngineView, lifecycle: Lifecycle) -> bool:
     """Whether reading a step may change what is planned next."""
     if oldest.is_empty:
         return True
     # What all running requests share may be more once one has left.
     is_cascade = view.config.shared_prefix_attention == "cascade"
-    return bool(oldest.finishing) and (is_cascade or residents.any_waiting)
+    return bool(oldest.finishing) and (is_cascade or lifecycle.any_waiting)
 
 
 def jump_times(

@@ -19,7 +19,7 @@ from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 
 
-class Residents:
+class Lifecycle:
     """Who is in an engine, and where: arriving, waiting, running, or on the way elsewhere."""
 
     view: EngineView
@@ -50,9 +50,9 @@ class Residents:
         self.queued_tokens = 0
         self.handed_over: dict[Request, None] = {}
         """Prefilled here; their blocks stay until their KV is elsewhere."""
-        self.coming: dict[Request, Callable[[], None]] = {}
+        self.fetching: dict[Request, Callable[[], None]] = {}
         """Sent here, their prefixes still to be fetched; how to give each up."""
-        self.lending = 0
+        self.pinned_for_peers = 0
         """Prefixes that others are fetching from here: their blocks stay."""
         self._cancelled: list[Request] = []
         if self.arriving is not None:
@@ -62,19 +62,19 @@ class Residents:
         """It was sent here, and joins the queue when `prefix_arrived`: until then it counts as one
         that waits here. ``give_up`` is called if it is cancelled before."""
         self._note_arrival(request, now_ns)
-        self.coming[request] = give_up
+        self.fetching[request] = give_up
         self.queued_tokens += request.prompt_tokens
         self.publish_load()
 
     def prefix_arrived(self, request: Request) -> None:
         """What was to be fetched for it is cached, or will not come."""
-        del self.coming[request]
+        del self.fetching[request]
         self.inbox.append(request)
         self._wake()
 
     def lend(self, prefixes: int) -> None:
         """So many more of its cached prefixes are being fetched; negative: no longer."""
-        self.lending += prefixes
+        self.pinned_for_peers += prefixes
         if prefixes < 0:
             self._wake()
 
@@ -169,8 +169,8 @@ class Residents:
                 self.queued_tokens -= request.prompt_tokens
             if request in self.inbox:
                 self.inbox.remove(request)
-            elif request in self.coming:
-                self.coming.pop(request)()
+            elif request in self.fetching:
+                self.fetching.pop(request)()
             elif request in self.handed_over:
                 self._free(request)
             elif self.view.loading is not None and self.view.loading.drop(request):
@@ -336,7 +336,7 @@ class Residents:
     @property
     def any_kv_elsewhere(self) -> bool:
         """Whether blocks are held for KV that moves between engines, or comes from a lower tier."""
-        between = self.handed_over or self.arriving or self.coming or self.lending
+        between = self.handed_over or self.arriving or self.fetching or self.pinned_for_peers
         return bool(between or self.view.loading)
 
     @property
@@ -351,7 +351,7 @@ class Residents:
             waiting, running = len(self.view.waiting) + len(self.inbox), self.view.num_running
             if self.view.loading is not None:
                 waiting += len(self.view.loading)
-            waiting += len(self.coming)
+            waiting += len(self.fetching)
             if self.arriving is not None:
                 waiting += len(self.arriving.waiting)
                 running += self.arriving.in_place

@@ -95,7 +95,7 @@ class SpeculativeGroup:
         return len(self.members)
 
     @property
-    def tokens_a_seq(self) -> int:
+    def tokens_per_seq(self) -> int:
         """Tokens that the next step computes of each member."""
         return 1 + self.drafts
 
@@ -205,7 +205,7 @@ class SpeculativeGroup:
     def steps_within(self, free_blocks: int, steps: int) -> int:
         """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
         if self._is_plain:  # at most so many, wherever each block ends
-            most = 2 + (steps + 3) * self.tokens_a_seq // self._block_size
+            most = 2 + (steps + 3) * self.tokens_per_seq // self._block_size
             if len(self.members) * most <= free_blocks:
                 return steps
         place = self.steps - self._origin

@@ -315,5 +315,5 @@ def _route(
         router = Group(env, engines, router, pool.engine.seed)
     if grouped or len(engines) > 1:
         for position, engine in enumerate(engines):
-            engine.residents.on_load = partial(router.publish, position)
+            engine.lifecycle.on_load = partial(router.publish, position)
     return router

@@ -70,7 +70,7 @@ class Fetches:
 
     def _start(self, here: Engine, peer: Engine, fetch: Fetch, request: Request) -> bool:
         """False, and nothing changed, where there is nothing to fetch or no room for it."""
-        if peer is here or not peer.is_up or here.residents.refusal(request) is not None:
+        if peer is here or not peer.is_up or here.lifecycle.refusal(request) is not None:
             return False
         tokens = min(fetch.tokens, request.prompt_tokens - 1)
         size = here.view.kv.block_size
@@ -85,7 +85,7 @@ class Fetches:
         if blocks <= 0 or there.is_fresh or not here.view.kv.fits(held, local):
             return False
         peer.view.kv.pin(lent, there)
-        peer.residents.lend(1)
+        peer.lifecycle.lend(1)
         here.view.kv.pin(held, local)
         here.view.kv.extend(held, there.blocks * size)
         one = _UnderWay(here, peer, held, lent)
@@ -107,7 +107,7 @@ class Fetches:
 
     def _wait(self, one: _UnderWay, request: Request) -> None:
         one.requests[request] = int(self._env.now)
-        one.here.residents.await_prefix(
+        one.here.lifecycle.await_prefix(
             request, lambda: self._leave(one, request), int(self._env.now)
         )
 
@@ -123,7 +123,7 @@ class Fetches:
         for request, since_ns in one.requests.items():
             self._log.fetched[request.index] = (now_ns - since_ns, fetched)
             fetched = 0  # of those who waited with the first
-            one.here.residents.prefix_arrived(request)
+            one.here.lifecycle.prefix_arrived(request)
 
     def _leave(self, one: _UnderWay, request: Request) -> None:
         """A request is given up; with the last, so is what is fetched for it."""
@@ -143,7 +143,7 @@ class Fetches:
         if one.flow is not None:
             self._network.cancel(one.flow)
         one.peer.view.kv.release(one.lent, one.lent.cached_tokens, will_return=False)
-        one.peer.residents.lend(-1)
+        one.peer.lifecycle.lend(-1)
 
     def _crashed(self, engine: Engine) -> None:
         """What it was to receive is lost with it; what it was to send is computed after all."""
@@ -152,7 +152,7 @@ class Fetches:
         for one in [one for to in self._to.values() for one in to if one.peer is engine]:
             self._give_up(one)
             for request in one.requests:
-                one.here.residents.prefix_arrived(request)
+                one.here.lifecycle.prefix_arrived(request)
 
 
 def _residence(request: Request, tokens: int) -> Request:

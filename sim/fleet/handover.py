@@ -99,11 +99,11 @@ class Handovers:
         """Give every engine its part, and its end of the network."""
         config = self.config
         for source in sources:
-            source.residents.hand_over = self
+            source.lifecycle.hand_over = self
             self.sources[source.replica] = source
             self.network.add_link(f"out {source.replica}", config.prefill_nic_bytes_per_s)
         for target in self.targets:
-            target.residents.arriving = ArrivingKV(target.view, self.has_blocks)
+            target.lifecycle.arriving = ArrivingKV(target.view, self.has_blocks)
             self.network.add_link(f"in {target.replica}", config.decode_nic_bytes_per_s)
         if config.core_bytes_per_s is not None:
             self.network.add_link("core", config.core_bytes_per_s)
@@ -113,7 +113,7 @@ class Handovers:
         if request.output_tokens == 1:
             return None
         kinds = {id(target.view.config): target for target in self.targets}.values()
-        reasons = [target.residents.refusal(request) for target in kinds]
+        reasons = [target.lifecycle.refusal(request) for target in kinds]
         return None if None in reasons else f"on decode engines: {reasons[0]}"
 
     def computed(self, request: Request, source: int, start_ns: int, end_ns: int) -> None:
@@ -198,7 +198,7 @@ class Handovers:
         self.log.replica[request.index] = target.replica
         handover = self.under_way[request.index] = _Handover(self.sources[source], target, twin)
         request.handover = handover
-        target.residents.expect(twin)
+        target.lifecycle.expect(twin)
         return True
 
     def _push(self, handover: _Handover) -> None:
@@ -258,7 +258,7 @@ class Handovers:
         del self.under_way[index]
         handover.is_under_way = False
         self.log.received_ns[index] = int(self.env.now)
-        handover.source.residents.let_go(here)
+        handover.source.lifecycle.let_go(here)
         handover.twin.num_computed_tokens = here.num_computed_tokens
         handover.twin.num_sampled_tokens = here.num_sampled_tokens
-        handover.target.residents.join(handover.twin)
+        handover.target.lifecycle.join(handover.twin)

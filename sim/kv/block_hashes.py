@@ -32,11 +32,11 @@ def chain_nodes(chains: PrefixChains | None, index: int, block_size: int) -> lis
     """(prefix id, whole blocks it names) of a request: an id of each block, or of several."""
     if chains is None:
         return []
-    ids_a_node = max(1, block_size // chains.block_tokens)
+    ids_per_node = max(1, block_size // chains.block_tokens)
     start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])
     tokens = int(chains.tokens[index])
     node_tokens = max(chains.block_tokens, block_size)
-    ids = chains.ids[start + ids_a_node - 1 : stop : ids_a_node].tolist()
+    ids = chains.ids[start + ids_per_node - 1 : stop : ids_per_node].tolist()
     node_blocks = node_tokens // block_size
     nodes = [(node_id, node_blocks) for node_id in ids]
     if nodes:

@@ -37,7 +37,7 @@ class Timed:
         return self._policy(view)
 
 
-def us_a_step(scheduler: Any, waiting: int, steps: int = 400) -> float:
+def us_per_step(scheduler: Any, waiting: int, steps: int = 400) -> float:
     """Median processor time of a step, the engine's part included, while so many wait.
 
     Every request has arrived when the first step begins. Answers are short, so that many steps
@@ -72,4 +72,4 @@ def print_all(sizes: tuple[int, ...] = (1_000, 100_000)) -> None:
     print("\nA step while many wait, us (median, every step planned)")
     print(f"{'waiting':>22}" + "".join(f"{size:>12,}" for size in sizes))
     for name in SCHEDULERS:
-        print(f"{name:>22}" + "".join(f"{us_a_step(name, size):>12.0f}" for size in sizes))
+        print(f"{name:>22}" + "".join(f"{us_per_step(name, size):>12.0f}" for size in sizes))

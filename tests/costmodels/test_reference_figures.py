@@ -12,7 +12,7 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens, entry_tokens
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.spec import LayerGroup, ModelSpec, quantised
+from costmodels.models.spec import LayerGroup, ModelSpec, quantized
 from tests.published.models.expert_parallel import all_to_all_s, communication_tpot_s
 from tests.published.models.sequence_work import decode_token
 
@@ -49,7 +49,7 @@ def test_state_bytes_a_token(name: str) -> None:
 def test_keys_and_values_of_128k_tokens() -> None:
     assert load_model("llama-3-70b").state_bytes(131_072) == pytest.approx(42.9e9, rel=0.002)
     # FlashMLA's figure for V3.2 in fp8: 62 layers, the one of its MTP module among them.
-    fp8 = quantised(V32, kv_cache="fp8")
+    fp8 = quantized(V32, kv_cache="fp8")
     (dsa, count), *_ = fp8.mixers
     latents = replace(
         V32, layers=(LayerGroup(count=count + 1, mixer=dsa),), precision=fp8.precision
@@ -89,7 +89,7 @@ def test_deepseek_v4_state_of_a_million_tokens() -> None:
 )
 def test_deepseek_v4_state_as_served(model: ModelSpec, gib: float, percent: float) -> None:
     """8-bit entries of 584 bytes, 4-bit index entries of 68, against V3.2's 656 + 132."""
-    served, against = quantised(model, kv_cache="fp8"), quantised(V32, kv_cache="fp8")
+    served, against = quantized(model, kv_cache="fp8"), quantized(V32, kv_cache="fp8")
     windows = sum(
         window.tokens * window.bytes_per_token * count
         for state, count in served.states
@@ -133,7 +133,7 @@ def test_kimi_k3_state() -> None:
 
 
 def test_kimi_k3_block_and_weights() -> None:
-    rank = shard(quantised(K3, kv_cache="fp8"), 8)
+    rank = shard(quantized(K3, kv_cache="fp8"), 8)
     assert attention_block_tokens(rank, 128) == 1536
     in_gb = {
         name: size / 1e9 for name, size in K3.precision.weight_bytes_by_format(K3.params()).items()

@@ -10,7 +10,7 @@ import pytest
 from costmodels.models.drafters import method_facts
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
-from policies.acceptance.rounds import survivals, tokens_a_step
+from policies.acceptance.rounds import survivals, tokens_per_step
 from policies.acceptance.tree import Tree, best_tree, path_chance, ranked_rates, tree_survivals
 from sim.draws import uniform, uniforms
 from sim.engine.speculation import Speculation
@@ -41,7 +41,7 @@ def check_mean(acceptance: Acceptance, drafts: int, expected: float, tenant: int
 def test_one_rate_gives_the_geometric_sum(rate: float, drafts: int) -> None:
     """(1 - a^(g+1)) / (1 - a)."""
     closed = drafts + 1 if rate == 1 else (1 - rate ** (drafts + 1)) / (1 - rate)
-    assert tokens_a_step(survivals([rate], drafts)) == pytest.approx(closed)
+    assert tokens_per_step(survivals([rate], drafts)) == pytest.approx(closed)
     check_mean(Chain([[rate]]), drafts, closed)
 
 
@@ -155,5 +155,5 @@ def test_default_rates_give_what_their_sources_report() -> None:
             found[method] = 1 + float(tree_survivals(tree, facts.acceptance).sum())
         else:
             rates = [of_place[0] for of_place in facts.acceptance]
-            found[method] = tokens_a_step(survivals(rates, facts.drafts))
+            found[method] = tokens_per_step(survivals(rates, facts.drafts))
     assert found == pytest.approx({"medusa": 2.31, "ngram": 1.75, "mtp": 1.85}, rel=0.02)

@@ -23,7 +23,7 @@ from sim.errors import ScenarioError
 from sim.fleet.cluster import RunLog
 from sim.request import Request
 from sim.request_table import RequestTable, SampleLengths, draw_lengths, request_table
-from tests.bench.waiting import us_a_step
+from tests.bench.waiting import us_per_step
 from tests.properties.conservation import audited, check_run_to_the_end
 from tests.properties.helpers import AffineCost, chains_of, small_run, table_of
 
@@ -131,7 +131,7 @@ def test_nobody_starves_where_promised(scheduler: str) -> None:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_step_costs_the_same_however_many_wait(scheduler: str) -> None:
     """Anything that goes through all of 30,000 waiting requests takes milliseconds."""
-    few, many = (us_a_step(scheduler, waiting, 60) for waiting in (300, 30_000))
+    few, many = (us_per_step(scheduler, waiting, 60) for waiting in (300, 30_000))
     assert many < 3 * few + 200
 
 

@@ -31,7 +31,7 @@ ONE_AT_A_TIME = EngineConfig(
 )
 
 
-MICROSECOND_A_TOKEN = AffineCost(base_s=0.0, per_token_s=1e-6, per_context_s=0.0)
+MICROSECOND_PER_TOKEN = AffineCost(base_s=0.0, per_token_s=1e-6, per_context_s=0.0)
 
 
 def exponential(uniform: Float) -> Float:

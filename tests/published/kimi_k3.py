@@ -13,7 +13,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens
 from costmodels.models.catalog import load_model
-from costmodels.models.spec import ModelSpec, quantised
+from costmodels.models.spec import ModelSpec, quantized
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.steps.step_table import step_seconds
 from sim.shape import decode_shape
@@ -28,7 +28,7 @@ MIB, GIB = 1 << 20, 1 << 30
 @cache
 def model() -> ModelSpec:
     """As published: experts in MXFP4, the rest in 16 bits; an fp8 cache."""
-    return quantised(load_model("kimi-k3"), kv_cache="fp8")
+    return quantized(load_model("kimi-k3"), kv_cache="fp8")
 
 
 @cache

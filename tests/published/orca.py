@@ -51,7 +51,7 @@ def pool(scheduler: Any) -> PoolConfig:
     return build(scenario).pool
 
 
-def median_s_a_token(engine: PoolConfig, rate_per_s: float) -> float:
+def median_s_per_token(engine: PoolConfig, rate_per_s: float) -> float:
     """Median over requests of end-to-end latency over answer tokens."""
     arrivals = np.cumsum(_GAPS) / rate_per_s
     requests = run_cluster(request_table(arrivals, _PROMPTS, _OUTPUTS), engine).requests
@@ -62,11 +62,11 @@ def median_s_a_token(engine: PoolConfig, rate_per_s: float) -> float:
 def rate_at(engine: PoolConfig, target_s: float) -> float:
     """The highest rate within the target, by bisection; 0 where none is."""
     low, high = 0.005, 100.0
-    if median_s_a_token(engine, low) > target_s:
+    if median_s_per_token(engine, low) > target_s:
         return 0.0
     for _ in range(_STEPS):
         middle = (low * high) ** 0.5
-        if median_s_a_token(engine, middle) <= target_s:
+        if median_s_per_token(engine, middle) <= target_s:
             low = middle
         else:
             high = middle
@@ -83,7 +83,7 @@ def rates(target_s: float) -> tuple[float, dict[int, float]]:
 
 def sections() -> list[Section]:
     """The two rates and their ratio, at the paper's latency and at twice our own alone."""
-    alone_s = median_s_a_token(pool(ORCA), 0.005)
+    alone_s = median_s_per_token(pool(ORCA), 0.005)
     rows, notes = [Row("Orca alone", alone_s * 1e3, TARGET_S / 2 * 1e3, "ms")], []
     for target_s in (TARGET_S, 2 * alone_s):
         orca, static = rates(target_s)

@@ -15,7 +15,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import make_drafter
-from policies.acceptance.rounds import survivals, tokens_a_step
+from policies.acceptance.rounds import survivals, tokens_per_step
 from policies.acceptance.tree import best_tree, ranked_rates
 from sim.evidence import Evidence
 from sim.shape import StepShape
@@ -140,7 +140,7 @@ def leviathan() -> Section:
     """Table 1: a formula, to two decimals."""
     rows = []
     for (rate, drafts), (operations, speed) in LEVIATHAN.items():
-        tokens = tokens_a_step(survivals([rate], drafts))
+        tokens = tokens_per_step(survivals([rate], drafts))
         what = f"a {rate}, {drafts} drafts"
         rows.append(Row(f"{what}: operations", round((drafts + 1) / tokens, 2), operations, "x", 0))
         rows.append(Row(f"{what}: speed", round(tokens, 2), speed, "x", 0))
@@ -243,7 +243,7 @@ def dspark() -> Section:
     for what, ((first, last), method, tasks) in CURVES.items():
         places = [first + (last - first) * place / (BLOCK - 1) for place in range(BLOCK)]
         published = mean([mean(of[method][tasks]) for of in DSPARK.values()])
-        rows.append(Row(what, tokens_a_step(survivals(places, BLOCK)), published, "tok", 0.05))
+        rows.append(Row(what, tokens_per_step(survivals(places, BLOCK)), published, "tok", 0.05))
     for method, by_model in MACRO.items():
         for model, published in by_model.items():
             own, other = mean(DSPARK[model]["DSpark"]), mean(DSPARK[model][method])

@@ -37,7 +37,7 @@ def test_batched_requests_of_orca_and_vllm() -> None:
 @pytest.mark.slow
 def test_orca_serves_an_order_of_magnitude_more_than_static_batches() -> None:
     """Missed: the 37 times of the paper, -54%; the ratio is read off the steep end of curves."""
-    alone_s = orca.median_s_a_token(orca.pool(orca.ORCA), 0.005)
+    alone_s = orca.median_s_per_token(orca.pool(orca.ORCA), 0.005)
     served, static = orca.rates(2 * alone_s)
     assert 10 < served / max(static.values()) < 37
 

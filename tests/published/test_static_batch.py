@@ -12,7 +12,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model, model_names
 from costmodels.models.kv_policies import snapkv
-from costmodels.models.spec import ModelSpec, quantised
+from costmodels.models.spec import ModelSpec, quantized
 from tests.published.models.static_batch import StaticBatch
 
 GPU = load_gpu("b300")
@@ -69,7 +69,7 @@ def test_dropped_tokens_are_not_read() -> None:
 
 def test_cores_beside_the_tensor_cores_bind_grouped_heads_on_an_a100_alone() -> None:
     """QServe's decode attention unpacks a cache once a query head: 4 times with Llama-3-8B."""
-    model = quantised(load_model("llama-3-8b"), linear="w4a8_channel", kv_cache="kv_int4")
+    model = quantized(load_model("llama-3-8b"), linear="w4a8_channel", kv_cache="kv_int4")
     for gpu, is_bound in (("a100", True), ("l40s", False)):
         free, counted = (batch_of(model, path, gpu) for path in (None, "W4A8KV4"))
         ratio = counted.decode_step_s(128, 1280) / free.decode_step_s(128, 1280)

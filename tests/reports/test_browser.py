@@ -198,8 +198,8 @@ def test_structure(opened: Opened) -> None:
     assert len(seen.all("figure")) == len(seen.all("figcaption")) == len(seen.all("svg"))
     ids = [attrs["id"] for _, attrs in seen.elements if "id" in attrs]
     assert len(ids) == len(set(ids))
-    labelled = [attrs["aria-labelledby"] for attrs in seen.all("section")]
-    assert set(labelled) <= set(ids)
+    labeled = [attrs["aria-labelledby"] for attrs in seen.all("section")]
+    assert set(labeled) <= set(ids)
 
 
 @pytest.mark.parametrize("theme", list(BACKGROUNDS))

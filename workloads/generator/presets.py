@@ -125,7 +125,7 @@ def _blocks() -> dict[str, dict[str, Any]]:
 
 def _preset(name: str, block: dict[str, Any]) -> Preset:
     kinds = block.get("kinds")
-    labelled = dict(_labelled(block))
+    labeled = dict(_labeled(block))
     claims = {key: (c["value"], c["tolerance"]) for key, c in block.get("published", {}).items()}
     if kinds is None and not any(key in block for key in _STRUCTURE):
         claims |= _claims_of_lengths(block)  # then prompts and outputs are as they are drawn
@@ -142,13 +142,13 @@ def _preset(name: str, block: dict[str, Any]) -> Preset:
             )
         ),
         block_tokens=block.get("block_tokens", 16),
-        evidence={key: item["evidence"] for key, item in labelled.items()},
-        sources={key: item["source"] for key, item in labelled.items()},
+        evidence={key: item["evidence"] for key, item in labeled.items()},
+        sources={key: item["source"] for key, item in labeled.items()},
         published={key: value for key, (value, _) in claims.items()},
         tolerance={key: tolerance for key, (_, tolerance) in claims.items()},
         published_of_blocks={
             key: {**item["published"], "tolerance": item["tolerance"]}
-            for key, item in labelled.items()
+            for key, item in labeled.items()
             if "published" in item
         },
     )
@@ -164,7 +164,7 @@ def _arrivals(block: dict[str, Any]) -> Arrivals:
     )
 
 
-def _labelled(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def _labeled(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every number, or block of numbers, that carries a label: (dotted key, block)."""
     for key, item in block.items():
         if key == "published" or not isinstance(item, dict):
@@ -172,7 +172,7 @@ def _labelled(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, di
         if "evidence" in item:
             yield f"{prefix}{key}", item
         else:
-            yield from _labelled(item, f"{prefix}{key}.")
+            yield from _labeled(item, f"{prefix}{key}.")
 
 
 def _claims_of_lengths(block: dict[str, Any]) -> dict[str, tuple[float, float]]:

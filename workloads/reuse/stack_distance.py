@@ -30,7 +30,7 @@ def stack_distances(chains: PrefixChains, previous: Int64 | None = None) -> Int6
     where it is known. Exact for any ids, also where one does not always have the same parent.
     Raises TraceError where a block stands twice in one chain.
 
-    Blocks that one request touches in a row, and a later one again, stay neighbours in the LRU, so
+    Blocks that one request touches in a row, and a later one again, stay neighbors in the LRU, so
     only the first of such a run is counted out: O(A + R log R) for A accesses in R runs.
     """
     if previous is None:

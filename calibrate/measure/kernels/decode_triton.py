@@ -25,9 +25,9 @@ the bytes move a third more than one."""
 
 @triton.jit
 def _halves(
-    words: tl.tensor, tile_tokens: tl.constexpr, words_a_row: tl.constexpr, has_asm: tl.constexpr
+    words: tl.tensor, tile_tokens: tl.constexpr, words_per_row: tl.constexpr, has_asm: tl.constexpr
 ) -> tl.tensor:
-    """float16 [tile_tokens, 4 words_a_row] of fp8 (e4m3) numbers, four in each int32 of ``words``.
+    """float16 [tile_tokens, 4 words_per_row] of fp8 (e4m3) numbers, four per int32 of ``words``.
 
     Triton's own conversion goes byte by byte once shared memory is involved.
     """
@@ -53,7 +53,7 @@ def _halves(
         b = _half(words >> 8)
         c = _half(words >> 16)
         d = _half(words >> 24)
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (tile_tokens, 4 * words_a_row))
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (tile_tokens, 4 * words_per_row))
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def _half(words: tl.tensor) -> tl.tensor:
 
 
 @triton.jit(
-    do_not_specialize=["kv_heads", "group", "window", "tiles_a_split", "table_stride"],
+    do_not_specialize=["kv_heads", "group", "window", "tiles_per_split", "table_stride"],
     do_not_specialize_on_alignment=["block_table", "contexts"],
 )
 def decode_kernel(
@@ -81,7 +81,7 @@ def decode_kernel(
     kv_heads: tl.tensor,
     group: tl.tensor,
     window: tl.tensor,
-    tiles_a_split: tl.tensor,
+    tiles_per_split: tl.tensor,
     table_stride: tl.tensor,
     head_dim: tl.constexpr,
     block_size: tl.constexpr,
@@ -98,11 +98,11 @@ def decode_kernel(
     head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(1)
     context = tl.load(contexts + seq)
-    begin = tl.maximum(context - window, 0) + split * tiles_a_split * tile_tokens
-    end = tl.minimum(context, begin + tiles_a_split * tile_tokens)
-    words_a_row: tl.constexpr = head_dim // 4 if is_fp8 else head_dim
+    begin = tl.maximum(context - window, 0) + split * tiles_per_split * tile_tokens
+    end = tl.minimum(context, begin + tiles_per_split * tile_tokens)
+    words_per_row: tl.constexpr = head_dim // 4 if is_fp8 else head_dim
     rows, places = tl.arange(0, tile_rows), tl.arange(0, tile_tokens)
-    dims, words = tl.arange(0, head_dim), tl.arange(0, words_a_row)
+    dims, words = tl.arange(0, head_dim), tl.arange(0, words_per_row)
     first_row = (seq * kv_heads + head) * group
     # Rows beyond the group repeat its last.
     q_rows = first_row + tl.minimum(rows, group - 1)
@@ -119,12 +119,12 @@ def decode_kernel(
         position = tl.minimum(at + places, end - 1)
         block = tl.load(table + position // block_size).to(tl.int64)
         slot = (block * block_size + position % block_size) * kv_heads + head
-        offsets = slot[:, None] * words_a_row + words[None, :]
+        offsets = slot[:, None] * words_per_row + words[None, :]
         tile_k = tl.load(keys + offsets, mask=is_read, other=0)
         tile_v = tl.load(values + offsets, mask=is_read, other=0)
         if is_fp8:
-            tile_k = _halves(tile_k, tile_tokens, words_a_row, has_asm)
-            tile_v = _halves(tile_v, tile_tokens, words_a_row, has_asm)
+            tile_k = _halves(tile_k, tile_tokens, words_per_row, has_asm)
+            tile_v = _halves(tile_v, tile_tokens, words_per_row, has_asm)
         scores = tl.dot(tile_q, tl.trans(tile_k)) * scale
         scores = tl.where((at + places < end)[None, :], scores, -float("inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -156,7 +156,7 @@ class PagedDecode:
     window: int
     block_size: int
     splits: int
-    tiles_a_split: int
+    tiles_per_split: int
     is_fp8: bool
     partial: Any
     lse: Any
@@ -180,12 +180,12 @@ class PagedDecode:
             self.kv_heads,
             self.group,
             self.window or 2**30,
-            self.tiles_a_split,
+            self.tiles_per_split,
             table.shape[1],
             head_dim=self.head_dim,
             block_size=self.block_size,
             tile_rows=_ROWS,
-            tile_tokens=tokens_a_tile(self.head_dim),
+            tile_tokens=tokens_per_tile(self.head_dim),
             is_fp8=self.is_fp8,
             has_asm=not triton.knobs.runtime.interpret,
             num_warps=4,
@@ -195,7 +195,7 @@ class PagedDecode:
             combine(self.partial, self.lse, out)
 
 
-def tokens_a_tile(head_dim: int) -> int:
+def tokens_per_tile(head_dim: int) -> int:
     """Tokens of KV that a program loads at a time."""
     return _TILE_NUMBERS // head_dim
 
@@ -217,7 +217,7 @@ def paged_decode(
     if group > _ROWS:
         raise ValueError(f"{group} query heads a KV head, at most {_ROWS}")
     seen = min(context_tokens, window) if window else context_tokens
-    tiles = -(-seen // tokens_a_tile(head_dim))
+    tiles = -(-seen // tokens_per_tile(head_dim))
     rows = seqs * kv_heads * group
     plan = split_tiles(
         seqs * kv_heads,
@@ -234,7 +234,7 @@ def paged_decode(
         window=window,
         block_size=block_size,
         splits=plan.splits,
-        tiles_a_split=plan.tiles_a_split,
+        tiles_per_split=plan.tiles_per_split,
         is_fp8=is_fp8,
         partial=partial,
         lse=lse,

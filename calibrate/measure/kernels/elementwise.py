@@ -72,7 +72,7 @@ def work(case: Case) -> tuple[float, float]:
     """FLOPs (a handful an element), and bytes of rows in and out."""
     rows, width = int(case.shape["rows"]), int(case.shape["width"])
     size = _SIZES[case.formats["activations"]]
-    bytes_an_element = {
+    bytes_per_element = {
         "add_rms_norm": 4 * size,
         "residual_add": 3 * size,
         "silu_mul": 3 * size,
@@ -81,7 +81,7 @@ def work(case: Case) -> tuple[float, float]:
         "quantise_fp8": size + 1,
         "quantise_fp8_block": size + 1,
     }[str(case.shape["op"])]
-    return 4.0 * rows * width, float(rows * width * bytes_an_element)
+    return 4.0 * rows * width, float(rows * width * bytes_per_element)
 
 
 @dataclass(frozen=True, slots=True)

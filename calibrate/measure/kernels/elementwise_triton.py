@@ -109,8 +109,8 @@ def _quantise_fp8(
     inside = at < width
     values = tl.load(x + row + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(values), axis=0), 1e-12) / _FP8_MOST
-    quantised = tl.minimum(tl.maximum(values / scale, -_FP8_MOST), _FP8_MOST)
-    tl.store(out + row + at, quantised.to(out.dtype.element_ty), mask=inside)
+    quantized = tl.minimum(tl.maximum(values / scale, -_FP8_MOST), _FP8_MOST)
+    tl.store(out + row + at, quantized.to(out.dtype.element_ty), mask=inside)
     tl.store(scales + index, scale)
 
 
@@ -130,8 +130,8 @@ def _quantise_fp8_block(
     inside = (group < groups)[:, None] & (lane >= 0)[None, :]
     values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(values), axis=1), 1e-12) / _FP8_MOST
-    quantised = tl.minimum(tl.maximum(values / scale[:, None], -_FP8_MOST), _FP8_MOST)
-    tl.store(out + at, quantised.to(out.dtype.element_ty), mask=inside)
+    quantized = tl.minimum(tl.maximum(values / scale[:, None], -_FP8_MOST), _FP8_MOST)
+    tl.store(out + at, quantized.to(out.dtype.element_ty), mask=inside)
     tl.store(scales + first + group, scale, mask=group < groups)
 
 

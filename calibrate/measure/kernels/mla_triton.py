@@ -13,7 +13,7 @@ from calibrate.measure.kernels.split_plan import split_tiles
 
 
 @triton.jit(
-    do_not_specialize=["heads", "tiles_a_split", "table_stride"],
+    do_not_specialize=["heads", "tiles_per_split", "table_stride"],
     do_not_specialize_on_alignment=["block_table", "contexts"],
 )
 def mla_kernel(
@@ -26,7 +26,7 @@ def mla_kernel(
     lse: tl.tensor,
     scale: tl.tensor,
     heads: tl.tensor,
-    tiles_a_split: tl.tensor,
+    tiles_per_split: tl.tensor,
     table_stride: tl.tensor,
     rank: tl.constexpr,
     rope: tl.constexpr,
@@ -44,8 +44,8 @@ def mla_kernel(
     splits = tl.num_programs(1)
     width: tl.constexpr = rank + rope
     context = tl.load(contexts + seq)
-    begin = split * tiles_a_split * tile_tokens
-    end = tl.minimum(context, begin + tiles_a_split * tile_tokens)
+    begin = split * tiles_per_split * tile_tokens
+    end = tl.minimum(context, begin + tiles_per_split * tile_tokens)
     rows = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     is_row = rows < heads
     ranks, ropes, places = tl.arange(0, rank), tl.arange(0, rope), tl.arange(0, tile_tokens)
@@ -115,7 +115,7 @@ class MlaDecode:
     block_size: int
     scale: float
     splits: int
-    tiles_a_split: int
+    tiles_per_split: int
     partial: Any
     lse: Any
 
@@ -132,7 +132,7 @@ class MlaDecode:
             self.lse,
             self.scale * 1.4426950408889634,
             heads,
-            self.tiles_a_split,
+            self.tiles_per_split,
             table.shape[1],
             rank=self.rank,
             rope=self.rope,
@@ -174,7 +174,7 @@ def mla_decode(
         block_size=block_size,
         scale=scale,
         splits=cut.splits,
-        tiles_a_split=cut.tiles_a_split,
+        tiles_per_split=cut.tiles_per_split,
         partial=partial,
         lse=lse,
     )

@@ -115,7 +115,7 @@ class Layer:
         )
         if is_fp8:
             units = rows.numel() // _UNIT
-            kernels.quantise[(-(-rows.numel() // 2048),)](
+            kernels.quantize[(-(-rows.numel() // 2048),)](
                 rows, b["narrow"], b["row_scale"], units, 2048, _UNIT
             )
             rows = b["narrow"]

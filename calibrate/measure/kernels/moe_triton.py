@@ -168,7 +168,7 @@ def _in_fp8(value: tl.tensor, scale: tl.tensor) -> tl.tensor:
 
 
 @triton.jit(do_not_specialize=["units"])
-def quantise(
+def quantize(
     values: tl.tensor,
     out: tl.tensor,
     scale: tl.tensor,

@@ -37,14 +37,14 @@ def _attend(
     window: tl.tensor,
     scale: tl.tensor,
     head_dim: tl.constexpr,
-    keys_a_tile: tl.constexpr,
+    keys_per_tile: tl.constexpr,
     is_masked: tl.constexpr,
     has_window: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Takes in the keys from ``begin`` (of a tile) to ``end``."""
     dims = tl.arange(0, head_dim)
-    for at in range(begin, end, keys_a_tile):
-        places = at + tl.arange(0, keys_a_tile)
+    for at in range(begin, end, keys_per_tile):
+        places = at + tl.arange(0, keys_per_tile)
         # Past the end the last key is read again, and masked.
         rows = tl.minimum(places, length - 1) if is_masked else places
         offsets = (rows * kv_heads)[:, None] * head_dim + dims[None, :]
@@ -65,7 +65,7 @@ def _attend(
     return acc, peak, total
 
 
-@triton.jit(do_not_specialize=["new", "prefix", "kv_heads", "group", "window", "tiles_a_split"])
+@triton.jit(do_not_specialize=["new", "prefix", "kv_heads", "group", "window", "tiles_per_split"])
 def prefill_kernel(
     query: tl.tensor,
     keys: tl.tensor,
@@ -79,10 +79,10 @@ def prefill_kernel(
     kv_heads: tl.tensor,
     group: tl.tensor,
     window: tl.tensor,
-    tiles_a_split: tl.tensor,
+    tiles_per_split: tl.tensor,
     head_dim: tl.constexpr,
-    rows_a_tile: tl.constexpr,
-    keys_a_tile: tl.constexpr,
+    rows_per_tile: tl.constexpr,
+    keys_per_tile: tl.constexpr,
     has_window: tl.constexpr,
 ) -> None:
     """Program (sequence and KV head, tile of queries from the last on, split).
@@ -92,11 +92,11 @@ def prefill_kernel(
     """
     seq, head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
     # Later queries see more keys: they start first.
-    first_row = (tl.num_programs(1) - 1 - tl.program_id(1)) * rows_a_tile
+    first_row = (tl.num_programs(1) - 1 - tl.program_id(1)) * rows_per_tile
     split, splits = tl.program_id(2), tl.num_programs(2)
     length = prefix + new
     dims = tl.arange(0, head_dim)
-    rows = first_row + tl.arange(0, rows_a_tile)
+    rows = first_row + tl.arange(0, rows_per_tile)
     is_row = rows < new * group
     clipped = tl.minimum(rows, new * group - 1)
     tokens = clipped // group
@@ -105,41 +105,41 @@ def prefill_kernel(
     tile_q = tl.load(query + out_rows[:, None] * head_dim + dims[None, :])
     positions = prefix + tokens
     first = prefix + first_row // group
-    last = prefix + tl.minimum((first_row + rows_a_tile - 1) // group, new - 1)
+    last = prefix + tl.minimum((first_row + rows_per_tile - 1) // group, new - 1)
     kv_base = (seq.to(tl.int64) * length * kv_heads + head) * head_dim
 
     # Tiles that all rows see wholly lie between those where a window and the causal mask begin.
     begin = 0
     all_begin = 0
     if has_window:
-        begin = tl.maximum(first - window + 1, 0) // keys_a_tile * keys_a_tile
+        begin = tl.maximum(first - window + 1, 0) // keys_per_tile * keys_per_tile
         all_begin = (
-            (tl.maximum(last - window + 1, 0) + keys_a_tile - 1) // keys_a_tile * keys_a_tile
+            (tl.maximum(last - window + 1, 0) + keys_per_tile - 1) // keys_per_tile * keys_per_tile
         )
-    own_begin = begin + split * tiles_a_split * keys_a_tile
-    own_end = tl.minimum(last + 1, own_begin + tiles_a_split * keys_a_tile)
-    all_end = tl.minimum((first + 1) // keys_a_tile * keys_a_tile, own_end)
+    own_begin = begin + split * tiles_per_split * keys_per_tile
+    own_end = tl.minimum(last + 1, own_begin + tiles_per_split * keys_per_tile)
+    all_end = tl.minimum((first + 1) // keys_per_tile * keys_per_tile, own_end)
     all_begin = tl.maximum(all_begin, own_begin)
 
     # Finite, as a row may see nothing of its first tiles: minus infinity less itself is no number.
-    peak = tl.full((rows_a_tile,), _LEAST_PEAK, tl.float32)
-    total = tl.zeros((rows_a_tile,), tl.float32)
-    acc = tl.zeros((rows_a_tile, head_dim), tl.float32)
+    peak = tl.full((rows_per_tile,), _LEAST_PEAK, tl.float32)
+    total = tl.zeros((rows_per_tile,), tl.float32)
+    acc = tl.zeros((rows_per_tile, head_dim), tl.float32)
     if has_window:
         acc, peak, total = _attend(
             acc, peak, total, tile_q, positions, keys + kv_base, values + kv_base,
             own_begin, tl.minimum(all_begin, own_end), length, kv_heads, window, scale,
-            head_dim, keys_a_tile, True, True,
+            head_dim, keys_per_tile, True, True,
         )  # fmt: skip
     acc, peak, total = _attend(
         acc, peak, total, tile_q, positions, keys + kv_base, values + kv_base,
         all_begin, all_end, length, kv_heads, window, scale,
-        head_dim, keys_a_tile, False, has_window,
+        head_dim, keys_per_tile, False, has_window,
     )  # fmt: skip
     acc, peak, total = _attend(
         acc, peak, total, tile_q, positions, keys + kv_base, values + kv_base,
         tl.maximum(all_begin, all_end), own_end, length, kv_heads, window, scale,
-        head_dim, keys_a_tile, True, has_window,
+        head_dim, keys_per_tile, True, has_window,
     )  # fmt: skip
 
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
@@ -189,7 +189,7 @@ class Prefill:
     group: int
     window: int
     splits: int
-    tiles_a_split: int
+    tiles_per_split: int
     partial: Any
     lse: Any
 
@@ -210,10 +210,10 @@ class Prefill:
             self.kv_heads,
             self.group,
             self.window,
-            self.tiles_a_split,
+            self.tiles_per_split,
             head_dim=head_dim,
-            rows_a_tile=self.tiles.queries,
-            keys_a_tile=self.tiles.keys,
+            rows_per_tile=self.tiles.queries,
+            keys_per_tile=self.tiles.keys,
             has_window=self.window > 0,
             num_warps=self.tiles.num_warps,
             num_stages=self.tiles.num_stages,
@@ -260,7 +260,7 @@ def prefill(
         group=group,
         window=window,
         splits=cut.splits,
-        tiles_a_split=cut.tiles_a_split,
+        tiles_per_split=cut.tiles_per_split,
         partial=partial,
         lse=lse,
     )

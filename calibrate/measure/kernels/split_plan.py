@@ -18,7 +18,7 @@ class Splits(NamedTuple):
     """The tiles of one row of work, cut evenly: the last split may have fewer."""
 
     splits: int
-    tiles_a_split: int
+    tiles_per_split: int
 
 
 def split_tiles(
@@ -43,6 +43,6 @@ def split_tiles(
     def cost(cut: Splits) -> tuple[float, int]:
         waves = -(-rows_of_work * cut.splits // (SMS * resident))
         join = _JOIN_TILES + cut.splits * joined / _JOINED_A_TILE if cut.splits > 1 else 0
-        return waves * (cut.tiles_a_split + _LEAD_TILES) + join, cut.splits
+        return waves * (cut.tiles_per_split + _LEAD_TILES) + join, cut.splits
 
     return min(options, key=cost)

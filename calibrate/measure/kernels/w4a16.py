@@ -65,7 +65,7 @@ class Tiling:
     block_m: int
     num_warps: int
     num_stages: int
-    groups_a_split: int
+    groups_per_split: int
     splits: int
 
 
@@ -83,7 +83,7 @@ def tiling(m: int, n: int, k: int) -> Tiling:
     cut = split_tiles(
         tiles, k // _GROUP, resident=resident, joined=m * n // 2, fewest=_FEWEST_GROUPS
     )
-    return Tiling(block_m, num_warps, num_stages, cut.tiles_a_split, cut.splits)
+    return Tiling(block_m, num_warps, num_stages, cut.tiles_per_split, cut.splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Product:
         is_split = self.partial is not None
         w4a16_matmul[(n // _BLOCK_N * -(-m // cut.block_m), cut.splits)](
             *(self.rows, self.words, self.scales, self.partial if is_split else self.out),
-            *(m, n // _BLOCK_N, k // _GROUP, cut.groups_a_split, cut.block_m, _BLOCK_N, 8),
+            *(m, n // _BLOCK_N, k // _GROUP, cut.groups_per_split, cut.block_m, _BLOCK_N, 8),
             num_warps=cut.num_warps,
             num_stages=cut.num_stages,
         )

@@ -55,7 +55,7 @@ def _widened(words: tl.tensor, dtype: tl.constexpr) -> tuple[tl.tensor, ...]:
     return first, second, third, fourth
 
 
-@triton.jit(do_not_specialize=["m", "blocks_n", "groups", "groups_a_split"])
+@triton.jit(do_not_specialize=["m", "blocks_n", "groups", "groups_per_split"])
 def w4a16_matmul(
     rows: tl.tensor,
     weights: tl.tensor,
@@ -64,7 +64,7 @@ def w4a16_matmul(
     m: tl.tensor,
     blocks_n: tl.tensor,
     groups: tl.tensor,
-    groups_a_split: tl.tensor,
+    groups_per_split: tl.tensor,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
     group_m: tl.constexpr,
@@ -83,14 +83,14 @@ def w4a16_matmul(
     row = (band * group_m + within % height) * block_m + tl.arange(0, block_m)
     column = (within // height) * block_n + tl.arange(0, block_n)
     inner = tl.arange(0, 32)
-    begin = split * groups_a_split
+    begin = split * groups_per_split
     # Rows beyond the last are not read: the last again, by all programs, is a queue for it.
     is_row = (row < m)[None, :]
     row_place = (row * k)[None, :] + inner[:, None]
     word_place = column[:, None] * 32 + inner[None, :]
     dtype = rows.dtype.element_ty
     sums = tl.zeros((block_n, block_m), tl.float32)
-    for group in range(begin, tl.minimum(begin + groups_a_split, groups)):
+    for group in range(begin, tl.minimum(begin + groups_per_split, groups)):
         words = tl.load(weights + group * n * 32 + word_place)
         here = rows + group * 128
         first, second, third, fourth = _widened(words, dtype)

@@ -18,7 +18,7 @@ from costmodels.models.layers.mla import SERVED_FP8, Mla
 from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, ShortChunks, State
 from costmodels.work import Array, Operator, attention_launch, elementwise, linear
 
-# Served in 8 bits, an index key carries one fp32 scale.
+# ModelServer in 8 bits, an index key carries one fp32 scale.
 _KEY_SCALE_BYTES = 4
 
 

@@ -1,6 +1,6 @@
 """Attention over keys and values that another layer made.
 
-Cross-layer attention (CLA, arXiv 2405.12981) shares them between neighbours, Gemma 4 from some
+Cross-layer attention (CLA, arXiv 2405.12981) shares them between neighbors, Gemma 4 from some
 layer on. The upper half of YOCO (2405.05254) reads one global cache: `YocoMemory` makes it, once.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.memo import content_key, kept
+from scenarios.build.memo import content_key, memoized
 from scenarios.files.identity import path_content
 from scenarios.schema.workload import Source, Trace
 from sim.errors import ScenarioError
@@ -39,7 +39,7 @@ def trace_table(source: Source, seed: int) -> RequestTable:
         "block_tokens": trace.block_tokens,
     }
     key = content_key(trace.path, path_content(Path(trace.path)), options)
-    recording = kept("trace", key, lambda: read_recording(trace.path, **options))
+    recording = memoized("trace", key, lambda: read_recording(trace.path, **options))
     table = _on_one_clock(recording, source, seed)
     if source.window_s is not None:
         table = transform.window(table, *source.window_s)

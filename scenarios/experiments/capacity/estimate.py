@@ -1,7 +1,7 @@
 """Where attainment crosses its target: a monotone curve through pooled counts, and its interval.
 
 The share of requests that miss the SLO grows with the load. Between the loads that were run, its
-logit is taken as linear in the logarithm of the load, after pooling neighbours that noise has put
+logit is taken as linear in the logarithm of the load, after pooling neighbors that noise has put
 in the wrong order (isotonic regression). Counts are pooled over units (replications, or stretches
 of a run) before the crossing is sought: the mean of the units' own crossings would be too high,
 for a unit with few misses gains more than one with many loses. The interval is the t interval
@@ -17,7 +17,7 @@ import numpy as np
 from sim.arrays import Float64, Int64
 
 _STEP = 3.0
-"""A jump of the logit between neighbours beyond which nothing between them is interpolated."""
+"""A jump of the logit between neighbors beyond which nothing between them is interpolated."""
 _BEYOND = float(np.log(2))
 
 

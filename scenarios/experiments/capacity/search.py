@@ -23,7 +23,7 @@ Limit = Literal["slo", "stability", "none met", "none found"]
 
 _AROUND = (-1.5, -0.5, 0.5, 1.5)  # loads near the crossing, in steps
 _STEP = 1.5  # of the loads near the crossing, in half-widths asked for
-_WIDE = 1.5  # ratio of neighbours beyond which loads between them are tried first
+_WIDE = 1.5  # ratio of neighbors beyond which loads between them are tried first
 _FEW = 4  # users
 _MOST_ROUNDS = 20
 _MORE = 2.0  # times as many replications a round: the first intervals are rough guesses
@@ -117,14 +117,14 @@ def _refined(samples: Samples) -> Found:
 
 def _near(samples: Samples) -> list[float]:
     """The two loads that the crossing lies between; new ones where those are far apart."""
-    goal, centre = samples.goal, samples.crossing()
+    goal, center = samples.goal, samples.crossing()
     step = _STEP * goal.precision
-    below = [level for level in samples.levels if level <= centre]
-    above = [level for level in samples.levels if level > centre]
+    below = [level for level in samples.levels if level <= center]
+    above = [level for level in samples.levels if level > center]
     if below and above:
         gap = above[0] - below[-1]
         if goal.integer and gap <= _FEW:  # one user more or less is told apart
-            floor = float(max(math.floor(centre), 1))
+            floor = float(max(math.floor(center), 1))
             return [floor, floor + 1]
         if gap <= 1.05 * step * below[-1]:
             return [below[-1], above[0]]
@@ -132,9 +132,9 @@ def _near(samples: Samples) -> list[float]:
             between = np.geomspace(below[-1], above[0], len(_AROUND) + 2)[1:-1]
             return sorted({below[-1], above[0], *(rounded(at, goal) for at in between)})
     if goal.integer:
-        width = max(step * centre, 1.0)
-        return sorted({rounded(centre + width * k, goal) for k in _AROUND})
-    return sorted({rounded(centre * (1 + step) ** k, goal) for k in _AROUND})
+        width = max(step * center, 1.0)
+        return sorted({rounded(center + width * k, goal) for k in _AROUND})
+    return sorted({rounded(center * (1 + step) ** k, goal) for k in _AROUND})
 
 
 def _answer(samples: Samples, near: list[float], replications: int) -> tuple[Limit, Estimate]:

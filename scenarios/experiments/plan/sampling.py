@@ -36,7 +36,7 @@ class Levels(NamedTuple):
 
     values: tuple[Any, ...]
     is_ordered: bool
-    """Whether they are numbers, so that neighbours are alike."""
+    """Whether they are numbers, so that neighbors are alike."""
 
 
 Axis = Levels | Range

@@ -37,7 +37,7 @@ def test_splits_cover_all_tiles_and_none_is_empty(
     rows: int, tiles: int, resident: int, splits: int | None
 ) -> None:
     cut = split_tiles(rows, tiles, resident=resident, splits=splits)
-    assert (cut.splits - 1) * cut.tiles_a_split < tiles <= cut.splits * cut.tiles_a_split
+    assert (cut.splits - 1) * cut.tiles_per_split < tiles <= cut.splits * cut.tiles_per_split
     assert cut.splits <= (splits or MAX_SPLITS)
 
 
@@ -200,7 +200,7 @@ ARGUMENTS = {
     **dict.fromkeys(("partial", "lse"), "*fp32"),
     **dict.fromkeys(("scale", "value_scale"), "fp32"),
     **dict.fromkeys(("kv_heads", "group", "window", "heads"), "i32"),
-    **dict.fromkeys(("tiles_a_split", "table_stride", "new", "prefix"), "i32"),
+    **dict.fromkeys(("tiles_per_split", "table_stride", "new", "prefix"), "i32"),
 }
 
 
@@ -228,7 +228,7 @@ def test_decode_compiles_for_an_h200(kv: str, head_dim: int) -> None:
         module.decode_kernel,
         ARGUMENTS
         | {"keys": stored, "values": stored, "head_dim": head_dim, "block_size": 16}
-        | {"tile_rows": 16, "tile_tokens": module.tokens_a_tile(head_dim)}
+        | {"tile_rows": 16, "tile_tokens": module.tokens_per_tile(head_dim)}
         | {"is_fp8": kv == "fp8", "has_asm": True},
         num_warps=4,
         num_stages=module._NUM_STAGES,
@@ -251,7 +251,7 @@ def test_prefill_compiles_for_an_h200(head_dim: int, is_large: bool, has_window:
         module.prefill_kernel,
         ARGUMENTS
         | {"keys": "*bf16", "values": "*bf16", "head_dim": head_dim, "has_window": has_window}
-        | {"rows_a_tile": tiles.queries, "keys_a_tile": tiles.keys},
+        | {"rows_per_tile": tiles.queries, "keys_per_tile": tiles.keys},
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )

@@ -230,7 +230,7 @@ for name, constants in CONSTANTS.items():
     kernel = getattr(kernels, name)
     types = {p.name: POINTERS.get(p.name, "i32") for p in kernel.params}
     types |= dict.fromkeys(constants, "constexpr")
-    if "quantise" in name:
+    if "quantize" in name:
         types["out"] = "*fp8e4nv"
     source = ASTSource(kernel, types, constants)
     print(name, len(compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]))

@@ -36,8 +36,8 @@ def test_the_grid_covers_what_engines_run() -> None:
 def test_splits_share_all_groups(m: int, n: int, k: int) -> None:
     cut = w4a16.tiling(m, n, k)
     groups = k // 128
-    assert (cut.splits - 1) * cut.groups_a_split < groups <= cut.splits * cut.groups_a_split
-    assert cut.splits == 1 or cut.groups_a_split >= 4
+    assert (cut.splits - 1) * cut.groups_per_split < groups <= cut.splits * cut.groups_per_split
+    assert cut.splits == 1 or cut.groups_per_split >= 4
     assert cut.block_m >= min(m, 128)
 
 

@@ -176,7 +176,7 @@ def test_weights_and_keys_of_a_drafter_take_memory(method: str) -> None:
     parts = memory.weight_bytes + memory.workspace_bytes + memory.kv_cache_bytes
     assert parts + memory.free_bytes == memory.device_bytes
     if drafter.has_state:
-        layers = with_draft.kept.num_layers / with_draft.model.num_layers
+        layers = with_draft.model_with_drafter.num_layers / with_draft.model.num_layers
         if method != "draft model":
             assert memory.block_bytes == pytest.approx(plain.memory.block_bytes * layers)
 

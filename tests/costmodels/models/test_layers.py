@@ -18,7 +18,7 @@ from costmodels.models.layers.parts import Frame, Mixer
 from costmodels.models.layers.prompt_budget import PromptBudget, pyramid_budgets
 from costmodels.models.layers.shared_kv import SharedKv
 from costmodels.models.layers.sliding import SlidingWindow
-from costmodels.models.spec import LayerGroup, ModelSpec, quantised
+from costmodels.models.spec import LayerGroup, ModelSpec, quantized
 from costmodels.operators.operators import DecodeSums, decode_operators, token_operators
 from sim.errors import ScenarioError
 from tests.properties.layers import CSA, DSA, GQA, HCA, LINEAR, MLA, V4
@@ -217,7 +217,7 @@ def test_weights_read_are_fewer_in_fewer_bits() -> None:
     tokens = np.array([16.0])
 
     def gate_up(weights: str) -> tuple[float, str]:
-        operators = token_operators(shard(quantised(dense, linear=weights), 1), tokens)
+        operators = token_operators(shard(quantized(dense, linear=weights), 1), tokens)
         found = next(op for op in operators if op.name == "gate_up")
         return float(found.weight_bytes[0]), found.peak
 

@@ -14,7 +14,7 @@ from costmodels.formats import load_format
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.shard import shard, valid_sizes
 from costmodels.models.catalog import load_model
-from costmodels.models.quantization import load_method, method_names, quantise
+from costmodels.models.quantization import load_method, method_names, quantize
 from costmodels.steps.precision_report import precision_rows
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build.builder import build
@@ -35,7 +35,7 @@ def compiled(
     weights: str | None = None, cache: str = "auto", gpu: str = "a100"
 ) -> RooflineStepCost:
     device = load_gpu(gpu)
-    model = quantise(LLAMA, device, weights=weights, cache_dtype=cache).model
+    model = quantize(LLAMA, device, weights=weights, cache_dtype=cache).model
     return compile_step_cost(model, device, max_num_batched_tokens=8192, max_num_seqs=512)
 
 
@@ -114,14 +114,14 @@ def test_quality_is_reported_and_gaps_are_said_to_be_gaps() -> None:
 
 
 def test_nothing_asked_leaves_the_checkpoint() -> None:
-    assert quantise(LLAMA, A100) == (LLAMA, ())
+    assert quantize(LLAMA, A100) == (LLAMA, ())
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "opt-30b", "qwen2.5-7b"])
 def test_fewer_bits_never_take_more_bytes_and_ranks_never_hold_more(name: str, model: str) -> None:
     spec = load_model(model)
-    served = quantise(spec, A100 if name != "modelopt_fp4" else load_gpu("b200"), weights=name)
+    served = quantize(spec, A100 if name != "modelopt_fp4" else load_gpu("b200"), weights=name)
     assert served.model.weight_bytes < spec.weight_bytes
     sizes = valid_sizes(served.model, 8)
     held = [shard(served.model, ranks).weight_bytes for ranks in sizes]
@@ -132,7 +132,7 @@ def test_fewer_bits_never_take_more_bytes_and_ranks_never_hold_more(name: str, m
         )
         b200 = load_gpu("b200")
         if "w4a4" not in (narrow, wide):
-            fewer, more = (quantise(spec, b200, weights=m).model for m in (narrow, wide))
+            fewer, more = (quantize(spec, b200, weights=m).model for m in (narrow, wide))
             assert fewer.weight_bytes <= more.weight_bytes
 
 
@@ -140,7 +140,7 @@ def test_fewer_bits_never_take_more_bytes_and_ranks_never_hold_more(name: str, m
 def test_narrow_caches_take_no_more(context: int) -> None:
     whole = LLAMA.state_bytes(context)
     sizes = [
-        quantise(LLAMA, A100, cache_dtype=name).model.state_bytes(context)
+        quantize(LLAMA, A100, cache_dtype=name).model.state_bytes(context)
         for name in ("int8", "kivi4", "kivi2")
     ]
     assert whole >= sizes[0]
@@ -260,7 +260,7 @@ def test_evidence_is_that_of_the_weakest_part() -> None:
     ],
 )
 def test_a_fall_back_is_stated(name: str, gpu: str, stored: str, note: str) -> None:
-    served = quantise(LLAMA, load_gpu(gpu), weights=name)
+    served = quantize(LLAMA, load_gpu(gpu), weights=name)
     assert served.model.precision.attention == stored
     assert (note in " ".join(served.notes)) if note else not served.notes
     device = load_gpu(gpu)

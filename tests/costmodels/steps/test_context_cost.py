@@ -17,7 +17,7 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.plan import DeviceMemory, plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
 from scenarios.build.builder import build
@@ -77,7 +77,7 @@ def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     assert cost.price(longer(shape, more)).gpu_ns >= 0.999 * gpu_ns
     split = {account: float(s[0]) for account, s in cost.split(columns_of(shape)).items()}
     assert min(split.values()) >= 0
-    if not isinstance(cost, GroupStepCost):
+    if not isinstance(cost, ReplicaStepCost):
         assert sum(split.values()) * 1e9 == pytest.approx(gpu_ns, abs=20)
         described = cost.describe(shape)
         assert sum(row.seconds for row in described) * 1e9 == pytest.approx(gpu_ns, abs=2000)

@@ -10,7 +10,7 @@ from costmodels.hardware.roofline import operator_seconds
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
-from costmodels.models.spec import ModelSpec, quantised
+from costmodels.models.spec import ModelSpec, quantized
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.work import linear
 from scenarios.build.builder import build
@@ -28,7 +28,7 @@ def compiled(model: ModelSpec, gpu: str = "h200") -> RooflineStepCost:
 
 @pytest.mark.parametrize("model", [LLAMA, MOE], ids=["dense", "experts"])
 def test_only_the_layers_matrices_are_halved(model: ModelSpec) -> None:
-    fp8 = quantised(model, linear="fp8")
+    fp8 = quantized(model, linear="fp8")
     assert model.weight_bytes == 2 * model.total_params
     assert fp8.weight_bytes == 2 * model.total_params - model.linear_params
     tables = 2 * model.embedding_params
@@ -54,7 +54,7 @@ def test_a_config_says_it() -> None:
 
 @pytest.mark.parametrize("model", [LLAMA, MOE], ids=["dense", "experts"])
 def test_decodes_read_half_the_weights_and_prefill_computes_faster(model: ModelSpec) -> None:
-    plain, fp8 = compiled(model), compiled(quantised(model, linear="fp8"))
+    plain, fp8 = compiled(model), compiled(quantized(model, linear="fp8"))
     some = StepShape(16, 1600, logits=16)
     prompt = StepShape(
         prefill_seqs=1, prefill_tokens=8000, prefill_pairs=causal_pairs(0, 8000), logits=1
@@ -70,7 +70,7 @@ def test_decodes_read_half_the_weights_and_prefill_computes_faster(model: ModelS
 
 
 def test_an_fp8_cache_holds_and_reads_half() -> None:
-    fp8 = quantised(LLAMA, kv_cache="fp8")
+    fp8 = quantized(LLAMA, kv_cache="fp8")
     assert 2 * fp8.kv_bytes_per_token == LLAMA.kv_bytes_per_token
 
     def blocks(model: ModelSpec) -> int:
@@ -89,7 +89,7 @@ def test_an_fp8_cache_holds_and_reads_half() -> None:
 
 def test_a_device_without_fp8_is_refused() -> None:
     with pytest.raises(ScenarioError, match="A100-SXM-80GB has no known fp8 peak"):
-        compiled(quantised(LLAMA, linear="fp8"), "a100")
+        compiled(quantized(LLAMA, linear="fp8"), "a100")
 
 
 def test_a_scenario_asks_for_it() -> None:
@@ -104,7 +104,7 @@ def test_a_scenario_asks_for_it() -> None:
 
 
 def test_weight_only_integers_read_less_and_compute_64_rows_at_a_time() -> None:
-    plain, w4 = compiled(LLAMA), compiled(quantised(LLAMA, linear="int4_g128"))
+    plain, w4 = compiled(LLAMA), compiled(quantized(LLAMA, linear="int4_g128"))
     some = StepShape(16, 1600, logits=16)
     prompt = StepShape(
         prefill_seqs=1, prefill_tokens=8000, prefill_pairs=causal_pairs(0, 8000), logits=1
@@ -120,7 +120,7 @@ def test_weight_only_integers_read_less_and_compute_64_rows_at_a_time() -> None:
     assert priced.compute_bound[2:].all()
     assert priced.work_s[3] == pytest.approx(2 * priced.work_s[2])  # four tiles, and two
     assert priced.operator is matrix
-    mxfp4 = compiled(quantised(LLAMA, linear="mxfp4"))
+    mxfp4 = compiled(quantized(LLAMA, linear="mxfp4"))
     assert 0.99 < mxfp4.price(prompt).gpu_ns / plain.price(prompt).gpu_ns < 1.15
     assert w4.evidence()[accounts.DECODE_WEIGHT_READS] == "assumed"  # what unpacking takes
     assert plain.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"

@@ -17,7 +17,7 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.operators.operators import group_operators, token_operators
-from costmodels.steps.group_cost import GroupStepCost
+from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import EXCHANGES
@@ -210,7 +210,7 @@ def test_a_lone_prompt_is_not_split_over_ranks() -> None:
     cost = COSTS["dp4-ep"]
     one = StepShape(0, 0, 1, 1500, 0, causal_pairs(0, 1500), 1)
     two = StepShape(0, 0, 2, 3000, 0, 2 * causal_pairs(0, 1500), 2)
-    assert isinstance(cost, GroupStepCost)
+    assert isinstance(cost, ReplicaStepCost)
     assert cost.deal(one).shape == one._replace(logits=0)
     assert cost.deal(two).shape == one._replace(logits=0)
     assert cost.price(one).gpu_ns < cost.price(two).gpu_ns < 1.5 * cost.price(one).gpu_ns

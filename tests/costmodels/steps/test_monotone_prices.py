@@ -15,7 +15,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.roofline import operator_seconds
 from costmodels.layouts.shard import shard, valid_sizes
 from costmodels.models.catalog import load_model, model_names
-from costmodels.models.spec import quantised
+from costmodels.models.spec import quantized
 from costmodels.operators.context_rates import chunk_rates, decode_rates
 from costmodels.operators.operators import (
     DecodeSums,
@@ -72,7 +72,7 @@ def test_kinds_say_why_they_do_not_divide(name: str, ranks: int, reason: str) ->
     kv=st.sampled_from(["bfloat16", "fp8", "kivi2"]),
 )
 def test_state_grows_with_the_context(name: str, context: int, more: int, kv: str) -> None:
-    model = quantised(load_model(name), kv_cache=kv)
+    model = quantized(load_model(name), kv_cache=kv)
     assert 0 <= model.state_bytes(context) <= model.state_bytes(context + more)
     limit = model.growing_state_bytes_per_token * context + model.fixed_state_bytes_per_sequence
     assert model.state_bytes(context) <= limit + 1
@@ -89,14 +89,14 @@ def test_state_grows_with_the_context(name: str, context: int, more: int, kv: st
 def test_fewer_bits_never_take_more_bytes(name: str, one: str, other: str) -> None:
     model = load_model(name)
     narrow, wide = sorted((one, other), key=lambda f: load_format(f).bits_per_element)
-    narrow_bytes, wide_bytes = (quantised(model, linear=f).weight_bytes for f in (narrow, wide))
+    narrow_bytes, wide_bytes = (quantized(model, linear=f).weight_bytes for f in (narrow, wide))
     assert narrow_bytes <= wide_bytes
     # FlashMLA's form keeps a part in 16 bits: its bits are not those of its name. Sparse kernels
     # read no other 8-bit latents.
     is_sparse = any(mixer.kind == "dsa" for mixer, _ in model.mixers)
     if not {"fp8_ds_mla", "fp8" if is_sparse else ""} & {one, other}:
         narrow_state, wide_state = (
-            quantised(model, kv_cache=f).growing_state_bytes_per_token for f in (narrow, wide)
+            quantized(model, kv_cache=f).growing_state_bytes_per_token for f in (narrow, wide)
         )
         assert narrow_state <= wide_state
 
@@ -110,9 +110,9 @@ def test_operators_touch_every_matrix_once(name: str) -> None:
     model = rank.model
     matrices = model.precision.weight_bytes(replace(model.params(), embedding=0))
     assert read == pytest.approx(matrices, rel=4e-3)
-    flops_a_token = sum(op.calls * float(op.flops[0]) for op in operators) / 1e7
+    flops_per_token = sum(op.calls * float(op.flops[0]) for op in operators) / 1e7
     passed = model.params(active=True).matrices
-    assert flops_a_token == pytest.approx(2 * passed, rel=0.02)
+    assert flops_per_token == pytest.approx(2 * passed, rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,7 +17,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
-from costmodels.models.spec import ModelSpec, quantised
+from costmodels.models.spec import ModelSpec, quantized
 from costmodels.steps.step_cost import compile_step_cost
 from sim.shape import StepShape, causal_pairs
 
@@ -86,7 +86,7 @@ def _steps() -> list[StepShape]:
 
 def _figures(case: str) -> dict[str, Any]:
     name, gpu, ranks, linear, kv_cache = CASES[case]
-    model = quantised(_model(name), linear=linear, kv_cache=kv_cache)
+    model = quantized(_model(name), linear=linear, kv_cache=kv_cache)
     limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 1024, "tensor_parallel_size": ranks}
     cost = compile_step_cost(model, load_gpu(gpu), **limits)  # type: ignore[arg-type]
     steps = _steps()

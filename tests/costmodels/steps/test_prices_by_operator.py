@@ -22,7 +22,7 @@ from costmodels.models.layers.parts import Mixer
 from costmodels.models.layers.prompt_budget import PromptBudget
 from costmodels.models.layers.shared_kv import SharedKv, YocoMemory
 from costmodels.models.layers.sliding import SlidingWindow
-from costmodels.models.spec import LayerGroup, ModelSpec, quantised
+from costmodels.models.spec import LayerGroup, ModelSpec, quantized
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.operators import (
     DecodeSums,
@@ -85,7 +85,7 @@ def compiled(groups: tuple[tuple[int, int], ...], kv: str) -> RooflineStepCost:
         vocab_size=1000,
         max_position_embeddings=1 << 20,
     )
-    model = quantised(model, kv_cache=kv)
+    model = quantized(model, kv_cache=kv)
     return compile_step_cost(model, H200, **SMALL)
 
 

@@ -104,7 +104,7 @@ class StaticBatch:
         # Tensor cores wait while the main loop unpacks weights: it adds to the compute side.
         rows = int(operator.rows[0])
         extra_s = (
-            operator.calls * gemm_seconds(self.path, self.gpu, rows, *operator.matrix).dequantise
+            operator.calls * gemm_seconds(self.path, self.gpu, rows, *operator.matrix).dequantize
         )
         no_bytes = np.zeros_like(operator.rows)
         computed = operator_seconds(

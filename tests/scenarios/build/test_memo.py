@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.build import memo as kept
-from scenarios.build import step_cost as pool_cost
+from scenarios.build import memo, step_cost
 from scenarios.build.workload import trace
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
@@ -30,9 +29,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         monkeypatch.setattr(module, function, call)
 
-    counted(pool_cost, "compile_layout_cost", "cost")
+    counted(step_cost, "compile_layout_cost", "cost")
     counted(trace, "read_recording", "trace")
-    monkeypatch.setattr(kept, "_kept", {})
+    monkeypatch.setattr(memo, "_memo", {})
     return counts
 
 
@@ -59,14 +58,14 @@ def test_equal_contents_are_made_once_and_change_no_result(
     ]
     alone = [results(simulate(of_trace(path, **fields))) for fields in axes]
     made.update(cost=0, trace=0)
-    kept.keep_between_runs()
+    memo.keep_between_runs()
     for _ in range(2):
         assert [results(simulate(of_trace(path, **fields))) for fields in axes] == alone
     assert made == {"cost": 1, "trace": 1}
 
 
 def test_what_prices_a_step_is_told_apart(made: dict[str, int]) -> None:
-    kept.keep_between_runs()
+    memo.keep_between_runs()
     base = {**small(), "bands": False}
     others: list[dict[str, Any]] = [
         {},
@@ -85,7 +84,7 @@ def test_what_prices_a_step_is_told_apart(made: dict[str, int]) -> None:
 
 
 def test_a_trace_written_again_is_read_again(tmp_path: Path, made: dict[str, int]) -> None:
-    kept.keep_between_runs()
+    memo.keep_between_runs()
     path = azure_trace(tmp_path / "trace.csv", 5)
     assert simulate(of_trace(path)).summary["requests"]["finished"] == 5
     azure_trace(path, 7)
@@ -94,17 +93,17 @@ def test_a_trace_written_again_is_read_again(tmp_path: Path, made: dict[str, int
     assert made["trace"] == 2
 
 
-def test_few_things_are_kept(made: dict[str, int]) -> None:
-    kept.keep_between_runs()
+def test_few_things_are_memo(made: dict[str, int]) -> None:
+    memo.keep_between_runs()
     for key in map(str, range(100)):
-        kept.kept("cost", key, lambda key=key: key)  # type: ignore[misc]
-    assert len(kept._kept["cost"]) <= 16
-    assert kept.kept("cost", "99", lambda: "made anew") == "99"
-    assert kept.kept("cost", "0", lambda: "made anew") == "made anew"
+        memo.memoized("cost", key, lambda key=key: key)  # type: ignore[misc]
+    assert len(memo._memo["cost"]) <= 16
+    assert memo.memoized("cost", "99", lambda: "made anew") == "99"
+    assert memo.memoized("cost", "0", lambda: "made anew") == "made anew"
 
 
 def test_what_has_no_content_to_compare_is_never_found_again(made: dict[str, int]) -> None:
-    kept.keep_between_runs()
-    keys = {kept.content_key("cost", lambda: 1) for _ in range(3)}
+    memo.keep_between_runs()
+    keys = {memo.content_key("cost", lambda: 1) for _ in range(3)}
     assert len(keys) == 3
-    assert kept.content_key("cost", 1.5) == kept.content_key("cost", 1.5)
+    assert memo.content_key("cost", 1.5) == memo.content_key("cost", 1.5)

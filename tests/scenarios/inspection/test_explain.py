@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import load_gpu
 from costmodels.models.catalog import load_model
-from costmodels.models.spec import quantised
+from costmodels.models.spec import quantized
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.steps.step_table import ridge_points, simple_step, step_accounts, step_rows
 from scenarios.commands import app
@@ -90,7 +90,7 @@ def test_more_work_takes_no_less_and_fewer_bits_move_no_more(
     efficiency = load_efficiency(gpu, generic_only=True)
 
     def cost_of(kv: str, linear: str | None) -> RooflineStepCost:
-        stored = quantised(model, linear=linear, kv_cache=kv)
+        stored = quantized(model, linear=linear, kv_cache=kv)
         return compile_step_cost(stored, gpu, efficiency=efficiency, **LIMITS)
 
     def total(

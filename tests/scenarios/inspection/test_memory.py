@@ -16,7 +16,7 @@ from costmodels.memory.device import STATE, WEIGHTS, fill_device
 from costmodels.memory.fitting import MAX, ORACLE, PAGED, POW2, reserve
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model, model_names
-from costmodels.models.spec import quantised
+from costmodels.models.spec import quantized
 from scenarios.commands import app
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
@@ -137,7 +137,7 @@ def test_what_runs_out_of_memory_in_qserve_s_table(gpu: str, weights: str) -> No
     """QServe, throughput table: one request of 1,024 + 512 tokens fits, or OOM is printed."""
     missing = []
     for name in MODELS.split():
-        model = quantised(load_model(name), linear=weights, kv_cache="auto")
+        model = quantized(load_model(name), linear=weights, kv_cache="auto")
         plan = fill_device(
             model,
             load_gpu(gpu),

@@ -26,7 +26,7 @@ from tests.properties.helpers import AffineCost, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
-    MICROSECOND_A_TOKEN,
+    MICROSECOND_PER_TOKEN,
     ONE_AT_A_TIME,
     exponential,
 )
@@ -130,7 +130,7 @@ def test_two_stations_in_a_row_are_two_queues() -> None:
     # Every prompt waits with its KV where it was computed: that pool must not be a third station.
     roomy = replace(ONE_AT_A_TIME, num_gpu_blocks=10**9)
     pools = (
-        pool("prefill", roomy, cost=MICROSECOND_A_TOKEN),
+        pool("prefill", roomy, cost=MICROSECOND_PER_TOKEN),
         pool("decode", roomy, cost=AffineCost(base_s=step_s, per_token_s=0, per_context_s=0)),
     )
     instant = replace(TRANSFER, bytes_per_token=0, latency_ns=0)

@@ -33,7 +33,7 @@ from tests.properties.helpers import AffineCost, chains_of, small_run
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
-    MICROSECOND_A_TOKEN,
+    MICROSECOND_PER_TOKEN,
     NS_PER_TOKEN,
     ONE_AT_A_TIME,
     Float,
@@ -60,7 +60,7 @@ def serve(
     prompts = np.maximum(np.rint(services * MEAN_TOKENS), 1).astype(np.int64)
     table = request_table(np.cumsum(gaps_s), prompts, np.ones(len(prompts), np.int64))
     return small_run(
-        table, engine=ONE_AT_A_TIME, cost=MICROSECOND_A_TOKEN, replicas=replicas, router=router
+        table, engine=ONE_AT_A_TIME, cost=MICROSECOND_PER_TOKEN, replicas=replicas, router=router
     )
 
 
@@ -124,9 +124,9 @@ def test_mean_wait_is_pollaczek_khinchines(
     """rho (1 + c^2) / (2 (1 - rho)) services lies in the 99% interval, which is narrow enough."""
     expected = rho * (1 + variation) / (2 * (1 - rho))
     means = mean_waits(service, rho=rho, replications=replications, requests=requests)
-    centre, half = interval_99(means)
+    center, half = interval_99(means)
     assert half / expected < widest
-    assert abs(centre - expected) < half
+    assert abs(center - expected) < half
 
 
 @pytest.mark.parametrize("service", [constant, exponential, two_point])
@@ -148,13 +148,13 @@ def test_every_wait_is_lindleys(service: Callable[[Float], Float], rho: float) -
 @pytest.mark.parametrize("rho", [0.6, 0.9])
 def test_taking_turns_smooths_arrivals(rho: float) -> None:
     """Two replicas in turn are two E2/D/1: above no wait, below Kingman's bound and M/D/1."""
-    centre, half = interval_99(
+    center, half = interval_99(
         mean_waits(constant, rho=rho, replications=5, requests=1_500, replicas=2)
     )
     poisson = rho / (2 * (1 - rho))
     kingman = poisson / (2 * rho**2)
-    assert centre - half > 0
-    assert centre + half < min(poisson, kingman)
+    assert center - half > 0
+    assert center + half < min(poisson, kingman)
 
 
 def test_shortest_queue_waits_less_than_taking_turns() -> None:
@@ -250,7 +250,7 @@ def test_littles_law_is_exact(scheduler: str, asynchronous: bool, output: str, s
         log,
         waiting=None if policy.order is None else SortedQueue(policy.order),
     )
-    engine.residents.on_load = population.publish
+    engine.lifecycle.on_load = population.publish
 
     def source() -> Generator[simpy.Event, None, None]:
         columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.priority)

@@ -25,7 +25,7 @@ from tests.properties.helpers import AffineCost, chains_of, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
-    MICROSECOND_A_TOKEN,
+    MICROSECOND_PER_TOKEN,
     ONE_AT_A_TIME,
     exponential,
 )
@@ -56,7 +56,7 @@ def test_a_cap_loses_what_a_queue_of_k_places_does(name: str) -> None:
     rows = zip(np.cumsum(gaps_s).tolist(), prompts.tolist(), [1] * n, strict=True)
     options = {"max_requests": places} if name == "concurrency_cap" else {"max_waiting": places - 1}
     service = ServiceConfig(admission=policy(ADMISSIONS, name, **options))
-    log = serve(table_of(*rows), ONE_AT_A_TIME, service, cost=MICROSECOND_A_TOKEN)
+    log = serve(table_of(*rows), ONE_AT_A_TIME, service, cost=MICROSECOND_PER_TOKEN)
     lost = (np.frombuffer(log.requests.status, np.int8) == Status.REJECTED).mean()
     expected = (1 - rho) * rho**places / (1 - rho ** (places + 1))
     assert lost == pytest.approx(expected, abs=3 * np.sqrt(expected / n) * 2)

@@ -17,7 +17,7 @@ from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.mamba2 import Mamba2
-from costmodels.models.spec import LayerGroup, quantised
+from costmodels.models.spec import LayerGroup, quantized
 from scenarios.build.builder import build
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
@@ -261,7 +261,7 @@ def test_blocks_of_kimi_k3() -> None:
 
     Its 69 KDA layers fill three pages of 24 MLA layers, of a sequence and of each checkpoint.
     """
-    model = quantised(load_model("kimi-k3"), kv_cache="fp8")
+    model = quantized(load_model("kimi-k3"), kv_cache="fp8")
     limits: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 64}
     gpu = load_gpu("gb300")
     memory = plan_memory(model, gpu, tensor_parallel_size=8, mamba_cache_mode="align", **limits)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from sim.errors import ScenarioError
 from tests.properties.generated import CHAT, KINDS, PASSAGES, PLAIN, chain_of, columns, spec_of
 from tests.properties.helpers import small_run
-from tests.properties.queues import MICROSECOND_A_TOKEN, ONE_AT_A_TIME
+from tests.properties.queues import MICROSECOND_PER_TOKEN, ONE_AT_A_TIME
 from workloads.chains import matched_tokens
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.chain_ids import Lineage, build_chains
@@ -231,7 +231,7 @@ def test_a_simulated_cache_without_limit_hits_what_the_chains_say() -> None:
     table = generate(spec_of(kind, num_requests=300), 2)
     assert table.chains is not None
     slow = replace(table, arrival_ns=np.arange(300) * 10**10)
-    log = small_run(slow, engine=engine, cost=MICROSECOND_A_TOKEN).requests
+    log = small_run(slow, engine=engine, cost=MICROSECOND_PER_TOKEN).requests
     matched = np.minimum(matched_tokens(table.chains), table.prompt_tokens - 1) // 16 * 16
     assert np.array_equal(np.frombuffer(log.cached_tokens, np.int64), matched)
 

@@ -13,7 +13,12 @@ from sim.errors import ScenarioError
 from sim.fleet.cluster import RunLog
 from sim.request_table import RequestTable
 from tests.properties.helpers import small_run
-from tests.properties.queues import MEAN_SERVICE_S, MEAN_TOKENS, MICROSECOND_A_TOKEN, ONE_AT_A_TIME
+from tests.properties.queues import (
+    MEAN_SERVICE_S,
+    MEAN_TOKENS,
+    MICROSECOND_PER_TOKEN,
+    ONE_AT_A_TIME,
+)
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.continuations import Continuations
 from workloads.generator.counts import counted, geometric
@@ -41,7 +46,7 @@ def users_spec(users: Users, num_requests: int, kind: RequestKind) -> GeneratorS
 
 
 def serve(table: RequestTable) -> RunLog:
-    return small_run(table, engine=ONE_AT_A_TIME, cost=MICROSECOND_A_TOKEN)
+    return small_run(table, engine=ONE_AT_A_TIME, cost=MICROSECOND_PER_TOKEN)
 
 
 def column(log: RunLog, name: str) -> np.ndarray:
