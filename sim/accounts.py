@@ -18,9 +18,10 @@ PREEMPTION_SWAP = "preemption_swap"
 FAILURE_REWORK = "failure_rework"
 REMAINDER = "remainder"
 
-# What a cost model splits a step's GPU time into. Time that decodes would take alone goes to the
-# decode accounts; what prefills add goes to the prefill accounts, by what binds them. What drafts
-# cost is apart, and of what verifying them adds the part of those that were rejected.
+# Accounts that a cost model splits a step's GPU time into. The time that the decodes alone would
+# take goes to the decode accounts; what prefills add goes to the prefill accounts, by what binds
+# them. Drafting has an account of its own, and so has the part of verification that was spent on
+# rejected drafts.
 GPU_ACCOUNTS = (
     PREFILL_COMPUTE,
     PREFILL_MEMORY,
@@ -33,7 +34,7 @@ GPU_ACCOUNTS = (
     REMAINDER,
 )
 
-# Every account of a request's end-to-end time, in the order it is met.
+# Every account of a request's end-to-end time, in the order in which a request meets them.
 TIME_ACCOUNTS = (
     ADMISSION_QUEUE,
     SCHEDULING_WAIT,

@@ -11,37 +11,40 @@ from simpy.core import EmptySchedule
 
 NS_PER_S = 1_000_000_000
 
-# SimPy orders events of one instant by priority. Arrivals use its default, 1, so an arrival at the
-# very end of a step is seen by the plan that follows; engines come after, in order of replica, so
-# that simultaneous engines act in the same order however they got there.
+# SimPy orders the events of one instant by priority. Arrivals use its default, 1, so that an
+# arrival at the very end of a step is seen by the plan that follows. Engines come after, in order
+# of replica, so that simultaneous engines always act in the same order.
 _FIRST_ENGINE = 2
 
 UNSEEN = -1
-"""Priority of events that nobody waits for: content has been written somewhere. They come before
-all else of their instant, and a run does not last until they have happened."""
+"""Priority of events that no process waits for, such as "this content has been written". They come
+before all other events of their instant, and a run may end before they happen."""
 
 
 def to_ns(seconds: float) -> int:
-    """Round seconds to the nearest nanosecond (half to even). Rounded once, when priced."""
+    """Round seconds to the nearest nanosecond, half to even. Done once, when a step is priced."""
     return round(seconds * NS_PER_S)
 
 
 def to_s(nanoseconds: float) -> float:
-    """Nanoseconds as seconds, for results and messages."""
+    """Convert nanoseconds to seconds, for results and messages."""
     return nanoseconds / NS_PER_S
 
 
 class Clock(simpy.Environment):
-    """Counts the events it processes: a measure of work that no noisy machine disturbs."""
+    """A SimPy environment that counts the events it processes: a measure of work free of noise."""
 
     num_events = 0
     last_ns = 0
-    """Time of the last event that anyone waited for: the alarm of a jump that was cut is none."""
+    """Time of the last event that a process waited for. The alarm of a jump that was cut does not
+    count."""
     acting = 0
-    """Priority of the event being processed: those of this instant below it have been."""
+    """Priority of the event being processed; events of this instant with a lower number are done.
+    """
 
     def step(self) -> None:
-        """Process the next event, as `simpy.Environment.step` does; a run is never resumed."""
+        """Process the next event, as `simpy.Environment.step` does. A finished run is never
+        resumed."""
         if not self._queue:
             raise EmptySchedule
         now_ns, self.acting, _, event = heappop(self._queue)
@@ -58,7 +61,7 @@ class Clock(simpy.Environment):
 
 
 def after_unseen(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) -> None:
-    """Call after so many nanoseconds, in an event that nobody waits for."""
+    """Call ``call`` after ``delay_ns``, in an event that no process waits for."""
     event = simpy.Event(env)
     event._ok, event._value = True, None
     event.callbacks.append(lambda _: call())
@@ -66,33 +69,35 @@ def after_unseen(env: simpy.Environment, delay_ns: int, call: Callable[[], None]
 
 
 class Alarm(simpy.Event):
-    """An engine's wake-up: fires ``delay_ns`` after it is rung, after that instant's arrivals."""
+    """An engine's wake-up. It fires ``delay_ns`` after `ring`, after the arrivals of that
+    instant."""
 
     def __init__(self, env: simpy.Environment, replica: int) -> None:
-        self.env = env  # all of `Event.__init__`: an engine makes a few of these a request
+        # all that `Event.__init__` does, inlined: an engine makes several of these per request
+        self.env = env
         self.callbacks = []
         self.priority = _FIRST_ENGINE + replica
 
     def ring(self, delay_ns: int = 0) -> Self:
-        """Schedule it; once."""
+        """Schedule the alarm; allowed once."""
         self._ok = True
         self._value = None
         self.env.schedule(self, priority=self.priority, delay=delay_ns)  # type: ignore[arg-type]
         return self
 
     def take_over(self, later: Alarm) -> None:
-        """Wake, instead of a later alarm, whoever waits for that one."""
+        """Wake the process that waits for ``later``, in its place."""
         self.callbacks.extend(later.callbacks)
         later.callbacks.clear()
 
     def void(self) -> None:
-        """Wake nobody, if it has not."""
+        """Wake no process, if the alarm has not fired yet."""
         if self.callbacks is not None:
             self.callbacks.clear()
 
 
 class Timers:
-    """Called off, they do not make a run any longer."""
+    """Calls at later times that can be cancelled. A cancelled call does not make the run longer."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
@@ -100,7 +105,7 @@ class Timers:
         self._stopped = False
 
     def after(self, delay_ns: int, call: Callable[[], None]) -> simpy.Event:
-        """Call once, so many nanoseconds from now."""
+        """Call ``call`` once, ``delay_ns`` from now."""
         event = self._env.timeout(delay_ns)
         if self._stopped:
             return event
@@ -114,12 +119,12 @@ class Timers:
         return event
 
     def off(self, event: simpy.Event) -> None:
-        """Do not call, if it has not."""
+        """Cancel one call, if it has not been made."""
         if self._pending.pop(event, event) is None:
             event.callbacks.clear()
 
     def stop(self) -> None:
-        """Call off all, and whatever is asked for later."""
+        """Cancel all calls, and ignore those requested later."""
         self._stopped = True
         for event in self._pending:
             event.callbacks.clear()

@@ -12,9 +12,9 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def uniform(seed: int, request: int, index: int) -> float:
-    """A number in [0, 1) for draw ``index`` of a request: the same in every run of this seed.
+    """Return draw ``index`` of a request, uniform in [0, 1): the same in every run with this seed.
 
-    Mixes the three with SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
+    Mixes the three numbers with the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
     """
     state = (((seed + 1) * _GOLDEN + request) * _GOLDEN + index) * _GOLDEN & _MASK
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
@@ -23,7 +23,8 @@ def uniform(seed: int, request: int, index: int) -> float:
 
 
 def uniforms(seed: int, request: int, count: int, start: int = 0) -> NDArray[np.float64]:
-    """`uniform` for ``count`` draws of a request from ``start`` on, bit for bit: ``[count]``."""
+    """Return ``count`` draws of a request from index ``start`` on, equal to `uniform`:
+    ``[count]``."""
     found: NDArray[np.float64] = uniforms_of(seed, request, 1, count, start)[0]
     return found
 
@@ -31,7 +32,8 @@ def uniforms(seed: int, request: int, count: int, start: int = 0) -> NDArray[np.
 def uniforms_of(
     seed: int, first: int, requests: int, count: int, start: int = 0
 ) -> NDArray[np.float64]:
-    """The same of as many ``requests`` from ``first`` on: ``[requests, count]``."""
+    """Return ``count`` draws for each of several requests, the first being ``first``: ``[requests,
+    count]``."""
     base = (((seed + 1) * _GOLDEN + first) * _GOLDEN + start) * _GOLDEN & _MASK
     rows = np.arange(requests, dtype=np.uint64)[:, None] * np.uint64(_GOLDEN * _GOLDEN & _MASK)
     rows += np.uint64(base)

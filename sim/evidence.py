@@ -11,7 +11,7 @@ LABELS = ("measured", "fitted", "extrapolated", "datasheet", "reported", "assume
 
 
 class Source(TypedDict):
-    """One number that went into a forecast, for reports."""
+    """One number that went into a forecast, with its evidence, for reports."""
 
     what: str
     value: object
@@ -32,5 +32,5 @@ class Evidence:
 
 
 def weakest(labels: Iterable[str]) -> str:
-    """The worst of ``labels``; ``measured`` for none."""
+    """Return the worst of ``labels``, or ``measured`` if there are none."""
     return max(labels, key=LABELS.index, default=LABELS[0])

@@ -1,8 +1,8 @@
-"""Several links that transfers cross on paths: max-min fair shares, as congestion control gives.
+"""Links with transfers on them: one shared pipe, or a network with max-min fair shares.
 
-A transfer gets what its most crowded link leaves it, and at most its own pace; what it leaves
-unused goes to others. When one starts or ends, only transfers that share links with it, directly
-or through others, are looked at again.
+In a network a transfer gets what its most crowded link leaves it, and at most its own pace; what it
+leaves unused goes to others. When a transfer starts or ends, rates are recomputed only for
+transfers that share links with it, directly or through others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.clock import NS_PER_S
 
 
 def call_after(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) -> None:
-    """Call now, or after so many nanoseconds."""
+    """Call ``call`` now if ``delay_ns`` is 0, else after that time."""
     if not delay_ns:
         call()
         return
@@ -25,7 +25,7 @@ def call_after(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) 
 
 
 class Transfer:
-    """Bytes on their way. ``moved_bytes`` is exact once it has ended or was cancelled."""
+    """Bytes on one link. ``moved_bytes`` is exact once the transfer has ended or was cancelled."""
 
     __slots__ = ("_ends_at", "_on_done", "moved_bytes", "num_bytes", "started_ns")
 
@@ -40,7 +40,7 @@ class Transfer:
 
 
 class Link:
-    """One pipe with a bandwidth and a latency, which each transfer pays once, after its bytes."""
+    """One pipe, shared equally. Each transfer pays the latency once, after its last byte."""
 
     def __init__(self, env: simpy.Environment, bytes_per_s: float, latency_ns: int = 0) -> None:
         self._env = env
@@ -53,17 +53,18 @@ class Link:
         self._made = 0
         self._alarm: simpy.Event | None = None
         self.moved_bytes = 0
-        """Of all transfers that ended or were cancelled."""
+        """Bytes of all transfers that ended or were cancelled."""
         self.busy_ns = 0
         """Time with at least one transfer in flight, up to the last change."""
 
     @property
     def active(self) -> int:
-        """Transfers in flight."""
+        """Return the number of transfers in flight."""
         return self._active
 
     def start(self, num_bytes: int, on_done: Callable[[], None]) -> Transfer:
-        """Send bytes; ``on_done`` is called when the last has arrived (after the latency)."""
+        """Start a transfer; ``on_done`` is called when its last byte has arrived, latency
+        included."""
         self._advance()
         now_ns = int(self._env.now)
         transfer = Transfer(num_bytes, now_ns, self._served_bytes + num_bytes, on_done)
@@ -74,7 +75,7 @@ class Link:
         return transfer
 
     def cancel(self, transfer: Transfer) -> int:
-        """Stop a transfer; returns the whole bytes it has moved. Nothing if it has ended."""
+        """Stop a transfer and return the whole bytes it has moved. Does nothing if it has ended."""
         if transfer._on_done is None:
             return transfer.moved_bytes
         self._advance()
@@ -92,14 +93,14 @@ class Link:
             self._served_bytes += elapsed_ns * self._bytes_per_ns / self._active
 
     def _set_alarm(self) -> None:
-        """Wake when the next transfer ends; an alarm that was set before is void."""
+        """Schedule a wake-up for the next transfer that ends; an earlier wake-up becomes void."""
         if self._alarm is not None:
             self._alarm.callbacks.clear()
             self._alarm = None
         while self._queue and self._queue[0][2]._on_done is None:
             heappop(self._queue)  # cancelled
         if not self._queue:
-            self._served_bytes = 0.0  # idle: keeps the sums small, so exact
+            self._served_bytes = 0.0  # when idle: keeps the sums small, and so exact
             return
         left = max(self._queue[0][0] - self._served_bytes, 0.0)
         delay_ns = math.ceil(left * self._active / self._bytes_per_ns)
@@ -129,11 +130,12 @@ class Link:
 
 
 _PATIENCE = 1e-9
-"""Relative: rates this close are one bottleneck, and this part of a byte is no byte."""
+"""Relative tolerance: rates this close are one bottleneck, and this fraction of a byte is no byte.
+"""
 
 
 class Flow:
-    """Bytes on a path."""
+    """Bytes on a path of links."""
 
     __slots__ = (
         "_left",
@@ -157,21 +159,21 @@ class Flow:
         self.path = path
         self.num_bytes = num_bytes
         self.pace = pace
-        """Bytes a nanosecond that the sender has to send at most."""
+        """Most bytes per nanosecond that the sender sends."""
         self.on_done = on_done
-        """None once it has ended or was cancelled."""
+        """None once the flow has ended or was cancelled."""
         self._left = float(num_bytes)
         self._rate = 0.0
         self._updated_ns = now_ns
         self._version = 0
 
     def left_bytes(self, now_ns: int) -> float:
-        """Bytes that have not arrived at this time."""
+        """Return the bytes that have not arrived at ``now_ns``."""
         return max(self._left - self._rate * (now_ns - self._updated_ns), 0.0)
 
 
 class Network:
-    """Named links with a bandwidth each. Same calls, same times, to the nanosecond."""
+    """Named links, each with a bandwidth. The same calls give the same times, to the nanosecond."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
@@ -181,10 +183,10 @@ class Network:
         self._made = 0
         self._alarm: tuple[int, simpy.Event] | None = None
         self.moved_bytes: dict[str, int] = {}
-        """By link, of flows that ended or were cancelled."""
+        """Bytes by link, of flows that ended or were cancelled."""
 
     def add_link(self, name: str, bytes_per_s: float) -> None:
-        """A link; its bandwidth can be set anew at any time (0: cut)."""
+        """Add a link, or set its bandwidth anew; 0 cuts it."""
         known = name in self._bytes_per_ns
         self._bytes_per_ns[name] = bytes_per_s / NS_PER_S
         if known:
@@ -194,7 +196,7 @@ class Network:
             self.moved_bytes[name] = 0
 
     def bandwidth(self, name: str) -> float:
-        """Bytes a second that a link can carry now."""
+        """Return the bytes per second that a link can carry now."""
         return self._bytes_per_ns[name] * NS_PER_S
 
     def start(
@@ -208,8 +210,8 @@ class Network:
     ) -> Flow:
         """Send bytes over all links of ``path``; ``on_done`` is called when the last has arrived.
 
-        ``latency_ns`` passes after the bytes. With an empty path, or no bytes, only it does (and
-        the time that the pace asks for).
+        ``latency_ns`` passes after the bytes. With an empty path, or no bytes, only the latency
+        passes, and the time that the pace asks for.
         """
 
         def arrived() -> None:
@@ -223,7 +225,7 @@ class Network:
         return flow
 
     def cancel(self, flow: Flow) -> int:
-        """Stop a flow; returns the whole bytes it has moved."""
+        """Stop a flow and return the whole bytes it has moved."""
         now_ns = int(self._env.now)
         moved = flow.num_bytes - math.ceil(flow.left_bytes(now_ns))
         if flow.on_done is not None:
@@ -232,11 +234,11 @@ class Network:
         return moved
 
     def rate_bytes_per_s(self, flow: Flow) -> float:
-        """What a flow gets at this moment."""
+        """Return the rate of a flow at this moment."""
         return flow._rate * NS_PER_S
 
     def _take_out(self, flow: Flow, moved_bytes: int) -> list[Flow]:
-        """Remove a flow and count its bytes; returns those it shared a link with."""
+        """Remove a flow, count its bytes, and return the flows that shared a link with it."""
         flow.on_done = None
         neighbors: dict[Flow, None] = {}
         for name in flow.path:
@@ -246,7 +248,7 @@ class Network:
         return list(neighbors)
 
     def _share_anew(self, changed: Iterable[Flow]) -> None:
-        """Set the rates of everything connected to these flows, and the next alarm."""
+        """Recompute the rates of all flows connected to ``changed``, and the next wake-up."""
         flows = self._connected(changed)
         now_ns = int(self._env.now)
         for flow in flows:
@@ -275,7 +277,7 @@ class Network:
         return list(found)
 
     def _fair_rates(self, flows: list[Flow]) -> dict[Flow, float]:
-        """Progressive filling: raise all rates together; who meets a limit keeps its rate."""
+        """Progressive filling: raise all rates together until each flow meets its first limit."""
         rates: dict[Flow, float] = {}
         open_flows = dict.fromkeys(flows)
         room = {name: self._bytes_per_ns[name] for flow in flows for name in flow.path}

@@ -1,4 +1,8 @@
-"""Every plug point of the simulator, on one page. `sim` is handed these; it never looks one up."""
+"""Contracts between the simulator and what it is given: costs, routers, admission, scaling.
+
+`sim` receives these objects and never looks one up. `HOOKS` below the protocols of each policy are
+optional methods. Schedulers are in `sim.engine.view`, beside the state that they see.
+"""
 
 from __future__ import annotations
 
@@ -14,136 +18,137 @@ from sim.throttle import PowerThrottle
 
 
 class StepPrice(NamedTuple):
-    """What one step costs, in integer nanoseconds.
+    """The cost of one step, in integer nanoseconds.
 
     The engine runs two clocks (see `sim.engine.pipeline`): the host plans and launches, the GPU
     runs.
     """
 
     gpu_ns: int
-    """GPU time of the step's kernels, back to back."""
+    """GPU time of the step's kernels, run back to back."""
     launch_delay_ns: int = 0
-    """From the end of scheduling to the step's first kernel, if the GPU is free."""
+    """Time from the end of scheduling to the step's first kernel, if the GPU is free."""
     launch_ns: int = 0
-    """How long the host is busy preparing inputs and launching."""
+    """Time the host is busy preparing inputs and launching kernels."""
     tail_ns: int = 0
-    """The last kernel cannot end earlier than the last launch plus this."""
+    """The last kernel ends at least this long after the last launch."""
     compute_ns: int = 0
-    """Part of ``gpu_ns`` bound by compute in a step with prefill: it heats the device."""
+    """The part of ``gpu_ns`` that is compute-bound in a step with prefill; it heats the device."""
 
 
 class DecodeRun(NamedTuple):
-    """The price of a run of decode-only steps whose context grows by one a sequence a step.
+    """The price of a run of decode-only steps. Each sequence's context grows by one token per step.
 
-    Contexts clipped to a length grow by one a step for each sequence below it.
+    A context clipped to a length grows by one token per step while it is shorter than the length.
     """
 
     first: StepPrice
-    """The first step's; the host terms are the same for all."""
+    """Price of the first step; the host terms are the same for all steps."""
     gpu_cumulative_ns: list[int]
-    """``[steps]`` GPU time up to the end of each step. Its differences are what pricing each step
-    by itself gives, bit for bit. (A list: most runs are short.)"""
+    """``[steps]`` GPU time up to the end of each step. Differences of neighbors equal the prices of
+    single steps, bit for bit. (A list, because most runs are short.)"""
     shortest_ns: int
-    """The least GPU time of any of them."""
+    """The least GPU time of any step of the run."""
 
 
 class Rises(NamedTuple):
-    """What contexts have grown by before each step of a run, in which they grow unevenly."""
+    """Growth of contexts before each step of a run in which contexts grow unevenly."""
 
     context: list[int]
-    """``[steps]`` summed over the decoding sequences; 0 first."""
+    """``[steps]`` growth summed over the decoding sequences; the first is 0."""
     clips: list[list[int]]
-    """The same of each clip's sum."""
+    """``[clips][steps]`` growth of the sum of contexts clipped to each length."""
 
 
 class StepCost(Protocol):
-    """Prices engine steps. Compiled once per (model, GPU, layout, calibration)."""
+    """Prices engine steps. Compiled once per model, GPU, layout and calibration."""
 
     @property
     def throttle(self) -> PowerThrottle | None:
-        """How the device's power limit acts; each engine keeps the state of its own."""
+        """How the device's power limit slows steps; each engine keeps a state of its own. None: no
+        limit."""
         ...
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """The cost of one step of this shape.
+        """Price one step of this shape.
 
-        ``draw``, uniform from 0 to 1, says where in its distribution the host's launch time falls;
-        None stands for the mean.
+        ``draw``, uniform from 0 to 1, is the quantile of the host's launch time to use; None: its
+        mean.
         """
         ...
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
-        """Price ``steps`` decode-only steps, the first of this shape."""
+        """Price ``steps`` decode-only steps, the first of which has this shape."""
         ...
 
     def schedule_ns(self, running: int, /) -> int:
-        """Host time of one scheduler call with ``running`` requests in the engine."""
+        """Return the host time of one scheduler call with ``running`` requests in the engine."""
         ...
 
     def update_ns(self, seqs: int, /) -> int:
-        """Host time to process the outputs of a step with ``seqs`` sequences."""
+        """Return the host time to process the outputs of a step with ``seqs`` sequences."""
         ...
 
     def split(
         self, columns: Mapping[str, NDArray[np.float64]], /
     ) -> dict[str, NDArray[np.float64]]:
-        """GPU seconds of many steps by time account (see `sim.books.ledger`).
+        """Split the GPU seconds of many steps by time account (see `sim.books.ledger`).
 
         ``columns`` has one float64 array ``[n]`` per column of `sim.shape.shape_columns`; a run of
-        equal decode steps is given at its middle. The accounts of a row add
-        up to its GPU time before rounding.
+        equal decode steps is given at its middle. The accounts of a row add up to its GPU time
+        before rounding.
         """
         ...
 
 
 class RoundCost(StepCost, Protocol):
-    """The step cost of an engine that speculates: it knows `StepShape.speculated` too."""
+    """The step cost of an engine that speculates; it also prices `StepShape.speculated`."""
 
     def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
-        """Price decode-only steps that verify drafts, the first of this shape."""
+        """Price decode-only steps that verify drafts, the first of which has this shape."""
         ...
 
 
 class Acceptance(Protocol):
-    """Which drafted tokens the target accepts (see `sim.engine.speculation`).
+    """Decides which drafted tokens the target accepts (see `sim.engine.speculation`).
 
-    What a request's drafts come to must not depend on when they are verified or beside whom: it
-    belongs to the request, its seed and the number of its step.
+    How many drafts of a request are accepted must not depend on when they are verified or on the
+    rest of the batch: it belongs to the request, its seed and the index of its step.
     """
 
     def gains(
         self, request: Request, sampled_tokens: int, drafts: int, /
     ) -> Sequence[int] | NDArray[np.int64]:
-        """Tokens that each further decode step gives, with so many drafted each time.
+        """Return the tokens that each further decode step gives, with ``drafts`` drafted in each.
 
-        From ``sampled_tokens`` on, to ``output_tokens`` exactly: at least 1, the target's own, and
-        at most ``drafts`` more. ``request.rounds`` has what its steps have given so far.
+        They add up from ``sampled_tokens`` to ``output_tokens`` exactly. Each is at least 1, the
+        target's own token, and at most ``drafts`` more. ``request.rounds`` holds the tokens of
+        earlier steps.
         """
         ...
 
 
 class HandOver(Protocol):
-    """What an engine that only prefills tells of its requests (see `sim.fleet.handover`)."""
+    """Receives events of requests in an engine that only prefills (see `sim.fleet.handover`)."""
 
     def refusal(self, request: Request, /) -> str | None:
-        """Why no decode engine can ever take it; None if one can."""
+        """Return why no decode engine can ever take the request, or None if one can."""
         ...
 
     def computed(self, request: Request, source: int, start_ns: int, end_ns: int, /) -> None:
-        """A chunk of it is on the GPU of replica ``source`` between these times; it counts as
-        computed."""
+        """A chunk of the request runs on the GPU of replica ``source`` between these times."""
         ...
 
     def preempted(self, request: Request, /) -> None:
-        """It lost its blocks in the source, and will be computed anew."""
+        """The request lost its blocks in the source and will be computed again."""
         ...
 
     def prefilled(self, request: Request, source: int, /) -> None:
-        """Its first token is visible, and the source holds its KV until told to let go."""
+        """The first token is visible; the source keeps the KV until it is told to free it."""
         ...
 
     def has_blocks(self, request: Request, /) -> None:
-        """Its residence in a decode engine has the blocks that its KV goes to."""
+        """The decode engine has allocated the blocks that the KV will be written to."""
         ...
 
 
@@ -151,32 +156,34 @@ class CachedContent(Protocol):
     """What an eviction policy may know of content in a prefix cache."""
 
     uses: int
-    """Requests that computed it or hit it."""
+    """Number of requests that computed the content or hit it."""
     born: int
-    """Its place in the order in which content came to the cache."""
+    """Position in the order in which content entered the cache."""
 
 
 class Eviction(Protocol):
-    """Chooses what a prefix cache drops when blocks are needed; one for each engine.
+    """Chooses what a prefix cache evicts when blocks are needed; one instance per engine.
 
-    If it has a method ``priority(content)``, the content with the lowest goes first, ties in the
-    order of last use; it is asked when no request holds the content any more. Otherwise the least
-    recently used goes first, and with an attribute ``lifetime_ns`` that is not None whatever
-    nobody used for so long. What requests hold never goes, and tails go before their heads.
+    With a method ``priority(content)``, the content with the lowest priority is evicted first, ties
+    in the order of last use; the method is called when the last request releases the content.
+    Without it the least recently used content is evicted first. With an attribute ``lifetime_ns``
+    that is not None, content unused for that long is evicted too. Content held by requests is never
+    evicted, and the tail of a prefix goes before its head.
     """
 
 
 class ReplicaLoad(NamedTuple):
-    """What a router sees of one engine; engines publish it whenever it changes."""
+    """What a router sees of one engine. Engines publish it whenever it changes."""
 
     waiting: int
     running: int
     queued_tokens: int = 0
-    """Prompt tokens of requests that were sent there and have no first token yet."""
+    """Prompt tokens of requests that were sent to the engine and have no first token yet."""
 
 
 CacheWatcher = Callable[[int, int, int], None]
-"""Told of (replica, prefix id, resident leading blocks of it) on every change."""
+"""Called as ``watcher(replica, prefix id, number of its leading blocks that are cached)`` on a
+change."""
 
 Watch = Literal["immediate", "deferred", "deferred_timed"]
 """How soon a watcher is told of what a replica evicts.
@@ -193,7 +200,7 @@ class Fetch(NamedTuple):
 
     replica: int
     tokens: int
-    """At most; what the other has cached of them, and the engine has not, comes over."""
+    """Upper bound; only what the peer has cached and the engine has not is transferred."""
 
 
 class RoutingContext(Protocol):
@@ -209,65 +216,69 @@ class RoutingContext(Protocol):
     def now_ns(self) -> int: ...
 
     def session(self, request: Request, /) -> int | None:
-        """The conversation a request belongs to; None where the workload has none."""
+        """Return the conversation of a request; None if the workload has no sessions."""
         ...
 
     def prefix_ids(self, request: Request, /) -> Sequence[int]:
-        """Ids of its prompt's prefixes, the shortest first; empty where the workload has none."""
+        """Return the ids of the prompt's prefixes, shortest first; empty if the workload has
+        none."""
         ...
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens that one of `prefix_ids` stands for; 0 where the workload has none."""
+        """Tokens per entry of `prefix_ids`; 0 if the workload has no prefixes."""
         ...
 
     @property
     def fetch_bytes_per_s(self) -> float | None:
-        """Of the network between these replicas; None where they cannot fetch from each other."""
+        """Bandwidth of the network between the replicas; None if they cannot fetch from each
+        other."""
         ...
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of what is fetched."""
+        """Bytes per token of a fetched prefix."""
         ...
 
     def prefill_s(self, replica: int, cached_tokens: int, tokens: int, /) -> float:
-        """What so many prompt tokens behind cached ones take an engine with nothing else to do, by
-        its own step cost: an estimate, as offline profiling gives it."""
+        """Estimate the seconds to prefill ``tokens`` behind ``cached_tokens`` on an otherwise idle
+        engine, by its own step cost (as offline profiling would)."""
         ...
 
     def watch_caches(self, watcher: CacheWatcher, /, when: Watch = "immediate") -> None:
-        """Be told of what replicas' prefix caches hold."""
+        """Register a watcher for what the replicas' prefix caches hold."""
         ...
 
     def catch_up(self, replica: int, /) -> None:
-        """Be told of what this replica has evicted by now."""
+        """Report to the watchers what this replica has evicted by now."""
         ...
 
 
 class Router(Protocol):
     """Chooses the replica of an arriving request. Made by ``factory(context, **options)``.
 
-    If it has methods ``down(replica)`` and ``up(replica)``, it is told when a replica takes no
-    requests any more (known to have failed, being drained, not started yet) and when it does
-    again; what it chooses is up. Otherwise the next replica that is up stands in.
+    Optional methods ``down(replica)`` and ``up(replica)`` are called when a replica stops taking
+    requests (known to have failed, draining, not started yet) and when it takes them again; the
+    router then chooses among those that are up. Without these methods the next replica that is up
+    stands in.
 
-    If it has a method ``source(request, replica)``, engines that only prefill may fetch prefixes
-    from each other (`sim.fleet.fetches`): it is asked, once a request has its replica, for a
-    `Fetch` or None.
+    With an optional method ``source(request, replica)``, engines that only prefill may fetch
+    prefixes from each other (`sim.fleet.fetches`): it is called once a request has its replica, and
+    returns a `Fetch` or None.
     """
 
     def choose(self, request: Request, /) -> int:
-        """Index of the replica to send ``request`` to."""
+        """Return the index of the replica to send ``request`` to."""
         ...
 
     def publish(self, replica: int, load: ReplicaLoad, /) -> None:
-        """Take note of a replica's new load. Called on every change."""
+        """Take note of a replica's new load; called on every change."""
         ...
 
 
 class ServiceView(Protocol):
-    """What admission and scaling may know of the engines behind them. Sums are over those up."""
+    """What admission and scaling may know of the engines behind them. Sums cover replicas that are
+    up."""
 
     @property
     def now_ns(self) -> int: ...
@@ -277,22 +288,22 @@ class ServiceView(Protocol):
 
     @property
     def decode(self) -> ServiceView | None:
-        """The engines that decode for these, where these only prefill."""
+        """The view of the decode engines, if these engines only prefill; else None."""
         ...
 
     @property
     def num_up(self) -> int:
-        """Replicas that take requests."""
+        """Number of replicas that take requests."""
         ...
 
     @property
     def num_starting(self) -> int:
-        """Replicas on their way up."""
+        """Number of replicas that are starting."""
         ...
 
     @property
     def waiting(self) -> int:
-        """Requests that no engine has begun."""
+        """Number of requests that no engine has begun."""
         ...
 
     @property
@@ -305,31 +316,32 @@ class ServiceView(Protocol):
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
-        """Prompt tokens that one engine computes a second, measured over all steps with prefills so
-        far; None before the first."""
+        """Prompt tokens that one engine computes per second, measured over all steps with prefills
+        so far; None before the first."""
         ...
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV pools of the replicas up hold."""
+        """Capacity of the KV pools of the replicas that are up, in tokens."""
         ...
 
     @property
     def kv_use(self) -> float:
-        """Share of the KV blocks held by requests, mean over the replicas up."""
+        """Share of the KV blocks held by requests, averaged over the replicas that are up."""
         ...
 
     def ttfts_s(self, window_s: float, /) -> list[float]:
-        """TTFT of requests whose first token came within the last so many seconds, and the age of
-        those that still wait for it."""
+        """Return the TTFT of requests whose first token came within the last ``window_s`` seconds,
+        and the age of requests still waiting for theirs."""
         ...
 
 
 class Admission(Protocol):
-    """Says who may come in. Made by ``factory(view, **options)``; one stands before the router."""
+    """Decides which requests may enter. Made by ``factory(view, **options)``; stands before the
+    router."""
 
     def admit(self, request: Request, /) -> str | None:
-        """None, or why it is turned away."""
+        """Return None to admit the request, or the reason for turning it away."""
         ...
 
     def left(self, request: Request, /) -> None:
@@ -338,8 +350,9 @@ class Admission(Protocol):
 
 
 class Autoscaler(Protocol):
-    """Says how many replicas there should be. Made by ``factory(view, **options)``."""
+    """Decides how many replicas there should be. Made by ``factory(view, **options)``."""
 
     def wanted(self) -> int:
-        """Replicas, those on their way up included. Asked at a fixed interval."""
+        """Return the number of replicas wanted, starting ones included. Called at a fixed
+        interval."""
         ...

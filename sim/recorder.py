@@ -1,4 +1,4 @@
-"""What a run leaves behind of each request, as columns: one row a request of the table."""
+"""The columns that a run records for its requests: one row per request of the table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 from sim.request import Request, Status
 
 UNSET = -1
-"""Value of a time or a row that never came."""
+"""Value of a time or row that never came."""
 
 
 def _column(length: int, value: int = UNSET) -> array[int]:
@@ -15,10 +15,11 @@ def _column(length: int, value: int = UNSET) -> array[int]:
 
 
 class Residence:
-    """Requests' stay in engines: in which, from which row on, and which rows left them out.
+    """The stay of requests in engines: in which engine, from which step-log row on, which rows left
+    them out.
 
-    Rows count into the replica's step log. Where a request has several answers, they are those of
-    its first.
+    Rows index the replica's step log. For a request with several answers they belong to the first
+    answer.
     """
 
     def __init__(self, num_requests: int, preemptions: array[int] | None = None) -> None:
@@ -29,18 +30,18 @@ class Residence:
         self.recomputes: list[tuple[int, int, int]] = []
         """(request, row that preempted it, row that had recomputed it), closed intervals."""
         self.held_back: list[tuple[int, int]] = []
-        """(request, row): a decode step that left a decoding request out."""
+        """(request, row of a decode step that left the decoding request out)."""
         self.swapped: list[tuple[int, int, int]] = []
         """(request, row that swapped it out, row that swapped it in), half-open intervals."""
         self.last_token_row: dict[int, int] = {}
-        """Row of the last token where that is not when the request left: it waited for its batch,
-        or has other answers."""
+        """Row of the last token, if that differs from the row in which the request left: it waited
+        for its batch, or has other answers."""
         self._swapped_at: dict[int, int] = {}
         self._preempted_at: dict[int, int] = {}
         self._void: dict[int, tuple[int, int, int]] = {}
 
     def forget(self, index: int) -> None:
-        """What was done of a request is lost; it is sent again, or never."""
+        """Discard what was recorded of a request: the work is lost, and it may be sent again."""
         self._preempted_at.pop(index, None)
         self._swapped_at.pop(index, None)
         self.last_token_row.pop(index, None)
@@ -49,7 +50,7 @@ class Residence:
         self._void[index] = (len(self.recomputes), len(self.swapped), len(self.held_back))
 
     def drop_forgotten(self) -> None:
-        """Once, at the end: leave out what was noted of requests before they were forgotten."""
+        """Leave out what was recorded of requests before `forget`; called once, at the end."""
         void, never = self._void, (0, 0, 0)
         if not void:
             return
@@ -60,7 +61,8 @@ class Residence:
         self.held_back = [note for i, note in held_back if i >= void.get(note[0], never)[2]]
 
     def admitted(self, request: Request, now_ns: int, row: int) -> bool:
-        """It takes part from this row on; whether for the first time here."""
+        """The request takes part in steps from this row on. Returns whether it is the first time
+        here."""
         if request.cancelled:
             return False
         index = request.index
@@ -72,23 +74,24 @@ class Residence:
         return False
 
     def loading(self, request: Request, load_ns: int) -> None:
-        """Its KV comes from a lower tier in so long; only before its first admission."""
+        """The request waits ``load_ns`` for KV from a lower tier, before its first admission
+        only."""
 
     def preempted(self, request: Request, row: int) -> None:
-        """It lost its blocks at the plan of this row."""
+        """The request lost its blocks at the plan of this row."""
         if request.cancelled:
             return
         self.preemptions[request.index] += 1
         if request.status is not Status.WAITING or request.sample:
             return
         if request.swapped_blocks:
-            if request.index not in self._preempted_at:  # else its interval is in that one
+            if request.index not in self._preempted_at:  # otherwise its interval lies in that one
                 self._swapped_at[request.index] = row
         else:
             self._preempted_at.setdefault(request.index, row)
 
     def prefilled(self, request: Request, row: int) -> None:
-        """This row computed the last of its known tokens and samples the next."""
+        """This row computes the last known token of the request and samples the next."""
         if request.num_preemptions and not request.sample and not request.cancelled:
             start = self._preempted_at.pop(request.index, None)
             if start is not None:
@@ -96,7 +99,8 @@ class Residence:
 
 
 class RequestLog(Residence):
-    """One row a request of the table; times in ns. The residence is the first, often the only."""
+    """One row per request of the table; times in nanoseconds. Its own residence is the first
+    engine's."""
 
     def __init__(self, num_requests: int) -> None:
         super().__init__(num_requests)
@@ -104,36 +108,37 @@ class RequestLog(Residence):
         self.status = array("b", [Status.WAITING]) * n
         self.arrival_ns = _column(n)
         self.seen_ns = _column(n)
-        """First scheduler call that saw it waiting."""
+        """First scheduler call that saw the request waiting."""
         self.admitted_ns = _column(n)
-        """Scheduler call that gave it its first tokens."""
+        """Scheduler call that gave the request its first tokens."""
         self.first_token_ns = _column(n)
         self.finished_ns = _column(n)
         self.first_token_row = _column(n)
         self.last_row = _column(n)
-        """In the replica it finished in."""
+        """Step-log row, in the replica where the request finished."""
         self.cached_tokens = _column(n, 0)
         self.reject_reasons: dict[int, str] = {}
         self.fail_reasons: dict[int, str] = {}
-        """Why requests failed or were abandoned."""
+        """Why requests failed or were abandoned, by request."""
         self.sent_ns: dict[int, int] = {}
-        """When a request was last sent, where it was sent more than once."""
+        """Time of the last attempt, for requests sent more than once."""
         self.attempts: dict[int, int] = {}
-        """How often, the first time included, where more than once."""
+        """Number of attempts, the first included, for requests sent more than once."""
         self.load_ns: dict[int, int] = {}
-        """How long a request waited for its KV from lower tiers before it was admitted."""
+        """Time a request waited for KV from lower tiers before it was admitted."""
         self.tier_tokens: dict[int, dict[int, int]] = {}
-        """Its hits by tier, where some came from below device memory (0)."""
+        """Hit tokens by tier, for requests with hits below device memory (tier 0)."""
         self.fetched: dict[int, tuple[int, int]] = {}
-        """(ns, tokens) of prefixes that were fetched from another engine before a request could
-        join the queue of its own."""
+        """(ns, tokens) of prefixes fetched from another engine before the request joined its own
+        queue."""
         self.rounds: dict[int, bytes] = {}
-        """Tokens that each decode step gave a finished request, where engines speculate."""
+        """Tokens per decode step of each finished request, in engines that speculate."""
         self.decode: DecodeLog | None = None
-        """Of requests that were handed over; None where no engine hands any over."""
+        """Second residences, of requests that were handed over; None if no engine hands any over.
+        """
 
     def admitted(self, request: Request, now_ns: int, row: int) -> bool:
-        """It got its first tokens; only the first admission counts."""
+        """The request got its first tokens; only its first admission is recorded."""
         is_first = super().admitted(request, now_ns, row)
         if is_first:
             self.admitted_ns[request.index] = now_ns
@@ -143,37 +148,38 @@ class RequestLog(Residence):
         return is_first
 
     def loading(self, request: Request, load_ns: int) -> None:
-        """Its KV comes from a lower tier in so long; only before its first admission."""
+        """The request waits ``load_ns`` for KV from a lower tier, before its first admission
+        only."""
         if self.first_row[request.index] == UNSET and not request.cancelled:
             self.load_ns[request.index] = load_ns
 
     def prefilled(self, request: Request, row: int) -> None:
-        """This row computed the last of its known tokens and samples the next."""
+        """This row computes the last known token of the request and samples the next."""
         index = request.index
         if self.first_token_row[index] == UNSET and not request.sample and not request.cancelled:
             self.first_token_row[index] = row
         super().prefilled(request, row)
 
     def finished(self, request: Request, now_ns: int, row: int) -> None:
-        """Its last token became visible."""
+        """The request's last token became visible."""
         self.status[request.index] = Status.FINISHED
         self.finished_ns[request.index] = now_ns
         self.last_row[request.index] = row
 
     def rejected(self, request: Request, now_ns: int, reason: str) -> None:
-        """It was turned away."""
+        """The request was turned away."""
         self.status[request.index] = Status.REJECTED
         self.finished_ns[request.index] = now_ns
         self.reject_reasons[request.index] = reason
 
     def failed(self, index: int, now_ns: int, status: Status, reason: str) -> None:
-        """It is over without an answer."""
+        """The request ended without an answer."""
         self.status[index] = status
         self.finished_ns[index] = now_ns
         self.fail_reasons[index] = reason
 
     def sent_again(self, index: int, now_ns: int) -> None:
-        """A new attempt: its row is of that one from now on, but for its arrival."""
+        """A new attempt was sent; the row describes it from now on, except for its arrival."""
         self.forget(index)
         self.sent_ns[index] = now_ns
         self.attempts[index] = self.attempts.get(index, 1) + 1
@@ -190,7 +196,7 @@ class RequestLog(Residence):
 
 
 def _by_tier(request: Request) -> dict[int, int]:
-    """Where its hit comes from; what was loaded and lost again before it was admitted is no hit."""
+    """Return the hit by tier. Content loaded and evicted again before admission is no hit."""
     found: dict[int, int] = {}
     left = request.cached_tokens
     for tier, tokens in request.loaded:
@@ -201,7 +207,7 @@ def _by_tier(request: Request) -> dict[int, int]:
 
 
 class DecodeLog(Residence):
-    """The second residence of requests that are decoded elsewhere than prefilled."""
+    """The second residence of requests that are decoded by another engine than prefilled them."""
 
     def __init__(self, requests: RequestLog) -> None:
         n = len(requests.status)
@@ -211,11 +217,11 @@ class DecodeLog(Residence):
         self.finished, self.rejected = requests.finished, requests.rejected
         self.rounds = requests.rounds
         self.reserved_ns = _column(n)
-        """Given its blocks."""
+        """When the request was given its blocks."""
         self.received_ns = _column(n)
-        """All KV there, and its first token read."""
+        """When all KV had arrived and the first token was read."""
 
     def forget(self, index: int) -> None:
-        """What was done of a request is lost."""
+        """Discard what was recorded of a request."""
         super().forget(index)
         self.reserved_ns[index] = self.received_ns[index] = UNSET

@@ -25,7 +25,7 @@ _ROW_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefixChains:
-    """Prefix-chained block ids, one chain a request, flattened.
+    """Prefix-chained block ids, one chain per request, flattened.
 
     Id ``j`` of a chain names the content of tokens ``[0, (j + 1) * block_tokens)``, so equal ids
     mean equal prefixes. The last block of a chain may be partial.
@@ -38,9 +38,9 @@ class PrefixChains:
     tokens: Int64
     """``[n]`` tokens each chain covers: the prompt, or prompt and output where both are known."""
     block_tokens: int
-    """Tokens an id stands for (512 in Mooncake traces, 16 in Qwen-Bailian's)."""
+    """Tokens per id (512 in Mooncake traces, 16 in Qwen-Bailian's)."""
     covers_output: bool = False
-    """Whether the chains go on over the output, so that a later turn can hit it."""
+    """Whether the chains continue over the output, so that a later turn can hit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,38 +48,39 @@ class RequestTable:
     """Requests as columns, in order of arrival. All arrays are int64 of shape ``[n]``."""
 
     arrival_ns: Int64
-    """Nanoseconds from the start of the run, non-decreasing, >= 0. Of a row sent after another
-    (see ``after``) it is the earliest possible time, 0 if any will do, and stands in no order."""
+    """Nanoseconds from the start of the run, non-decreasing, >= 0. For a row sent after another
+    (see ``after``) it is the earliest possible time, 0 if there is none, and in no order."""
     prompt_tokens: Int64
-    """At least 1."""
+    """Prompt length, at least 1."""
     output_tokens: Int64
-    """At least 0; 0 is a prefill-only request (scoring, embedding)."""
+    """Answer length, at least 0; 0 is a prefill-only request (scoring, embedding)."""
     priority: Int64
     """Lower is served first by the priority scheduler (vLLM's convention); 0 by default."""
     chains: PrefixChains | None = None
-    """Prefix structure, where the source has it."""
+    """Prefix structure, if the source has it."""
     max_concurrency: int | None = None
-    """Closed loop as load tools do it: a request is sent at its arrival time or when fewer than
-    this many are in flight, whichever is later, in table order."""
+    """Closed loop as load tools do it: in table order, a request is sent at its arrival time or
+    when fewer than this many are in flight, whichever is later."""
     after: Int64 | None = None
-    """Closed loop by session: the row whose request must leave first (finish, or be rejected), an
-    earlier row of the table; -1 where there is none. None: no row waits for another."""
+    """Closed loop by session: the earlier row whose request must leave (finish or be rejected)
+    before this one is sent; -1: none. None: no row waits for another."""
     think_ns: Int64 | None = None
-    """How long after that the request is sent, >= 0; at least a nanosecond passes. Ignored where
-    ``after`` is -1. Its latencies count from when it is sent."""
+    """Think time between that departure and sending the request, >= 0; at least one nanosecond
+    passes. Ignored where ``after`` is -1. Latencies count from when the request is sent."""
     session: Int64 | None = None
-    """Which session (conversation, agent run) a request belongs to; None: no row has one."""
+    """Session (conversation, agent run) of each request; None: there are no sessions."""
     class_index: Int64 | None = None
-    """Position of each request's class in ``class_names``; None: all are of one class."""
+    """Index of each request's class in ``class_names``; None: all requests are of one class."""
     class_names: tuple[str, ...] = ()
     samples: SampleLengths | None = None
-    """Further answers of each request; ``output_tokens`` is the first one's. None: one each."""
+    """Output tokens of further answers; ``output_tokens`` is the first answer's. None: one answer
+    each."""
     beams: BeamSearch | None = None
-    """Which requests are answered by beam search, one answer each. None: none is."""
+    """Which requests are answered by beam search, with one answer each. None: no request is."""
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
-    """Malformed rows a reader was told to skip (``skip_bad_rows``)."""
+    """Malformed rows that the reader was told to skip (``skip_bad_rows``)."""
     notes: tuple[str, ...] = ()
     """What was done to the source (ticks spread, time scaled, window cut), in plain words."""
 
@@ -109,19 +110,19 @@ class RequestTable:
 
     @property
     def all_output_tokens(self) -> Int64:
-        """Output tokens of all answers of each request, ``[n]``."""
+        """Return the output tokens of all answers of each request, ``[n]``."""
         if self.samples is None:
             return self.output_tokens
         return self.output_tokens + self.samples.totals()
 
     @property
     def is_open_loop(self) -> bool:
-        """Whether every arrival is known beforehand: none waits for an answer."""
+        """Whether every arrival time is known before the run: no request waits for an answer."""
         waits = self.after is not None and bool((self.after >= 0).any())
         return self.max_concurrency is None and not waits
 
     def _own_arrivals_ns(self) -> Int64:
-        """Arrivals of the rows that wait for no other."""
+        """Return the arrivals of rows that wait for no other row."""
         return self.arrival_ns if self.after is None else self.arrival_ns[self.after < 0]
 
     def _check_beams(self, beams: BeamSearch) -> None:
@@ -165,7 +166,7 @@ def request_table(
     skipped_rows: int = 0,
     notes: tuple[str, ...] = (),
 ) -> RequestTable:
-    """Build a table from plain columns (arrivals in seconds, already in order)."""
+    """Build a table from plain columns; arrivals are in seconds and already in order."""
     n = len(arrival_s)
     return RequestTable(
         arrival_ns=np.rint(np.asarray(arrival_s, np.float64) * 1e9).astype(np.int64),
@@ -185,30 +186,30 @@ def request_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampleLengths:
-    """Output tokens of the answers beside the first, flattened."""
+    """Output tokens of the answers beyond the first, flattened."""
 
     tokens: Int64
-    """Of all requests' further answers, one request after another; at least 1."""
+    """Output tokens of all further answers, one request after another; each at least 1."""
     offsets: Int64
     """``[n + 1]``: those of request ``i`` are ``tokens[offsets[i]:offsets[i + 1]]``."""
 
     def further(self, request: int) -> tuple[int, ...]:
-        """Output tokens of a request's answers beside the first."""
+        """Return the output tokens of a request's answers beyond the first."""
         start, stop = int(self.offsets[request]), int(self.offsets[request + 1])
         return tuple(self.tokens[start:stop].tolist())
 
     def totals(self) -> Int64:
-        """Output tokens of each request's further answers, summed, int64 ``[n]``."""
+        """Return the sum of each request's further answers, int64 ``[n]``."""
         summed = np.concatenate([[0], self.tokens.cumsum()])
         totals: Int64 = summed[self.offsets[1:]] - summed[self.offsets[:-1]]
         return totals
 
 
 def draw_lengths(output_tokens: Int64, n: int, shortest: float, seed: int) -> SampleLengths:
-    """``n`` answers a request, the first of ``output_tokens``, the longest.
+    """Draw ``n`` answers per request; the first has ``output_tokens`` and is the longest.
 
-    The others are uniform between ``shortest`` (0 to 1) times that and that; a draw belongs to
-    its request. A request without output has one answer.
+    The others are uniform between ``shortest`` (0 to 1) times that length and that length. A draw
+    belongs to its request. A request without output has one answer.
     """
     if n < 1 or not 0 < shortest <= 1:
         raise TraceError(f"n is {n} and n_shortest {shortest}; they must be >= 1 and in (0, 1]")

@@ -1,9 +1,10 @@
-"""What a cost model may see of a step: the batch as sums, never the requests.
+"""The shape of a step: the batch as sums, which is all that a cost model sees of it.
 
 Layers that look at a part of the context (sliding windows, the best k tokens) need sums of contexts
-clipped to a length; layers that keep a part of the prompt need sums of prompts so clipped, with all
-that is generated. Which is known beforehand: ``EngineConfig.clip_tokens``, a `Clip` each. For each
-of them a shape carries the four numbers of `ClippedSums`.
+clipped to a length; layers that keep a part of the prompt need sums of prompts clipped to budgets
+plus all generated tokens. Which sums are needed is declared beforehand in
+``EngineConfig.clip_tokens``, one `Clip` each; a shape carries the four numbers of `ClippedSums` for
+each.
 """
 
 from __future__ import annotations
@@ -12,80 +13,83 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 Clip = int | tuple[int, ...]
-"""A length W: min(context, W). Several numbers are budgets of the prompt, each of an equal share of
-some layers: the sum over them of min(prompt, budget), and all that is generated once for each."""
+"""A length W stands for min(context, W). Several numbers are budgets of the prompt, each for an
+equal share of some layers: the sum over them of min(prompt, budget), plus all generated tokens once
+per budget."""
 
 
 class ClippedSums(NamedTuple):
-    """Sums of clipped contexts; the names are those of step log columns, with the clip.
+    """Sums of clipped contexts. In the step log the names carry the clip.
 
-    Budgets of prompts act when a prompt is done: its chunks add nothing to them.
+    Prompt budgets act when a prompt is complete: its chunks add nothing to them.
     """
 
     decode_clipped_tokens: int = 0
-    """Sum of the clipped contexts over the decoding sequences."""
+    """Clipped contexts, summed over the decoding sequences."""
     decode_growing_seqs: int = 0
-    """Decoding sequences with a context below W (budgets: all, once for each budget): what the sum
-    grows by a step."""
+    """Decoding sequences with a context below W: the growth of the sum per step. For budgets: all
+    sequences, once per budget."""
     prefill_clipped_tokens: int = 0
-    """Sum of min(context, W) over the prefilling sequences, before their chunks."""
+    """min(context, W) before the chunk, summed over the prefilling sequences."""
     prefill_clipped_pairs: int = 0
-    """Query-key pairs of the prefills, of which each query reaches at most W."""
+    """Query-key pairs of the prefills, with at most W keys per query."""
 
 
 class SharedSums(NamedTuple):
-    """Prefixes that several decoding sequences share; the names are those of step log columns."""
+    """Prefixes that several decoding sequences share; the names are step log columns."""
 
     decode_shared_tokens: int = 0
-    """Context tokens in them, summed over the sequences."""
+    """Context tokens in shared prefixes, summed over the sequences."""
     decode_shared_reads: int = 0
-    """The same, each counted once however many sequences share it."""
+    """Context tokens in shared prefixes, each counted once however many sequences share it."""
     decode_shared_parts: int = 0
-    """Partial results to merge: one a sequence and stretch that the same sequences share."""
+    """Partial attention results to merge: one per sequence and stretch shared by the same
+    sequences."""
 
 
 class SpeculatedSums(NamedTuple):
-    """What a step verifies; the names are those of step log columns.
+    """What a step verifies; the names are step log columns.
 
-    In a run of steps contexts grow by what was accepted, unevenly. For each clip that is a length,
-    a column of what `context_rise` is of its clipped contexts follows.
+    In a run of steps contexts grow unevenly, by the accepted tokens. For each clip that is a
+    length, one more column follows: the rise of its clipped contexts, counted as in `context_rise`.
     """
 
     draft_tokens: int = 0
-    """Tokens drafted and verified, as many for each decoding sequence; they need logits too."""
+    """Tokens drafted and verified, equally many for each decoding sequence; they need logits too.
+    """
     accepted_tokens: int = 0
-    """How many of them became part of an answer; of a run, in all its steps. The engine cannot know
-    it when it plans: prices do not depend on it, only to whose account time goes."""
+    """Drafted tokens that became part of an answer; for a run, over all its steps. The engine
+    cannot know it when it plans, so prices do not depend on it, only the account that time goes to.
+    """
     context_rise: int = 0
-    """Of a run: what contexts had grown by before each step, summed over the steps."""
+    """For a run: the growth of contexts before each step, summed over the steps."""
 
 
 class StepShape(NamedTuple):
     """One engine step. Every field is a count over the whole batch of one engine.
 
     A sequence is either decoding (one new token on a computed context) or prefilling (a chunk of
-    one or more new tokens). The same names are the columns of the step log (`shape_columns`).
+    one or more new tokens). The fields are columns of the step log (`shape_columns`).
     """
 
     decode_seqs: int = 0
     decode_context_tokens: int = 0
-    """Tokens already in the KV cache before the step, summed over the decoding sequences."""
+    """Tokens in the KV cache before the step, summed over the decoding sequences."""
     prefill_seqs: int = 0
     prefill_tokens: int = 0
     """New tokens computed by the prefilling sequences."""
     prefill_context_tokens: int = 0
-    """Tokens already in the KV cache before the step, summed over the prefilling sequences."""
+    """Tokens in the KV cache before the step, summed over the prefilling sequences."""
     prefill_pairs: int = 0
-    """Causal query-key pairs of the prefills: sum of ``n * start + n * (n + 1) / 2``."""
+    """Causal query-key pairs of the prefills: the sum of ``n * start + n * (n + 1) / 2``."""
     logits: int = 0
-    """Sequences that sample a token in this step, and drafts to verify: each needs one row of the
-    LM head."""
+    """Rows of the LM head: sequences that sample a token in this step, and drafts to verify."""
     clipped: tuple[int, ...] = ()
-    """The `ClippedSums` of each length in `EngineConfig.clip_tokens`, one after the other."""
+    """The `ClippedSums` of each entry of `EngineConfig.clip_tokens`, one after the other."""
     shared: tuple[int, ...] = ()
-    """The `SharedSums`, where `EngineConfig.shared_prefix_attention` is on."""
+    """The `SharedSums`, if `EngineConfig.shared_prefix_attention` is on."""
     speculated: tuple[int, ...] = ()
-    """The `SpeculatedSums` and the rise of each clip, where the engine speculates."""
+    """The `SpeculatedSums` and the rise of each clip, if the engine speculates."""
 
     @property
     def draft_tokens(self) -> int:
@@ -94,16 +98,17 @@ class StepShape(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """New tokens computed in the step (one a decode and its drafts, ``prefill_tokens``)."""
+        """New tokens computed in the step: one per decode, its drafts, and ``prefill_tokens``."""
         return self.decode_seqs + self.draft_tokens + self.prefill_tokens
 
 
 SUMS = StepShape._fields[:-3]
-"""The fields of a shape that are one number."""
+"""The fields of a shape that are single numbers."""
 
 
 def clip_columns(clip: Clip) -> tuple[str, str, str, str]:
-    """The column names of one clip: the fields of `ClippedSums`, with the length or budgets."""
+    """Return the column names of one clip: the fields of `ClippedSums` with the length or
+    budgets."""
     name = str(clip)
     if isinstance(clip, tuple):
         name = "_".join(("prompt", *map(str, dict.fromkeys((clip[0], clip[-1])))))
@@ -114,7 +119,7 @@ def clip_columns(clip: Clip) -> tuple[str, str, str, str]:
 def shape_columns(
     clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False, speculates: bool = False
 ) -> tuple[str, ...]:
-    """The columns of a shape, flat."""
+    """Return the column names of a shape, flat."""
     clipped = (name for clip in clip_tokens for name in clip_columns(clip))
     shared = SharedSums._fields if shares_prefixes else ()
     if not speculates:
@@ -124,46 +129,49 @@ def shape_columns(
 
 
 def rise_column(length: int) -> str:
-    """The column of what clipped contexts rose by (see `SpeculatedSums.context_rise`)."""
+    """Return the name of the column with the rise of clipped contexts
+    (`SpeculatedSums.context_rise`)."""
     return f"clip_rise_{length}"
 
 
 def ordered(clips: Iterable[Clip]) -> tuple[Clip, ...]:
-    """The order of ``clip_tokens``: lengths, ascending, then budgets of prompts."""
+    """Sort clips into the order of ``clip_tokens``: lengths, ascending, then prompt budgets."""
     found = set(clips)
     budgets = sorted(clip for clip in found if isinstance(clip, tuple))
     return (*sorted(clip for clip in found if isinstance(clip, int)), *budgets)
 
 
 def clip_layers(clip: Clip) -> int:
-    """How often a generated token counts in a clip's sum."""
+    """Return how often a generated token counts in a clip's sum."""
     return len(clip) if isinstance(clip, tuple) else 1
 
 
 def clipped(clip: Clip, context: int, prompt: int) -> int:
-    """What a decoding sequence adds to a clip's sum: its context, of which ``prompt`` at first."""
+    """Return what a decoding sequence adds to a clip's sum; ``prompt`` tokens of ``context`` are
+    its prompt."""
     if isinstance(clip, int):
         return min(context, clip)
     return len(clip) * context - dropped(clip, prompt)
 
 
 def dropped(budgets: tuple[int, ...], prompt: int) -> int:
-    """Tokens of a prompt beyond its budgets, summed over them."""
+    """Return the tokens of a prompt beyond its budgets, summed over the budgets."""
     return sum(max(0, prompt - budget) for budget in budgets)
 
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
-    """The values of `shape_columns`."""
+    """Return the values of `shape_columns`, in the same order."""
     return (*shape[:-3], *shape.clipped, *shape.shared, *shape.speculated)
 
 
 def causal_pairs(start: int, tokens: int) -> int:
-    """Query-key pairs of ``tokens`` new tokens after ``start`` computed ones."""
+    """Return the query-key pairs of ``tokens`` new tokens after ``start`` computed ones."""
     return tokens * start + tokens * (tokens + 1) // 2
 
 
 def causal_pairs_clipped(start: int, tokens: int, cap_tokens: int | None) -> int:
-    """The same where each query reaches at most ``cap_tokens`` keys, its own included."""
+    """Return the query-key pairs if each query reaches at most ``cap_tokens`` keys, its own
+    included."""
     last = start + tokens
     if cap_tokens is None or last <= cap_tokens:
         return tokens * start + tokens * (tokens + 1) // 2
@@ -175,7 +183,8 @@ def causal_pairs_clipped(start: int, tokens: int, cap_tokens: int | None) -> int
 def decode_shape(
     seqs: int, context: int, clip_tokens: tuple[Clip, ...] = (), prompt: int | None = None
 ) -> StepShape:
-    """``seqs`` decoding sequences of equal contexts; ``prompt`` tokens of each, None: all."""
+    """Return a step of ``seqs`` decodes with equal contexts; ``prompt`` tokens of each, None: all
+    of it."""
     sums: list[int] = []
     for clip in clip_tokens:
         growing = clip_layers(clip) if isinstance(clip, tuple) else context < clip
@@ -185,7 +194,7 @@ def decode_shape(
 
 
 def grown(shape: StepShape, steps: int) -> StepShape:
-    """A decode-only step as it is ``steps`` equal steps later, before any context reaches a cap."""
+    """Return a decode-only step ``steps`` equal steps later, before any context reaches a cap."""
     sums = list(shape.clipped)
     for tokens in range(0, len(sums), len(ClippedSums._fields)):
         sums[tokens] += steps * sums[tokens + 1]
@@ -194,7 +203,8 @@ def grown(shape: StepShape, steps: int) -> StepShape:
 
 
 def risen(shape: StepShape, context: int, clips: tuple[int, ...] = ()) -> StepShape:
-    """The step of a run before which contexts have grown by ``context`` in all, and each clip's."""
+    """Return the step of a run before which contexts, and those of each clip, have grown by these
+    sums."""
     sums = list(shape.clipped)
     for place, rise in enumerate(clips):
         sums[place * len(ClippedSums._fields)] += rise
@@ -205,7 +215,7 @@ def risen(shape: StepShape, context: int, clips: tuple[int, ...] = ()) -> StepSh
 def chunk_shape(
     start: int, tokens: int, clip_tokens: tuple[Clip, ...] = (), *, samples: bool = True
 ) -> StepShape:
-    """One chunk of a prompt; ``samples``: its last one."""
+    """Return a step with one chunk of a prompt; ``samples``: it is the prompt's last chunk."""
     pairs, sums = causal_pairs(start, tokens), list[int]()
     for clip in clip_tokens:
         sums += (0, 0, *chunk_sums(clip, start, tokens))
@@ -213,14 +223,14 @@ def chunk_shape(
 
 
 def chunk_sums(clip: Clip, start: int, tokens: int) -> tuple[int, int]:
-    """What a chunk adds to the prefill sums of a clip."""
+    """Return what a chunk adds to the two prefill sums of a clip."""
     if isinstance(clip, tuple):
         return 0, 0
     return min(start, clip), causal_pairs_clipped(start, tokens, clip)
 
 
 def joined(shapes: Iterable[StepShape]) -> StepShape:
-    """Several parts of a batch as one step; at least one, all with the same clip lengths."""
+    """Join parts of a batch into one step; at least one part, all with the same clips."""
     parts = [shape_values(shape) for shape in shapes]
     summed = [sum(column) for column in zip(*parts, strict=True)]
     return StepShape(*summed[: len(SUMS)])._replace(clipped=tuple(summed[len(SUMS) :]))

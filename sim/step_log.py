@@ -1,7 +1,7 @@
-"""What a run leaves behind of each engine: a row a run of equal steps, a time a step.
+"""The log of an engine's steps: one row per run of equal steps, one time per step.
 
-Both are kept small while they grow: rows are packed into the narrowest integers that hold them,
-times into 32-bit gaps, so that a million requests fit where their results do.
+Both stay small while they grow: rows are packed into the narrowest integers that hold them, times
+into 32-bit gaps, so that the log of a million requests fits in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sim.shape import Clip, StepShape, shape_columns, shape_values
 
 _PACK_ROWS = 8192
 _PACK_STEPS = 32768
-_LONG_GAP = np.iinfo(np.uint32).max  # 4.3 s: marks a gap that is kept apart
+_LONG_GAP = np.iinfo(np.uint32).max  # 4.3 s: marks a gap that is stored separately
 
 
 class StepLog:
@@ -31,32 +31,32 @@ class StepLog:
         shares_prefixes: bool = False,
         speculates: bool = False,
     ) -> None:
-        """``clip_tokens`` as in `EngineConfig`: each has four columns (`sim.shape`); with
-        ``shares_prefixes``, those of `SharedSums` follow, with ``speculates`` of `SpeculatedSums`.
-        """
+        """``clip_tokens`` as in `EngineConfig`: four columns each (`sim.shape`).
+        ``shares_prefixes`` adds the columns of `SharedSums`, ``speculates`` those of
+        `SpeculatedSums`."""
         self.clip_tokens = clip_tokens
         self.speculates = speculates
         self.shape_names = shape_columns(
             clip_tokens, shares_prefixes=shares_prefixes, speculates=speculates
         )
-        """Which of the columns are the shape."""
+        """The columns that are the shape."""
         self.names = (
             *("steps", "plan_ns", "gpu_end_ns", "gpu_ns"),
             *self.shape_names,
             *("running", "waiting", "free_blocks", "preempted"),
         )
-        """The columns of a run: how many steps, when the first was planned and the last left the
-        GPU, GPU time in all, the first step's shape (in a run only contexts grow), and the state
+        """The columns of a run: number of steps, plan time of the first, GPU end of the last, total
+        GPU time, shape of the first step (only contexts grow within a run), and the engine's state
         at its plan."""
         self._row = Struct(f"{len(self.names)}q")
         self.num_rows = 0
         self.num_steps = 0
         self.plans = 0
-        """Scheduler calls, empty plans included."""
+        """Number of scheduler calls, empty plans included."""
         self.swaps: list[tuple[int, int, int]] = []
         """(row, blocks moved to or from the host before it, time that took in ns)."""
         self.stalls: list[tuple[int, int]] = []
-        """(row, time in ns that its kernels waited for KV that was being loaded)."""
+        """(row, time in ns that its kernels waited for KV being loaded)."""
         self._rows = bytearray()
         self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
         self._visible_ns = array("q")
@@ -79,7 +79,7 @@ class StepLog:
         free_blocks: int,
         preempted: int,
     ) -> None:
-        """Add a run."""
+        """Append a run of equal steps."""
         self.num_rows += 1
         self.num_steps += steps
         state = (running, waiting, free_blocks, preempted)
@@ -89,36 +89,37 @@ class StepLog:
             self._pack_rows()
 
     def add_visible(self, visible_ns: list[int]) -> None:
-        """Note when the next steps' outputs became visible, in order."""
+        """Append the times at which the next steps' outputs became visible, in order."""
         self._visible_ns.extend(visible_ns)
         if len(self._visible_ns) >= _PACK_STEPS:
             self._pack_steps()
 
     @property
     def num_visible(self) -> int:
-        """Steps whose outputs became visible."""
+        """Number of steps whose outputs became visible."""
         return len(self._gaps_ns) + len(self._visible_ns)
 
     def column(self, name: str) -> Int64:
-        """A column as int64 ``[rows]``."""
+        """Return one column as int64 ``[rows]``."""
         self._pack_rows()
         position = self.names.index(name)
         parts = [packed[position] for packed in self._packed_rows]
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
     def columns(self) -> dict[str, Int64]:
-        """All columns, by name."""
+        """Return all columns by name."""
         return {name: self.column(name) for name in self.names}
 
     def chunks(self) -> Iterator[dict[str, Int64]]:
-        """All columns, a few thousand rows at a time."""
+        """Yield all columns, a few thousand rows at a time."""
         self._pack_rows()
         for packed in self._packed_rows:
             columns = zip(self.names, packed, strict=True)
             yield {name: column.astype(np.int64) for name, column in columns}
 
     def gaps_ns(self, start: int = 0, stop: int | None = None) -> Int64:
-        """Time from each step's becoming visible to the one before it (the first: from 0)."""
+        """Return the time between each step's visibility and that of the step before; the first
+        from 0."""
         self._pack_steps()
         gaps = np.frombuffer(self._gaps_ns, np.uint32)[start:stop].astype(np.int64)
         for step in np.flatnonzero(gaps == _LONG_GAP).tolist():
@@ -126,9 +127,9 @@ class StepLog:
         return gaps
 
     def row_visible_ns(self) -> Int64:
-        """When each run's last step became visible, int64 ``[rows]``.
+        """Return when each run's last step became visible, int64 ``[rows]``.
 
-        A horizon can cut the reading of the last steps short: those have the last time known.
+        A horizon may cut off the reading of the last steps: those get the last known time.
         """
         times, done, now_ns = [np.empty(0, np.int64)], 0, 0
         for columns in self.chunks():
@@ -141,7 +142,7 @@ class StepLog:
         return np.concatenate(times)
 
     def step_visible_ns(self) -> Int64:
-        """When each step's outputs became visible, int64 ``[steps]``."""
+        """Return when each step's outputs became visible, int64 ``[steps]``."""
         return np.cumsum(self.gaps_ns())
 
     def _pack_rows(self) -> None:

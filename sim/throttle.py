@@ -1,8 +1,8 @@
-"""Power throttling: steps full of matrix work slow down once it has lasted, and recover in pauses.
+"""Power throttling: lasting matrix work slows the device down, and pauses let it recover.
 
 At its power limit a device lowers its clock some tens of milliseconds into a stretch of matrix
-work, which slows everything in those steps, and raises it again when the work is over. Decode-only
-steps draw less and keep their pace.
+work, which slows everything in those steps, and raises it again afterwards. Decode-only steps draw
+less power and keep their pace.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ class PowerThrottle:
     """How one device's power limit acts."""
 
     slowdown: float
-    """A step under lasting compute-bound load takes ``1 + slowdown`` times as long as when cool."""
+    """A step under lasting compute-bound load takes ``1 + slowdown`` times as long as on a cool
+    device."""
     onset_s: float
-    """Time constant of slowing down."""
+    """Time constant of slowing down, seconds."""
     recovery_s: float
-    """Time constant of recovering."""
+    """Time constant of recovery, seconds."""
     full_load: float = 1.0
     """Compute-bound share of a step from which the power limit is reached."""
 
     def lasting_ns(self, gpu_ns: int, compute_ns: int) -> int:
-        """How much longer a step takes once steps like it have lasted."""
+        """Return how much longer a step takes once steps like it have lasted."""
         return round(gpu_ns * self.slowdown * self.load(gpu_ns, compute_ns))
 
     def load(self, gpu_ns: int, compute_ns: int) -> float:
-        """What level lasting steps like this one tend to."""
+        """Return the throttle level, 0 to 1, that lasting steps like this one tend to."""
         return min(1.0, compute_ns / gpu_ns / self.full_load)
 
 
 class Heat:
     """How far one device is throttled: 0 cool, 1 under lasting compute-bound load.
 
-    Steps without compute-bound work leave it untouched, so a run of decodes may be stepped or
-    jumped over: what counts is the time since the last compute-bound step ended.
+    Steps without compute-bound work leave the level unchanged, so a run of decodes may be stepped
+    or jumped over: only the time since the last compute-bound step matters.
     """
 
     __slots__ = ("_level", "_slowdown", "_throttle", "_until_ns")
@@ -48,17 +49,18 @@ class Heat:
         self._until_ns = 0
 
     def level_at(self, now_ns: int) -> float:
-        """The level a step started now would meet."""
+        """Return the level that a step started at ``now_ns`` would meet."""
         if self._throttle is None:
             return 0.0
         idle_s = max(now_ns - self._until_ns, 0) / 1e9
         return self._level * math.exp(-idle_s / self._throttle.recovery_s)
 
     def stretch_ns(self, start_ns: int, gpu_ns: int, compute_ns: int) -> int:
-        """Run a step of ``gpu_ns``, ``compute_ns`` of it compute-bound; how much longer it takes.
+        """Account for a step with ``compute_ns`` of ``gpu_ns`` compute-bound; return how much
+        longer it takes.
 
-        Its level tends to its compute-bound share of a full load. The mean level over the step,
-        which stretches it, depends on its length in turn: one refinement is enough.
+        The level tends to the step's compute-bound share of full load. The mean level over the
+        step, which stretches it, depends on its length in turn: one refinement is enough.
         """
         throttle = self._throttle
         if throttle is None or not compute_ns:

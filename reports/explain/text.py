@@ -158,10 +158,10 @@ def _operators(screen: Screen, facts: Mapping[str, Any]) -> None:
         [f"{row['calls']:,}", duration(row["seconds"]), percent(row["share"])] for row in listed
     ]
     words = [[row["bound"], account(next(iter(row["accounts"]), ""))] for row in facts["operators"]]
-    amounts = [[*amounts(row), intensity(_intensity(row))] for row in listed]
+    cells = [[*amounts(row), intensity(_intensity(row))] for row in listed]
     labels = [row["evidence"] for row in facts["operators"]]
     if screen.width >= _WIDE:
-        parts = zip(names, times, amounts, [*words, ["", ""]], [*labels, ""], strict=True)
+        parts = zip(names, times, cells, [*words, ["", ""]], [*labels, ""], strict=True)
         screen.table(
             ["", *_TIMES, *_AMOUNTS, *_WORDS, "evidence"],
             [[name, *time, *amount, *word, label] for name, time, amount, word, label in parts],
@@ -171,7 +171,7 @@ def _operators(screen: Screen, facts: Mapping[str, Any]) -> None:
     rows = zip(names, times, [*words, []], strict=True)
     screen.table(["", *_TIMES, *_WORDS], [[n, *t, *w] for n, t, w in rows], left=_WORDS)
     screen.say("")
-    screen.table(["", *_AMOUNTS], [[n, *a] for n, a in zip(names, amounts, strict=True)])
+    screen.table(["", *_AMOUNTS], [[n, *a] for n, a in zip(names, cells, strict=True)])
     for label, found in by_evidence(facts).items():
         screen.say(f"{label}: {found}.", "dim")
 

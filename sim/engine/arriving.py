@@ -1,4 +1,4 @@
-"""The decode side of a handover: requests whose KV is computed elsewhere and comes over links."""
+"""The decode side of a handover: requests whose KV was computed by another engine."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from sim.request import Request, Status
 
 
 class ArrivingKV:
-    """First come, first served: a request gets blocks, then its KV, then it decodes."""
+    """First come, first served: a request gets blocks, then its KV arrives, then it decodes."""
 
     def __init__(self, view: EngineView, on_blocks: Callable[[Request], None]) -> None:
-        """``on_blocks`` is told of every request that was given its blocks."""
+        """``on_blocks`` is called with every request that was given its blocks."""
         self._view = view
         self.on_blocks = on_blocks
         self.waiting: deque[Request] = deque()
-        """Without blocks yet."""
+        """Requests without blocks yet."""
         self._receiving = 0
         self._ready: list[Request] = []
 
     @property
     def in_place(self) -> int:
-        """Requests with blocks that do not decode yet."""
+        """Return the requests that have blocks but do not decode yet."""
         return self._receiving + len(self._ready)
 
     def __bool__(self) -> bool:
         return bool(self.waiting or self._receiving or self._ready)
 
     def ready(self, request: Request) -> None:
-        """All its KV is there."""
+        """All KV of the request has arrived."""
         self._receiving -= 1
         self._ready.append(request)
 
     def drop(self, request: Request) -> bool:
-        """Let go of a request that was cancelled; False if it is not here (any more)."""
+        """Drop a cancelled request; returns False if it is not here (any more)."""
         if request.status is Status.TRANSFERRING:
             if request in self._ready:
                 self._ready.remove(request)
@@ -50,9 +50,10 @@ class ArrivingKV:
         return True
 
     def take_in(self) -> list[Request]:
-        """At a scheduler call: give blocks to those that fit; let those that are ready decode.
+        """Give blocks to the requests that fit and start decoding those whose KV has arrived.
 
-        Returns the latter. The gate is that of admission: the whole known sequence must fit.
+        Called at a scheduler call; returns the requests that start to decode. The condition for
+        blocks is that of admission: the whole known sequence must fit.
         """
         kv, config = self._view.kv, self._view.config
         kv.new_step()
@@ -66,7 +67,8 @@ class ArrivingKV:
             self.waiting.popleft()
             kv.pin(request, hit)
             kv.extend(request, request.prompt_tokens)
-            kv.drop(request, request.prompt_tokens)  # what the other engine drops does not come
+            # content that the other engine has dropped is not transferred
+            kv.drop(request, request.prompt_tokens)
             request.status = Status.TRANSFERRING
             self._receiving += 1
             self.on_blocks(request)

@@ -1,4 +1,4 @@
-"""Building one engine step: the builder owns the budgets, the policy only orders and preempts."""
+"""Building one engine step. The builder owns the budgets; the policy only orders and preempts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sim.request import Gang, Request, Status
 from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
 
 UNTIL_CHANGE = 1 << 60
-"""For `BatchBuilder.plan`: the choice stands until a request arrives, one lacks a block, or one
-leaves while others wait."""
+"""For `BatchBuilder.plan`: the choice stands until a request arrives, a block is missing, or a
+request leaves while others wait."""
 
 
 class Plan(NamedTuple):
@@ -19,69 +19,71 @@ class Plan(NamedTuple):
 
     shape: StepShape
     prefills: list[tuple[Request, int]]
-    """Each prefilling request with the tokens of its chunk."""
+    """Prefilling requests, each with the number of tokens of its chunk."""
     held_back: list[Request]
     """Decoding requests that this step leaves out."""
     decodes: bool
-    """Whether the decode group (less `held_back`) is part of the step."""
+    """Whether the decode group (without `held_back`) is part of the step."""
     repeat: int
     until_ns: int | None
     preempted: int
 
 
 def newest(view: EngineState) -> Request:
-    """vLLM's FCFS victim: the request admitted last."""
+    """Return vLLM's FCFS victim: the request admitted last."""
     return next(reversed(view.running))
 
 
 class BatchBuilder:
-    """One step under construction. Lives for one scheduler call."""
+    """One step under construction; it lives for one scheduler call."""
 
     def __init__(self, view: EngineState) -> None:
         self._view = view
         self._token_budget = view.config.max_num_batched_tokens
         self._prefills: dict[Request, int] = {}
-        self._decoding: dict[Request, int] | None = None  # chosen -> new blocks it was given
+        # chosen request -> new blocks it was given
+        self._decoding: dict[Request, int] | None = None
         self._all_decodes = False
         self._preempted = 0
         self._aligns = view.config.aligns_chunks
 
     @property
     def token_budget(self) -> int:
-        """Tokens that can still be added."""
+        """Number of tokens that can still be added."""
         return self._token_budget
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the step so far."""
+        """Number of tokens in the step so far."""
         return self._view.config.max_num_batched_tokens - self._token_budget
 
     @property
     def has_preempted(self) -> bool:
-        """Whether anything was preempted for this step (vLLM then admits nothing new)."""
+        """Whether any request was preempted for this step (vLLM then admits no new one)."""
         return self._preempted > 0
 
     @property
     def num_prefills(self) -> int:
-        """Prefilling requests in the step so far."""
+        """Number of prefilling requests in the step so far."""
         return len(self._prefills)
 
     def add_running(self, victim: Callable[[EngineState], Request] = newest) -> None:
-        """Add every running request, in order, preempting `victim` while KV blocks are short."""
+        """Add every running request, in order, preempting ``victim(view)`` while KV blocks are
+        short."""
         rest = self._view.prefilling if self._add_decode_group() else self._view.running
         if rest:
             self._add_each(rest, victim)
 
     def add_decodes(self, victim: Callable[[EngineState], Request] = newest) -> None:
-        """Add every decoding request, preempting `victim` while KV blocks are short."""
+        """Add every decoding request, preempting ``victim(view)`` while KV blocks are short."""
         if not self._add_decode_group():
             self._add_each(self._view.decode_group.members, victim)
 
     def add(self, request: Request, max_tokens: int | None = None) -> bool:
-        """Add one running request (a prefill: at most ``max_tokens`` of it).
+        """Add one running request; of a prefill at most ``max_tokens``.
 
-        False, and nothing changed, if it cannot be part of the step: it is not running, already
-        added or done, the token budget is used up, or too few KV blocks are free.
+        Returns False and changes nothing if the request cannot be part of the step: it is not
+        running, already added or done, the token budget is used up, or too few KV blocks are free.
         """
         return self._can_add(request) and self._add(request, max_tokens)
 
@@ -95,17 +97,19 @@ class BatchBuilder:
     ) -> bool:
         """Take a request from the waiting queue and add the first chunk of its prompt.
 
-        False, and nothing changed, if the token budget or ``max_num_seqs`` is used up, or if the
-        whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
-        gate; only the chunk's blocks are taken). One that was swapped out is swapped in, and goes
-        on where it was.
+        Returns False and changes nothing if the token budget or ``max_num_seqs`` is used up, or if
+        the whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
+        admission check; only the chunk's blocks are allocated). A request that was swapped out is
+        swapped in and continues where it was.
 
-        Where its prefix is worth loading from a tier below device memory, True means that it is
-        being loaded: it is in neither queue, and comes back to wait (`sim.engine.loading`).
+        If its prefix is worth loading from a tier below device memory, the load is started and True
+        is returned: the request is then in neither queue, and returns to the waiting queue when the
+        load is done (`sim.engine.loading`).
 
-        ``max_tokens=0`` gives it a place, and tokens in a later step. ``reserve_tokens``: prompt
-        and answer tokens whose blocks it holds from now on, at most what the pool has; it grows
-        block by block if it gets longer. ``gang``: it leaves together with all of these.
+        ``max_tokens=0`` gives the request a place now, and tokens in a later step.
+        ``reserve_tokens``: prompt and answer tokens whose blocks the request holds from now on, at
+        most what the pool has; beyond them it grows block by block. ``gang``: the static batch with
+        which it leaves.
         """
         view = self._view
         if self._token_budget <= 0 and max_tokens != 0:
@@ -131,7 +135,8 @@ class BatchBuilder:
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
                 return False
-            if hit.common > hit.blocks:  # a state is kept where others with this prefix part
+            # keep a state where this prompt and others with the same prefix part
+            if hit.common > hit.blocks:
                 junction = (hit.common - hit.blocks) * view.config.block_size
                 max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         kv.pin(request, hit)
@@ -146,15 +151,16 @@ class BatchBuilder:
         return max_tokens == 0 or self.add(request, max_tokens)
 
     def admit_waiting(self) -> None:
-        """Admit from the head of the waiting queue until one does not fit: nobody skips ahead."""
+        """Admit from the head of the waiting queue until a request does not fit; none skips
+        ahead."""
         waiting = self._view.waiting
         while waiting and self.admit(waiting.first()):
             pass
 
     def preempt(self, request: Request) -> None:
-        """Free a running request's blocks and put it back to wait; it will be recomputed.
+        """Free a running request's blocks and put it back into the waiting queue, to be recomputed.
 
-        If it is already part of this step, it is taken out and its tokens return to the budget.
+        If it is part of this step already, it is taken out and its tokens return to the budget.
         """
         extra_blocks = 0
         self._token_budget += self._prefills.pop(request, 0)
@@ -166,10 +172,10 @@ class BatchBuilder:
         self._preempted += 1
 
     def plan(self, *, repeat: int = 1, until_ns: int | None = None) -> Plan:
-        """Close the step.
+        """Close the step and return its plan.
 
-        ``repeat`` promises that the policy would choose the same for that many steps
-        (`UNTIL_CHANGE`: until something changes), ``until_ns`` that it would until then.
+        ``repeat`` promises that the policy would make the same choice for that many steps
+        (`UNTIL_CHANGE`: until something changes); ``until_ns``: that it would until then.
         """
         group = self._view.decode_group
         held_back: list[Request] = []
@@ -201,7 +207,7 @@ class BatchBuilder:
         return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
 
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
-        """`StepShape.clipped` of the step."""
+        """Return `StepShape.clipped` of the step."""
         group = self._view.decode_group
         contexts = [
             (request, group.computed_tokens(request), request.prompt_tokens)
@@ -223,7 +229,8 @@ class BatchBuilder:
         return tuple(found)
 
     def _add_decode_group(self) -> bool:
-        """Add all decodes at once; False, and nothing changed, if the budget or blocks are short"""
+        """Add all decodes together. Returns False and changes nothing if budget or blocks are
+        short."""
         view = self._view
         group = view.decode_group
         if self._all_decodes:
@@ -247,10 +254,11 @@ class BatchBuilder:
                 chosen = victim(self._view)
                 self.preempt(chosen)
                 if chosen is request:
-                    return  # vLLM ends the step's running part here
+                    return  # vLLM ends the running part of the step here
 
     def _swap_in(self, request: Request, max_tokens: int | None) -> bool:
-        """Admit one whose blocks are on the host: they and its next token's have to fit."""
+        """Admit a request whose blocks are on the host; they and the next token's blocks must
+        fit."""
         view, group = self._view, self._view.decode_group
         if request.num_uncomputed_tokens:
             tokens = max(request.num_target_tokens, request.num_computed_tokens + 1)
@@ -265,7 +273,7 @@ class BatchBuilder:
         if request.status is not Status.DECODING:
             return max_tokens == 0 or self.add(request, max_tokens)
         if self._decoding is None and not self._all_decodes and len(group.members) > 1:
-            self._decoding = {}  # of the others none was chosen so far
+            self._decoding = {}  # none of the others has been chosen so far
         elif self._decoding is None:
             view.kv.take(group.blocks_needed(request))
             self._all_decodes = True
@@ -284,7 +292,7 @@ class BatchBuilder:
         return not self._aligns or self._chunk(request, request.num_computed_tokens) > 0
 
     def _add(self, request: Request, max_tokens: int | None) -> bool:
-        """Take the KV blocks and the budget; False, and nothing changed, if blocks are short."""
+        """Take KV blocks and budget. Returns False and changes nothing if blocks are short."""
         kv = self._view.kv
         if request.status is Status.DECODING:
             needed = self._view.decode_group.blocks_needed(request)
@@ -310,10 +318,11 @@ class BatchBuilder:
         return True
 
     def _chunk(self, request: Request, computed: int) -> int:
-        """Tokens of a prompt, of which so many are computed, that the step has room for.
+        """Return how many tokens of a prompt, ``computed`` of which are done, the step has room
+        for.
 
-        Where recurrent states are kept, a chunk ends at a block's edge, the last edge included, or
-        with the prompt; 0 if the budget reaches no edge (vLLM's ``_mamba_block_aligned_split``).
+        Where recurrent states are kept, a chunk ends at a block boundary or with the prompt; 0 if
+        the budget reaches no boundary (vLLM's ``_mamba_block_aligned_split``).
         """
         tokens = min(request.num_target_tokens - computed, self._token_budget)
         longest = self._view.config.long_prefill_token_threshold
@@ -328,14 +337,15 @@ class BatchBuilder:
         return last_edge - computed if computed < last_edge < stop else tokens
 
     def _tokens_per_step(self, request: Request) -> int:
-        """Tokens that a decode step computes of a request."""
+        """Return the tokens that a decode step computes for a request."""
         return request.width * self._view.decode_group.tokens_per_seq
 
     def _has_decode(self, request: Request) -> bool:
         return self._all_decodes or (self._decoding is not None and request in self._decoding)
 
     def _chosen_decodes(self) -> dict[Request, int]:
-        """The decodes chosen so far, one by one (the whole group, if all of it was added)."""
+        """Return the decodes chosen so far, one by one (the whole group, if all of it was
+        added)."""
         if self._decoding is None:
             group = self._view.decode_group
             self._decoding = {}

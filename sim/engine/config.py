@@ -23,33 +23,33 @@ class EngineConfig:
     max_model_len: int = 32768
     """Longest prompt plus output; longer requests are rejected."""
     block_size: int = 16
-    """Tokens a KV block."""
+    """Tokens per KV block."""
     long_prefill_token_threshold: int = 0
-    """Most tokens of one prompt in a step; 0: as many as the step has room for."""
+    """Most tokens of one prompt in a step; 0: no limit but the token budget."""
     num_gpu_blocks: int = 4096
     """KV blocks in the pool, the null block included."""
     kv_layout: KVLayout = PLAIN
-    """How many blocks, of one size in bytes, a sequence holds."""
+    """How many blocks, all of one size in bytes, a sequence holds."""
     preemption_mode: Literal["recompute", "swap"] = "recompute"
-    """What becomes of a preempted request's blocks: computed again, or moved to the host."""
+    """What happens to a preempted request's KV: computed again, or moved to the host."""
     num_cpu_blocks: int = 0
-    """Blocks that the host has room for (swap). A victim beyond them is recomputed."""
+    """Blocks of host memory for swapping. Victims beyond them are recomputed."""
     swap_ns_per_block: float = 0.0
-    """Time on the host link of one block, either way."""
+    """Time on the host link per block, in either direction."""
     clip_tokens: tuple[Clip, ...] = ()
     """What the cost model clips contexts to, in the order of `sim.shape.ordered`."""
     shared_prefix_attention: str = "none"
-    """Whether the attention kernel reads prefixes that sequences share once: ``cascade``, the one
-    that all running requests have, or ``tree``, each (see `sim.kv.shared_prefix`)."""
+    """Whether the attention kernel reads shared prefixes once: ``none``; ``cascade``: the prefix
+    common to all running requests; ``tree``: every shared prefix (see `sim.kv.shared_prefix`)."""
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
-    """Plan the next step before the last one's tokens are read (two steps in flight)."""
+    """Plan the next step before the tokens of the last one are read (two steps in flight)."""
     speculation: Speculation | None = None
-    """How tokens are drafted and accepted; None: each decode step gives one token a sequence."""
+    """How tokens are drafted and accepted; None: a decode step gives one token per sequence."""
     fast_forward: bool = True
-    """Jump over runs of equal steps; off, every step is planned. The results are the same."""
+    """Jump over runs of equal steps. Off: every step is planned, with the same results."""
     seed: int = 0
-    """Of the host's varying launch times."""
+    """Seed of the host's varying launch times."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size"):
@@ -95,12 +95,12 @@ class EngineConfig:
 
     @property
     def unread_steps(self) -> int:
-        """Steps launched and not read when one is planned."""
+        """Number of steps that are launched and not read when a step is planned."""
         return 1 if self.async_scheduling else 0
 
     @property
     def tokens_beyond(self) -> int:
-        """Tokens that a sequence may hold blocks for beyond its last one."""
+        """Tokens beyond its last one for which a sequence may hold blocks."""
         if self.speculation is None:
             return 0
         drafts = self.speculation.most_drafts
@@ -108,12 +108,13 @@ class EngineConfig:
 
     @property
     def aligns_chunks(self) -> bool:
-        """Whether prompts are cut at blocks, so that recurrent states can be kept there."""
+        """Whether prompts are cut at block boundaries, so that recurrent states can be kept
+        there."""
         return self.kv_layout.checkpoint_pages > 0 and self.enable_prefix_caching
 
 
 def why_no_beams(config: EngineConfig) -> str | None:
-    """What of an engine is not modelled together with beam search; None: nothing."""
+    """Return the option that is not modeled together with beam search, or None if there is none."""
     if config.speculation is not None:
         return "speculation"
     if config.kv_layout != PLAIN:

@@ -1,7 +1,7 @@
 """Members of a decode group on their way to a length: how many, and when the next arrives.
 
-A member's context grows by one token a step, so the step at which it reaches a length is known
-when it joins. Members that arrive at the same step are one entry.
+A member's context grows by one token per step, so the step at which it reaches a length is known
+when it joins. Members that arrive at the same step share one entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sim.request import Request
 class Crossings:
     """The members with a context below ``cap_tokens``, by the step at which each reaches it.
 
-    A member counts as many times as it is sequences.
+    A member with several hypotheses counts once for each.
     """
 
     __slots__ = ("_at", "_steps", "below", "cap_tokens")
@@ -22,16 +22,16 @@ class Crossings:
     def __init__(self, cap_tokens: int) -> None:
         self.cap_tokens = cap_tokens
         self.below = 0
-        """Sequences that have not reached it."""
+        """Sequences that have not reached the length."""
         self._at: dict[int, int] = {}
         self._steps: list[int] = []
 
     def is_below(self, request: Request, now: int) -> bool:
-        """Whether a member has not reached it at step ``now``."""
+        """Whether a member has not reached the length at step ``now``."""
         return self._step_of(request) > now
 
     def track(self, request: Request, now: int) -> None:
-        """A member joins."""
+        """Add a member that joins at step ``now``."""
         step = self._step_of(request)
         if step <= now:
             return
@@ -42,7 +42,7 @@ class Crossings:
         self._at[step] += request.width
 
     def forget(self, request: Request, now: int) -> None:
-        """A member leaves."""
+        """Remove a member that leaves at step ``now``."""
         step = self._step_of(request)
         if step <= now:
             return
@@ -52,14 +52,15 @@ class Crossings:
             del self._at[step]
 
     def next_step(self) -> int | None:
-        """When the next member reaches it."""
+        """Return the step at which the next member reaches the length."""
         steps = self._steps
         while steps and steps[0] not in self._at:
             heappop(steps)
         return steps[0] if steps else None
 
     def pass_step(self, now: int) -> int:
-        """It is step ``now``, and none with a crossing was left out: how many reach it now."""
+        """Advance to step ``now`` and return how many members reach the length in it. No step with
+        a crossing may be skipped."""
         arrived = self._at.pop(now, 0)
         self.below -= arrived
         return arrived

@@ -1,16 +1,15 @@
-"""The decoding sequences of one engine, advanced together in O(1) a step.
+"""The decoding sequences of one engine, advanced together in O(1) per step.
 
-Every member gains one token a decode step, so the group keeps one counter of steps and sums over
-its members. A member's own progress is the counter less its value when the member joined. What
-changes does so at known counts: a member leaves when its last token is planned (a bucket a
-count), needs new KV pages each time its context crosses a block edge (a phase a member), and
+Every member gains one token per decode step, so the group keeps one counter of steps and sums over
+its members; a member's own progress is the counter minus its value when the member joined. What
+changes does so at known counts: a member leaves when its last token is planned (one bucket per
+count), needs new KV pages when its context crosses a block boundary (one phase per member), and
 stops adding to a clipped sum, or taking pages for a window, when its context reaches a length
-(`sim.engine.crossings`). Between these counts every sum grows by the same amount a step. What is
-dropped of a prompt is as good as never there: its pages open in another phase.
+(`sim.engine.crossings`). Between these counts every sum grows by the same amount per step. Tokens
+dropped from a prompt count as never present; they shift the phase in which pages are opened.
 
-A member that is answered by beam search counts as many times as it has hypotheses, all of one
-length. Its pages are those of one sequence that grows: what the others hold is fixed
-(`sim.beams`).
+A member answered by beam search counts once per hypothesis, all of one length. Its pages are those
+of one growing sequence; the additional blocks of the other hypotheses are fixed (`sim.beams`).
 """
 
 from __future__ import annotations
@@ -29,24 +28,25 @@ _NEVER = 1 << 60
 
 
 class Observer(Protocol):
-    """Is told who decodes from which step on; what a policy counts a step, it can derive."""
+    """Is told which requests decode from which step on; a policy can derive per-step counts from
+    it."""
 
     def joined(self, request: Request, /) -> None:
-        """A request decodes from the group's next step on; ``request.joined_at`` counts from it."""
+        """The request decodes from the group's next step on; ``request.joined_at`` is that step."""
         ...
 
     def left(self, request: Request, /) -> None:
-        """It does so no longer; ``joined_at`` is still the same."""
+        """The request no longer decodes; ``joined_at`` is unchanged."""
         ...
 
 
 class DecodeGroup:
-    """Members, their context sums, and when the next of them leaves or needs pages."""
+    """Decoding requests, their context sums, and when the next of them leaves or needs pages."""
 
     tokens_per_seq = 1
-    """Tokens that a step computes of each sequence."""
+    """Tokens that a step computes per sequence."""
     tokens_ahead = 1
-    """Tokens beyond its context that a member's first step needs blocks for."""
+    """Tokens beyond its context for which a member's first step needs blocks."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class DecodeGroup:
         follow_prefixes: bool = False,
     ) -> None:
         self.steps = 0
-        """Decode steps planned so far."""
+        """Number of decode steps planned so far."""
         self.num_seqs = 0
-        """Sequences: members, those with several hypotheses that many times."""
+        """Number of sequences; a member with several hypotheses counts once for each."""
         self.context_tokens = 0
         """Computed tokens in the KV cache, summed over the sequences."""
         self.members: dict[Request, None] = {}
         self.observer: Observer | None = None
         self.prefixes = PrefixTree(block_size) if follow_prefixes else None
-        """What members share of their prefixes, where it is followed."""
+        """Shared prefixes of the members, if they are followed; else None."""
         self._block_size = block_size
         self._growing_pages = 1 if layout.grows else 0
         # Pages that members' next tokens open when steps % block_size equals the index.
@@ -73,16 +73,16 @@ class DecodeGroup:
         self._due_per_cycle = 0
         self._leaving: dict[int, list[Request]] = {}
         self._leave_steps: list[int] = []
-        # When members outgrow what they reserved; those whose reservation lasts are not here.
+        # When members outgrow their reservations; those whose reservation lasts are not listed.
         self._outgrowing: dict[int, list[Request]] = {}
         self._outgrow_steps: list[int] = []
         self._clips = [Crossings(clip) for clip in clip_tokens if isinstance(clip, int)]
         self._clipped_tokens = [0] * len(self._clips)
-        # Members keep all but a part of their prompts: what is dropped never changes.
+        # Members with dropped prompt tokens; their number never changes.
         self._budgets = [clip for clip in clip_tokens if isinstance(clip, tuple)]
         self._dropped_tokens = [0] * len(self._budgets)
         self._prompts = layout.prompts
-        # A window takes pages until the context is as long as all blocks it ever holds.
+        # A window takes pages until the context is as long as all the blocks it ever holds.
         self._windows = [
             (Crossings(window_blocks(window_tokens, block_size) * block_size), groups)
             for window_tokens, groups in layout.windows
@@ -90,34 +90,35 @@ class DecodeGroup:
         self._crossings = [*self._clips, *(window for window, _ in self._windows)]
 
     def computed_tokens(self, request: Request) -> int:
-        """Tokens of a member whose KV has been planned."""
+        """Return the tokens of a member whose KV has been planned."""
         return request.num_computed_tokens + self.steps - request.joined_at
 
     def sampled_tokens(self, request: Request) -> int:
-        """Tokens a member has been planned to sample, the ones in flight included."""
+        """Return the tokens that a member has been planned to sample, those in flight included."""
         return request.num_sampled_tokens + self.steps - request.joined_at
 
     def begin_step(self) -> None:
-        """A step is planned."""
+        """Prepare for planning a step."""
 
     def held_tokens(self, request: Request) -> int:
-        """Tokens of a member whose blocks it holds, without what it reserved."""
+        """Return the tokens of a member whose blocks it holds, reservations excluded."""
         return self.computed_tokens(request)
 
     def last_gain(self, request: Request) -> int:
-        """Tokens of a member that its newest step gives; not known before it is read."""
+        """Return the tokens that a member's newest step gives; unknown to the engine until it is
+        read."""
         return 1
 
     def with_drafts(self, shape: StepShape, held_back: list[Request]) -> StepShape:
-        """The next step's shape: it verifies nothing."""
+        """Return the next step's shape with drafts; here there are none."""
         return shape
 
     def run_shape(self, shape: StepShape, steps: int) -> StepShape:
-        """The shape of a run of steps from now on, the first of which has this shape."""
+        """Return the shape of a run of ``steps`` steps whose first has this shape."""
         return shape
 
     def price(self, cost: StepCost, shape: StepShape, steps: int) -> DecodeRun:
-        """Price the next steps, the first of which has this shape."""
+        """Price the next ``steps`` steps, the first of which has this shape."""
         return cost.price_decodes(shape, steps)
 
     def join(self, request: Request) -> None:
@@ -145,19 +146,20 @@ class DecodeGroup:
             self.prefixes.join(request)
 
     def remove(self, request: Request) -> None:
-        """Take a member out (preempted), its own counts brought up to date."""
+        """Take out a preempted member and bring its own counts up to date."""
         self._forget_leave(request)
         self._settle(request)
 
     def steps_to_leave(self) -> int:
-        """Decode steps until the next member's last one; 0 for an empty group."""
+        """Return the decode steps until the next member's last one; 0 for an empty group."""
         heap = self._leave_steps
         while heap and heap[0] not in self._leaving:
-            heappop(heap)  # left already, or everyone due then was preempted
+            heappop(heap)  # left already, or every member due then was preempted
         return heap[0] - self.steps if heap else 0
 
     def steps_to_cross(self) -> int:
-        """Decode steps until a sum grows by less a step, because a member reaches some length."""
+        """Return the decode steps until a sum changes its growth, because a member reaches a
+        length."""
         nearest = _NEVER
         for crossing in self._crossings:
             step = crossing.next_step()
@@ -171,7 +173,7 @@ class DecodeGroup:
         return nearest - self.steps
 
     def clipped_sums(self) -> list[tuple[int, int]]:
-        """(sum of contexts clipped to it, what it grows by a step) of each clip."""
+        """Return, per clip, the sum of contexts clipped to it and its growth per step."""
         below = (clip.below for clip in self._clips)
         sums = list(zip(self._clipped_tokens, below, strict=True))
         for budgets, tokens in zip(self._budgets, self._dropped_tokens, strict=True):
@@ -180,9 +182,10 @@ class DecodeGroup:
         return sums
 
     def blocks_due(self, steps: int) -> int:
-        """New KV pages the next ``steps`` decode steps of the whole group need.
+        """Return the new KV pages that the next ``steps`` decode steps of the whole group need.
 
-        Not beyond `steps_to_cross`: from there on windows need fewer, or reservations are used up.
+        ``steps`` must not exceed `steps_to_cross`: from there on windows need fewer pages, or
+        reservations are used up.
         """
         if steps == 1:
             return self._due_by_phase[self.steps % self._block_size]
@@ -193,13 +196,13 @@ class DecodeGroup:
         return cycles * self._due_per_cycle + sum(self._due_by_phase[start:stop]) + wrapped
 
     def clip_growth(self, request: Request, clip: Clip) -> int:
-        """What a member adds to the growth of a clip's sum in the next step."""
+        """Return what a member adds to the growth of a clip's sum in the next step."""
         if isinstance(clip, tuple):
             return request.width * len(clip)
         return request.width * (self.computed_tokens(request) < clip)
 
     def blocks_needed(self, request: Request) -> int:
-        """New KV pages of this member's next token."""
+        """Return the new KV pages of this member's next token."""
         computed_tokens = self.computed_tokens(request)
         pages = 0 if computed_tokens % self._block_size else self._pages_per_block(request)
         if not self._prompts:
@@ -209,7 +212,7 @@ class DecodeGroup:
         return pages
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
-        """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
+        """Return the most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
         most = self._due_per_cycle * (steps // self._block_size + 1)
         if most <= free_blocks or self.blocks_due(steps) <= free_blocks:
             return steps
@@ -223,9 +226,9 @@ class DecodeGroup:
         return low
 
     def advance(self, steps: int) -> list[Request]:
-        """Plan ``steps`` decode steps for all; return those for whom it was the last one.
+        """Plan ``steps`` decode steps for all members; return those for which it was the last one.
 
-        The caller never steps past `steps_to_leave` or `steps_to_cross`. The ones returned have
+        The caller never steps past `steps_to_leave` or `steps_to_cross`. The returned requests have
         left the group.
         """
         self.steps += steps
@@ -255,7 +258,8 @@ class DecodeGroup:
         self.context_tokens -= request.width
         for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
             crossing.forget(request, self.steps)
-        request.joined_at += 1  # as if its context were a token shorter: the step adds it again
+        # counted as if its context were a token shorter: the step adds it again
+        request.joined_at += 1
         for index, clip in enumerate(self._clips):
             self._clipped_tokens[index] -= request.width * clip.is_below(request, self.steps)
         for crossing in self._tracking(request) if request.reserved_tokens else self._crossings:
@@ -284,11 +288,12 @@ class DecodeGroup:
                 del self._outgrowing[step]
 
     def _tracking(self, request: Request) -> list[Crossings]:
-        """The lengths on whose way a member counts: windows take no pages of a reservation."""
+        """Yield the lengths on whose way a member counts; windows take no pages of a
+        reservation."""
         return self._clips if self._has_reserved(request) else self._crossings
 
     def _has_reserved(self, request: Request) -> bool:
-        """Whether a member's next token, if it has one, has a block it reserved."""
+        """Whether a member's next token, if there is one, has a block in its reservation."""
         step = self._outgrown_at(request)
         return step > self.steps or step >= self._last_step(request)
 
@@ -301,7 +306,7 @@ class DecodeGroup:
             clip.pass_step(self.steps)
         for window, groups in self._windows:
             pages = groups * window.pass_step(self.steps)
-            if pages:  # their contexts end at a block's edge, so this is their phase
+            if pages:  # their contexts end at a block boundary, so this is their phase
                 self._due_by_phase[self.steps % self._block_size] -= pages
                 self._due_per_cycle -= pages
 
@@ -331,7 +336,7 @@ class DecodeGroup:
         return pages
 
     def _count_pages(self, request: Request, sign: int) -> None:
-        """Count the pages that a member's blocks open in, or out again."""
+        """Add (``sign`` 1) or remove (-1) the pages that a member's blocks open, by phase."""
         pages = sign * self._pages_per_block(request)
         phase = (request.joined_at - request.num_computed_tokens) % self._block_size
         self._due_by_phase[phase] += pages
@@ -343,9 +348,10 @@ class DecodeGroup:
             self._due_per_cycle += sign * groups
 
     def _kept_pages(self, request: Request) -> list[tuple[int, int]]:
-        """(tokens dropped of its prompt, pages that a block of the rest takes), by budget.
+        """Return the tokens dropped from the member's prompt and the pages per further block, by
+        budget.
 
-        Nothing is dropped where blocks are reserved.
+        No tokens are dropped where blocks are reserved.
         """
         if request.reserved_tokens:
             if self._has_reserved(request):

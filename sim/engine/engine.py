@@ -1,9 +1,9 @@
 """One serving engine: plan a step, run it on two clocks, read its tokens. A SimPy process.
 
-How a token comes to be: `run` takes in arrivals and asks the scheduler for a plan; `_step` books
-what the plan computes (`sim.engine.lifecycle`), launches it and, once two steps are in flight,
-waits for the older one, whose tokens `_read_oldest` makes visible. A plan that may be repeated
-unchanged is not stepped but jumped over (`_jump`); a jump gives exactly the times that stepping
+How a token comes to be: `Engine.run` takes in arrivals and asks the scheduler for a plan. `_step`
+books what the plan computes (`sim.engine.lifecycle`), launches it and, once two steps are in
+flight, waits for the older one, whose tokens `_read_oldest` makes visible. A plan that may be
+repeated unchanged is jumped over instead (`_jump`); a jump gives exactly the times that stepping
 gives.
 """
 
@@ -54,8 +54,8 @@ class Engine:
         on_leave: Callable[[Request], None] = lambda request: None,
         tiers: Tiers | None = None,
     ) -> None:
-        """``on_leave`` is told of every request that finishes or is rejected. ``tiers``: where KV
-        content is beside device memory."""
+        """``on_leave`` is called with every request that finishes or is rejected. ``tiers``: KV
+        content below device memory."""
         self.replica = replica
         self._env = env
         self._cost = cost
@@ -71,7 +71,7 @@ class Engine:
             kv.set_over(tiers)
             tiers.prefill_ns = lambda r, tokens: prefill_ns(self._cost, self.view.config, r, tokens)
         self.prefill_tokens = self.prefill_ns = 0
-        """Prompt tokens computed so far, and the GPU time of the steps they were part of."""
+        """Prompt tokens computed so far, and the GPU time of the steps that computed them."""
         self._start(config, kv, scheduler, waiting)
         self.steps = StepLog(
             config.clip_tokens,
@@ -86,7 +86,7 @@ class Engine:
         scheduler: Scheduler,
         waiting: WaitingQueue | None,
     ) -> None:
-        """A new process with nothing in it."""
+        """Start a process with empty queues."""
         self.view = EngineView(config, kv, FifoQueue() if waiting is None else waiting)
         attach = getattr(scheduler, "attach", None)
         if attach is not None:
@@ -106,12 +106,12 @@ class Engine:
         self._process = self._env.process(self.run())
 
     def submit(self, request: Request) -> None:
-        """Hand over an arriving request; the engine sees it at its next scheduler call."""
+        """Take an arriving request; the next scheduler call sees it."""
         if self.lifecycle.submit(request, self._now_ns):
             self._wake()
 
     def prefill_ns_alone(self, context_tokens: int, tokens: int) -> int:
-        """GPU time of a step with one chunk of one prompt."""
+        """Return the GPU time of a step that computes one chunk of one prompt."""
         shape = chunk_shape(context_tokens, tokens, self.view.config.clip_tokens)
         if self.view.follows_prefixes:
             shape = shape._replace(shared=SharedSums())
@@ -119,25 +119,27 @@ class Engine:
 
     @property
     def gpu_free_ns(self) -> int:
-        """When all that was launched has been computed."""
+        """Time at which everything launched so far has been computed."""
         return self._gpu_free_ns
 
     def cancel(self, request: Request) -> None:
-        """Let it leave at the next plan from now on, wherever it is; `on_leave` is not told.
+        """Remove a request at the next plan, wherever it is; `on_leave` is not called.
 
-        Nothing is noted of it any more, not even what steps in flight give.
+        Nothing more is recorded of it, not even the outputs of steps in flight.
         """
         self._requests.first_token_ns[request.index] = self.first_token_ns(request)
         self.lifecycle.cancel(request, self._in_flight)
         self._wake()
 
     def disown(self, request: Request) -> None:
-        """Nobody waits for it any more, but it is served to its end: nothing is noted of it."""
+        """Serve a request to its end although its client gave up; nothing more is recorded of
+        it."""
         self._requests.first_token_ns[request.index] = self.first_token_ns(request)
         self.lifecycle.disown(request, self._in_flight)
 
     def first_token_ns(self, request: Request) -> int:
-        """When its first token came; -1 if it did not come before this instant."""
+        """Return when the first token of a request became visible; -1 if it has not before this
+        instant."""
         jump = self._jumping
         if jump is not None and jump.before is not None and request in jump.before.first_tokens:
             first_ns = jump.times.plan_ns(1)
@@ -146,7 +148,7 @@ class Engine:
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks free at this instant, amid a jump too."""
+        """Number of free KV blocks at this instant, also in the middle of a jump."""
         free, jump = self.view.kv.free_blocks, self._jumping
         if jump is None:
             return free
@@ -154,7 +156,8 @@ class Engine:
         return free - jump.blocks_untaken(self.view.decode_group, steps)
 
     def catch_up(self) -> None:
-        """Amid a jump: evict what its steps so far evict, so that who watches the cache knows."""
+        """In the middle of a jump, evict what its steps so far evict, so that cache watchers
+        know."""
         jump, kv = self._jumping, self.view.kv
         if jump is not None and kv.watched is not None:
             steps = jump.planned(self._now_ns, self._env.acting)
@@ -162,16 +165,16 @@ class Engine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no request is in it, and none is on its way to or from it."""
+        """Whether no request is in the engine, and none is on its way to or from it."""
         return self.lifecycle.is_empty and self._is_drained
 
     def set_cost(self, cost: StepCost) -> None:
-        """Steps cost this much, from the next plan from now on."""
+        """Replace the step cost, from the next plan on."""
         self._cost = cost
         self._wake()
 
     def crash(self) -> None:
-        """The process is gone, and all it held; what it had launched ends unread."""
+        """Lose the process and everything it held; steps in flight end unread."""
         self.catch_up()
         if self.on_crash is not None:
             self.on_crash(self)
@@ -194,13 +197,13 @@ class Engine:
             self.lifecycle.on_load(ReplicaLoad(0, 0))
 
     def restart(self, scheduler: Scheduler, waiting: WaitingQueue | None) -> None:
-        """A new process after a crash, with an empty cache."""
+        """Start a new process after a crash, with an empty cache."""
         self.is_up = True
         self._start(self.view.config, self.view.kv, scheduler, waiting)
         self.lifecycle.publish_load()
 
     def _wake(self) -> None:
-        """Something changed from outside: look at it at the next plan from now on."""
+        """React to a change from outside at the next plan."""
         if self._idle is not None:
             self._idle.ring()
             self._idle = None
@@ -209,7 +212,7 @@ class Engine:
             self._jumping.cut(alarm, self._now_ns, self._env.acting)
 
     def run(self) -> Process:
-        """The process: one round a scheduler call."""
+        """The SimPy process: each round is one scheduler call."""
         view = self.view
         while True:
             now_ns = view.now_ns = self._now_ns
@@ -233,14 +236,15 @@ class Engine:
 
     @property
     def _is_drained(self) -> bool:
-        """Nothing launched has an output to be read."""
+        """Whether no launched step has an output to be read."""
         return all(batch.is_empty for batch in self._in_flight)
 
     def schedule(self) -> Plan:
-        """One scheduler call, and a note of whom it admitted and preempted."""
+        """Call the scheduler once and record which requests it admitted and preempted."""
         view = self.view
         if self._shares_output and view.waiting:
-            for request in view.decode_group.members:  # what they filled since can be hit now
+            # blocks filled since the last lookup can be hit now
+            for request in view.decode_group.members:
                 view.kv.register(request, view.hashed_tokens(request))
                 if view.decode_group.prefixes is not None:
                     view.decode_group.prefixes.follow(request)
@@ -251,7 +255,8 @@ class Engine:
         return plan
 
     def _standing_plan(self) -> Plan | None:
-        """All decodes again, without asking, where the scheduler promised to choose just that."""
+        """Return a plan of all decodes if the scheduler promised to choose exactly that, else
+        None."""
         view, group = self.view, self.view.decode_group
         if not self._plan_stands or view.waiting or view.prefilling or not group.members:
             return None
@@ -280,7 +285,8 @@ class Engine:
         if not shape.num_tokens:
             is_stuck = not plan.preempted and self._is_drained
             if is_stuck and self.lifecycle.any_kv_elsewhere:
-                self._in_flight.clear()  # KV on its way holds the blocks that are lacking
+                # KV that is still being transferred holds the missing blocks
+                self._in_flight.clear()
                 self._idle = Alarm(self._env, self.replica)
                 yield self._idle
                 return
@@ -321,7 +327,7 @@ class Engine:
             yield from self._read_oldest(launched_ns)
 
     def _swap_ns(self) -> int:
-        """Time to move the blocks that are to move, before the step that is logged next."""
+        """Return the time to move swapped blocks before the next logged step, and log it."""
         view = self.view
         swap_ns = round(view.blocks_swapped * view.config.swap_ns_per_block)
         self.steps.swaps.append((self.steps.num_rows, view.blocks_swapped, swap_ns))
@@ -329,7 +335,8 @@ class Engine:
         return swap_ns
 
     def _stall_ns(self, scheduled_ns: int, price: StepPrice, swap_ns: int) -> int:
-        """How long the step that is logged next waits for layers that are being loaded."""
+        """Return how long the next logged step waits for layers that are being loaded, and log
+        it."""
         assert self.view.loading is not None
         start_ns = max(self._gpu_free_ns, scheduled_ns + price.launch_delay_ns) + swap_ns
         stall_ns = self.view.loading.stall_ns(start_ns, price.gpu_ns)
@@ -337,14 +344,15 @@ class Engine:
         return stall_ns
 
     def _draw(self, plan: Plan) -> float | None:
-        """A uniform number that belongs to the step's first prefill: the same in every scenario."""
+        """Return a uniform number of the step's first prefill: the same in every compared
+        scenario."""
         if not plan.prefills:
             return None
         request = plan.prefills[0][0]
         return uniform(self.view.config.seed, request.index, request.num_computed_tokens)
 
     def _jump(self, plan: Plan, steps: int) -> Process:
-        """Run up to ``steps`` equal decode steps in one go; an arrival cuts it at a plan."""
+        """Run up to ``steps`` equal decode steps at once; an arrival cuts the run at a plan."""
         view, group = self.view, self.view.decode_group
         run = group.price(self._cost, plan.shape, steps)
         update_ns = self._cost.update_ns(group.num_seqs)
@@ -377,7 +385,7 @@ class Engine:
             self._in_flight.append(batch)
 
     def close(self) -> None:
-        """The simulation has ended, maybe in the middle of a jump: log what was done of it."""
+        """Log the finished part of a jump that the end of the simulation cuts."""
         if self._jumping is not None:
             steps = self._jumping.times.first_plan_from(self._now_ns)
             self._log_jump(self._jumping, steps, steps - 1)

@@ -1,7 +1,7 @@
-"""Runs of equal decode steps that an engine jumps over: how long they may be, and their times.
+"""Runs of equal decode steps that an engine jumps over: their length and their times.
 
-A jump gives exactly the times that stepping gives. It ends after its last step, or at the plan that
-something from outside asks for.
+A jump gives exactly the times that stepping gives. It ends after its last step, or at the first
+plan after something arrives from outside.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from sim.step_log import StepLog
 
 Group = DecodeGroup | SpeculativeGroup
 
-_LONGEST_STEPS = 1024  # bounds the work on a jump that an arrival may cut short
+_LONGEST_STEPS = 1024  # bounds the work spent on a jump that an arrival may cut short
 
 
 @dataclass(slots=True)
 class Jump:
-    """A run of equal steps under way."""
+    """A run of equal steps that is under way."""
 
     shape: StepShape
-    """Of the first step."""
+    """Shape of the first step."""
     run: DecodeRun
     times: RunTimes
     before: InFlight | None
-    """The step in flight when it began, read on the way; None without async scheduling."""
+    """The step in flight when the run began, read during the run; None without async scheduling."""
     state: tuple[int, int, int]
-    """Running, waiting and free blocks at its first plan."""
+    """Running requests, waiting requests and free blocks at the first plan."""
     alarm: Alarm
     """Wakes the engine when the step after the run would be planned."""
     steps: int
-    """How many steps it takes, as far as is known."""
+    """Number of steps of the run, as far as is known."""
     leaving: Alarm | None
-    """Ends the requests of the step before, where there are any."""
+    """Ends the requests that the step before finishes, if there are any."""
     taken_steps: int = 1
-    """Steps whose KV blocks are held already: the plan took the first one's."""
+    """Steps whose KV blocks are taken already; the plan took those of the first step."""
 
     def cut(self, alarm: Alarm, now_ns: int, acting: int) -> None:
-        """Something arrived: wake the engine, with this alarm, for its next plan from now on."""
+        """End the run at its next plan from ``now_ns`` on, because something arrived."""
         steps = self.planned(now_ns, acting)
         if steps < self.steps:
             self.steps = steps
@@ -57,8 +57,8 @@ class Jump:
             self.alarm = alarm
 
     def planned(self, now_ns: int, acting: int) -> int:
-        """Steps that stepping would have planned before this event, which has priority ``acting``
-        among those of its instant."""
+        """Return the steps that stepping would have planned before the event that is being
+        processed, which has priority ``acting`` in its instant."""
         steps = self.times.first_plan_from(now_ns)
         if steps >= self.steps:
             return self.steps
@@ -66,11 +66,11 @@ class Jump:
         return steps + (comes_now and acting > self.alarm.priority)
 
     def blocks_untaken(self, group: Group, steps: int) -> int:
-        """Blocks that its first so many steps need beside those that are held."""
+        """Return the blocks that the first ``steps`` steps need beyond those taken already."""
         return group.blocks_due(steps) - group.blocks_due(self.taken_steps)
 
     def take(self, kv: KVCache, group: Group, steps: int) -> None:
-        """Hold the blocks of its first so many steps."""
+        """Take the blocks of the first ``steps`` steps."""
         if kv.watched == "deferred_timed":
             for step in range(self.taken_steps, steps):
                 due = self.blocks_untaken(group, step + 1)
@@ -84,7 +84,7 @@ class Jump:
         self.taken_steps = max(steps, self.taken_steps)
 
     def log(self, log: StepLog, group: Group, steps: int, num_visible: int) -> None:
-        """Note the run: so many steps planned, the outputs of so many made visible."""
+        """Log the run: ``steps`` steps planned, the outputs of ``num_visible`` visible."""
         plan_ns, end_ns = self.times.plan_ns(0), self.times.gpu_end_ns(steps)
         busy_ns = self.run.gpu_cumulative_ns[steps - 1]
         shape = group.run_shape(self.shape, steps)
@@ -95,7 +95,7 @@ class Jump:
 def steps_to_jump(
     view: EngineView, lifecycle: Lifecycle, in_flight: Sequence[InFlight], plan: Plan
 ) -> int:
-    """How many steps a plan can be repeated before anything the engine knows of changes."""
+    """Return how many steps a plan can be repeated before anything the engine knows of changes."""
     config, group = view.config, view.decode_group
     oldest = in_flight[0] if in_flight else None
     depth = 2 if config.async_scheduling else 1
@@ -114,7 +114,7 @@ def steps_to_jump(
         return 1
     unchanged = min(group.steps_to_leave(), group.steps_to_cross())
     steps = min(plan.repeat, unchanged, _LONGEST_STEPS)
-    # Who is told of each eviction when it happens cannot be told of any on the way.
+    # A watcher that is told of each eviction immediately cannot be told in the middle of a jump.
     room = view.kv.empty_blocks if view.kv.tells_at_once else view.kv.free_blocks
     return group.steps_within(room + group.blocks_due(1), steps)
 
@@ -123,7 +123,7 @@ def _ends_plan(oldest: InFlight, view: EngineView, lifecycle: Lifecycle) -> bool
     """Whether reading a step may change what is planned next."""
     if oldest.is_empty:
         return True
-    # What all running requests share may be more once one has left.
+    # The prefix common to all running requests may grow once one of them has left.
     is_cascade = view.config.shared_prefix_attention == "cascade"
     return bool(oldest.finishing) and (is_cascade or lifecycle.any_waiting)
 
@@ -131,7 +131,7 @@ def _ends_plan(oldest: InFlight, view: EngineView, lifecycle: Lifecycle) -> bool
 def jump_times(
     cost: StepCost, view: EngineView, before: InFlight | None, run: DecodeRun, update_ns: int
 ) -> RunTimes:
-    """When the steps of a run that is planned now are planned, end and become visible."""
+    """Return when the steps of a run planned now are planned, end and become visible."""
     schedule_ns = cost.schedule_ns(view.num_running)
     if before is None:
         return run_sync(view.now_ns, schedule_ns, update_ns, run)
@@ -146,10 +146,10 @@ def jump_times(
 
 
 def until_ns(plan: Plan, view: EngineView) -> int | None:
-    """When to look again at the latest: for the policy, or as cached content goes."""
+    """Return the latest time to plan again, for the policy or because cached content expires."""
     kv = view.kv
     if kv.lifetime_ns is None or (kv.watched is None and not view.waiting):
-        return plan.until_ns  # nobody sees it before the next lookup
-    # What is let go of on the way goes a lifetime later.
+        return plan.until_ns  # no lookup sees it before the next plan
+    # Content released during the run expires one lifetime later.
     times = (plan.until_ns, kv.index.next_expiry_ns(), view.now_ns + kv.lifetime_ns)
     return min(time_ns for time_ns in times if time_ns is not None)

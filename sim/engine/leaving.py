@@ -1,4 +1,4 @@
-"""Taking a request out of an engine, whatever it is in the middle of, with all it holds."""
+"""Taking a request out of an engine, in whatever state it is, with everything it holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.request import Request, Status
 
 
 def answers_of(request: Request, view: EngineView, in_flight: Iterable[InFlight]) -> list[Request]:
-    """The request, and with several answers all that are in the engine."""
+    """Return the request and, if it has several answers, all of them that are in the engine."""
     if request.samples is None:
         return [request]
     seen = dict.fromkeys([request, *view.running, *view.waiting])
@@ -21,10 +21,10 @@ def answers_of(request: Request, view: EngineView, in_flight: Iterable[InFlight]
 
 
 def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) -> list[Request]:
-    """Free what it holds in the running batch or the waiting queue, as a finished request does.
+    """Free what a request holds in the running batch or the waiting queue, as if it had finished.
 
-    Steps in flight still compute it; what they give is dropped. Returns the requests that need
-    not wait for it any longer to leave (`sim.request.Gang`).
+    Steps in flight still compute it; their outputs for it are dropped. Returns the requests that
+    can leave because they no longer wait for it (`sim.request.Gang`).
     """
     status, kv = request.status, view.kv
     for batch in in_flight:
@@ -56,7 +56,8 @@ def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) 
 
 
 def refusal(request: Request, view: EngineView, hand_over: HandOver | None) -> str | None:
-    """None if it can be served. ``hand_over``: of an engine that only prefills."""
+    """Return why a request can never be served, or None. ``hand_over``: set in a prefill-only
+    engine."""
     config, kv = view.config, view.kv
     tokens = request.prompt_tokens + request.output_tokens
     if tokens > config.max_model_len:
@@ -65,7 +66,8 @@ def refusal(request: Request, view: EngineView, hand_over: HandOver | None) -> s
         reason = "P/D disaggregation" if hand_over else why_no_beams(config)
         if reason:
             return f"beam search, which is not modelled with {reason}"
-    # Nothing dropped of it: preempted near its end, it is computed again in one piece.
+    # Assume that no tokens are dropped: preempted near its end, the request is recomputed in one
+    # piece.
     if hand_over is not None:
         if request.samples is not None:
             return "several answers, which one engine has to decode"
@@ -73,11 +75,11 @@ def refusal(request: Request, view: EngineView, hand_over: HandOver | None) -> s
         if reason:
             return reason
         tokens = request.prompt_tokens + 1
-    else:  # what it drafts has to fit too, when it is alone
+    else:  # its drafts must fit too, when it runs alone
         tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
     if kv.blocks_for(tokens) > kv.usable_blocks:
         return "longer than the KV pool"
-    if request.is_several:  # hypotheses may turn out to share no more than answers do
+    if request.is_several:  # hypotheses may share no more blocks than separate answers do
         which = "answers" if request.beams is None else "beams"
         if request.width + request.num_unforked > config.max_num_seqs:
             return f"more {which} than max_num_seqs"

@@ -1,7 +1,11 @@
-"""The requests of one engine, from their arrival to their end, and what each step makes of them.
+"""The requests of one engine, from arrival to end, and what each step does to them.
 
-`receive` lets in what has arrived, `commit` books a planned step, `end` what its outputs, read
-now, bring to an end. Of the clocks it knows nothing: that is `sim.engine.engine`.
+A request in an engine is in one of these places: ``inbox`` (submitted, not seen by the scheduler),
+``fetching`` (its prefix is fetched from a peer), ``arriving`` (prefilled by another engine),
+``view.waiting``, ``view.loading`` (its prefix is loaded from a lower tier), ``view.prefilling``,
+the decode group, ``finishing`` of a step in flight (last token planned), a gang's ``done``, or
+``handed_over`` (its KV is being sent on). `receive` takes in arrivals, `commit` books a planned
+step, `end` ends the requests whose last token was read. The clocks belong to `sim.engine.engine`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from sim.request import Request, Status
 
 
 class Lifecycle:
-    """Who is in an engine, and where: arriving, waiting, running, or on the way elsewhere."""
+    """The requests in an engine and where each is: arriving, waiting, running or leaving."""
 
     view: EngineView
 
@@ -31,79 +35,83 @@ class Lifecycle:
         replica: int,
         wake: Callable[[], None],
     ) -> None:
-        """``wake``: let the engine look at what has changed from outside, at its next plan."""
+        """``wake``: make the engine look at a change from outside at its next plan."""
         self._log = log
         self._on_leave = on_leave
         self._replica = replica
         self._wake = wake
         self.on_load: Callable[[ReplicaLoad], None] | None = None
-        """Told of the load whenever it has changed."""
+        """Called with the engine's load whenever it has changed."""
         self.hand_over: HandOver | None = None
-        """Where this engine only prefills: takes what has its first token."""
+        """Takes over requests with a first token, if this engine only prefills."""
         self.arriving: ArrivingKV | None = None
-        """Where it decodes what was prefilled elsewhere."""
+        """Requests prefilled elsewhere, if this engine decodes them."""
 
     def start(self, view: EngineView) -> None:
-        """A new process with nothing in it."""
+        """Start with empty queues."""
         self.view = view
         self.inbox: list[Request] = []
         self.queued_tokens = 0
         self.handed_over: dict[Request, None] = {}
-        """Prefilled here; their blocks stay until their KV is elsewhere."""
+        """Requests prefilled here whose blocks stay until their KV has been sent."""
         self.fetching: dict[Request, Callable[[], None]] = {}
-        """Sent here, their prefixes still to be fetched; how to give each up."""
+        """Requests sent here whose prefix is still being fetched -> callback that cancels the
+        fetch."""
         self.pinned_for_peers = 0
-        """Prefixes that others are fetching from here: their blocks stay."""
+        """Number of prefixes that peers are fetching from here; their blocks stay pinned."""
         self._cancelled: list[Request] = []
         if self.arriving is not None:
             self.arriving = ArrivingKV(view, self.arriving.on_blocks)
 
     def await_prefix(self, request: Request, give_up: Callable[[], None], now_ns: int) -> None:
-        """It was sent here, and joins the queue when `prefix_arrived`: until then it counts as one
-        that waits here. ``give_up`` is called if it is cancelled before."""
+        """Hold an arriving request until `prefix_arrived`; until then it counts as waiting here.
+        ``give_up`` is called if it is cancelled before."""
         self._note_arrival(request, now_ns)
         self.fetching[request] = give_up
         self.queued_tokens += request.prompt_tokens
         self.publish_load()
 
     def prefix_arrived(self, request: Request) -> None:
-        """What was to be fetched for it is cached, or will not come."""
+        """The prefix of a request has been fetched, or will not come: let the request join the
+        queue."""
         del self.fetching[request]
         self.inbox.append(request)
         self._wake()
 
     def lend(self, prefixes: int) -> None:
-        """So many more of its cached prefixes are being fetched; negative: no longer."""
+        """Count ``prefixes`` more cached prefixes being fetched by peers; negative: that many
+        fewer."""
         self.pinned_for_peers += prefixes
         if prefixes < 0:
             self._wake()
 
     def expect(self, request: Request) -> None:
-        """A request prefilled elsewhere will be decoded here: it gets blocks for its KV."""
+        """Expect a request that was prefilled elsewhere; it gets blocks for its KV."""
         assert self.arriving is not None, "an engine that takes KV"
         self.arriving.waiting.append(request)
         self.publish_load()
         self._wake()
 
     def join(self, request: Request) -> None:
-        """All KV of an expected request is there."""
+        """All KV of an expected request has arrived."""
         assert self.arriving is not None, "an engine that takes KV"
         self.arriving.ready(request)
         self._wake()
 
     def let_go(self, request: Request) -> None:
-        """The KV of a request that was handed over is at its new place: free its blocks."""
+        """Free the blocks of a request that was handed over; its KV has been sent."""
         self._free(request)
         self._wake()
 
     def _note_arrival(self, request: Request, now_ns: int) -> None:
         log, index = self._log, request.index
-        if log.arrival_ns[index] < 0:  # not so if it is sent again
+        if log.arrival_ns[index] < 0:  # not if it is sent again
             log.arrival_ns[index] = now_ns
         log.replica[index] = self._replica
 
     def submit(self, request: Request, now_ns: int) -> bool:
-        """Take an arriving request, to be seen by the next scheduler call; False: turned away."""
+        """Take an arriving request for the next scheduler call. Returns False if it was
+        rejected."""
         log = self._log
         self._note_arrival(request, now_ns)
         reason = self.refusal(request)
@@ -118,7 +126,7 @@ class Lifecycle:
         return True
 
     def refusal(self, request: Request) -> str | None:
-        """Why it can never be served here; None if it can."""
+        """Return why a request can never be served here, or None if it can."""
         return refusal(request, self.view, self.hand_over)
 
     def _free(self, request: Request) -> None:
@@ -126,11 +134,11 @@ class Lifecycle:
         self.view.kv.release(request, request.num_computed_tokens, will_return=False)
 
     def cancel(self, request: Request, in_flight: Iterable[InFlight]) -> None:
-        """Let it leave at the next plan, wherever it is; see `disown`."""
+        """Remove a request at the next plan, wherever it is; see `disown`."""
         self._cancelled += self.disown(request, in_flight)
 
     def disown(self, request: Request, in_flight: Iterable[InFlight]) -> list[Request]:
-        """Nobody waits for it any more: nothing is noted of it. Returns its answers."""
+        """Record nothing more of a request whose client gave up. Returns its answers."""
         answers = answers_of(request, self.view, in_flight)
         for answer in answers:
             answer.cancelled = True
@@ -139,9 +147,9 @@ class Lifecycle:
         return answers
 
     def receive(self, in_flight: Iterable[InFlight], row: int, now_ns: int) -> bool:
-        """At a scheduler call, of the run of steps ``row``: take in what came, drop what left.
+        """Take in arrivals and drop departures, at the scheduler call of log row ``row``.
 
-        Whether a plan that stood before stands no more.
+        Returns whether an earlier plan no longer stands.
         """
         changed = bool(self._cancelled)
         if changed:
@@ -162,7 +170,7 @@ class Lifecycle:
         return changed
 
     def _drop_cancelled(self, in_flight: Iterable[InFlight], row: int, now_ns: int) -> None:
-        """Take out those that were cancelled since the last plan, and are still there."""
+        """Remove the requests that were cancelled since the last plan and are still here."""
         arriving = self.arriving
         for request in self._cancelled:
             if not request.num_sampled_tokens and arriving is None:
@@ -174,7 +182,7 @@ class Lifecycle:
             elif request in self.handed_over:
                 self._free(request)
             elif self.view.loading is not None and self.view.loading.drop(request):
-                pass  # what is on its way to it arrives for nobody
+                pass  # what is being sent to it arrives for no request
             elif arriving is None or not arriving.drop(request):
                 for done in take_out(request, self.view, in_flight):
                     self._leave_late(done, in_flight, row, now_ns)
@@ -184,7 +192,7 @@ class Lifecycle:
     def _leave_late(
         self, request: Request, in_flight: Iterable[InFlight], row: int, now_ns: int
     ) -> None:
-        """It was done, but had to wait for others, which have gone."""
+        """End a request that was done but had to wait for others, which have gone."""
         launched = [batch for batch in in_flight if not batch.is_empty]
         if launched:
             launched[-1].finishing.append(request)
@@ -192,7 +200,7 @@ class Lifecycle:
             self.finish(request, row - 1, now_ns)
 
     def note_changes(self, row: int) -> None:
-        """After a scheduler call: whom it admitted and preempted."""
+        """Record which requests the scheduler call admitted and preempted."""
         view, log = self.view, self._log
         if not (view.newly_admitted or view.newly_preempted):
             return
@@ -208,7 +216,8 @@ class Lifecycle:
         self.publish_load()
 
     def commit(self, plan: Plan, batch: InFlight) -> None:
-        """Book what the step computes: tokens, samples, who decodes next and who is done."""
+        """Book what a step computes: tokens, samples, which requests decode next and which are
+        done."""
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
             group.hold_back(request)
@@ -236,7 +245,7 @@ class Lifecycle:
                 del view.running[request]
                 self.handed_over[request] = None
                 batch.finishing.append(request)
-                if request.gang is not None:  # it leaves by itself, and the others without it
+                if request.gang is not None:  # it leaves alone, and the others without it
                     request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
@@ -244,7 +253,8 @@ class Lifecycle:
                 group.join(request)
 
     def _fork(self, request: Request, batch: InFlight) -> None:
-        """Its prompt is computed: the other answers begin, each a running sequence from now on."""
+        """Start the other answers of a request whose prompt is computed, each as a running
+        sequence."""
         view, samples = self.view, request.samples
         assert samples is not None
         lengths, samples.unforked = samples.unforked, ()
@@ -270,7 +280,7 @@ class Lifecycle:
                 view.decode_group.join(answer)
 
     def leave_group(self, leaving: list[Request], batch: InFlight) -> None:
-        """The last tokens of these decodes are planned, in this batch."""
+        """The last tokens of these decodes are planned in this batch."""
         kv = self.view.kv
         for request in leaving:
             request.status = Status.FINISHING
@@ -278,7 +288,7 @@ class Lifecycle:
             self._add_finishing(request, batch)
 
     def _add_finishing(self, request: Request, batch: InFlight) -> None:
-        """This step plans its last token; it leaves when that is read, or its gang's is."""
+        """Let a request leave when this step's outputs are read, or with its static batch."""
         gang = request.gang
         if gang is None:
             batch.finishing.append(request)
@@ -289,18 +299,18 @@ class Lifecycle:
         gang.finish(batch.finishing)
 
     def read_first_tokens(self, batch: InFlight, visible_ns: int) -> None:
-        """The outputs of a step are visible now: some requests have their first token."""
+        """Record the first tokens among the outputs of a step that is visible now."""
         for request in batch.first_tokens:
             if not request.cancelled:
                 self._log.first_token_ns[request.index] = visible_ns
 
     def end(self, batch: InFlight, now_ns: int) -> None:
-        """The outputs of a step are visible now: its last tokens end requests."""
+        """End the requests whose last token is among the outputs of a step that is visible now."""
         for request in batch.finishing:
             self.finish(request, batch.row, now_ns)
 
     def finish(self, request: Request, row: int, now_ns: int) -> None:
-        """Its last token, planned in this row, has been read: free its blocks, let it go."""
+        """Free the blocks of a request whose last token, planned in this row, has been read."""
         view = self.view
         if request.rounds and not (request.sample or request.cancelled):
             self._log.rounds[request.index] = request.rounds
@@ -309,7 +319,7 @@ class Lifecycle:
                 request.status = Status.TRANSFERRING
                 self.hand_over.prefilled(request, self._replica)
             return
-        if request in view.running:  # not so if it was preempted with its last token in flight
+        if request in view.running:  # not if it was preempted with its last token in flight
             view.left(request)
             view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
@@ -329,13 +339,13 @@ class Lifecycle:
 
     @property
     def any_waiting(self) -> bool:
-        """Whether a block that comes free may be taken by someone who has no place yet."""
+        """Whether a block that becomes free may be taken by a request that has no place yet."""
         arriving = self.arriving
         return bool(self.view.waiting) or (arriving is not None and bool(arriving.waiting))
 
     @property
     def any_kv_elsewhere(self) -> bool:
-        """Whether blocks are held for KV that moves between engines, or comes from a lower tier."""
+        """Whether blocks are held for KV that moves between engines or comes from a lower tier."""
         between = self.handed_over or self.arriving or self.fetching or self.pinned_for_peers
         return bool(between or self.view.loading)
 
@@ -346,7 +356,7 @@ class Lifecycle:
         return not (self.inbox or view.waiting or view.running or self.any_kv_elsewhere)
 
     def publish_load(self) -> None:
-        """Tell who asked of the load."""
+        """Publish the engine's load to the subscriber."""
         if self.on_load is not None:
             waiting, running = len(self.view.waiting) + len(self.inbox), self.view.num_running
             if self.view.loading is not None:

@@ -1,9 +1,9 @@
-"""Requests whose prefix comes from a tier below device memory before they are prefilled.
+"""Requests whose prefix is loaded from a tier below device memory before they are prefilled.
 
-vLLM's waiting for remote KVs: when its turn has come, a request gets blocks for what is loaded and
-stands aside, so that others go on; once all has arrived it is back at the head of the queue, and
-finds its prefix in device memory. Layer by layer, it is admitted at once, and the step that begins
-its prefill waits for what is not there in time (`exposed_ns`).
+This is vLLM's state "waiting for remote KVs": when its turn comes, a request gets blocks for the
+load and stands aside, so that others go on; when the load is complete, it returns to the head of
+the queue and finds its prefix in device memory. With layer-wise loading it is admitted at once, and
+the step that begins its prefill waits for layers that are not there in time (`exposed_ns`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class LoadLog(Protocol):
     """Is told of loads (`sim.recorder`)."""
 
     def loading(self, request: Request, load_ns: int, /) -> None:
-        """It will wait so long for its KV."""
+        """The request will wait ``load_ns`` for its KV."""
         ...
 
 
 class LoadingKV:
-    """One engine's."""
+    """The loads of one engine."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class LoadingKV:
         self._under_way: dict[Request, None] = {}
         self._ready: list[Request] = []
         self.due: list[tuple[int, int]] = []
-        """(first bytes move, all are there) of loads that the next step with prefills waits for."""
+        """(start of transfer, end of transfer) of loads that the next step with prefills waits for.
+        """
 
     def __len__(self) -> int:
         return len(self._under_way) + len(self._ready)
@@ -62,9 +63,11 @@ class LoadingKV:
         return iter((*self._under_way, *self._ready))
 
     def begin(self, request: Request, hit: Hit) -> bool:
-        """Load what is worth it of a request that fits, before it is admitted; False if nothing is.
+        """Start loading the part of a request's prefix that is worth it, before the request is
+        admitted.
 
-        Once for each time that it is admitted: what is lost again before it begins is computed.
+        Returns False if nothing is worth loading. Happens once per admission: content that is
+        evicted again before the request begins is computed.
         """
         if self._tiers.config.layerwise:
             return False
@@ -84,7 +87,7 @@ class LoadingKV:
         return True
 
     def overlap(self, request: Request, hit: Hit) -> None:
-        """Of a request being admitted: what is worth loading counts as computed, layer by layer."""
+        """Start a layer-wise load for a request being admitted; loaded tokens count as computed."""
         found = self._find(request, hit) if self._tiers.config.layerwise else []
         if not found:
             return
@@ -94,14 +97,15 @@ class LoadingKV:
         self._kv.register(request, tokens)
 
     def stall_ns(self, start_ns: int, gpu_ns: int) -> int:
-        """How long a step that would begin then has to wait for what its prefills load."""
+        """Return how long a step that starts at ``start_ns`` waits for the loads of its
+        prefills."""
         layers = self._tiers.config.layers
         stalls = [exposed_ns(*load, start_ns, gpu_ns, layers) for load in self.due]
         self.due.clear()
         return max(stalls, default=0)
 
     def drop(self, request: Request) -> bool:
-        """Let go of a request that was cancelled; False if it is not here."""
+        """Drop a cancelled request; returns False if it is not here."""
         if request in self._under_way:
             del self._under_way[request]
             tokens = request.pinned_blocks * self._kv.block_size
@@ -115,7 +119,7 @@ class LoadingKV:
         return True
 
     def take_in(self) -> bool:
-        """At a scheduler call: those whose KV has arrived wait again, first in the queue."""
+        """Put requests whose load is complete back at the head of the waiting queue."""
         if not self._ready:
             return False
         kv = self._kv
@@ -128,7 +132,7 @@ class LoadingKV:
         return True
 
     def void(self) -> None:
-        """The engine is gone: nothing arrives any more."""
+        """Forget all loads, because the engine is gone."""
         self._under_way.clear()
         self._ready.clear()
 
@@ -140,7 +144,7 @@ class LoadingKV:
         return found[: tiers.worthwhile(request, hit, found, kv.block_size)]
 
     def _load(self, request: Request, hit: Hit, found: list[Segment]) -> tuple[int, int]:
-        """Take blocks for it and ask for it."""
+        """Allocate blocks for the load and start it."""
         kv = self._kv
         size = kv.block_size
         blocks = hit.blocks + sum(segment.blocks for segment in found)
@@ -157,7 +161,7 @@ class LoadingKV:
 
 
 def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_tokens: int) -> int:
-    """GPU time of steps that do nothing but prefill a request from so many tokens on."""
+    """Return the GPU time to prefill a request alone, from ``computed_tokens`` on."""
     total_ns = 0
     while computed_tokens < request.num_target_tokens:
         chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
@@ -169,12 +173,12 @@ def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_
 
 
 def exposed_ns(begin_ns: int, end_ns: int, start_ns: int, gpu_ns: int, layers: int) -> int:
-    """How much later a step ends that begins at ``start_ns`` and takes ``gpu_ns``, if a layer can
-    only be computed once it is loaded.
+    """Return how much later a step ends if each layer can be computed only once it is loaded.
 
-    Layers are loaded evenly from ``begin_ns`` to ``end_ns`` and take equally long to compute. Layer
-    i of L ends the wait at begin + i/L (end - begin), with (L - i + 1)/L of the step to come; of
-    these, the first or the last is the longest.
+    The step would start at ``start_ns`` and take ``gpu_ns``. Layers are loaded evenly from
+    ``begin_ns`` to ``end_ns`` and take equally long to compute. Layer i of L is loaded at begin +
+    i/L (end - begin), with (L - i + 1)/L of the step still to come; the wait is the longest for the
+    first or the last layer.
     """
     first_ns = begin_ns - (begin_ns - end_ns) // layers  # rounded up
     last_ns = end_ns - (gpu_ns - gpu_ns // layers)

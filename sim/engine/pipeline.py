@@ -1,10 +1,10 @@
 """The engine's two clocks: when a step is planned, ends on the GPU, and becomes visible.
 
-The host plans a step, spends ``schedule`` on it, then ``launch`` on preparing and launching it;
-the GPU starts when it is free and the first kernel has arrived. With async scheduling (vLLM's
-default) two steps are in flight: having launched a step the host blocks on the one before, spends
-``update`` on its outputs, makes them visible, and plans the next at that same instant. Without,
-it blocks on the step it has just launched. All times are integer nanoseconds.
+The host plans a step (``schedule``), then prepares and launches it (``launch``); the GPU starts
+when it is free and the first kernel has arrived. With async scheduling (vLLM's default) two steps
+are in flight: after launching a step the host blocks on the one before, processes its outputs
+(``update``), makes them visible, and plans the next step at that same instant. Without async
+scheduling it blocks on the step it has just launched. All times are integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sim.throttle import Heat
 class RunTimes:
     """When the steps of a run are planned, end, and become visible.
 
-    Plan ``i`` counts from 0; plan ``k`` is when the step after a run of ``k`` would be planned.
-    Every planning instant after the first is also when the outputs of the oldest step in flight
-    become visible: with async scheduling the step before, otherwise the same step.
+    Plans count from 0; plan ``k`` is when the step after a run of ``k`` steps would be planned.
+    Every plan after the first is also when the outputs of the oldest step in flight become visible:
+    with async scheduling those of the step before, otherwise those of the same step.
 
-    The first steps are listed. If the GPU runs without a gap from then on, the rest need not be:
-    steps end as the GPU's time adds up, and plans follow one update behind the step before.
+    The first steps are listed. If the GPU runs without a gap from then on, the rest follow from its
+    cumulative time: each plan comes one update after the end of the step before.
     """
 
     __slots__ = ("_cumulative_ns", "_end_offset_ns", "_ends", "_plan_offset_ns", "_plans")
@@ -40,7 +40,7 @@ class RunTimes:
     ) -> None:
         """``plans`` and ``ends`` of the listed steps, plans up to the one after the last.
 
-        Where they are not all of the run, ``plans`` has one more, and step ``i`` ends at
+        If the run has more steps, ``plans`` has one more entry, and step ``i`` ends at
         ``end_offset_ns + cumulative_ns[i]``.
         """
         self._plans = plans
@@ -50,19 +50,19 @@ class RunTimes:
         self._plan_offset_ns = end_offset_ns + update_ns
 
     def plan_ns(self, step: int) -> int:
-        """When step ``step`` is planned, 0 to k."""
+        """Return when step ``step`` is planned, 0 to k."""
         if step < len(self._plans):
             return self._plans[step]
         return self._plan_offset_ns + self._cumulative_ns[step - 2]
 
     def gpu_end_ns(self, steps: int) -> int:
-        """When the first ``steps`` steps have ended on the GPU."""
+        """Return when the first ``steps`` steps have ended on the GPU."""
         if steps <= len(self._ends):
             return self._ends[steps - 1]
         return self._end_offset_ns + self._cumulative_ns[steps - 1]
 
     def first_plan_from(self, time_ns: int) -> int:
-        """The first plan, not counting plan 0, at or after a time; the last one at the latest."""
+        """Return the first plan at or after a time, from plan 1 on; the last plan at the latest."""
         plans, steps = self._plans, len(self._cumulative_ns)
         listed = min(len(plans) - 1, steps)
         if time_ns <= plans[listed] or listed == steps:
@@ -71,7 +71,7 @@ class RunTimes:
         return 2 + bisect_left(self._cumulative_ns, offset_ns, listed - 1, steps - 2)
 
     def visible_ns(self, steps: int) -> list[int]:
-        """Plans 1 to ``steps``: when outputs became visible."""
+        """Return the times of plans 1 to ``steps``, at which outputs became visible."""
         listed = self._plans[1 : steps + 1]
         offset_ns = self._plan_offset_ns
         rest = self._cumulative_ns[len(listed) - 1 : steps - 1]
@@ -86,9 +86,9 @@ def launch_step(
     heat: Heat,
     swap_ns: int = 0,
 ) -> tuple[int, int, int]:
-    """One step planned now: (host free again, step ends on the GPU, its GPU time).
+    """Launch one step planned now; return (host free again, GPU end, GPU time).
 
-    Blocks that are swapped move for ``swap_ns`` before its kernels, which wait for them.
+    Swapped blocks move for ``swap_ns`` before its kernels, which wait for them.
     """
     scheduled_ns = now_ns + schedule_ns
     launched_ns = scheduled_ns + price.launch_ns
@@ -98,7 +98,8 @@ def launch_step(
 
 
 def run_sync(now_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun) -> RunTimes:
-    """A run without async scheduling: every step waits for the one before, from start to end."""
+    """Time a run without async scheduling: every step waits for the one before, from start to
+    end."""
     price, cumulative_ns = run.first, run.gpu_cumulative_ns
     plans: list[int] = [now_ns]
     ends: list[int] = []
@@ -118,16 +119,16 @@ def run_async(
     host_ns: tuple[int, int],
     run: DecodeRun,
 ) -> RunTimes:
-    """A run with one step in flight before it, which ends at ``gpu_free_ns``.
+    """Time a run with one step in flight before it, which ends at ``gpu_free_ns``.
 
-    ``first_host_ns`` is (scheduling the run's first step, updating from the step before);
-    ``host_ns`` is the same for the run's own steps.
+    ``first_host_ns`` is (schedule time of the first step, update time of the step before);
+    ``host_ns`` is the same pair for the run's own steps.
     """
     price, cumulative_ns = run.first, run.gpu_cumulative_ns
     delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns
     schedule_ns, update_ns = first_host_ns
-    # Once the host has launched a step before the GPU is done with the one before, and every
-    # step takes the GPU longer than the host, the GPU never waits again.
+    # Once the host launches a step before the GPU is done with the one before, and every step takes
+    # the GPU longer than the host, the GPU never waits again.
     planning_ns = max(schedule_ns, host_ns[0]) + max(delay_ns, launch_ns + tail_ns)
     gpu_bound = run.shortest_ns >= planning_ns + max(update_ns, host_ns[1])
     plans: list[int] = [now_ns]

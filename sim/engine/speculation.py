@@ -1,4 +1,4 @@
-"""What an engine that speculates knows of it: how much is drafted, and what comes of the drafts."""
+"""Options of an engine that speculates: how many tokens are drafted, and how many are accepted."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from sim.errors import ScenarioError
 from sim.protocols import Acceptance
 
 MOST_DRAFTS = 250
-"""Drafted tokens a sequence and step: what a step gives is kept in a byte."""
+"""Most drafted tokens per sequence and step: the tokens a step gives are stored in one byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Each decode step verifies some drafted tokens of every decoding sequence, and drafts anew.
+    """Each decode step verifies drafted tokens of every decoding sequence, then drafts anew.
 
-    A step's drafts are as many for each sequence. They depend on how many sequences decode: many
-    leave no room for drafts that may be rejected.
+    All sequences of a step have equally many drafts. The number depends on how many sequences
+    decode: the more there are, the less spare compute is left for drafts that may be rejected.
     """
 
     acceptance: Acceptance
-    """Which drafts the target accepts."""
+    """Decides which drafts the target accepts."""
     drafts_by_seqs: tuple[tuple[int, int], ...]
-    """(decoding sequences from which on, tokens drafted for each), ascending from 1."""
+    """(number of decoding sequences from which on, drafts per sequence), ascending from 1."""
     lookahead: bool = True
     """Whether the drafter writes KV of its own beyond the tokens to verify, which takes blocks."""
 
@@ -35,11 +35,11 @@ class Speculation:
 
     @property
     def most_drafts(self) -> int:
-        """The most that a sequence drafts in a step."""
+        """The most tokens that are drafted per sequence in a step."""
         return max(drafts for _, drafts in self.drafts_by_seqs)
 
     def drafts(self, seqs: int) -> int:
-        """Tokens drafted for each of so many decoding sequences."""
+        """Return the drafts per sequence when ``seqs`` sequences decode."""
         found = self.drafts_by_seqs[0][1]
         for least, drafts in self.drafts_by_seqs:
             if least > seqs:
@@ -48,11 +48,12 @@ class Speculation:
         return found
 
     def tokens_ahead(self, drafts: int, *, unread_steps: int) -> int:
-        """Tokens beyond a sequence's context that a step with so many drafts needs blocks for.
+        """Return the tokens beyond a sequence's context for which a step with ``drafts`` needs
+        blocks.
 
-        The step's own, those that the drafter writes ahead, and, while steps before it are unread,
-        as many as those may turn out to have accepted (vLLM's ``num_lookahead_tokens`` and output
-        placeholders).
+        These are the step's own tokens, those that the drafter writes ahead and, while earlier
+        steps are unread, the most that those may have accepted (vLLM's ``num_lookahead_tokens`` and
+        output placeholders).
         """
         if not drafts:
             return 1

@@ -1,11 +1,11 @@
-"""The decoding sequences of an engine that speculates: several tokens a step, advanced in O(1).
+"""The decoding sequences of an engine that speculates: several tokens per step, advanced in O(1).
 
-Which drafts are accepted belongs to the request, so what each of its steps gives is known when it
-joins: a vector, which is added to sums by step and taken out if the member leaves early. A step
-reads its sums; a run of steps is a slice of them. How many tokens are drafted depends on how many
-members there are: where that changes, members are laid out anew.
+Which drafts are accepted belongs to the request, so the tokens of each of its steps are known when
+it joins: a vector, which is added to per-step sums and taken out if the member leaves early. A step
+reads its column of the sums; a run of steps is a slice of them. The number of drafts depends on the
+number of members; when it changes, all members are laid out again.
 
-It stands in the place of `sim.engine.decode_group.DecodeGroup`, and has its interface.
+It replaces `sim.engine.decode_group.DecodeGroup` and has the same interface.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Member:
     """What one sequence adds to the group's sums, from a step of the group on."""
 
     start: int
-    """The group's step of the first of its steps here."""
+    """The group's step at which the first column of ``vector`` lies."""
     vector: Int64
     """``[2 + lengths, steps]``: tokens gained, blocks taken, growth of clipped contexts."""
     done: Int64
@@ -44,12 +44,12 @@ class _Member:
 
     @property
     def steps(self) -> int:
-        """Until its last token is planned."""
+        """Number of steps until the last token is planned."""
         return len(self.held) - 1
 
 
 class SpeculativeGroup:
-    """Members, their sums by step, and when the next of them leaves."""
+    """Decoding requests, their sums by step, and when the next of them leaves."""
 
     prefixes = None
 
@@ -63,14 +63,14 @@ class SpeculativeGroup:
         max_model_len: int,
         unread_steps: int,
     ) -> None:
-        """``unread_steps``: launched and not read when a step is planned."""
+        """``unread_steps``: steps that are launched and not read when a step is planned."""
         self.steps = 0
         self.context_tokens = 0
         self.members: dict[Request, None] = {}
         self.observer: Observer | None = None
         self._speculation = speculation
         self.drafts = speculation.drafts(0)
-        """Tokens that the next step verifies of each member."""
+        """Tokens that the next step verifies per member."""
         self._block_size = block_size
         self._layout = layout
         self._is_plain = layout == PLAIN
@@ -81,7 +81,7 @@ class SpeculativeGroup:
         self._clipped_tokens = [0] * len(clip_tokens)
         self._laid_out: dict[Request, _Member] = {}
         self._sums = np.zeros((_CLIPS + len(self._lengths), 1024), np.int64)
-        self._origin = 0  # the step of the first column
+        self._origin = 0  # the group's step of the first column
         self._risen: list[list[int]] = []
         self._taken: list[int] = []
         self._priced_at = -1
@@ -91,21 +91,21 @@ class SpeculativeGroup:
 
     @property
     def num_seqs(self) -> int:
-        """Sequences: no member has several hypotheses here."""
+        """Number of sequences; members have one hypothesis each here."""
         return len(self.members)
 
     @property
     def tokens_per_seq(self) -> int:
-        """Tokens that the next step computes of each member."""
+        """Tokens that the next step computes per member."""
         return 1 + self.drafts
 
     @property
     def tokens_ahead(self) -> int:
-        """Tokens beyond its context that a member's first step needs blocks for."""
+        """Tokens beyond its context for which a member's first step needs blocks."""
         return self._speculation.tokens_ahead(self.drafts, unread_steps=0)
 
     def begin_step(self) -> None:
-        """A step is planned: as many drafts as there are sequences for."""
+        """Choose the number of drafts for the step about to be planned."""
         drafts = self._speculation.drafts(len(self.members))
         if drafts == self.drafts:
             return
@@ -116,20 +116,21 @@ class SpeculativeGroup:
             self._lay_out(request, held)
 
     def computed_tokens(self, request: Request) -> int:
-        """Tokens of a member whose KV has been planned, and will be kept."""
+        """Return the tokens of a member whose KV has been planned and will be kept."""
         return request.num_computed_tokens + self._gained(request)
 
     def sampled_tokens(self, request: Request) -> int:
-        """Tokens a member has been planned to give, the ones in flight included."""
+        """Return the tokens that a member has been planned to give, those in flight included."""
         return request.num_sampled_tokens + self._gained(request)
 
     def held_tokens(self, request: Request) -> int:
-        """Tokens of a member whose blocks it holds: what it drafted is among them."""
+        """Return the tokens of a member whose blocks it holds, drafts included."""
         member = self._laid_out[request]
         return int(member.held[self.steps - member.start])
 
     def last_gain(self, request: Request) -> int:
-        """Tokens of a member that its newest step gives; not known before it is read."""
+        """Return the tokens that a member's newest step gives; unknown to the engine until it is
+        read."""
         member = self._laid_out[request]
         step = self.steps - member.start
         return int(member.vector[_GAINS, step - 1]) if step else request.last_gain
@@ -137,7 +138,7 @@ class SpeculativeGroup:
     def join(self, request: Request) -> None:
         """Add a request whose prefill is complete; it decodes from the next step on."""
         request.joined_at = self.steps
-        request.last_gain = 1  # of its prefill
+        request.last_gain = 1  # the last token of its prefill
         self.members[request] = None
         self._lay_out(request, request.num_computed_tokens)
         self.context_tokens += request.num_computed_tokens
@@ -148,7 +149,7 @@ class SpeculativeGroup:
             self.observer.joined(request)
 
     def remove(self, request: Request) -> None:
-        """Take a member out (preempted), its own counts brought up to date."""
+        """Take out a preempted member and bring its own counts up to date."""
         self._forget(request)
         self._settle(request)
 
@@ -166,18 +167,19 @@ class SpeculativeGroup:
             self.observer.joined(request)
 
     def steps_to_leave(self) -> int:
-        """Decode steps until the next member's last one; 0 for an empty group."""
+        """Return the decode steps until the next member's last one; 0 for an empty group."""
         heap = self._leave_steps
         while heap and heap[0] not in self._leaving:
             heappop(heap)
         return heap[0] - self.steps if heap else 0
 
     def steps_to_cross(self) -> int:
-        """Nothing else changes on the way: sums are kept by step."""
+        """Return a bound on steps between changes of growth; here there is none, sums are kept by
+        step."""
         return _NEVER
 
     def clipped_sums(self) -> list[tuple[int, int]]:
-        """(sum of contexts clipped to it, what it grows by in the next step) of each clip."""
+        """Return, per clip, the sum of contexts clipped to it and its growth in the next step."""
         grown, place = [], self.steps - self._origin
         for index, clip in enumerate(self._clips):
             row = _CLIPS + index if isinstance(clip, int) else _GAINS
@@ -185,12 +187,12 @@ class SpeculativeGroup:
         return list(zip(self._clipped_tokens, grown, strict=True))
 
     def clip_growth(self, request: Request, clip: Clip) -> int:
-        """What a member adds to the growth of a clip's sum in the next step."""
+        """Return what a member adds to the growth of a clip's sum in the next step."""
         row = _CLIPS + self._lengths.index(clip) if isinstance(clip, int) else _GAINS
         return clip_layers(clip) * self._next(request, row)
 
     def blocks_due(self, steps: int) -> int:
-        """New KV pages the next ``steps`` decode steps of the whole group need."""
+        """Return the new KV pages that the next ``steps`` decode steps of the whole group need."""
         place = self.steps - self._origin
         if steps == 1:
             return int(self._sums[_BLOCKS, place])
@@ -199,12 +201,12 @@ class SpeculativeGroup:
         return int(self._sums[_BLOCKS, place : place + steps].sum())
 
     def blocks_needed(self, request: Request) -> int:
-        """New KV pages of this member's next step."""
+        """Return the new KV pages of this member's next step."""
         return self._next(request, _BLOCKS)
 
     def steps_within(self, free_blocks: int, steps: int) -> int:
-        """The most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
-        if self._is_plain:  # at most so many, wherever each block ends
+        """Return the most steps, up to ``steps``, whose new pages fit into ``free_blocks``."""
+        if self._is_plain:  # an upper bound, wherever each block ends
             most = 2 + (steps + 3) * self.tokens_per_seq // self._block_size
             if len(self.members) * most <= free_blocks:
                 return steps
@@ -215,7 +217,7 @@ class SpeculativeGroup:
         return int(np.searchsorted(due, free_blocks, side="right"))
 
     def with_drafts(self, shape: StepShape, held_back: list[Request]) -> StepShape:
-        """The next step's shape with what it verifies."""
+        """Return the next step's shape with the tokens it verifies."""
         seqs = shape.decode_seqs
         accepted = 0
         if seqs:
@@ -237,18 +239,18 @@ class SpeculativeGroup:
         )
 
     def run_shape(self, shape: StepShape, steps: int) -> StepShape:
-        """The shape of the run priced last, of which so many steps were taken."""
+        """Return the shape of the run priced last, of which ``steps`` steps were taken."""
         risen = self._risen
         accepted = risen[0][steps] - steps * shape.decode_seqs
         rises = (sum(of_sum[:steps]) for of_sum in risen)
         return shape._replace(speculated=(shape.draft_tokens, accepted, *rises))
 
     def price(self, cost: StepCost, shape: StepShape, steps: int) -> DecodeRun:
-        """Price the next steps, the first of which has this shape."""
+        """Price the next ``steps`` steps, the first of which has this shape."""
         place = self.steps - self._origin
         rows = (_GAINS, *range(_CLIPS, len(self._sums)))
         grown = (self._sums[row, place : place + steps].tolist() for row in rows)
-        # For the length of the run: what each sum has grown by before each step, and after all.
+        # For the run: what each sum has grown by before each step, and after the last.
         self._risen = risen = [[0, *accumulate(of_sum)] for of_sum in grown]
         self._taken = [0, *accumulate(self._sums[_BLOCKS, place : place + steps].tolist())]
         self._priced_at = self.steps
@@ -262,7 +264,8 @@ class SpeculativeGroup:
         return cast(RoundCost, cost).price_rounds(shape, Rises(context, clips))
 
     def advance(self, steps: int) -> list[Request]:
-        """Plan ``steps`` decode steps for all; return those for whom it was the last one."""
+        """Plan ``steps`` decode steps for all members; return those for which it was the last
+        one."""
         place = self.steps - self._origin
         if steps == 1:
             self.context_tokens += int(self._sums[_GAINS, place])
@@ -291,7 +294,7 @@ class SpeculativeGroup:
         return int(member.vector[row, self.steps - member.start])
 
     def _lay_out(self, request: Request, held_tokens: int) -> None:
-        """Add what each of its steps from now on gives and needs."""
+        """Compute and add what each further step of a request gives and needs."""
         speculation, drafts, known = self._speculation, self.drafts, request.num_computed_tokens
         gains = np.asarray(
             speculation.acceptance.gains(request, request.num_sampled_tokens, drafts), np.int64
@@ -302,8 +305,7 @@ class SpeculativeGroup:
         gains.cumsum(out=done[1:])
         held = np.empty(steps + 1, np.int64)
         held[0] = held_tokens
-        # Of the first step contexts are known; of later ones what the step before began with, if
-        # that is unread.
+        # Contexts of the first step are known; later steps build on unread ones.
         unread = self._unread_steps if drafts else 0
         held[1] = known + speculation.tokens_ahead(drafts, unread_steps=0)
         ahead = known + speculation.tokens_ahead(drafts, unread_steps=unread)
@@ -325,7 +327,7 @@ class SpeculativeGroup:
         self._add(request, member, 0)
 
     def _add(self, request: Request, member: _Member, step: int) -> None:
-        """Add a member's steps from one of its own on to the sums."""
+        """Add a member's steps, from its step ``step`` on, to the sums."""
         self._priced_at = -1
         last = member.start + member.steps
         self._make_room(last)
@@ -346,7 +348,7 @@ class SpeculativeGroup:
         return pages_by_tokens(self._layout, tokens, self._block_size, prompt)
 
     def _make_room(self, last: int) -> None:
-        """Columns up to a step: drop those that are past, and double where they are too few."""
+        """Provide columns up to step ``last``: drop past ones, and double the number if too few."""
         rows, columns = self._sums.shape
         if last - self._origin < columns:
             return
@@ -356,13 +358,13 @@ class SpeculativeGroup:
         self._origin = self.steps
 
     def _take_out(self, request: Request) -> None:
-        """Take a member's steps from now on out of the sums; bring its counts up to date."""
+        """Take a member's further steps out of the sums and bring its counts up to date."""
         member = self._laid_out[request]
         self._forget(request)
         self._note(request, member)
 
     def _forget(self, request: Request) -> None:
-        """It will not reach its last step as it was laid out."""
+        """Remove the member from the bucket of the step in which it would have ended."""
         self._priced_at = -1
         member = self._laid_out[request]
         step, place = self.steps - member.start, self.steps - self._origin

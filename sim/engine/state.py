@@ -19,8 +19,8 @@ from sim.shape import SharedSums
 class EngineState:
     """Waiting and running requests and the KV pool of one engine.
 
-    ``running`` and ``prefilling`` are ordered by admission. The batch builder changes it through
-    `admitted` and `preempted`, the engine through `joined` and `left`.
+    ``running`` and ``prefilling`` are ordered by admission. The batch builder changes the state
+    through `admitted` and `preempted`, the engine through `joined` and `left`.
     """
 
     def __init__(self, config: EngineConfig, kv: KVCache, waiting: WaitingQueue) -> None:
@@ -31,39 +31,42 @@ class EngineState:
         self.prefilling: dict[Request, None] = {}
         self.decode_group = _decode_group(config)
         self.follows_prefixes = config.shared_prefix_attention != "none"
-        """Whether steps say what their sequences share (`StepShape.shared`)."""
+        """Whether step shapes carry shared prefixes (`StepShape.shared`)."""
         self.now_ns = 0
         self.num_unforked = 0
-        """Answers of running requests that begin when their prompt is computed: they have places
-        among ``max_num_seqs``."""
+        """Answers of running requests that begin when the prompt is computed; they count against
+        ``max_num_seqs``."""
         self.num_beams = 0
-        """Hypotheses of running requests beside one each: they have such places too."""
+        """Hypotheses of running requests beyond the first of each; they count against
+        ``max_num_seqs``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
         self.loading: LoadingKV | None = None
-        """Requests whose prefix comes from a tier below device memory; None: there is none."""
+        """Requests whose prefix is loaded from a tier below device memory; None: there are no
+        tiers."""
         self.blocks_swapped = 0
         """Blocks to move over the host link before the next step, in and out."""
 
     @property
     def now_s(self) -> float:
-        """Simulated time of this scheduler call."""
+        """Simulated time of this scheduler call, in seconds."""
         return to_s(self.now_ns)
 
     @property
     def num_running(self) -> int:
-        """Running sequences: requests, each with the hypotheses it has."""
+        """Number of running sequences: each request counts once per hypothesis."""
         return len(self.running) + self.num_beams
 
     def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
-        """`StepShape.shared` of a step in which so many of the decode group decode."""
+        """Return `StepShape.shared` of a step in which ``decode_seqs`` of the decode group
+        decode."""
         if self.decode_group.prefixes is None:
             loading = 0 if self.loading is None else len(self.loading)
             return common_prefix(self.kv, self.running, self.prefilling, decode_seqs, loading)
         return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
     def admitted(self, request: Request) -> None:
-        """Bookkeeping of `BatchBuilder.admit`."""
+        """Move a request from waiting to running; called by `BatchBuilder.admit`."""
         self.waiting.remove(request)
         self.running[request] = None
         self.newly_admitted.append(request)
@@ -81,19 +84,20 @@ class EngineState:
         request.status = Status.PREFILLING
 
     def left(self, request: Request) -> None:
-        """A request runs no longer: it finished, was preempted or is not wanted any more."""
+        """Remove a running request: it finished, was preempted or was cancelled."""
         del self.running[request]
         if request.beams is not None:
             self.num_beams -= request.width - 1
 
     def joined(self, request: Request) -> None:
-        """A request whose prompt was computed elsewhere decodes from the next step on."""
+        """Add a request whose prompt was computed elsewhere; it decodes from the next step on."""
         self.running[request] = None
         request.status = Status.DECODING
         self.decode_group.join(request)
 
     def preempted(self, request: Request, *, extra_blocks: int) -> None:
-        """Bookkeeping of `BatchBuilder.preempt`; ``extra_blocks`` were taken for this step."""
+        """Return a running request to the queue; ``extra_blocks`` were taken for it in this step.
+        Called by `BatchBuilder.preempt`."""
         finishing = request.status is Status.FINISHING
         if request.status is Status.DECODING:
             self.decode_group.remove(request)
@@ -108,7 +112,7 @@ class EngineState:
         request.num_preemptions += 1
         self.newly_preempted.append(request)
         if finishing:
-            return  # its last token is on its way: it ends when that is read
+            return  # its last token is in flight: the request ends when that is read
         if swapped:
             if request.status is Status.DECODING:
                 request.num_target_tokens = request.num_computed_tokens
@@ -121,9 +125,10 @@ class EngineState:
         self.waiting.put_back(request)
 
     def _swap_out(self, request: Request) -> bool:
-        """Move a victim's blocks to the host, if that is how to preempt, and there is room.
+        """Move a victim's blocks to the host, if that is the preemption mode and there is room.
 
-        Blocks that several sequences share are not moved: they would have to come back together.
+        Blocks shared by several sequences are not moved, because they would have to return
+        together.
         """
         if self.config.preemption_mode != "swap" or request.is_several:
             return False
@@ -133,7 +138,8 @@ class EngineState:
         return True
 
     def hashed_tokens(self, request: Request) -> int:
-        """Computed tokens of a running request whose content is known, so has a hash.
+        """Return the computed tokens of a running request whose content is known, and so has a
+        hash.
 
         With async scheduling the newest token is computed from one that has not been read yet.
         """

@@ -1,4 +1,4 @@
-"""The waiting queue of one engine: first come first served, or ordered by a policy's key."""
+"""The waiting queue of one engine: first come, first served, or ordered by a policy's key."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from sim.request import Request
 
 
 class WaitingQueue(Protocol):
-    """Requests not yet running, in the order a scheduler should consider them."""
+    """Requests that are not running yet, in the order in which a scheduler should consider them."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...
     def first(self) -> Request:
-        """The one to consider first; there is one. Costs the same however many wait."""
+        """Return the request to consider first; the queue must not be empty. O(1) in the queue's
+        length."""
         ...
 
     def add(self, request: Request, /) -> None:
@@ -24,19 +25,19 @@ class WaitingQueue(Protocol):
         ...
 
     def put_back(self, request: Request, /) -> None:
-        """Return a preempted request: to the head, or to where its key belongs."""
+        """Return a preempted request to the head, or to where its key belongs."""
         ...
 
     def remove(self, request: Request, /) -> None:
-        """Take a request out (admitted)."""
+        """Take out a request that was admitted."""
         ...
 
 
 class FifoQueue(OrderedDict[Request, None]):
-    """Order of arrival; preempted requests go to the head. All operations O(1)."""
+    """Order of arrival; preempted requests return to the head. All operations are O(1)."""
 
     def first(self) -> Request:
-        """The request at the head."""
+        """Return the request at the head."""
         return next(iter(self))
 
     def add(self, request: Request) -> None:
@@ -49,26 +50,27 @@ class FifoQueue(OrderedDict[Request, None]):
         self.move_to_end(request, last=False)
 
     def remove(self, request: Request) -> None:
-        """Take a request out."""
+        """Take a request out of the queue."""
         del self[request]
 
 
-# Key, table row, sample, and how many were added before; the request is never compared.
+# Key, table row, sample, and how many were added before, so that requests are never compared.
 _Entry = tuple[Any, int, int, int, Request]
 
 _LONGEST_RUN = 512
 
 
 class SortedQueue:
-    """Kept in the order of a key that does not change while a request waits.
+    """Ordered by a key that does not change while a request waits.
 
-    Sorted runs of a few hundred, so that taking one out moves no more than that many.
+    Requests are kept in sorted runs of a few hundred, so that taking one out moves no more than
+    that many.
     """
 
     def __init__(self, key: Callable[[Request], Any]) -> None:
         self._key = key
         self._runs: list[list[_Entry]] = []
-        self._last: list[_Entry] = []  # of each run
+        self._last: list[_Entry] = []  # length of each sorted run
         self._entries: dict[Request, _Entry] = {}
         self._added = 0
 
@@ -79,11 +81,11 @@ class SortedQueue:
         return (entry[-1] for run in self._runs for entry in run)
 
     def first(self) -> Request:
-        """The request with the lowest key."""
+        """Return the request with the lowest key."""
         return self._runs[0][0][-1]
 
     def add(self, request: Request) -> None:
-        """Put a request where its key belongs; ties by table order, so runs repeat."""
+        """Insert a request by its key; ties by table order, so that runs repeat."""
         self._added += 1
         entry = (self._key(request), request.index, request.sample, self._added, request)
         self._entries[request] = entry
@@ -105,7 +107,7 @@ class SortedQueue:
     put_back = add
 
     def remove(self, request: Request) -> None:
-        """Take a request out."""
+        """Take a request out of the queue."""
         entry = self._entries.pop(request)
         place = bisect_left(self._last, entry)
         run = self._runs[place]
