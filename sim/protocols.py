@@ -1,7 +1,7 @@
 """Contracts between the simulator and what it is given: costs, routers, admission, scaling.
 
-`sim` receives these objects and never looks one up. `HOOKS` below the protocols of each policy are
-optional methods. Schedulers are in `sim.engine.view`, beside the state that they see.
+`sim` receives these objects and never looks one up. Optional methods are named in each protocol.
+Schedulers are in `sim.engine.view`, beside the state that they see.
 """
 
 from __future__ import annotations

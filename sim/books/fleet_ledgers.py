@@ -1,4 +1,4 @@
-"""Ledgers of what lies between engines: how even the load, what reuse was lost, how busy the links.
+"""Ledgers between engines: how even the load was, what reuse was lost, how busy the links were.
 
 Pure functions of a finished run's columns, as `sim.books.metrics` and `sim.books.ledger` are.
 """
@@ -18,49 +18,49 @@ from sim.recorder import UNSET
 from sim.step_log import StepLog
 
 _MOST_IDS = 8_000_000
-"""Prefix ids beyond which `reuse` is left out: it sorts them."""
+"""`reuse` is left out beyond this number of prefix ids, because it sorts them."""
 
 
 class Balance(NamedTuple):
-    """Requests in the engines that take arrivals, waiting or running."""
+    """Requests, waiting or running, in the engines that take arrivals."""
 
     replica: int
-    """The one that has the most."""
+    """The replica with the most requests."""
     most: float
-    """Its requests, mean over the window."""
+    """Its requests, averaged over the window."""
     mean: float
-    """Over the engines."""
+    """Requests per engine, averaged over engines and window."""
 
     @property
     def overload(self) -> float:
-        """Max over mean load: 1 is even, the number of engines is all in one."""
+        """Maximum over mean load: 1 is even, the number of engines means all in one."""
         return self.most / self.mean if self.mean else 1.0
 
 
 class Reuse(NamedTuple):
-    """Prompt tokens of admitted requests by what became of their prefixes, whole blocks."""
+    """Prompt tokens of admitted requests by where their prefixes were, in whole blocks."""
 
     prompt: int
     cached: int
-    """Found where the request was sent."""
+    """Tokens found in the engine that the request was sent to."""
     fetched: int
-    """Of these, brought there for it from another engine."""
+    """The part of these that was fetched for the request from another engine."""
     elsewhere: int
-    """Computed before, but only on other engines: computed again because of the routing."""
+    """Tokens computed before, but only on other engines: computed again because of the routing."""
     longest_elsewhere: int
-    """Of one request."""
+    """The most such tokens of one request."""
 
 
 class Busiest(NamedTuple):
-    """A link between engines."""
+    """The busiest link between engines."""
 
     link: str
     share: float
-    """Of what it could have carried over the window, it did."""
+    """Share of the bytes it could have carried over the window."""
 
 
 def balance(log: RunLog, window: Window) -> Balance | None:
-    """How evenly arrivals were spread; None for a single engine, or an empty window."""
+    """Return how evenly arrivals were spread; None for a single engine or an empty window."""
     replicas = _entry(log)
     length_ns = window.end_ns - window.start_ns
     if len(replicas) < 2 or length_ns <= 0:
@@ -71,8 +71,8 @@ def balance(log: RunLog, window: Window) -> Balance | None:
 
 
 def reuse(log: RunLog) -> Reuse | None:
-    """What prefixes were hit, and what was lost to routing; None where none are known, or a
-    single engine takes all."""
+    """Return which prefixes were hit, and which were lost to routing; None without prefixes or
+    with a single engine."""
     chains, requests = log.table.chains, log.requests
     caches = any(pool.engine.enable_prefix_caching for pool in log.fleet.pools)
     if chains is None or not caches or len(_entry(log)) < 2 or len(chains.ids) > _MOST_IDS:
@@ -95,7 +95,7 @@ def reuse(log: RunLog) -> Reuse | None:
     here = _seen_before(ids * len(log.steps) + replica, order[row])
     lost = np.bincount(row, before & ~here, minlength=len(prompt)) * chains.block_tokens
     for index in requests.fetched:
-        lost[index] = 0  # not computed again, but brought
+        lost[index] = 0  # transferred instead of computed again
     return Reuse(
         prompt=int(prompt[admitted].sum()),
         cached=int(np.frombuffer(requests.cached_tokens, np.int64)[admitted].sum()),
@@ -106,9 +106,9 @@ def reuse(log: RunLog) -> Reuse | None:
 
 
 def busiest_link(log: RunLog, window: Window) -> Busiest | None:
-    """The link between engines that carried most of what it could; None where there is none.
+    """Return the link between engines with the highest busy share; None if there are no links.
 
-    A link that a fault cut or slowed counts as whole.
+    A link that a fault cut or slowed counts with its full bandwidth.
     """
     transfer = log.fleet.transfer
     if transfer is None or not log.link_bytes or window.length_s <= 0:
@@ -121,7 +121,7 @@ def busiest_link(log: RunLog, window: Window) -> Busiest | None:
 
 
 def _bytes_per_s(link: str, log: RunLog, transfer: TransferConfig) -> float:
-    """Of a link by its name: ``core``, or which way of which replica."""
+    """Return the bandwidth of a link by its name: ``core``, or a replica and a direction."""
     if link == "core":
         assert transfer.core_bytes_per_s is not None
         return transfer.core_bytes_per_s
@@ -131,12 +131,12 @@ def _bytes_per_s(link: str, log: RunLog, transfer: TransferConfig) -> float:
 
 
 def _entry(log: RunLog) -> list[int]:
-    """Replicas that take arrivals."""
+    """Return the replicas that take arrivals."""
     return [index for index, pool in enumerate(log.fleet.pool_of) if pool.role != "decode"]
 
 
 def _requests_ns(steps: StepLog, log: RunLog, window: Window) -> float:
-    """Requests waiting or running, summed over the time in the window."""
+    """Return requests waiting or running, integrated over the time in the window."""
     if not len(steps):
         return 0.0
     requests, plan_ns = steps.column("running") + steps.column("waiting"), steps.column("plan_ns")
@@ -147,7 +147,7 @@ def _requests_ns(steps: StepLog, log: RunLog, window: Window) -> float:
 
 
 def _seen_before(keys: Int64, order: Int64) -> NDArray[np.bool_]:
-    """Of each entry, whether an entry of a request before it has the same key."""
+    """Return, per entry, whether an entry of an earlier request has the same key."""
     first = np.full(int(keys.max(initial=0)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, keys, order)
     found: NDArray[np.bool_] = first[keys] < order

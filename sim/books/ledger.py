@@ -1,6 +1,6 @@
 """The time books: each request's life, nanosecond by nanosecond, posted to accounts.
 
-A request's time is: waiting to be planned, its share of the runs it was part of (see
+A request's time consists of waiting to be planned, its share of the runs it was part of (see
 `sim.books.run_accounts`), and the reading of its last token. All sums are exact integers.
 """
 
@@ -38,13 +38,13 @@ class TimeBooks:
     """Nanoseconds by request and account; rows of requests that did not finish are zero."""
 
     e2e_ns: Int64
-    """``[n, len(TIME_ACCOUNTS)]``: each finished request's row sums to its end-to-end time."""
+    """``[n, len(TIME_ACCOUNTS)]``: the row of each finished request sums to its end-to-end time."""
     ttft_ns: Int64
-    """The same up to the first token: each row sums to the time to first token."""
+    """``[n, len(TIME_ACCOUNTS)]`` up to the first token: each row sums to the TTFT."""
 
 
 def time_books(log: RunLog) -> TimeBooks:
-    """Post the time of every finished request; vectorised over runs and requests."""
+    """Post the time of every finished request, vectorized over runs and requests."""
     requests, decode = log.requests, log.requests.decode
     shape = (len(log.table), len(TIME_ACCOUNTS))
     books = TimeBooks(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
@@ -60,7 +60,7 @@ def time_books(log: RunLog) -> TimeBooks:
             name: np.frombuffer(getattr(requests, name), np.int64)[chosen]
             for name in ("arrival_ns", "seen_ns", "first_row", "first_token_row", "last_row")
         }
-        if handed_over is not None:  # here they end with their first token
+        if handed_over is not None:  # on this engine they end with their first token
             rows["last_row"] = np.where(
                 handed_over[chosen], rows["first_token_row"], rows["last_row"]
             )
@@ -76,7 +76,7 @@ def time_books(log: RunLog) -> TimeBooks:
 
 
 def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> Int64:
-    """When each of the chosen requests was sent for the last time."""
+    """Return when each of the chosen requests was sent for the last time."""
     if not again_ns:
         return arrival_ns
     last_ns = (again_ns.get(index, UNSET) for index in chosen.tolist())
@@ -84,7 +84,7 @@ def _sent_ns(again_ns: Mapping[int, int], arrival_ns: Int64, chosen: Int64) -> I
 
 
 def _of_some(values_ns: Mapping[int, int], chosen: Int64) -> Int64:
-    """What is kept of a few requests, for the chosen ones; 0 where nothing is."""
+    """Return values recorded for a few requests, for the chosen ones; 0 where none is recorded."""
     if not values_ns:
         return np.zeros(len(chosen), np.int64)
     found = (values_ns.get(index, 0) for index in chosen.tolist())
@@ -98,11 +98,12 @@ class _Apart(NamedTuple):
     start: Int64
     stop: Int64
     account: Int64
-    """Its column."""
+    """Column of the account."""
 
 
 def _set_apart(residence: Residence, log: RunLog) -> _Apart:
-    """Being recomputed, say, is neither prefill nor decode."""
+    """Collect the intervals with accounts of their own, such as recomputation after a
+    preemption."""
     intervals = {
         PREEMPTION_RECOMPUTE: np.array(residence.recomputes, np.int64).reshape(-1, 3),
         PREEMPTION_SWAP: np.array(residence.swapped, np.int64).reshape(-1, 3) - (0, 0, 1),
@@ -114,7 +115,8 @@ def _set_apart(residence: Residence, log: RunLog) -> _Apart:
 
 
 def _waits_for_batch(residence: Residence, log: RunLog) -> Int64:
-    """What finished requests waited for the rest of their batch (`sim.request.Gang`)."""
+    """Return the time that finished requests waited for the rest of their batch
+    (`sim.request.Gang`)."""
     samples, last_row = log.table.samples, log.requests.last_row
     waits = [
         (request, row + 1, last_row[request])
@@ -126,14 +128,14 @@ def _waits_for_batch(residence: Residence, log: RunLog) -> Int64:
 
 
 def _of_these(apart: _Apart, chosen: Int64) -> _Apart:
-    """The intervals of chosen requests, each request by its position there."""
+    """Restrict intervals to chosen requests, and renumber the requests by their position there."""
     mine = np.isin(apart.request, chosen)
     request, *others = (column[mine] for column in apart)
     return _Apart(np.searchsorted(chosen, request), *others)
 
 
 def _move(posted: Int64, moved: Int64, apart: _Apart) -> None:
-    """Move what intervals had of any account to the account of their own."""
+    """Move the time of intervals from all accounts to the account of their own."""
     np.subtract.at(posted, apart.request, moved)
     np.add.at(posted, (apart.request, apart.account), moved.sum(axis=1))
 
@@ -141,7 +143,7 @@ def _move(posted: Int64, moved: Int64, apart: _Apart) -> None:
 def _post_second_residences(
     e2e_ns: Int64, log: RunLog, decode: DecodeLog, finished: NDArray[np.bool_]
 ) -> None:
-    """Add, to each request that was handed over, its time from the first token on."""
+    """Add the decode-side time of each request that was handed over, from its first token on."""
     replica = np.frombuffer(decode.replica, np.int32)
     joined = np.frombuffer(decode.first_row, np.int64) != UNSET
     apart = _set_apart(decode, log)
@@ -168,7 +170,8 @@ def _post_second_residences(
         _move(posted, moved, mine)
         _enter(posted, steps, c["first"], _account_of_first_row(mine, c["first"]))
         _leave(posted, steps, c["last"])
-        # Blocks may be held, and KV pushed, long before the first token: only what is left shows.
+        # Blocks may be held, and KV pushed, long before the first token: only the exposed rest is
+        # posted.
         held_ns = np.maximum(c["reserved_ns"], c["first_token_ns"])
         posted[:, COLUMN[ADMISSION_QUEUE]] += held_ns - c["first_token_ns"]
         posted[:, COLUMN[KV_TRANSFER]] += c["received_ns"] - held_ns
@@ -179,7 +182,7 @@ def _post_second_residences(
 def _post(
     rows: dict[str, Int64], apart: _Apart, steps: StepLog, cost: StepCost
 ) -> tuple[Int64, Int64]:
-    """Accounts up to the first token and in all, two int64 ``[requests, accounts]``."""
+    """Return the accounts up to the first token and in all, two int64 ``[requests, accounts]``."""
     first, first_token, last = rows["first_row"], rows["first_token_row"], rows["last_row"]
     ttft = np.zeros((len(first), len(TIME_ACCOUNTS)), np.int64)
     after = np.zeros_like(ttft)
@@ -213,7 +216,8 @@ def _post(
 
 
 def _account_of_first_row(apart: _Apart, first: Int64) -> Int64:
-    """Where each request's first row was posted: a joining request may lose its blocks at once."""
+    """Return where each request's first row was posted: a joining request may lose its blocks at
+    once."""
     account = np.full(len(first), COLUMN[LAUNCH_AND_HOST])
     at_once = apart.start == first[apart.request]
     account[apart.request[at_once]] = apart.account[at_once]
@@ -223,10 +227,10 @@ def _account_of_first_row(apart: _Apart, first: Int64) -> Int64:
 def _enter(
     posted: Int64, steps: StepLog, first: Int64, account: Int64 | int = COLUMN[LAUNCH_AND_HOST]
 ) -> None:
-    """Leave out what the first run owns of the time before a request was planned.
+    """Exclude the part of the first run that lies before the request was planned.
 
-    The run began before, unless the engine was idle: that part is not the request's time, or it
-    is the wait for the step in flight.
+    The run began before, unless the engine was idle: that part is not the request's time, or it is
+    the wait for the step in flight.
     """
     gpu_end_ns, plan_ns = steps.column("gpu_end_ns"), steps.column("plan_ns")[first]
     gpu_free_ns = np.where(first > 0, gpu_end_ns[first - 1], 0)
@@ -235,11 +239,11 @@ def _enter(
 
 
 def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
-    """The reading of what this run sampled."""
+    """Post the time to read the outputs of the last run."""
     read_ns = steps.row_visible_ns()[row] - steps.column("gpu_end_ns")[row]
     posted[:, COLUMN[LAUNCH_AND_HOST]] += read_ns
 
 
 def waits_only(account: str) -> bool:
-    """Whether an account is time spent waiting for others: it has no evidence of its own."""
+    """Whether an account is time spent waiting for others, which has no evidence of its own."""
     return account in (ADMISSION_QUEUE, SCHEDULING_WAIT, FAILURE_REWORK)

@@ -1,4 +1,4 @@
-"""Latencies and verdicts of a finished run's requests: pure functions of its columns."""
+"""Latencies and verdicts of a finished run's requests, and statistics over them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sim.request import Status
 from sim.request_table import RequestTable
 
 LATENCIES = ("ttft", "tpot", "e2e")
-"""Metrics that an SLO can set a target for."""
+"""Metrics for which an SLO can set a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """Targets in seconds; None is no target."""
+    """Targets in seconds; None means no target."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -30,14 +30,14 @@ class Slo:
 
     @property
     def targets(self) -> dict[str, float]:
-        """The targets that are set, by metric name."""
+        """Return the targets that are set, by metric name."""
         named = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return {name: target for name, target in named.items() if target is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """One entry a request, float64 or bool ``[n]``; NaN where a request has no such time.
+    """One entry per request, float64 or bool ``[n]``; NaN if a request has no such time.
 
     TTFT is the first token's time less the arrival; a prefill-only request (no output) is answered
     when its prefill is. TPOT is (last - first) / (output_tokens - 1); a one-token answer has none.
@@ -46,36 +46,36 @@ class RequestMetrics:
     status: NDArray[np.int8]
     arrival_s: Float64
     queue_s: Float64
-    """Arrival to first scheduled."""
+    """Time from arrival to the first scheduled step."""
     ttft_s: Float64
     tpot_s: Float64
     e2e_s: Float64
     met: dict[str, NDArray[np.bool_]]
-    """Metric name -> which requests finished and met its target; only metrics with a target.
-    A request without a target of its own, or without a TPOT, meets it by finishing."""
+    """Metric name -> whether each request finished and met its target; only metrics with a
+    target. A request without a target, or without a TPOT, meets it by finishing."""
     good: NDArray[np.bool_]
-    """Finished, and every SLO target met."""
+    """Whether each request finished and met every target."""
     window: Window
     measured: NDArray[np.bool_]
-    """Arrived in the measured window."""
+    """Whether each request arrived in the measured window."""
 
     @property
     def finished(self) -> NDArray[np.bool_]:
-        """Which requests finished."""
+        """Return which requests finished."""
         finished: NDArray[np.bool_] = self.status == Status.FINISHED
         return finished
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """Measured requests that finished: those that latencies are taken over."""
+        """Return the measured requests that finished: latencies are taken over these."""
         counted: NDArray[np.bool_] = self.finished & self.measured
         return counted
 
 
 def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -> RequestMetrics:
-    """Latencies and verdicts of every request of a run.
+    """Return latencies and verdicts of every request of a run.
 
-    ``slo``: for all requests, or one for each of the table's classes. Requests that arrive before
+    ``slo``: one for all requests, or one per class of the table. Requests that arrive before
     ``warmup_ns`` are not measured.
     """
     requests = log.requests
@@ -112,7 +112,8 @@ def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -
 
 
 def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float64]:
-    """Metric name -> each request's target, ``[n]`` or one for all; infinite where it has none."""
+    """Return, by metric name, each request's target, ``[n]`` or one for all; infinite where
+    there is none."""
     slos = [slo] if isinstance(slo, Slo) else list(slo)
     names = [name for name in LATENCIES if any(name in s.targets for s in slos)]
     by_class = {name: np.array([s.targets.get(name, np.inf) for s in slos]) for name in names}
@@ -125,7 +126,8 @@ def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float64
 
 
 def itl_statistics(log: RunLog, metrics: RequestMetrics) -> tuple[dict[str, float | None], int]:
-    """Inter-token latency in seconds over all gaps between tokens, and how many gaps there are."""
+    """Return statistics of inter-token latency in seconds, and the number of gaps between
+    tokens."""
     in_ns, count = chunked_statistics(lambda: gap_chunks(log, metrics.measured))
     return {name: None if ns is None else ns / 1e9 for name, ns in in_ns.items()}, count
 
@@ -137,7 +139,7 @@ _SHARES = {name: int(name[1:]) / 100 for name in STATISTICS[1:-1]}
 
 
 def statistics(values: Float64, weights: Int64 | None = None) -> dict[str, float | None]:
-    """Statistics of the values that are not NaN; None where there are none."""
+    """Return statistics of the values that are not NaN; None for each if there are none."""
     kept = ~np.isnan(values)
     values = values[kept]
     if not len(values):
@@ -154,10 +156,10 @@ def statistics(values: Float64, weights: Int64 | None = None) -> dict[str, float
 
 
 def chunked_statistics(chunks: Chunks) -> tuple[dict[str, float | None], int]:
-    """Statistics of integers with weights that come in chunks, and the weights' sum.
+    """Return statistics of weighted integers that come in chunks, and the sum of the weights.
 
-    ``chunks()`` yields (values >= 0, weights > 0) and is called twice: to see which narrow bin
-    each percentile falls into, then to look at the values of those bins alone.
+    ``chunks()`` yields (values >= 0, weights > 0) and is called twice: first to find the narrow bin
+    of each percentile, then to look at the values of those bins alone.
     """
     counts = np.zeros(_NUM_BINS, np.int64)
     total = summed = highest = 0
@@ -196,8 +198,8 @@ def _rank(cumulative: Int64, target: float) -> int:
     return int(cumulative.searchsorted(target - 1e-9))
 
 
-# Bins are the leading bits of the value as a float: their order is the values' order, and each
-# spans a thousandth of its value or less.
+# Bins are the leading bits of the value as a float: their order is the order of the values, and
+# each spans at most a thousandth of its value.
 _DROPPED_BITS = 13
 _NUM_BINS = (0x7F800000 >> _DROPPED_BITS) + 1
 

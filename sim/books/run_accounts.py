@@ -1,8 +1,8 @@
 """The time that runs of steps own, by account.
 
-A run owns the time from the GPU end of the run before it to its own GPU end. In it the GPU was
-either busy with the run's kernels, which the cost model splits by account, or waiting for the
-host. Cumulative sums over the runs give what a request, or a device, had of each account.
+A run owns the time from the GPU end of the run before it to its own GPU end. In that time the GPU
+was either busy with the run's kernels, which the cost model splits by account, or waiting for the
+host. Cumulative sums over the runs give the time that a request, or a device, had of each account.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COLUMN = {account: index for index, account in enumerate(TIME_ACCOUNTS)}
 
 
 def gpu_time_ns(log: RunLog) -> Int64:
-    """Busy GPU time of all engines by account, int64 ``[len(TIME_ACCOUNTS)]``.
+    """Return the busy GPU time of all engines by account, int64 ``[len(TIME_ACCOUNTS)]``.
 
-    Over every step, whosever it was; sums to the engines' ``gpu_ns`` exactly. Idle time is no
-    account of the GPU's.
+    It covers every step and sums to the engines' ``gpu_ns`` exactly. Idle time belongs to no
+    account of the GPU.
     """
     total_ns = np.zeros(len(TIME_ACCOUNTS), np.int64)
     for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
@@ -56,7 +56,8 @@ class Share:
 
 
 def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
-    """Carry out the sums, a chunk of runs at a time: all runs' accounts would not fit."""
+    """Carry out the sums chunk by chunk, because the accounts of all runs would not fit in
+    memory."""
     points = [
         (s, row, sign, np.argsort(row, kind="stable"))
         for s in sums
@@ -71,7 +72,7 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
         size = len(columns["steps"])
         for account, moves in apart.items():
             here = moves[(moves[:, 0] >= done) & (moves[:, 0] < done + size)]
-            for of_runs in posted.values():  # blocks that moved before a run: not the host's time
+            for of_runs in posted.values():  # blocks moved before a run: not the host's time
                 of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 1]
                 of_runs[here[:, 0] - done, COLUMN[account]] += here[:, 1]
         for lived_as, of_runs in posted.items():
@@ -79,8 +80,8 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
             totals[lived_as] = before[-1]
             for s, row, sign, order in points:
                 if s.lived_as == lived_as:
-                    # A chunk answers for the sums before each of its runs but the first, which
-                    # the chunk before it has answered for, and before the run that follows it.
+                    # A chunk provides the cumulative sums before each of its runs but the first,
+                    # which the chunk before provides, and before the run that follows it.
                     low, high = np.searchsorted(row, (done + 1, done + size + 1), sorter=order)
                     chosen = order[low:high]
                     s.target[chosen] += sign * before[row[chosen] - done]
@@ -91,7 +92,8 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
 def _account(
     columns: dict[str, Int64], log: StepLog, gpu_free_ns: int, cost: StepCost
 ) -> dict[str, Int64]:
-    """The time each run owns by account, ``[runs, accounts]``, as lived by a request in it."""
+    """Return the time that each run owns by account, ``[runs, accounts]``, as a request in it
+    lives it."""
     gpu_ns, steps = columns["gpu_ns"], columns["steps"]
     owned_ns = np.diff(columns["gpu_end_ns"], prepend=gpu_free_ns)
     whole = _shapes(columns, log)
@@ -112,12 +114,12 @@ def _account(
 
 
 def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.float64]]:
-    """The mean shape of each run's steps, by column, as the cost model takes it."""
+    """Return the mean shape of each run's steps by column, as the cost model takes it."""
     shapes = {name: columns[name].astype(np.float64) for name in log.shape_names}
     if log.speculates:
         _to_means(shapes, columns["steps"], log)
         return shapes
-    # A run's context grows by one a sequence a step; it is priced at its middle.
+    # A run's context grows by one token per sequence and step; the run is priced at its middle.
     to_middle = (columns["steps"] - 1) / 2
     shapes["decode_context_tokens"] += shapes["decode_seqs"] * to_middle
     for cap_tokens in log.clip_tokens:
@@ -127,7 +129,7 @@ def _shapes(columns: dict[str, Int64], log: StepLog) -> dict[str, NDArray[np.flo
 
 
 def _to_means(shapes: dict[str, NDArray[np.float64]], steps: Int64, log: StepLog) -> None:
-    """Means over each run's steps, whose contexts grow unevenly."""
+    """Turn sums into means over each run's steps, whose contexts grow unevenly."""
     for clip in log.clip_tokens:
         rise = shapes["context_rise"] * clip_layers(clip)
         if isinstance(clip, int):
@@ -141,8 +143,9 @@ def _to_means(shapes: dict[str, NDArray[np.float64]], steps: Int64, log: StepLog
 def _of_whole_steps(
     columns: dict[str, Int64], shapes: dict[str, NDArray[np.float64]], cost: StepCost
 ) -> Int64:
-    """GPU time of each run by account, ``[runs, accounts]``; a row sums to the run's ``gpu_ns``."""
-    # A power limit stretches compute-bound prefill beyond what the split knows of.
+    """Return the GPU time of each run by account, ``[runs, accounts]``; a row sums to
+    ``gpu_ns``."""
+    # A power limit stretches compute-bound prefill beyond what the split knows.
     has_prefill = columns["prefill_tokens"] > 0
     rest_column = np.where(has_prefill, COLUMN[PREFILL_COMPUTE], COLUMN[REMAINDER])
     return _posted(cost, shapes, columns["gpu_ns"], columns["steps"], rest_column)
@@ -155,7 +158,7 @@ def _posted(
     steps: Int64,
     rest_column: Int64,
 ) -> Int64:
-    """GPU time by account; what the split does not cover goes to ``rest_column[run]``."""
+    """Return GPU time by account; what the split does not cover goes to ``rest_column[run]``."""
     split = cost.split(shapes)
     posted = np.zeros((len(steps), len(TIME_ACCOUNTS)), np.int64)
     for account in GPU_ACCOUNTS:
@@ -163,7 +166,7 @@ def _posted(
         if seconds is not None:
             posted[:, COLUMN[account]] = np.floor(seconds * steps * 1e9).astype(np.int64)
     rest_ns = gpu_ns - posted.sum(axis=1)
-    # Steps were rounded one by one, so a few ns may be missing instead: the largest account gives.
+    # Steps were rounded one by one, so a few ns may be missing: the largest account gives them.
     column = np.where(rest_ns < 0, posted.argmax(axis=1), rest_column)
     posted[np.arange(len(posted)), column] += rest_ns
     return posted

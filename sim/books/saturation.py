@@ -1,4 +1,4 @@
-"""Where engines would saturate under this mix of requests: a fluid estimate, no simulation."""
+"""Where engines would saturate under this mix of requests: a fluid estimate without simulation."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ from sim.shape import SharedSums, StepShape
 from sim.step_log import StepLog
 
 _SAMPLED = 200
-"""Requests whose drafts stand for all."""
+"""Number of requests whose drafts stand for those of all requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Distance to saturation. ``load`` near or above 1: queues grow without bound."""
+    """Distance to saturation. With ``load`` near or above 1, queues grow without bound."""
 
     offered_per_s: float | None
     """Arrival rate over the span of the arrivals; None for closed loops and single requests."""
     by_part_per_s: dict[str, float]
-    """Where the engines of each role saturate, and the network that KV crosses between them: the
-    least is the fleet's."""
+    """Saturation rate of the engines of each role, and of the network that KV crosses between
+    them; the least is the fleet's."""
 
     @property
     def saturation_per_s(self) -> float:
-        """Requests per second at which all replicas' batches are as full as they can be, or the
-        network carries all it can."""
+        """Requests per second at which all batches are as full as they can be, or the network is
+        full."""
         return min(self.by_part_per_s.values())
 
     @property
     def load(self) -> float | None:
-        """Offered over saturation rate."""
+        """Offered rate over saturation rate."""
         if self.offered_per_s is None:
             return None
         return self.offered_per_s / self.saturation_per_s
 
 
 def saturation(log: RunLog) -> Saturation | None:
-    """Estimate from the mean request of the run (rejected ones left out); None without requests.
+    """Estimate saturation from the mean request of a run, rejected ones excluded; None without
+    requests.
 
-    The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of
-    its output; as many requests are prefilled a step as finish in one. A step lasts as long as
-    the busier of GPU and host. A test holds it to the throughput of simulated overload.
+    The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of its
+    output; as many requests are prefilled per step as finish in one. A step lasts as long as the
+    busier of GPU and host. A test compares it with the throughput of simulated overload.
 
-    Pools of one role add up: a router that sends each pool what it can bear is taken for granted.
-    Of prefill engines it is the prompts that count, of decode engines what comes after; blocks
-    that prefill engines hold until their KV has moved are left out.
+    Pools of one role add up, assuming a router that sends each pool what it can bear. Prefill
+    engines are limited by prompts, decode engines by what follows; blocks that prefill engines hold
+    until their KV has moved are ignored.
     """
     admitted = np.frombuffer(log.requests.first_row, np.int64) != UNSET
     if not admitted.any():
@@ -78,8 +79,9 @@ def saturation(log: RunLog) -> Saturation | None:
 
 
 def _network_per_s(log: RunLog, transfer: TransferConfig, admitted: NDArray[np.bool_]) -> float:
-    """Requests/s whose KV gets from prefill to decode engines; prefixes cached there come too."""
-    moves = log.table.output_tokens[admitted] > 1  # a lone token needs no decode engine
+    """Return the requests/s whose KV fits through the network; prefixes cached on decode engines
+    count."""
+    moves = log.table.output_tokens[admitted] > 1  # an answer of one token needs no decode engine
     tokens = log.table.prompt_tokens[admitted] * moves
     mean_bytes = transfer.bytes_per_token * tokens.mean() + transfer.fixed_bytes * moves.mean()
     if not mean_bytes:
@@ -97,7 +99,8 @@ def _network_per_s(log: RunLog, transfer: TransferConfig, admitted: NDArray[np.b
 def _pool_per_s(
     log: RunLog, pool: PoolConfig, steps: list[StepLog], admitted: NDArray[np.bool_]
 ) -> float | None:
-    """Requests/s that a pool bears of its part of each; None where there is no such part."""
+    """Return the requests/s that a pool bears of its part of each request; None if it has no
+    part."""
     config = pool.engine
     prompt = log.table.prompt_tokens[admitted]
     cached = np.frombuffer(log.requests.cached_tokens, np.int64)[admitted]
@@ -105,7 +108,7 @@ def _pool_per_s(
         cached = prompt
     computed = (prompt - cached).astype(float)
     pairs = float((computed * cached + computed * (computed + 1) / 2).mean())
-    # Of all answers: the first token of each comes of the prompt.
+    # Over all answers: the first token of each comes from the prefill.
     firsts = 1 if log.table.samples is None else 1 + np.diff(log.table.samples.offsets)[admitted]
     given = np.maximum(log.table.all_output_tokens[admitted] - firsts, 0)
     search = log.table.beams
@@ -119,11 +122,11 @@ def _pool_per_s(
         np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
     )
 
-    # Of hypotheses, one whole and what the others have of their own, for as many sequences.
+    # For beam search: one whole hypothesis and what the others hold alone, for ``width`` sequences.
     if search is not None:
         context += float(search.own_tokens(log.table.output_tokens)[admitted].mean())
     fitting = float(widths.mean()) * _sequences_that_fit(config, context, float(prompt.mean()))
-    # Drafts depend on the batch, the batch on the tokens that drafts leave room for.
+    # Drafts depend on the batch, and the batch on the tokens that drafts leave room for.
     drafts, seqs, tokens = 0, math.inf, decodes
     for _ in range(1 if config.speculation is None else 3):
         if config.speculation is not None:
@@ -134,8 +137,8 @@ def _pool_per_s(
         if decodes:
             prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
         seqs = prefills * decodes
-    # A step has a whole number of prefills, and between them are steps with none; or the mean
-    # prompt takes several steps, each with a part of its tokens.
+    # A step has a whole number of prefills, with steps without any between them; or the mean prompt
+    # takes several steps, each with a part of its tokens.
     parts = 1.0
     if prefills < 1:
         room = config.max_num_batched_tokens - seqs * (1 + drafts)
@@ -150,7 +153,7 @@ def _pool_per_s(
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
     for clip in config.clip_tokens:
-        # Of a decode's mean context; of a chunk, as of its sums above.
+        # Decodes at their mean context; chunks as in the sums above.
         start = cap_pairs = 0.0
         if isinstance(clip, tuple):
             a_decode = _kept_of_prompts(prompt, decoded, clip).sum()
@@ -193,7 +196,8 @@ def _pool_per_s(
 def _tokens_per_step(
     log: RunLog, speculation: Speculation, admitted: NDArray[np.bool_], drafts: int
 ) -> float:
-    """Tokens that a decode step with so many drafts gives, of some of the run's requests."""
+    """Return the tokens that a decode step with ``drafts`` drafts gives, over some of the run's
+    requests."""
     chosen = np.flatnonzero(admitted & (log.table.output_tokens > 1))
     given = steps = 0
     for index in chosen[:: max(1, len(chosen) // _SAMPLED)].tolist():
@@ -206,9 +210,10 @@ def _tokens_per_step(
 
 
 def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:
-    """What a full batch shares: of its contexts the share, of prefixes the tokens, that were seen.
+    """Return what a full batch shares: the share of its contexts, and the tokens of prefixes, seen
+    in the run.
 
-    Means over the run's steps.
+    Both are means over the run's steps.
     """
     names = ("decode_seqs", "decode_context_tokens", *SharedSums._fields)
     weights = [steps.column("steps") for steps in logs]
@@ -230,7 +235,7 @@ def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:
 
 
 def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> float:
-    """Decoding sequences of a mean context, and prompt, that the KV pool holds."""
+    """Return the decoding sequences with a mean context and prompt that the KV pool holds."""
     usable = config.num_gpu_blocks - 1
     if config.kv_layout == PLAIN:
         return usable * config.block_size / context
@@ -240,7 +245,7 @@ def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> 
 
 
 def _clipped_pairs(start: Int64, tokens: Int64, cap_tokens: int) -> Int64:
-    """`causal_pairs_clipped` of many at once: ``[n]``."""
+    """Return `causal_pairs_clipped` for many prompts: ``[n]``."""
 
     def up_to(length: Int64) -> Int64:
         inside = np.minimum(length, cap_tokens)
@@ -251,7 +256,7 @@ def _clipped_pairs(start: Int64, tokens: Int64, cap_tokens: int) -> Int64:
 
 
 def _kept_of_prompts(prompt: Int64, decoded: Int64, budgets: tuple[int, ...]) -> Int64:
-    """The same of what is kept of prompts, and all that is generated."""
+    """Return what is kept of prompts within budgets, plus all generated tokens: ``[n]``."""
     kept = sum((np.minimum(prompt, budget) for budget in budgets), np.zeros_like(prompt))
     found: Int64 = decoded * kept + len(budgets) * (decoded * (decoded + 1) // 2)
     return found

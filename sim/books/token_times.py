@@ -1,4 +1,4 @@
-"""Every token's time, recovered from the log: it is there when its step's output is visible."""
+"""Every token's time, recovered from the log: a token is visible when its step's outputs are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _REQUESTS_A_CHUNK = 1024
 
 
 def token_times_ns(log: RunLog, request: int) -> Int64:
-    """When each output token of a finished request became visible, int64 ``[output_tokens]``."""
+    """Return when each output token of a finished request became visible, int64
+    ``[output_tokens]``."""
     requests = log.requests
     if requests.status[request] != Status.FINISHED or not log.table.output_tokens[request]:
         return np.empty(0, np.int64)
@@ -27,13 +28,12 @@ def token_times_ns(log: RunLog, request: int) -> Int64:
 def gap_chunks(
     log: RunLog, chosen: NDArray[np.bool_] | None = None
 ) -> Iterator[tuple[Int64, Int64]]:
-    """Gaps between consecutive tokens of finished requests, in chunks of (gap_ns, tokens with it).
+    """Yield the gaps between consecutive tokens of finished requests, as chunks of (gap_ns, number
+    of tokens).
 
-    ``chosen`` ``[n]``: of these requests only.
-
-    Where every request decodes in every step from its first token to its last, the gap before a
-    step's tokens is the same for all of them, and one weighted entry a step will do. Otherwise
-    each request's own token times are gone through.
+    ``chosen``, bool ``[n]``: only these requests. If every request decodes in every step from its
+    first token to its last, the gap before a step's tokens is the same for all of them, and one
+    weighted entry per step suffices. Otherwise each request's own token times are used.
     """
     is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
     finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
@@ -50,7 +50,7 @@ def gap_chunks(
 
 
 def decode_gaps(log: RunLog) -> tuple[Int64, Int64]:
-    """All of `gap_chunks` at once: two int64 arrays."""
+    """Return all chunks of `gap_chunks` together, as two int64 arrays."""
     chunks = [(np.empty(0, np.int64), np.empty(0, np.int64)), *gap_chunks(log)]
     gaps, weights = zip(*chunks, strict=True)
     return np.concatenate(gaps), np.concatenate(weights)
@@ -59,7 +59,7 @@ def decode_gaps(log: RunLog) -> tuple[Int64, Int64]:
 def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
     done = 0
     for columns in steps.chunks():
-        if steps.speculates:  # tokens that came with another of theirs
+        if steps.speculates:  # tokens that came together with an earlier one
             yield np.zeros(1, np.int64), columns["accepted_tokens"].sum(keepdims=True)
         seqs = np.repeat(columns["decode_seqs"], columns["steps"])
         gaps_ns = steps.gaps_ns(done, done + len(seqs))
@@ -69,7 +69,7 @@ def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
 
 
 def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
-    """Whether all decodes in the log are those of the finished requests, one in every step."""
+    """Whether all decodes in the log belong to the finished requests, one in every step."""
     requests = log.requests
     if any((requests.held_back, requests.recomputes, requests.swapped, requests.last_token_row)):
         return False
@@ -87,7 +87,7 @@ def _is_unbroken(log: RunLog, steps: StepLog, finished: Int64) -> bool:
 
 
 class _TokenTimes:
-    """Token times: which steps sampled for a request, and when those ended."""
+    """Token times: which steps sampled for a request, and when those became visible."""
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
@@ -97,7 +97,7 @@ class _TokenTimes:
         self._second = None if log.requests.decode is None else _Notes(log.requests.decode)
 
     def of(self, request: int) -> Int64:
-        """Token times of a finished request with output, in order."""
+        """Return the token times of a finished request with output, in order."""
         requests, decode = self._log.requests, self._log.requests.decode
         rounds = self._rounds.get(request)
         first_row, last_row = requests.first_token_row[request], requests.last_row[request]
@@ -116,7 +116,7 @@ class _TokenTimes:
 
 
 class _Notes:
-    """Which rows left a request out, by request."""
+    """Log rows that left a request out, by request."""
 
     def __init__(self, log: Residence) -> None:
         self.last_token_row = log.last_token_row
@@ -135,7 +135,7 @@ def _by_request(intervals: list[tuple[int, int, int]]) -> dict[int, list[tuple[i
 
 
 class _Steps:
-    """One replica's steps."""
+    """The steps of one replica."""
 
     def __init__(self, steps: StepLog) -> None:
         self._steps = steps.column("steps")
@@ -152,9 +152,10 @@ class _Steps:
         notes: _Notes,
         rounds: bytes | None = None,
     ) -> Int64:
-        """When the steps of rows ``start`` to ``last`` sampled for it, and those of ``sampled``.
+        """Return when the steps of rows ``start`` to ``last``, and those in ``sampled``, became
+        visible.
 
-        ``rounds``: how many tokens each of the former gave; None: one.
+        ``rounds``: the tokens that each of the steps from ``start`` on gave; None: one.
         """
         rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
         decoded = self._decode_seqs[rows] > 0

@@ -22,22 +22,22 @@ class Window:
 
     @property
     def length_s(self) -> float:
-        """Seconds from start to end."""
+        """Length of the window in seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
     def overlap_ns(self, start_ns: Int64, end_ns: Int64) -> Int64:
-        """How much of each interval lies in the window."""
+        """Return how much of each interval lies in the window, int64."""
         clipped = np.minimum(end_ns, self.end_ns) - np.maximum(start_ns, self.start_ns)
         overlap: Int64 = np.maximum(clipped, 0)
         return overlap
 
 
 def measured_window(log: RunLog, warmup_ns: int = 0) -> Window:
-    """The window of a run.
+    """Return the measured window of a run.
 
-    Without a warm-up, from the first arrival to the end of the run, as load tools count. With
-    one, from its end to the last arrival: what the filling and the draining of the system add is
-    left out, so figures are those of the steady state.
+    Without a warm-up it reaches from the first arrival to the end of the run, as load tools count.
+    With one, it reaches from the warm-up's end to the last arrival: the filling and draining of the
+    system are excluded, so figures describe the steady state.
     """
     arrivals = np.frombuffer(log.requests.arrival_ns, np.int64)
     arrived = arrivals[arrivals != UNSET]
@@ -49,18 +49,19 @@ def measured_window(log: RunLog, warmup_ns: int = 0) -> Window:
 
 
 def time_weighted(log: RunLog, column: str, window: Window) -> tuple[float, int, int]:
-    """Mean over engine-busy time, minimum and maximum of a state column of the step log.
+    """Return the mean over engine-busy time, the minimum and the maximum of a state column of the
+    step log.
 
-    A run's value at its plan holds until the next run's plan. Zeros where no engine had work.
+    A run's value at its plan holds until the next run's plan. Zeros if no engine had work.
     """
     mean, least, most = _weighted(log, column, window, [1] * len(log.steps))
     return mean, int(least), int(most)
 
 
 def kv_occupancy(log: RunLog, window: Window) -> tuple[float, float]:
-    """Mean over engine-busy time and maximum of the share of an engine's KV blocks in use.
+    """Return the mean (over engine-busy time) and the maximum of the share of KV blocks in use.
 
-    Of an engine that never had work, none of it counts.
+    Engines that never had work do not count.
     """
     usable = [pool.engine.num_gpu_blocks - 1 for pool in log.fleet.pool_of]
     mean, least, _ = _weighted(log, "free_blocks", window, usable)
@@ -70,7 +71,7 @@ def kv_occupancy(log: RunLog, window: Window) -> tuple[float, float]:
 def _weighted(
     log: RunLog, column: str, window: Window, units: Sequence[int]
 ) -> tuple[float, float, float]:
-    """`time_weighted` with each replica's values in units of its own."""
+    """Return `time_weighted` with each replica's values in units of its own."""
     total = weight = 0.0
     extremes: list[float] = []
     for steps, unit in zip(log.steps, units, strict=True):
@@ -92,9 +93,9 @@ def _weighted(
 
 
 def gpu_busy(log: RunLog, window: Window) -> float:
-    """Share of the window in which the GPUs ran kernels, mean over the replicas.
+    """Return the share of the window in which the GPUs ran kernels, averaged over the replicas.
 
-    A run of steps that the window cuts counts by the part of its time that lies inside.
+    A run of steps cut by the window counts with the part of its time that lies inside.
     """
     length_ns = window.end_ns - window.start_ns
     if not length_ns:
@@ -103,7 +104,7 @@ def gpu_busy(log: RunLog, window: Window) -> float:
 
 
 def busy_gpu_ns(logs: Sequence[StepLog], window: Window) -> float:
-    """Time in the window in which engines' GPUs ran kernels, summed over the engines."""
+    """Return the time in the window in which GPUs ran kernels, summed over the engines."""
     return sum(_busy_ns(steps, window) for steps in logs if len(steps))
 
 

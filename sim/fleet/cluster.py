@@ -1,4 +1,4 @@
-"""A pool of engines behind a router, fed from a request table: one simulation, start to end."""
+"""Pools of engines behind routers, fed from a request table: one simulation, start to end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sim.fleet.fetches import Fetches
 from sim.fleet.gateway import Gateway
 from sim.fleet.handover import Handovers, TransferConfig
 from sim.fleet.operations import Operations, Replica
-from sim.fleet.routing import Group, Replicas
+from sim.fleet.routing import Replicas, RoutedEngines
 from sim.fleet.service import ServiceConfig, ServiceLog
 from sim.fleet.source import Source
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
@@ -37,7 +37,8 @@ from sim.request_table import RequestTable
 from sim.step_log import StepLog
 
 _COLLECT_AFTER = (50_000, 20, 100)
-"""`gc.set_threshold`: with Python's own, a quarter of a large fleet's time goes there."""
+"""Threshold for `gc.set_threshold`: with Python's own, a quarter of a large fleet's time goes to
+it."""
 
 Role = Literal["mixed", "prefill", "decode"]
 """What a pool's engines do with a request: all of it, its prompt, or what comes after."""
@@ -45,19 +46,20 @@ Role = Literal["mixed", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """Equal engines."""
+    """A pool of equal engines."""
 
     engine: EngineConfig
     cost: StepCost
     make_scheduler: Callable[[], Scheduler]
-    """A fresh scheduler for each engine."""
+    """Makes a fresh scheduler for each engine."""
     make_router: Callable[[RoutingContext], Router]
-    """Of all engines that take arrivals, or all that decode for others: the first such pool's."""
+    """Makes the router of all engines that take arrivals, or of all that decode; the first such
+    pool's counts."""
     replicas: int = 1
     start_ns: int = 0
-    """From the start of an engine's process until it serves: its weights are loaded."""
+    """Time from the start of an engine's process until it serves: its weights are loaded."""
     provision_ns: int = 0
-    """From the wish for one more machine until it is there."""
+    """Time from asking for one more machine until it is there."""
     name: str = ""
     role: Role = "mixed"
     cache: CacheConfig = PLAIN_CACHE
@@ -66,16 +68,16 @@ class PoolConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Pools of engines. Replicas are numbered through, pool by pool."""
+    """Pools of engines. Replicas are numbered consecutively over the pools."""
 
     pools: tuple[PoolConfig, ...]
     transfer: TransferConfig | None = None
-    """How KV moves between prefill and decode pools; None where there are none."""
+    """How KV moves between prefill and decode pools; None: there are none."""
     service: ServiceConfig | None = None
-    """Admission, clients' patience, faults and scaling; None: nothing of the kind."""
+    """Admission, clients' patience, faults and scaling; None: all off."""
 
     def check_roles(self) -> None:
-        """Raises `ScenarioError` where one role lacks the other."""
+        """Raise `ScenarioError` if there are prefill pools without decode pools, or the reverse."""
         roles = {pool.role for pool in self.pools}
         if ("prefill" in roles) != ("decode" in roles):
             raise ScenarioError("prefill pools need a decode pool, decode pools a prefill pool")
@@ -86,7 +88,7 @@ class Fleet:
 
     @property
     def pool_of(self) -> list[PoolConfig]:
-        """Each replica's pool."""
+        """Return the pool of each replica."""
         return [pool for pool in self.pools for _ in range(pool.replicas)]
 
 
@@ -97,18 +99,18 @@ class RunLog:
     table: RequestTable
     requests: RequestLog
     steps: list[StepLog]
-    """One a replica."""
+    """One step log per replica."""
     fleet: Fleet
     end_ns: int
-    """When the simulation stopped: the last event, or the horizon."""
+    """When the simulation stopped: at the last event, or at the horizon."""
     num_events: int
-    """SimPy events processed."""
+    """Number of SimPy events processed."""
     link_bytes: dict[str, int] = field(default_factory=dict)
     """Bytes that crossed each link between engines."""
     service: ServiceLog | None = None
-    """Where the fleet has a service configuration."""
+    """What happened around the engines, if the fleet has a service configuration."""
     tiers: dict[int, Tiers] = field(default_factory=dict)
-    """What lay below the device memory of engines, by replica."""
+    """Tiers below the device memory of each replica."""
 
     @property
     def pool(self) -> PoolConfig:
@@ -123,10 +125,11 @@ def run_cluster(
     until_ns: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RunLog:
-    """Simulate the table on a fleet (or one pool) until all have left, or until the horizon.
+    """Simulate the table on a fleet (or one pool) until all requests have left, or until the
+    horizon.
 
-    ``progress`` is called now and then with the number of requests sent. Raises PolicyError
-    where a policy breaks its contract and ScenarioError where a pool cannot be built.
+    ``progress`` is called now and then with the number of requests sent. Raises PolicyError if a
+    policy breaks its contract, and ScenarioError if a pool cannot be built.
     """
     if isinstance(fleet, PoolConfig):
         fleet = Fleet(pools=(fleet,))
@@ -178,9 +181,9 @@ def run_cluster(
     if gateway is not None and fleet.service is not None and service is not None:
         replicas = _replicas(fleet, groups)
         operations = Operations(env, fleet.service, service, replicas, network, gateway)
-        assert isinstance(router, Group)
+        assert isinstance(router, RoutedEngines)
         if len(groups) > 1:
-            assert isinstance(groups[1], Group)
+            assert isinstance(groups[1], RoutedEngines)
             router.decode = groups[1]
         gateway.connect(fleet.service, router, handovers, submit, arrivals.left, operations.stop)
         operations.start()
@@ -209,7 +212,7 @@ def run_cluster(
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Look for cyclic garbage seldom: a run makes millions of objects, and next to no cycles."""
+    """Run the garbage collector rarely: a run makes millions of objects and almost no cycles."""
     before = gc.get_threshold()
     if gc.isenabled():
         gc.set_threshold(*(max(pair) for pair in zip(before, _COLLECT_AFTER, strict=True)))
@@ -259,17 +262,17 @@ def _engine(
 
 
 def _scheduler(pool: PoolConfig) -> tuple[Scheduler, SortedQueue | None]:
-    """A fresh scheduler, and the queue it asks for."""
+    """Return a fresh scheduler and the waiting queue it asks for."""
     scheduler = pool.make_scheduler()
     order = getattr(scheduler, "waiting_order", None)
     return scheduler, None if order is None else SortedQueue(order)
 
 
 def _replicas(fleet: Fleet, groups: list[Router]) -> list[Replica]:
-    """Every engine with what is needed to start it anew."""
+    """Return every engine with what is needed to start it anew."""
     found: dict[int, Replica] = {}
     for group in groups:
-        assert isinstance(group, Group)
+        assert isinstance(group, RoutedEngines)
         for position, engine in enumerate(group.engines):
             pool = fleet.pool_of[engine.replica]
             found[engine.replica] = Replica(
@@ -295,7 +298,8 @@ def _make_router(
     table: RequestTable,
     transfer: TransferConfig | None = None,
 ) -> Router:
-    """A router among these engines; with ``transfer`` they may fetch from each other."""
+    """Make a router among these engines; with ``transfer`` they may fetch prefixes from each
+    other."""
     return pool.make_router(Replicas(env, engines, table, pool.engine.seed, transfer))
 
 
@@ -307,12 +311,12 @@ def _route(
     *,
     grouped: bool = False,
 ) -> Router:
-    """Tell the router of these engines' loads where there is a choice.
+    """Connect the router to these engines' loads, if there is a choice between them.
 
-    ``grouped``: with what else has to know of them in front of it (a `Group`).
+    ``grouped``: together with the observers of their group (`RoutedEngines`).
     """
     if grouped:
-        router = Group(env, engines, router, pool.engine.seed)
+        router = RoutedEngines(env, engines, router, pool.engine.seed)
     if grouped or len(engines) > 1:
         for position, engine in enumerate(engines):
             engine.lifecycle.on_load = partial(router.publish, position)

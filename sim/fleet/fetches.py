@@ -1,9 +1,9 @@
-"""Prefixes on their way between engines: a router may have an engine fetch what a peer has cached.
+"""Prefixes on their way between engines: a router may let an engine fetch what a peer has cached.
 
-A fetch has two ends, each a residence without a request to serve: the peer's pins the cached
-blocks so that they stay until the last byte has left, the engine's holds the blocks they are
-written to. Once there, they are cached like any others, and the request joins the queue and finds
-them. The peer keeps its own: a prefix that many ask for spreads.
+A fetch has two ends, each a residence without a request to serve: the peer's pins the cached blocks
+until the last byte has left, the engine's holds the blocks they are written to. When the transfer
+is complete they are cached like any others, and the request joins the queue and finds them. The
+peer keeps its copy, so a popular prefix spreads.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class _UnderWay:
     here: Engine
     peer: Engine
     held: Request
-    """What holds the blocks here."""
+    """The residence that holds the blocks here."""
     lent: Request
-    """What pins them at the peer."""
+    """The residence that pins the blocks at the peer."""
     requests: dict[Request, int] = field(default_factory=dict)
-    """Who waits for it, and since when in ns."""
+    """Waiting requests, each with the time since when, in ns."""
     flow: Flow | None = None
     is_over: bool = False
 
 
 class Fetches:
-    """Hands requests to engines that only prefill, those that fetch once their prefix is there.
+    """Submits requests to prefill-only engines; those that fetch, once their prefix has arrived.
 
-    Such engines do not jump, so blocks may be taken and given back between any two plans.
+    Such engines do not jump, so blocks may be allocated and freed between any two plans.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Fetches:
             engine.on_crash = self._crashed
 
     def submit(self, engine: Engine, request: Request) -> None:
-        """Give it to the engine, now or when what it is to fetch has arrived."""
+        """Give a request to its engine, now or when its fetched prefix has arrived."""
         fetch = self._source(request, self._position[engine.replica])
         if fetch is None or not self._start(engine, self._engines[fetch.replica], fetch, request):
             engine.submit(request)
 
     def _start(self, here: Engine, peer: Engine, fetch: Fetch, request: Request) -> bool:
-        """False, and nothing changed, where there is nothing to fetch or no room for it."""
+        """Start a fetch. False and no change if there is nothing to fetch, or no room for it."""
         if peer is here or not peer.is_up or here.lifecycle.refusal(request) is not None:
             return False
         tokens = min(fetch.tokens, request.prompt_tokens - 1)
@@ -77,7 +77,7 @@ class Fetches:
         lent, held = _residence(request, tokens), _residence(request, tokens)
         there, local = peer.view.kv.lookup(lent), here.view.kv.lookup(held)
         blocks = there.blocks - local.blocks
-        for one in self._to[here]:  # is it on its way already?
+        for one in self._to[here]:  # is the prefix on its way already?
             if blocks > 0 and set(there.nodes) <= set(one.lent.pinned):
                 self._wait(one, request)
                 return True
@@ -122,22 +122,22 @@ class Fetches:
         now_ns = int(self._env.now)
         for request, since_ns in one.requests.items():
             self._log.fetched[request.index] = (now_ns - since_ns, fetched)
-            fetched = 0  # of those who waited with the first
+            fetched = 0  # the time of those who waited with the first
             one.here.lifecycle.prefix_arrived(request)
 
     def _leave(self, one: _UnderWay, request: Request) -> None:
-        """A request is given up; with the last, so is what is fetched for it."""
+        """Drop a cancelled request; with the last one, cancel the fetch."""
         del one.requests[request]
         if not one.requests:
             self._give_up(one)
 
     def _give_up(self, one: _UnderWay) -> None:
-        """Nothing more will come; blocks come back at both ends."""
+        """Cancel a fetch and free the blocks at both ends."""
         one.here.view.kv.release(one.held, one.held.cached_tokens, will_return=False)
         self._end(one)
 
     def _end(self, one: _UnderWay) -> None:
-        """Of the flow, if it goes on, and of what the peer lent."""
+        """Stop the flow, if it is active, and release what the peer pinned."""
         one.is_over = True
         self._to[one.here].remove(one)
         if one.flow is not None:
@@ -146,7 +146,7 @@ class Fetches:
         one.peer.lifecycle.lend(-1)
 
     def _crashed(self, engine: Engine) -> None:
-        """What it was to receive is lost with it; what it was to send is computed after all."""
+        """Handle a crash: fetches to the engine are lost, those from it are computed instead."""
         for one in list(self._to[engine]):
             self._end(one)
         for one in [one for to in self._to.values() for one in to if one.peer is engine]:
@@ -156,7 +156,7 @@ class Fetches:
 
 
 def _residence(request: Request, tokens: int) -> Request:
-    """Blocks of a request's first tokens, for nobody to compute."""
+    """Return a residence of a request's first tokens, which no engine computes."""
     found = Request(request.index, request.arrival_ns, tokens, 1)
-    found.num_target_tokens = tokens + 1  # all of them can be hit
+    found.num_target_tokens = tokens + 1  # all of these blocks can be hit
     return found

@@ -1,7 +1,7 @@
-"""Between clients and engines: admission, time-outs, retries, and what becomes of lost requests.
+"""Between clients and engines: admission, time-outs, retries, and lost requests.
 
-A logical request is one row of the table, however often it is sent: its latencies count from when
-it was first sent, all other columns are of its last attempt.
+A logical request is one row of the table, however often it is sent: its latencies count from the
+first sending, all other columns describe its last attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import simpy
 from sim.clock import Timers, to_s
 from sim.engine.engine import Engine
 from sim.fleet.handover import Handovers
-from sim.fleet.routing import Group
+from sim.fleet.routing import RoutedEngines
 from sim.fleet.service import RetryBudget, ServiceConfig, ServiceLog
 from sim.recorder import RequestLog
 from sim.request import Request, Samples, Status
@@ -32,12 +32,12 @@ class _Attempt:
     engine: Engine | None = None
     timer: simpy.Event | None = None
     proxied: int = 0
-    """Engines tried after the first."""
+    """Number of engines tried after the first."""
     admitted: bool = False
 
 
 class Gateway:
-    """Where the source sends requests, and engines tell of those that leave."""
+    """Receives requests from the source, and from engines those that leave."""
 
     def __init__(
         self,
@@ -62,13 +62,14 @@ class Gateway:
     def connect(
         self,
         config: ServiceConfig,
-        entry: Group,
+        entry: RoutedEngines,
         handovers: Handovers | None,
         submit: Callable[[Engine, Request], None],
         on_end: Callable[[Request], None],
         on_all_ended: Callable[[], None],
     ) -> None:
-        """``on_end`` is told of every request that is over, ``on_all_ended`` of the last one."""
+        """``on_end`` is called with every request that is over, ``on_all_ended`` after the last
+        one."""
         self._entry = entry
         self._handovers = handovers
         self._submit = submit
@@ -79,13 +80,13 @@ class Gateway:
             handovers.on_fail = self._fail_handover
 
     def send(self, request: Request) -> None:
-        """A client sends a request for the first time."""
+        """Send a request for the first time."""
         self._log.arrival_ns[request.index] = self._now_ns
         self._budget.first_attempt()
         self._send(_Attempt(request, 1))
 
     def left(self, request: Request) -> None:
-        """An engine is done with it: it finished, or can never be served."""
+        """Handle a request that an engine is done with: it finished, or can never be served."""
         attempt = self._live.pop(request.index)
         if self._first_tokens is not None:
             first_ns = self._log.first_token_ns[request.index]
@@ -95,7 +96,7 @@ class Gateway:
         self._ended(request)
 
     def crash(self, engine: Engine) -> None:
-        """An engine is gone, with all requests in it."""
+        """Handle the crash of an engine, with all requests in it."""
         lost = [attempt for attempt in self._live.values() if self._is_at(attempt, engine)]
         engine.crash()
         for attempt in lost:
@@ -104,11 +105,11 @@ class Gateway:
             self._retry_elsewhere(attempt, "the engine it was in went down")
 
     def watch_first_tokens(self) -> None:
-        """Keep what `ttfts_s` needs."""
+        """Start to record what `ttfts_s` needs."""
         self._first_tokens = deque()
 
     def ttfts_s(self, window_s: float) -> list[float]:
-        """See `sim.protocols.ServiceView`."""
+        """See `sim.protocols.ServiceView.ttfts_s`."""
         assert self._first_tokens is not None
         now_ns = self._now_ns
         start_ns = now_ns - round(window_s * 1e9)
@@ -126,12 +127,12 @@ class Gateway:
 
     @property
     def num_live(self) -> int:
-        """Requests that were let in and have not left."""
+        """Number of requests that were admitted and have not left."""
         return len(self._live)
 
     @property
     def progress(self) -> int:
-        """Grows with every sending and every end."""
+        """A number that grows with every sending and every end."""
         return len(self._service_log.sent) + self._num_ended
 
     @property
@@ -156,7 +157,7 @@ class Gateway:
         self._dispatch(attempt, self._entry.choose(request))
 
     def _expect_first(self, attempt: _Attempt) -> None:
-        """It is time for the first token to be there."""
+        """Handle the time-out for the first token of an attempt."""
         assert attempt.engine is not None
         assert self._clients.ttft_timeout_ns is not None
         if attempt.engine.first_token_ns(attempt.request) < 0:
@@ -166,7 +167,7 @@ class Gateway:
             self._expect_end(attempt)
 
     def _expect_end(self, attempt: _Attempt) -> None:
-        """Wait for the answer's end."""
+        """Schedule the time-out for the end of an attempt's answer."""
         timeout_ns = self._clients.e2e_timeout_ns
         assert timeout_ns is not None
         reason = f"no answer after {to_s(timeout_ns):g} s"
@@ -174,13 +175,13 @@ class Gateway:
         attempt.timer = self._timers.after(left_ns, lambda: self._give_up(attempt, reason))
 
     def _give_up(self, attempt: _Attempt, reason: str) -> None:
-        """The client hangs up."""
+        """End an attempt whose client gives up."""
         attempt.timer = None
         self._withdraw(attempt, drop=self._clients.server_notices)
         self._fail(attempt, Status.ABANDONED, reason)
 
     def _dispatch(self, attempt: _Attempt, position: int) -> None:
-        """Hand it to an engine that is there, as far as the proxy tries others."""
+        """Hand an attempt to an engine that is up, as far as the proxy tries others."""
         entry = self._entry
         while True:
             attempt.engine = engine = entry.engines[position]
@@ -197,7 +198,7 @@ class Gateway:
         self._fail(attempt, Status.FAILED, down)
 
     def _retry_elsewhere(self, attempt: _Attempt, reason: str) -> None:
-        """An attempt lost its engine: the proxy tries another, or it fails."""
+        """Retry an attempt that lost its engine on another one, or fail it."""
         if attempt.proxied >= self._proxy_retries:
             self._fail(attempt, Status.FAILED, reason)
             return
@@ -220,7 +221,7 @@ class Gateway:
         return attempt.engine is engine
 
     def _withdraw(self, attempt: _Attempt, *, drop: bool = True) -> None:
-        """Take its request out of the engines, or leave it there for nobody."""
+        """Take an attempt's request out of the engines, or let it be served without a client."""
         request, engine = attempt.request, attempt.engine
         assert engine is not None
         if self._handovers is not None and request.handover is not None:
@@ -243,7 +244,7 @@ class Gateway:
             self._admission.left(attempt.request)
 
     def _over(self, attempt: _Attempt, status: Status, reason: str) -> None:
-        """An attempt was of no use: its client tries again later, or gives up for good."""
+        """Handle a failed attempt: its client retries later, or gives up for good."""
         request, log = attempt.request, self._log
         delay_ns = self._budget.delay_ns(request.index, attempt.number)
         if delay_ns is not None:
@@ -261,7 +262,7 @@ class Gateway:
         self._send(_Attempt(self._anew(request), number))
 
     def _anew(self, request: Request) -> Request:
-        """The same request, of which nothing has been done; its row is the new attempt's."""
+        """Return a fresh copy of a request; its row now describes the new attempt."""
         index, now_ns = request.index, self._now_ns
         self._log.sent_again(index, now_ns)
         again = Request(

@@ -1,12 +1,12 @@
-"""Prefill on one engine, decode on another: how a request's KV gets from here to there.
+"""Prefill on one engine, decode on another: how a request's KV moves between them.
 
 A handed-over request has two residences, a `Request` in each engine. The source's keeps its blocks
-until the last byte has arrived; the target's holds the blocks it will be written to from before
-the first is sent. So KV in flight has a place at both ends, and an owner at each.
+until the last byte has arrived; the target's holds the blocks to be written before the first byte
+is sent. So KV in flight has a place at both ends, and an owner at each.
 
 ``pull``: the decode engine is asked once the prefill is done, and fetches all of it. ``push``: it
-is asked when the prefill begins, and gets each chunk of the prompt layer by layer while it is
-being computed (what was computed before it had the blocks, in one go).
+is asked when the prefill begins, and receives each chunk of the prompt layer by layer while it is
+computed (what was computed before it had blocks, at once).
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ class TransferConfig:
 
     bytes_per_token: int
     fixed_bytes: int = 0
-    """Of a sequence, whatever its length."""
+    """Bytes per sequence, whatever its length."""
     layers: int = 1
-    """Parts that a chunk's KV is pushed in."""
+    """Number of parts in which a chunk's KV is pushed."""
     latency_ns: int = 0
     mode: Mode = "pull"
     prefill_nic_bytes_per_s: float
-    """What leaves one prefill engine, all its GPUs together; the next, what enters a decode one."""
+    """Bandwidth out of one prefill engine, all its GPUs together; the next field: into a decode
+    engine."""
     decode_nic_bytes_per_s: float
     core_bytes_per_s: float | None = None
-    """All transfers together; None: the network between engines is no bottleneck."""
+    """Bandwidth of all transfers together; None: the network between engines is no bottleneck."""
 
 
 class _Chunk(NamedTuple):
     computed_tokens: int
-    """Of the request, up to the chunk's end."""
+    """Computed tokens of the request, up to the chunk's end."""
     start_ns: int
     end_ns: int
 
@@ -67,11 +68,11 @@ class _Handover:
     """Its residence in the source, once its prefill is done."""
     has_blocks: bool = False
     chunks: list[_Chunk] = field(default_factory=list)
-    """Not sent yet."""
+    """Chunks that are not sent yet."""
     sent_tokens: int = 0
     open_flows: int = 0
     flows: dict[int, Flow] = field(default_factory=dict)
-    """Started, and not there yet."""
+    """Flows that have started and not arrived."""
     num_flows: int = 0
     fixed_sent: bool = False
     is_under_way: bool = True
@@ -79,24 +80,24 @@ class _Handover:
 
 @dataclass(slots=True)
 class Handovers:
-    """Every request that is to be decoded elsewhere, from its arrival to its first decode there."""
+    """Every request that is decoded elsewhere, from its arrival to its first decode there."""
 
     env: simpy.Environment
     config: TransferConfig
     network: Network
     log: DecodeLog
     router: Router
-    """Of the decode engines."""
+    """The router of the decode engines."""
     targets: Sequence[Engine]
     on_fail: Callable[[Request, str], None] | None = None
-    """Is told where there is no decode engine to ask; None: there always is one."""
+    """Called if there is no decode engine to ask; None: there always is one."""
     sources: dict[int, Engine] = field(default_factory=dict)
-    """By replica."""
+    """Prefill engines by replica."""
     under_way: dict[int, _Handover] = field(default_factory=dict)
     moved_bytes: int = 0
 
     def connect(self, sources: Sequence[Engine]) -> None:
-        """Give every engine its part, and its end of the network."""
+        """Connect every engine to its network links."""
         config = self.config
         for source in sources:
             source.lifecycle.hand_over = self
@@ -109,7 +110,7 @@ class Handovers:
             self.network.add_link("core", config.core_bytes_per_s)
 
     def refusal(self, request: Request) -> str | None:
-        """Why no decode engine can ever take it; None if one can."""
+        """Return why no decode engine can ever take a request, or None if one can."""
         if request.output_tokens == 1:
             return None
         kinds = {id(target.view.config): target for target in self.targets}.values()
@@ -117,7 +118,7 @@ class Handovers:
         return None if None in reasons else f"on decode engines: {reasons[0]}"
 
     def computed(self, request: Request, source: int, start_ns: int, end_ns: int) -> None:
-        """The source runs a chunk of the prompt on the GPU, between these times (push)."""
+        """The source runs a chunk of the prompt on the GPU between these times (push)."""
         if self.config.mode == "pull" or request.output_tokens == 1:
             return
         if request.index not in self.under_way:
@@ -128,7 +129,7 @@ class Handovers:
             self._push(handover)
 
     def prefilled(self, request: Request, source: int) -> None:
-        """Its first token is visible: the rest is decoded elsewhere."""
+        """The first token is visible: the rest is decoded elsewhere."""
         if self.config.mode == "pull" and not self._ask(request, source):
             return
         handover = self.under_way[request.index]
@@ -138,14 +139,14 @@ class Handovers:
         self._push(handover)
 
     def preempted(self, request: Request) -> None:
-        """It lost its blocks in the source: what was held for it elsewhere would block others."""
+        """The request lost its blocks in the source; free what is held for it in the target."""
         handover = self.under_way.get(request.index)
         if handover is not None:
             self._give_up(handover)
             request.handover = None
 
     def has_blocks(self, twin: Request) -> None:
-        """The target holds the blocks that the KV goes to; ``twin.cached_tokens`` it had."""
+        """The target holds the blocks for the KV; ``twin.cached_tokens`` were in its own cache."""
         handover = self.under_way[twin.index]
         handover.has_blocks = True
         handover.sent_tokens = twin.cached_tokens  # found in its own prefix cache: not sent
@@ -153,14 +154,14 @@ class Handovers:
         self._push(handover)
 
     def cancel(self, request: Request) -> None:
-        """Let go of a request at both ends, and of what is on the links; blocks come back."""
+        """Drop a request at both ends, with its transfers, and free its blocks."""
         handover: _Handover = request.handover
         if handover.is_under_way and handover.source.is_up:
             handover.source.cancel(request)
         self._give_up(handover)
 
     def _give_up(self, handover: _Handover) -> None:
-        """Of what is on the links, and in the target."""
+        """Cancel the transfers and the residence in the target."""
         if handover.is_under_way:
             handover.is_under_way = False
             del self.under_way[handover.twin.index]
@@ -175,7 +176,7 @@ class Handovers:
         return engine is handover.target or (handover.is_under_way and engine is handover.source)
 
     def _ask(self, request: Request, source: int) -> bool:
-        """Choose where it is decoded; False if there is no place for it."""
+        """Choose the decode engine of a request; False if there is none."""
         replica = self.router.choose(request)
         if not 0 <= replica < len(self.targets):
             raise PolicyError(
@@ -202,7 +203,7 @@ class Handovers:
         return True
 
     def _push(self, handover: _Handover) -> None:
-        """Send what is computed, or is being computed, and has somewhere to go."""
+        """Send the chunks that are computed, or being computed, to a target with blocks."""
         if not handover.has_blocks:
             return
         now_ns, config = int(self.env.now), self.config
@@ -210,7 +211,8 @@ class Handovers:
             new = max(chunk.computed_tokens - handover.sent_tokens, 0)
             handover.sent_tokens += new
             if new and config.bytes_per_token:
-                # The first layer is there after its part of the step; then a layer a layer's time.
+                # The first layer is available after its part of the step, each further one a
+                # layer's time later.
                 layer_ns = (chunk.end_ns - chunk.start_ns) // config.layers
                 left_ns = chunk.end_ns - max(chunk.start_ns + layer_ns, now_ns)
                 num_bytes = new * config.bytes_per_token

@@ -15,7 +15,7 @@ from sim.clock import Timers, to_s
 from sim.engine.engine import Engine
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.gateway import Gateway
-from sim.fleet.routing import Group
+from sim.fleet.routing import RoutedEngines
 from sim.fleet.service import Fault, ServiceConfig, ServiceLog, time_to_crash_ns
 from sim.network import Network
 from sim.protocols import DecodeRun, Rises, RoundCost, StepCost, StepPrice
@@ -25,18 +25,18 @@ from sim.throttle import PowerThrottle
 
 @dataclass(frozen=True, slots=True)
 class SlowCost:
-    """A step cost times a factor, on the GPU and the host."""
+    """A step cost times a factor, on the GPU and on the host: a slow node."""
 
     cost: StepCost
     factor: float
 
     @property
     def throttle(self) -> PowerThrottle | None:
-        """That of the device."""
+        """Power limit of the device."""
         return self.cost.throttle
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """The cost of one step of this shape."""
+        """Price one step of this shape."""
         return self._times(self.cost.price(shape, draw))
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
@@ -44,7 +44,7 @@ class SlowCost:
         return self._slow(self.cost.price_decodes(shape, steps))
 
     def price_rounds(self, shape: StepShape, rises: Rises, /) -> DecodeRun:
-        """The same of steps that verify drafts."""
+        """Price a run of steps that verify drafts, each rounded by itself."""
         return self._slow(cast(RoundCost, self.cost).price_rounds(shape, rises))
 
     def _slow(self, run: DecodeRun) -> DecodeRun:
@@ -53,17 +53,17 @@ class SlowCost:
         return DecodeRun(self._times(run.first), slow_ns.cumsum().tolist(), int(slow_ns.min()))
 
     def schedule_ns(self, running: int, /) -> int:
-        """Host time of one scheduler call."""
+        """Return the host time of one scheduler call."""
         return round(self.cost.schedule_ns(running) * self.factor)
 
     def update_ns(self, seqs: int, /) -> int:
-        """Host time to process a step's outputs."""
+        """Return the host time to process a step's outputs."""
         return round(self.cost.update_ns(seqs) * self.factor)
 
     def split(
         self, columns: Mapping[str, NDArray[np.float64]], /
     ) -> dict[str, NDArray[np.float64]]:
-        """As of the device when it is not slow: what it is slower by is the remainder."""
+        """Split the time as on the fast device; the slowdown is the remainder."""
         return self.cost.split(columns)
 
     def _times(self, price: StepPrice) -> StepPrice:
@@ -77,22 +77,22 @@ _State = Literal["stopped", "starting", "serving", "crashed", "draining"]
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """One engine's machine."""
+    """The machine of one engine."""
 
     engine: Engine
-    group: Group
+    group: RoutedEngines
     position: int
-    """Of the engine in its group."""
+    """Position of the engine in its group."""
     cost: StepCost
     restart: Callable[[], None]
-    """Start its process anew."""
+    """Starts the engine's process anew."""
     start_ns: int
-    """From the start of its process until it serves: weights are loaded."""
+    """Time from the start of the process until it serves: weights are loaded."""
     provision_ns: int
-    """From the wish for a machine until it is there."""
+    """Time from asking for a machine until it is there."""
     state: _State = "serving"
     lives: int = 0
-    """Processes it has had: a timer of an earlier one is void."""
+    """Number of processes it has had; timers of earlier ones are void."""
 
 
 class Operations:
@@ -122,7 +122,7 @@ class Operations:
         self._idle_looks = 0
 
     def start(self) -> None:
-        """Before anything has arrived."""
+        """Schedule faults and scaling, before anything has arrived."""
         scaled = self._begin_scaling()
         for replica in self._replicas:
             if replica.state == "serving":
@@ -136,7 +136,7 @@ class Operations:
             replica.group.on_load = self._note_load
 
     def stop(self) -> None:
-        """The last request is over."""
+        """Stop all timers, because the last request is over."""
         self._timers.stop()
 
     @property
@@ -187,7 +187,7 @@ class Operations:
             self._set_bandwidth(name)
 
     def _set_cost(self, index: int) -> None:
-        """The worst of what slows a node counts."""
+        """Set the step cost by the strongest slowdown that is active on a node."""
         replica, factors = self._replicas[index], self._slow[index]
         cost = SlowCost(replica.cost, max(factors)) if factors else replica.cost
         replica.engine.set_cost(cost)
@@ -209,7 +209,7 @@ class Operations:
             self._crash(replica)
 
     def _crash(self, replica: Replica, *, loses_gpu: bool = False) -> None:
-        """What runs there is lost at once; that it is down becomes known later."""
+        """Lose what runs there at once; that the replica is down becomes known later."""
         if not replica.engine.is_up:
             return  # it is down already, or not there
         faults = self._config.faults
@@ -233,7 +233,7 @@ class Operations:
         self._timers.after(faults.detection_ns, detected)
 
     def _serve(self, replica: Replica, life: int, outage: list[int] | None = None) -> None:
-        """Its process is ready."""
+        """Take requests again, because the process is ready."""
         if replica.lives != life:
             return
         if outage is not None:
@@ -246,7 +246,7 @@ class Operations:
     # Scaling.
 
     def _begin_scaling(self) -> list[Replica]:
-        """Leave out the replicas that are not there at first; returns those that are scaled."""
+        """Take out replicas that are not there at first; return those that are scaled."""
         scaling = self._config.scaling
         if scaling is None:
             return []
@@ -284,7 +284,8 @@ class Operations:
         self._timers.after(scaling.interval_ns, self._scale)
 
     def _check_progress(self) -> None:
-        """Looking at the load would keep a run going in which nothing can happen any more."""
+        """Stop scaling when nothing can happen any more: its checks alone would keep the run
+        going."""
         progress = (self._gateway.progress, sum(len(r.engine.steps) for r in self._replicas))
         self._idle_looks = self._idle_looks + 1 if progress == self._progress else 0
         self._progress = progress
@@ -309,7 +310,7 @@ class Operations:
         self._timers.after(replica.provision_ns + replica.start_ns, ready)
 
     def _note_load(self, position: int) -> None:
-        """One that is being drained may be empty once this instant is over."""
+        """Check at the end of this instant whether a draining replica is empty."""
         replica = self._scaled[position]
         if replica.state == "draining" and not replica.group.load(position):
             self._timers.after(0, partial(self._stop_if_drained, replica))
@@ -326,7 +327,7 @@ class Operations:
         self._bills.pop(replica)[2] = self._now_ns
 
     def _bill(self, replica: Replica) -> None:
-        """It is paid for from now on."""
+        """Start to bill a replica."""
         life = [replica.engine.replica, self._now_ns, -1]
         self._log.lives.append(life)
         self._bills[replica] = life

@@ -1,4 +1,5 @@
-"""The engines behind one router: which take requests, what load they have, what a policy sees."""
+"""The engines behind one router: which take requests, their loads, and what policies see of
+them."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from sim.protocols import CacheWatcher, ReplicaLoad, Router, Watch
 from sim.request import Request
 from sim.request_table import RequestTable
 
-_RATE_FOR_NS = 100_000_000  # how long a measured prefill rate is used for
+_RATE_FOR_NS = 100_000_000  # how long a measured prefill rate is used
 
 
-class Group:
-    """A `sim.protocols.ServiceView` of its engines. O(1) a request, but for finding who is up."""
+class RoutedEngines:
+    """The engines behind one router, a `sim.protocols.ServiceView`. O(1) per request, except for
+    finding a replica that is up."""
 
     def __init__(
         self, env: simpy.Environment, engines: Sequence[Engine], router: Router, seed: int
@@ -29,39 +31,40 @@ class Group:
         self.seed = seed
         self._router = router
         self.takes = [True] * len(engines)
-        """By position: whether requests are sent there."""
+        """By position: whether the engine takes requests."""
         self._loads = [ReplicaLoad(0, 0)] * len(engines)
         self.num_up = len(engines)
         self.num_starting = 0
         self.waiting = self.running = self.queued_tokens = 0
-        self.decode: Group | None = None
-        """Of engines that only prefill: those that decode for them."""
+        self.decode: RoutedEngines | None = None
+        """The engines that decode for these, if these only prefill."""
         self._rate: float | None = None
         self._rate_until_ns = -1
         self.on_load: Callable[[int], None] = lambda position: None
-        """Is told whose load has changed."""
+        """Called with the position of an engine whose load has changed."""
         self.ttfts_s: Callable[[float], list[float]] = lambda window_s: []
 
     @property
     def now_ns(self) -> int:
-        """Simulated time."""
+        """Simulated time in nanoseconds."""
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV pools of those up hold."""
+        """Capacity of the KV pools of replicas that are up, in tokens."""
         up = (e.view for e, takes in zip(self.engines, self.takes, strict=True) if takes)
         return sum(view.kv.usable_blocks * view.config.block_size for view in up)
 
     @property
     def kv_use(self) -> float:
-        """Share of KV blocks held, mean over those up."""
+        """Share of KV blocks held, averaged over replicas that are up."""
         up = [e for e, takes in zip(self.engines, self.takes, strict=True) if takes]
         return sum(1 - e.free_blocks / e.view.kv.usable_blocks for e in up) / max(len(up), 1)
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
-        """Measured over all steps with prefills of all engines; a little behind."""
+        """Prompt tokens per second, measured over all steps with prefills of all engines;
+        slightly delayed."""
         if self.now_ns >= self._rate_until_ns:
             tokens = sum(engine.prefill_tokens for engine in self.engines)
             spent_ns = sum(engine.prefill_ns for engine in self.engines)
@@ -70,7 +73,7 @@ class Group:
         return self._rate
 
     def publish(self, position: int, load: ReplicaLoad) -> None:
-        """An engine's load has changed."""
+        """Record an engine's new load."""
         if self.takes[position]:
             self._add(self._loads[position], -1)
             self._add(load, 1)
@@ -79,21 +82,21 @@ class Group:
         self.on_load(position)
 
     def choose(self, request: Request) -> int:
-        """Position of the engine to send a request to; any, if none takes requests."""
+        """Return the position of the engine to send a request to; any, if none takes requests."""
         choice = self._router.choose(request)
         if not 0 <= choice < len(self.engines):
             raise PolicyError(f"the router chose replica {choice} of {len(self.engines)}")
         return choice if self.takes[choice] else self.next_up(choice)
 
     def next_up(self, position: int) -> int:
-        """The next position after this one that takes requests; this one, if none does."""
+        """Return the next position after this one that takes requests; this one, if none does."""
         n = len(self.engines)
         return next(
             (i % n for i in range(position + 1, position + n) if self.takes[i % n]), position
         )
 
     def down(self, position: int) -> None:
-        """Send no more requests there."""
+        """Stop sending requests to a position."""
         if not self.takes[position]:
             return
         self.takes[position] = False
@@ -102,7 +105,7 @@ class Group:
         self._tell("down", position)
 
     def up(self, position: int) -> None:
-        """Requests may be sent there (again)."""
+        """Allow requests to a position (again)."""
         if self.takes[position]:
             return
         self.takes[position] = True
@@ -111,7 +114,7 @@ class Group:
         self._tell("up", position)
 
     def load(self, position: int) -> int:
-        """Requests in an engine."""
+        """Return the number of requests in an engine."""
         return self._loads[position].waiting + self._loads[position].running
 
     def _tell(self, what: str, position: int) -> None:
@@ -126,7 +129,7 @@ class Group:
 
 
 class Replicas:
-    """The engines behind one router: a `sim.protocols.RoutingContext`."""
+    """What a router may know of its engines: a `sim.protocols.RoutingContext`."""
 
     def __init__(
         self,
@@ -136,7 +139,7 @@ class Replicas:
         seed: int,
         transfer: TransferConfig | None = None,
     ) -> None:
-        """``transfer``: of engines that may fetch prefixes from each other."""
+        """``transfer``: given if the engines may fetch prefixes from each other."""
         self._env = env
         self._engines = engines
         self._table = table
@@ -153,12 +156,13 @@ class Replicas:
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
     def session(self, request: Request) -> int | None:
-        """The conversation a request belongs to; None where the workload has none."""
+        """Return the conversation of a request; None if the workload has no sessions."""
         sessions = self._table.session
         return None if sessions is None else int(sessions[request.index])
 
     def prefix_ids(self, request: Request) -> Sequence[int]:
-        """Ids of its prompt's whole prefix blocks, the shortest prefix first; maybe none."""
+        """Return the ids of the prompt's whole prefix blocks, shortest prefix first; may be
+        empty."""
         chains = self._table.chains
         if chains is None:
             return ()
@@ -169,12 +173,13 @@ class Replicas:
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens that one of `prefix_ids` stands for; 0 where the workload has none."""
+        """Tokens per entry of `prefix_ids`; 0 if the workload has no prefixes."""
         return 0 if self._table.chains is None else self._table.chains.block_tokens
 
     @property
     def fetch_bytes_per_s(self) -> float | None:
-        """Of the network between these replicas; None where they cannot fetch from each other."""
+        """Bandwidth of the network between the replicas; None if they cannot fetch from each
+        other."""
         transfer = self._transfer
         if transfer is None:
             return None
@@ -184,11 +189,11 @@ class Replicas:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of what is fetched."""
+        """Bytes per token of a fetched prefix."""
         return 0 if self._transfer is None else self._transfer.bytes_per_token
 
     def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
-        """What a prompt takes an engine with nothing else to do, a chunk a step."""
+        """Estimate the prefill time of a prompt on an idle engine, one chunk per step."""
         engine = self._engines[replica]
         budget, done, gpu_ns = engine.view.config.max_num_batched_tokens, 0, 0
         while done < tokens:
@@ -198,7 +203,7 @@ class Replicas:
         return to_s(gpu_ns)
 
     def watch_caches(self, watcher: CacheWatcher, when: Watch = "immediate") -> None:
-        """Be told of what replicas' prefix caches hold."""
+        """Register a watcher for what the replicas' prefix caches hold."""
         for position, engine in enumerate(self._engines):
             tell = partial(watcher, position)
             if when == "deferred_timed":
@@ -206,7 +211,7 @@ class Replicas:
             engine.view.kv.watch(tell, when=when)
 
     def catch_up(self, replica: int) -> None:
-        """Be told of what this replica has evicted by now."""
+        """Report to the watchers what this replica has evicted by now."""
         self._engines[replica].catch_up()
 
     def _tell_with_time(

@@ -1,4 +1,4 @@
-"""What stands between clients and engines, and what befalls them: options of one run."""
+"""Options of one run around the engines: clients, faults, scaling; and the log of what happened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.draws import uniform
 from sim.errors import ScenarioError
 from sim.protocols import Admission, Autoscaler, ServiceView
 
-_RETRY_DRAW = -(1 << 33)  # of a request: not one that anything else uses
+_RETRY_DRAW = -(1 << 33)  # index of a request's draws for retries, used by nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,22 +19,22 @@ class ClientConfig:
     """How clients behave. Times count from the sending of an attempt."""
 
     ttft_timeout_ns: int | None = None
-    """A client gives up when it has no first token by then; None: it waits."""
+    """A client gives up if it has no first token after this time; None: it waits."""
     e2e_timeout_ns: int | None = None
-    """... when it does not have the whole answer by then."""
+    """A client gives up if it does not have the whole answer after this time; None: it waits."""
     max_retries: int = 0
-    """Attempts after the first."""
+    """Most attempts after the first."""
     backoff_ns: int = 1_000_000_000
-    """Wait before the first retry, doubled for each further one; half of it is drawn."""
+    """Wait before the first retry, doubled for each further one; half of it is drawn at random."""
     max_backoff_ns: int = 60_000_000_000
     retry_budget: float | None = None
-    """Retries as a share of first attempts, over all clients (Site Reliability Engineering, ch. 21:
-    a tenth); None: without limit."""
+    """Retries as a share of first attempts, over all clients (Site Reliability Engineering, ch.
+    21: a tenth); None: unlimited."""
     budget_burst: int = 10
-    """Retries that may be made before any budget was earned, and the most that is saved up."""
+    """Retries allowed before any budget was earned, and the most that is saved up."""
     server_notices: bool = True
-    """Whether the engine learns that a client has gone, and drops its request; if not, it serves
-    it to its end."""
+    """Whether the engine learns that a client has gone and drops its request; if not, it serves
+    the request to its end."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_timeout_ns", "e2e_timeout_ns"):
@@ -63,16 +63,17 @@ class RetryBudget:
         self._seed = seed
         self._saved = float(config.budget_burst)
         self.denied = 0
-        """Retries that were not made for want of budget."""
+        """Retries that were not made because the budget was empty."""
 
     def first_attempt(self) -> None:
-        """Someone sends a request for the first time."""
+        """Count a request that is sent for the first time."""
         share = self._config.retry_budget
         if share is not None:
             self._saved = min(self._saved + share, float(self._config.budget_burst))
 
     def delay_ns(self, request: int, attempt: int) -> int | None:
-        """How long after its attempt (1, 2, ...) failed a request is sent again; None: never."""
+        """Return how long after attempt ``attempt`` (1, 2, ...) failed a request is sent again;
+        None: never."""
         config = self._config
         if attempt > config.max_retries:
             return None
@@ -87,23 +88,25 @@ class RetryBudget:
 
 Kind = Literal["engine_crash", "gpu_lost", "slow_node", "link_slow", "link_cut"]
 
-_FAULT_DRAW = -(1 << 40)  # a replica's stream: not one of any request
+_FAULT_DRAW = -(1 << 40)  # first stream of the replicas' draws, beyond those of requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that happens at a known time."""
+    """One event at a known time."""
 
     at_ns: int
     kind: Kind
     replica: int | None = None
-    """Whose engine or node; of the links, both of its ends. Replicas count over all pools."""
+    """Replica of the engine or node concerned; for links, both of its ends. Replicas count over
+    all pools."""
     link: str | None = None
-    """A link by name (``core``), in place of a replica's."""
+    """Name of a link (``core``), instead of a replica's links."""
     factor: float = 1.0
-    """A slow node's steps take so many times as long; a slow link has this share of its bytes."""
+    """Slow nodes: steps take this many times as long. Slow links: share of the bandwidth that is
+    left."""
     duration_ns: int = 0
-    """Of slow nodes and links, and of cuts."""
+    """Duration of slow nodes, slow links and cuts."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -125,16 +128,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultConfig:
-    """A schedule, random crashes, and what follows on them."""
+    """Scheduled faults, random crashes, and how the service reacts to them."""
 
     schedule: tuple[Fault, ...] = ()
     mtbf_ns: int | None = None
-    """Mean time a replica is up until its engine crashes, exponential; None: only what is
-    scheduled."""
+    """Mean time until an engine crashes, exponential; None: only scheduled faults."""
     detection_ns: int = 5_000_000_000
-    """From a crash until the router knows of it (health checks), and a restart begins."""
+    """Time from a crash until the router knows of it (health checks) and a restart begins."""
     proxy_retries: int = 0
-    """How many other engines a lost or refused request is tried on, before its client knows."""
+    """Number of other engines that a lost or refused request is tried on, before its client
+    knows."""
 
     def __post_init__(self) -> None:
         if self.mtbf_ns is not None and self.mtbf_ns < 1:
@@ -144,7 +147,7 @@ class FaultConfig:
 
 
 def time_to_crash_ns(config: FaultConfig, seed: int, replica: int, life: int) -> int:
-    """How long a replica's process is up, its ``life``-th: a draw of its own."""
+    """Return how long the ``life``-th process of a replica is up: a draw of its own."""
     assert config.mtbf_ns is not None
     share = 1 - uniform(seed, _FAULT_DRAW - replica, life)  # in (0, 1]
     return max(1, round(-math.log(share) * config.mtbf_ns))
@@ -152,23 +155,24 @@ def time_to_crash_ns(config: FaultConfig, seed: int, replica: int, life: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingConfig:
-    """Replicas between two numbers; the fleet has the greater one built."""
+    """Bounds and delays of an autoscaler; the fleet is built with the largest number of
+    replicas."""
 
     make: Callable[[ServiceView], Autoscaler]
     min_replicas: int = 1
     initial_replicas: int | None = None
-    """At the start, ready; None: ``min_replicas``."""
+    """Replicas ready at the start; None: ``min_replicas``."""
     interval_ns: int = 15_000_000_000
-    """Between two looks at the load."""
+    """Time between two decisions."""
     of_decode_engines: bool = False
-    """Of those that decode for others; otherwise of those that take arrivals."""
+    """Whether it scales the decode engines; otherwise those that take arrivals."""
 
     def __post_init__(self) -> None:
         if self.min_replicas < 1 or self.interval_ns < 1:
             raise ScenarioError("min_replicas and the scaling interval must be at least 1")
 
     def first(self, most: int) -> int:
-        """Replicas at the start, of ``most`` that are built."""
+        """Return the replicas at the start, of ``most`` that are built."""
         initial = self.min_replicas if self.initial_replicas is None else self.initial_replicas
         if not self.min_replicas <= initial <= most:
             raise ScenarioError(
@@ -180,7 +184,7 @@ class ScalingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """All off by default."""
+    """What stands around the engines; everything is off by default."""
 
     admission: Callable[[ServiceView], Admission] | None = None
     clients: ClientConfig = field(default_factory=ClientConfig)
@@ -194,12 +198,13 @@ class ServiceLog:
     """What happened to the engines, and how many retries there were."""
 
     lives: list[list[int]] = field(default_factory=list)
-    """[replica, from, to]: paid for, from its being asked for to its end (-1: the run's end)."""
+    """[replica, from, to] of billed time, from the request for a machine to its end (-1: the
+    run's end)."""
     outages: list[list[int]] = field(default_factory=list)
     """[replica, down, known to be down, up again] (-1: not within the run)."""
     sent: list[int] = field(default_factory=list)
-    """When attempts were sent, first ones and retries, in order."""
+    """Times of attempts, first ones and retries, in order."""
     client_retries: int = 0
     proxy_retries: int = 0
     retries_denied: int = 0
-    """For want of budget."""
+    """Retries that were not made because the budget was empty."""

@@ -1,4 +1,4 @@
-"""Where requests come from: the table's rows at their times, or when others have left."""
+"""Where requests come from: the table's rows at their times, or when earlier requests have left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Source:
     """Sends the table's requests at their times, at most ``max_concurrency`` at once.
 
     A later turn of a session is an event in the environment's queue from when the turn before it
-    leaves; events of one instant are handled in the order they were made.
+    leaves; events of one instant are handled in the order in which they were made.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Source:
         self._columns = _columns(table)
 
     def run(self) -> Generator[simpy.Event, None, None]:
-        """The process: one event an arrival instant."""
+        """The SimPy process: one event per arrival instant."""
         table, env = self._table, self._env
         limit = table.max_concurrency
         for index, (arrival_ns, *row) in _rows(table, self._columns):
@@ -59,7 +59,8 @@ class Source:
             self._submit(index, *row)
 
     def left(self, request: Request) -> None:
-        """A request finished or was rejected: a slot is free, and its next turns can be sent."""
+        """Handle a request that finished or was rejected: a slot is free, and its next turns can
+        be sent."""
         self._in_flight -= 1
         if not self._slot_free.triggered:
             self._slot_free.succeed()
@@ -91,14 +92,16 @@ class Source:
 
 
 def _columns(table: RequestTable) -> tuple[Int64, ...]:
-    """The columns of a row. A tenant is a class of the table; without classes there is one."""
+    """Return the columns of a row. The tenant is the class of the table; without classes there
+    is one."""
     tenant = np.zeros(len(table), np.int64) if table.class_index is None else table.class_index
     lengths = (table.prompt_tokens, table.output_tokens)
     return (table.arrival_ns, *lengths, table.priority, tenant)
 
 
 def _rows(table: RequestTable, columns: tuple[Int64, ...]) -> Iterator[tuple[int, _Row]]:
-    """The table row by row as plain integers, a batch of rows at a time; no later turns."""
+    """Yield the table row by row as plain integers, converted in batches; later turns are left
+    out."""
     for start in range(0, len(table), _ROWS_A_BATCH):
         batch = (column[start : start + _ROWS_A_BATCH].tolist() for column in columns)
         rows = enumerate(zip(*batch, strict=True), start)
@@ -106,7 +109,7 @@ def _rows(table: RequestTable, columns: tuple[Int64, ...]) -> Iterator[tuple[int
 
 
 def _next_turns(table: RequestTable) -> dict[int, list[tuple[int, int, int]]]:
-    """The rows sent after each row: (row, its earliest time, its think time)."""
+    """Return the rows sent after each row: (row, its earliest time, its think time)."""
     turns: dict[int, list[tuple[int, int, int]]] = {}
     if table.after is not None and table.think_ns is not None:
         columns = (table.after, table.arrival_ns, table.think_ns)

@@ -1,7 +1,7 @@
-"""vLLM's prefix cache: full blocks by the hash of all tokens up to their end.
+"""vLLM's prefix cache: full blocks, identified by the hash of all tokens up to their end.
 
-Cached content is kept a node at a time (`sim.kv.cached_content`): the blocks that one prefix id
-names, or those of one request that no other request can share.
+Cached content is tracked by node (`sim.kv.cached_content`): the blocks that one prefix id names, or
+those of one request that no other request can share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sim.request_table import PrefixChains
 
 
 def check_blocks(chains: PrefixChains, block_size: int) -> None:
-    """Raise ScenarioError where prefix ids and blocks cannot be lined up."""
+    """Raise ScenarioError if block boundaries and prefix ids cannot be aligned."""
     small, large = sorted((chains.block_tokens, block_size))
     if large % small:
         raise ScenarioError(
@@ -29,7 +29,7 @@ def check_blocks(chains: PrefixChains, block_size: int) -> None:
 
 
 def chain_nodes(chains: PrefixChains | None, index: int, block_size: int) -> list[tuple[int, int]]:
-    """(prefix id, whole blocks it names) of a request: an id of each block, or of several."""
+    """Return (prefix id, number of whole blocks it names) for a request."""
     if chains is None:
         return []
     ids_per_node = max(1, block_size // chains.block_tokens)
@@ -52,7 +52,7 @@ _UNBOUNDED = 1 << 60
 
 
 class BlockHashes:
-    """A `sim.kv.prefix_index.PrefixIndex`."""
+    """The `sim.kv.prefix_index.PrefixIndex` of block hashes."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class BlockHashes:
         chains: PrefixChains | None,
         layout: KVLayout | None,
     ) -> None:
-        """``layout``: where it is not plain. Raises ScenarioError where ids and blocks cannot be
-        lined up."""
+        """``layout``: given if it is not plain. Raises ScenarioError if ids and blocks cannot be
+        aligned."""
         self._pool = pool
         self._layout = layout
         self._chains = chains
@@ -82,7 +82,7 @@ class BlockHashes:
 
     @property
     def on_change(self) -> Callable[[int, int], None] | None:
-        """As `sim.kv.prefix_index.PrefixIndex` says."""
+        """See `sim.kv.prefix_index.PrefixIndex`."""
         return self._nodes.on_change
 
     @on_change.setter
@@ -91,7 +91,7 @@ class BlockHashes:
 
     @property
     def on_evict(self) -> Callable[[int, int, int], None] | None:
-        """As `sim.kv.prefix_index.PrefixIndex` says."""
+        """See `sim.kv.prefix_index.PrefixIndex`."""
         return self._nodes.on_evict
 
     @on_evict.setter
@@ -100,18 +100,19 @@ class BlockHashes:
 
     @property
     def free_pages(self) -> int:
-        """Pages of content that no request holds."""
+        """Pages of cached content that no request holds."""
         return self._nodes.order.pages()
 
     def path(self, request: Request) -> list[tuple[int, int]]:
-        """(node id, blocks of that node in this request): its chain, then its private rest."""
+        """Return (node id, blocks of that node in this request): its chain, then its private
+        rest."""
         if request.nodes is None:
             request.nodes = chain_nodes(self._chains, request.index, self._pool.block_size)
             request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
         return request.nodes
 
     def lookup(self, request: Request, limit: int) -> Hit:
-        """Its resident leading blocks, at most so many."""
+        """Find the cached leading blocks of a request, at most ``limit``."""
         blocks = evictable = 0
         hits: list[tuple[int, int]] = []
         for node_id, size in self.path(request):
@@ -130,7 +131,7 @@ class BlockHashes:
         return Hit(blocks, evictable, hits)
 
     def pin(self, request: Request, hit: Hit) -> None:
-        """Let it hold what it hit."""
+        """Let a request hold the blocks it hit."""
         for node_id, depth in hit.nodes:
             self._nodes.hit(node_id, depth)
             request.pinned.append((node_id, depth))
@@ -146,13 +147,13 @@ class BlockHashes:
         answer.pinned_blocks = request.pinned_blocks
 
     def register(self, request: Request, full: int, *, shared_only: bool) -> None:
-        """So many leading blocks of it are computed."""
+        """Publish the first ``full`` computed blocks of a request; see `PrefixIndex.register`."""
         pinned = request.pinned
         if full <= request.pinned_blocks:
             return
         nodes, start = self.path(request), max(len(pinned) - 1, 0)
         before = request.pinned_blocks - (pinned[-1][1] if pinned else 0)
-        if pinned and pinned[-1][1] == nodes[start][1]:  # all of that one is held
+        if pinned and pinned[-1][1] == nodes[start][1]:  # all blocks of that node are held
             start, before = start + 1, request.pinned_blocks
         for position in range(start, len(nodes)):
             node_id, size = nodes[position]
@@ -162,7 +163,7 @@ class BlockHashes:
             had = pinned[position][1] if position < len(pinned) else 0
             parent = nodes[position - 1][0] if position else None
             if not self._nodes.grow(node_id, had, depth, parent):
-                break  # someone else computed these blocks too; ours stay private
+                break  # another request computed these blocks too; ours stay private
             if self._sides is not None:
                 self._sides.cache_windows(node_id, had, depth)
             pinned[position : position + 1] = [(node_id, depth)]
@@ -172,14 +173,15 @@ class BlockHashes:
                 break
 
     def unpin(self, request: Request) -> int:
-        """It holds nothing any more; returns how many blocks nobody holds now."""
+        """Release all that a request holds; return the number of blocks that no request holds
+        now."""
         freed = 0
         for node_id, depth in reversed(request.pinned):
             freed += self._nodes.unpin(node_id, depth)
         return freed
 
     def released(self, request: Request, full: int) -> None:
-        """What it held counts as free, and so many leading blocks of it had been computed."""
+        """Account for a released request, of which ``full`` leading blocks had been computed."""
         if self._sides is None:
             return
         self._sides.touch(request.pinned)
@@ -187,27 +189,28 @@ class BlockHashes:
             self.checkpoint(request, blocks)  # a step ended at each of these boundaries
 
     def evict(self, pages: int) -> int:
-        """Drop at least so many free pages; returns how many."""
+        """Evict at least ``pages`` free pages; return how many were evicted."""
         return evict(self._nodes.order, pages)
 
     def expire(self, now_ns: int) -> int:
-        """Drop what has outlived its lifetime; it is of no use further down either."""
+        """Evict content past its lifetime; it is not written to lower tiers either."""
         told, self._nodes.on_evict = self._nodes.on_evict, None
         expired = expire(self._nodes.order, now_ns)
         self._nodes.on_evict = told
         return expired
 
     def next_expiry_ns(self) -> int | None:
-        """When something does next; None: never."""
+        """Return when content expires next; None: never."""
         return self._nodes.order.next_expiry_ns()
 
     def lose_all(self) -> None:
-        """No block has content any more, and none is held."""
+        """Forget all content and all holders."""
         self._nodes.lose_all()
         self._sides = self._new_sides()
 
     def common_blocks(self, request: Request, holders: int) -> int:
-        """Leading blocks of a running request that as many as ``holders`` requests hold."""
+        """Return the leading blocks of a running request that at least ``holders`` requests
+        hold."""
         common = 0
         for node_id, depth in request.pinned:
             node = self._nodes.get(node_id)
@@ -220,11 +223,11 @@ class BlockHashes:
         return common
 
     def new_step(self) -> None:
-        """States that the step before computes can be used."""
+        """Make the states computed by the step before usable."""
         if self._sides is not None:
             self._sides.new_step()
 
     def checkpoint(self, request: Request, blocks: int) -> None:
-        """Keep the recurrent state at the end of so many of its blocks."""
+        """Keep the recurrent state after ``blocks`` blocks of a request."""
         if self._sides is not None:
             self._sides.checkpoint(first_blocks(self.path(request), blocks))

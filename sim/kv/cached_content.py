@@ -1,9 +1,9 @@
-"""Cached KV content by node, and what of it is there.
+"""Cached KV content by node, and how much of each node is cached.
 
-A node is the run of consecutive blocks that one prefix id names (one 512-token id over 16-token
-blocks is 32 blocks), or the blocks of one request that no other request can share. Blocks are
-freed and evicted from the tail, so what is left of a node is always its leading blocks, and one
-number a node says which are resident.
+A node is the run of consecutive blocks that one prefix id names (a 512-token id is 32 blocks of 16
+tokens), or the blocks of one request that no other request can share. Blocks are freed and evicted
+from the tail, so the cached part of a node is always its leading blocks, and one number per node
+says how many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sim.kv.eviction import EvictionOrder, FreeRun
 
 
 class Node:
-    """Resident leading blocks of one id; the first `pinned` of them are held by requests."""
+    """The cached leading blocks of one id; requests hold the first `pinned` of them."""
 
     __slots__ = (
         "born",
@@ -33,38 +33,40 @@ class Node:
         self.node_id = node_id
         self.home = home
         self.parent: Node | None = None
-        """The node before it in its prefix, where the order of eviction needs that."""
+        """The node before this one in its prefix, if the eviction order needs to know it."""
         self.born = 0
         self.uses = 1
         self.children = 0
         self.resident = 0
         self.pinned = 0
-        self.depths: dict[int, int] = {}  # blocks pinned by a holder -> how many such holders
+        # number of pinned blocks -> number of holders with that many
+        self.depths: dict[int, int] = {}
         self.free_runs: list[FreeRun] = []  # covers [pinned, resident), deepest and oldest first
 
     def evicted(self, run: FreeRun) -> None:
-        """As `sim.kv.eviction.Owner` says: the run is its deepest."""
+        """See `sim.kv.eviction.Owner`; the run is the node's deepest."""
         had, self.resident = self.resident, run.stop
         if run.start == run.stop:
             self.free_runs.remove(run)
         self.home.shrunk(self, had)
 
     def goes_before(self, run: FreeRun) -> FreeRun | None:
-        """As `sim.kv.eviction.Owner` says: its deepest run."""
+        """See `sim.kv.eviction.Owner`; that is the node's deepest run."""
         return None if self.children else self.free_runs[0]
 
 
 class CacheNodes:
-    """All nodes with resident blocks. Deeper blocks of a node are never younger than shallower.
+    """All nodes with cached blocks. Deeper blocks of a node are never younger than shallower ones.
 
-    What is cached beside them (`sim.kv.hybrid`) has its place in the same order of eviction.
+    What is cached beside them (`sim.kv.hybrid`) has its place in the same eviction order.
     """
 
     def __init__(self, order: EvictionOrder) -> None:
         self.on_change: Callable[[int, int], None] | None = None
-        """Told of (node, resident blocks) whenever that changes; not of requests' private nodes."""
+        """Called with (node, cached blocks) on every change, except for private nodes of
+        requests."""
         self.on_evict: Callable[[int, int, int], None] | None = None
-        """Told of (node, first block, block after the last) that were evicted, of the same."""
+        """Called with (node, first evicted block, block after the last), for the same nodes."""
         self.order = order
         self._is_tree = order.needs_tree
         self._nodes: dict[int, Node] = {}
@@ -74,16 +76,16 @@ class CacheNodes:
         return len(self._nodes)
 
     def birth(self) -> int:
-        """The place of new content in the order in which it came."""
+        """Return the position of new content in the order of arrival."""
         self._num_born += 1
         return self._num_born
 
     def get(self, node_id: int) -> Node | None:
-        """The node, if any of its blocks is resident."""
+        """Return the node, or None if none of its blocks is cached."""
         return self._nodes.get(node_id)
 
     def shrunk(self, node: Node, had: int) -> None:
-        """Some of its blocks were evicted; there were so many."""
+        """Account for the eviction of blocks of a node, which had ``had`` before."""
         if not node.resident:
             del self._nodes[node.node_id]
             parent = node.parent
@@ -98,7 +100,7 @@ class CacheNodes:
                 self.on_change(node.node_id, node.resident)
 
     def hit(self, node_id: int, depth: int) -> None:
-        """One more request uses the first ``depth`` blocks of a node, and holds them."""
+        """Let one more request use and hold the first ``depth`` blocks of a node."""
         self._nodes[node_id].uses += 1
         self.pin(node_id, depth)
 
@@ -120,8 +122,8 @@ class CacheNodes:
     def grow(self, node_id: int, had: int, depth: int, parent_id: int | None) -> bool:
         """Let a request that holds ``had`` blocks of a node hold ``depth``, adding new content.
 
-        False, and nothing changed, if the node already has content there: it is not kept twice.
-        ``parent_id``: the node before it, which the request holds too.
+        Returns False and changes nothing if the node already has content there, which is not stored
+        twice. ``parent_id``: the node before it, which the request holds too.
         """
         node = self._nodes.get(node_id)
         if node is None:
@@ -139,14 +141,14 @@ class CacheNodes:
         return True
 
     def _place(self, node: Node, parent_id: int | None) -> None:
-        """Note when it came and what it continues, where the order of eviction needs that."""
+        """Record arrival and parent of a node, if the eviction order needs them."""
         node.born = self.birth()
         if parent_id is not None:
             node.parent = self._nodes[parent_id]
             node.parent.children += 1
 
     def unpin(self, node_id: int, depth: int) -> int:
-        """Undo a pin; returns how many blocks nobody holds any more: the order's youngest now."""
+        """Undo a pin; return how many blocks are free now, which become the order's youngest."""
         node = self._nodes[node_id]
         _drop(node.depths, depth)
         still = max(node.depths, default=0)
@@ -157,7 +159,7 @@ class CacheNodes:
         return freed
 
     def lose_all(self) -> None:
-        """No block has content any more, and none is pinned."""
+        """Forget all content and all pins."""
         gone = list(self._nodes)
         self._nodes.clear()
         self.order.clear()

@@ -1,4 +1,4 @@
-"""What an engine's prefix cache is like."""
+"""The order in which cached content that no request holds is evicted."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from sim.protocols import CachedContent, Eviction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """How cached content is found and dropped."""
+    """How an engine's prefix cache finds and drops content."""
 
     make_eviction: Callable[[], Eviction] | None = None
-    """A fresh policy for each engine; None: least recently used."""
+    """Makes a fresh policy for each engine; None: least recently used."""
     prefix_index: Literal["block_hash", "radix"] = "block_hash"
     tiers: TiersConfig | None = None
-    """What lies below device memory; None: nothing."""
+    """The tiers below device memory; None: there are none."""
 
 
 PLAIN_CACHE = CacheConfig()
-"""vLLM's: block hashes, the least recently used goes first."""
+"""vLLM's prefix cache: block hashes, least recently used content evicted first."""
 
 
 class Owner(CachedContent, Protocol):
-    """Whose content a run is."""
+    """The owner of the content of a run: a node, a checkpoint or a window's blocks."""
 
     def evicted(self, run: FreeRun, /) -> None:
-        """``run.stop`` has come down; nothing is left of the run where it equals its start."""
+        """``run.stop`` has decreased; the run is gone if it equals ``run.start``."""
 
     def goes_before(self, run: FreeRun, /) -> FreeRun | None:
-        """What of it has to go first, maybe the run itself; None while something continues it."""
+        """Return the run of this owner to evict first, maybe ``run`` itself; None while other
+        content continues it."""
         ...
 
 
@@ -49,58 +50,59 @@ class FreeRun:
         self.start = start
         self.stop = stop
         self.pages = pages
-        """Of a block."""
+        """Pages per block."""
         self.freed_ns = 0
-        """When it was last used, where content has a lifetime."""
+        """Time of the last use, if content has a lifetime."""
 
 
 class EvictionOrder(Protocol):
-    """All runs of one cache."""
+    """The evictable runs of one cache, in the order of eviction."""
 
     needs_tree: bool
-    """Whether owners have to know what continues them."""
+    """Whether owners must track which nodes continue them."""
     lifetime_ns: int | None
-    """Content that nobody used for so long is gone; None: it stays until its place is needed."""
+    """Content unused for this long is evicted; None: content stays until its space is needed."""
 
     def __len__(self) -> int: ...
 
     def add(self, owner: Owner, start: int, stop: int, pages: int = 1) -> FreeRun:
-        """Content that no request holds any more."""
+        """Add content that no request holds any more."""
         ...
 
     def refresh(self, run: FreeRun) -> None:
-        """It has been used."""
+        """Mark a run as used now."""
         ...
 
     def forget(self, run: FreeRun) -> None:
-        """It is held again, or gone: its owner knows."""
+        """Remove a run that is held again or gone; its owner knows."""
         ...
 
     def first(self) -> FreeRun:
-        """What goes next; there is something."""
+        """The next run to evict. The order must not be empty."""
         ...
 
     def exposed(self, owner: Owner) -> None:
-        """Nothing continues it any more."""
+        """Called when the last child of ``owner`` is evicted, so that its tail may be evicted
+        next."""
         ...
 
     def clear(self) -> None:
-        """Everything is gone."""
+        """Remove all runs."""
         ...
 
     def pages(self) -> int:
-        """Of all runs."""
+        """Pages of all runs together."""
         ...
 
     def next_expiry_ns(self) -> int | None:
-        """When the next run's lifetime is over; None: never."""
+        """Return when the next run expires; None: never."""
         ...
 
 
 class LeastRecent:
-    """LRU: the order in which content was let go of. All operations O(1).
+    """LRU: content is evicted in the order in which it was released. All operations are O(1).
 
-    Requests let go of their tail first, and of a prefix after all that continues it.
+    Requests release their tail first, and a prefix after everything that continues it.
     """
 
     needs_tree = False
@@ -115,7 +117,7 @@ class LeastRecent:
         return len(self._runs)
 
     def add(self, owner: Owner, start: int, stop: int, pages: int = 1) -> FreeRun:
-        """The youngest now."""
+        """Add a run as the youngest."""
         run = FreeRun(self._next_key, owner, start, stop, pages)
         if self.lifetime_ns is not None:
             run.freed_ns = self._clock()
@@ -124,41 +126,41 @@ class LeastRecent:
         return run
 
     def refresh(self, run: FreeRun) -> None:
-        """Make it the youngest."""
+        """Make a run the youngest."""
         self._runs.move_to_end(run.key)
         if self.lifetime_ns is not None:
             run.freed_ns = self._clock()
 
     def forget(self, run: FreeRun) -> None:
-        """Drop a run."""
+        """Remove a run from the order."""
         del self._runs[run.key]
 
     def first(self) -> FreeRun:
-        """The oldest."""
+        """Return the oldest run."""
         return next(iter(self._runs.values()))
 
     def exposed(self, owner: Owner) -> None:
-        """Its place does not depend on that."""
+        """LRU order does not depend on children."""
 
     def clear(self) -> None:
-        """Everything is gone."""
+        """Remove all runs."""
         self._runs.clear()
 
     def pages(self) -> int:
-        """Of all runs."""
+        """Pages of all runs together."""
         return sum((run.stop - run.start) * run.pages for run in self._runs.values())
 
     def next_expiry_ns(self) -> int | None:
-        """Of the oldest."""
+        """Return when the oldest run expires; None: never."""
         if self.lifetime_ns is None or not self._runs:
             return None
         return self.first().freed_ns + self.lifetime_ns
 
 
 class ByPriority:
-    """The lowest priority first, ties in LRU order. O(log n) an operation.
+    """Lowest priority first, ties in LRU order. O(log n) per operation.
 
-    A priority is taken when content is let go of, or used again.
+    A run's priority is read when its content is released, and again when it is used.
     """
 
     needs_tree = True
@@ -175,7 +177,7 @@ class ByPriority:
         return len(self._runs)
 
     def add(self, owner: Owner, start: int, stop: int, pages: int = 1) -> FreeRun:
-        """Content that no request holds any more."""
+        """Add content that no request holds any more."""
         run = FreeRun(self._next_key, owner, start, stop, pages)
         self._push(run)
         return run
@@ -187,17 +189,17 @@ class ByPriority:
         heappush(self._heap, (self._priority(run.owner), run.key, run))
 
     def refresh(self, run: FreeRun) -> None:
-        """Take its priority anew."""
+        """Read the priority of a used run again."""
         run.owner.uses += 1
         del self._runs[run.key]
         self._push(run)
 
     def forget(self, run: FreeRun) -> None:
-        """Drop a run."""
+        """Remove a run from the order."""
         del self._runs[run.key]
 
     def first(self) -> FreeRun:
-        """The tail of the lowest that nothing continues."""
+        """Return the tail of the lowest run that no other content continues."""
         while True:
             _, key, run = self._heap[0]
             if self._runs.get(key) is run:
@@ -208,28 +210,28 @@ class ByPriority:
             heappop(self._heap)
 
     def exposed(self, owner: Owner) -> None:
-        """It can go now: back to where its runs belong, if they were passed over."""
+        """Put back the runs of ``owner`` that were skipped while other content continued them."""
         for run in self._covered.pop(owner, ()):
             if self._runs.get(run.key) is run:
                 heappush(self._heap, (self._priority(owner), run.key, run))
 
     def clear(self) -> None:
-        """Everything is gone."""
+        """Remove all runs."""
         self._runs.clear()
         self._heap.clear()
         self._covered.clear()
 
     def pages(self) -> int:
-        """Of all runs."""
+        """Pages of all runs together."""
         return sum((run.stop - run.start) * run.pages for run in self._runs.values())
 
     def next_expiry_ns(self) -> int | None:
-        """Nothing has a lifetime."""
+        """Priorities have no lifetime: always None."""
         return None
 
 
 def eviction_order(policy: Eviction | None, clock: Callable[[], int]) -> EvictionOrder:
-    """The order that a policy asks for; None: LRU."""
+    """Return the order that a policy asks for; None: LRU."""
     priority = getattr(policy, "priority", None)
     if priority is not None:
         return ByPriority(priority)
@@ -237,7 +239,8 @@ def eviction_order(policy: Eviction | None, clock: Callable[[], int]) -> Evictio
 
 
 def evict(order: EvictionOrder, pages: int) -> int:
-    """Drop at least so many free pages, each run from its tail, in whole blocks; how many."""
+    """Evict at least ``pages`` free pages, each run from its tail in whole blocks; return the
+    number."""
     evicted = 0
     while evicted < pages:
         run = order.first()
@@ -251,7 +254,7 @@ def evict(order: EvictionOrder, pages: int) -> int:
 
 
 def expire(order: EvictionOrder, now_ns: int) -> int:
-    """Drop what has outlived its lifetime; returns how many pages."""
+    """Evict content past its lifetime; return the number of pages."""
     expired = 0
     while True:
         due_ns = order.next_expiry_ns()

@@ -1,13 +1,13 @@
 """What a prefix hit needs beside its leading blocks: windows before its end, and a state at it.
 
-As in vLLM's hybrid KV cache manager, layers with a window cache a block of their own for each
-block of content, and a hit needs the last of them; recurrent layers cache their state at some
-boundaries of blocks (checkpoints), and a hit can only end at one. All of it is evicted in the
-order it was freed in, together with the blocks of `sim.kv.cached_content`.
+As in vLLM's hybrid KV cache manager, layers with a sliding window cache a block of their own for
+each block of content, and a hit needs the last of them; recurrent layers cache their state at some
+block boundaries (checkpoints), and a hit can only end at one. All of it is evicted in the order in
+which it was freed, together with the blocks of `sim.kv.cached_content`.
 
-Here this content is free from the start: what running requests hold of windows and states is
-theirs (`sim.kv.layout`), so that a little is counted twice while they run. It is kept by node, as
-leading blocks are.
+Here this content is free from the start: running requests hold windows and states of their own
+(`sim.kv.layout`), so a little is counted twice while they run. It is tracked by node, as leading
+blocks are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sim.kv.eviction import FreeRun
 from sim.kv.layout import KVLayout
 
 Hits = list[tuple[int, int]]
-"""(node, leading blocks of it), in order."""
+"""(node, number of its leading blocks) in order."""
 
 
 class Checkpoint:
-    """A state at a boundary of a node: one entry of the order of eviction."""
+    """A state at a boundary of a node: one entry of the eviction order."""
 
     __slots__ = ("born", "depth", "home", "node_id", "uses")
 
@@ -37,18 +37,18 @@ class Checkpoint:
         self.uses = 1
 
     def goes_before(self, run: FreeRun) -> FreeRun:
-        """As `sim.kv.eviction.Owner` says."""
+        """See `sim.kv.eviction.Owner`."""
         return run
 
     def evicted(self, run: FreeRun) -> None:
-        """As `sim.kv.eviction.Owner` says."""
+        """See `sim.kv.eviction.Owner`."""
         del self.home[self.node_id][self.depth]
         if not self.home[self.node_id]:
             del self.home[self.node_id]
 
 
 class Span:
-    """The blocks of one window that are cached of a node: runs, none overlapping, ascending."""
+    """The cached window blocks of a node: disjoint runs, ascending."""
 
     __slots__ = ("born", "home", "node_id", "runs", "uses")
 
@@ -60,11 +60,11 @@ class Span:
         self.runs: list[FreeRun] = []
 
     def goes_before(self, run: FreeRun) -> FreeRun:
-        """As `sim.kv.eviction.Owner` says."""
+        """See `sim.kv.eviction.Owner`."""
         return run
 
     def evicted(self, run: FreeRun) -> None:
-        """As `sim.kv.eviction.Owner` says."""
+        """See `sim.kv.eviction.Owner`."""
         if run.start == run.stop:
             self.runs.remove(run)
             if not self.runs:
@@ -72,7 +72,7 @@ class Span:
 
 
 class States:
-    """Checkpoints of recurrent states, ``pages`` each."""
+    """Checkpoints of recurrent states, ``pages`` pages each."""
 
     def __init__(self, nodes: CacheNodes, pages: int) -> None:
         self.pages = pages
@@ -81,32 +81,33 @@ class States:
         self._fresh: set[tuple[int, int]] = set()
 
     def new_step(self) -> None:
-        """States of the step before are there now."""
+        """Make the states of the step before usable."""
         self._fresh.clear()
 
     def is_fresh(self, hits: Hits) -> bool:
-        """Whether the state at the end of ``hits`` is only computed in the step being planned."""
+        """Whether the state at the end of ``hits`` is computed only by the step being planned."""
         return bool(hits) and hits[-1] in self._fresh
 
     def add(self, node_id: int, depth: int) -> None:
-        """Cache a state; its pages are there."""
+        """Cache a state; its pages are allocated."""
         owner = Checkpoint(self._checkpoints, node_id, depth, self._nodes.birth())
         run = self._nodes.order.add(owner, 0, 1, self.pages)
         self._checkpoints.setdefault(node_id, {})[depth] = run
         self._fresh.add((node_id, depth))
 
     def touch(self, node_id: int, depth: int) -> bool:
-        """Make a state the LRU's youngest; False if none is cached there."""
+        """Make a state the youngest in LRU order; False if none is cached there."""
         run = self._checkpoints.get(node_id, {}).get(depth)
         if run is not None:
             self._nodes.order.refresh(run)
         return run is not None
 
     def longest(self, hits: Hits, blocks: int) -> int:
-        """The most of so many blocks of ``hits`` that end at a checkpoint."""
+        """Return the most leading blocks of ``hits``, up to ``blocks``, that end at a
+        checkpoint."""
         stop = sum(depth for _, depth in hits)
         for node_id, depth in reversed(hits):
-            stop -= depth  # where the node begins
+            stop -= depth  # position of the node's first block
             most = min(depth, blocks - stop)
             inside = (at for at in self._checkpoints.get(node_id, ()) if at <= most)
             found = max(inside, default=0)
@@ -116,7 +117,8 @@ class States:
 
 
 class Windows:
-    """Blocks of the layers with one window: ``pages`` a block, ``needed`` before a hit's end."""
+    """Window blocks of the layers with one window size: ``pages`` per block, ``needed`` blocks
+    before a hit's end."""
 
     def __init__(self, nodes: CacheNodes, needed: int, pages: int) -> None:
         self.needed = needed
@@ -125,7 +127,7 @@ class Windows:
         self._spans: dict[int, Span] = {}
 
     def cut(self, node_id: int, start: int, stop: int) -> int:
-        """Take what is cached of ``[start, stop)`` out; returns how many blocks."""
+        """Remove what is cached of ``[start, stop)``; return the number of blocks."""
         taken = 0
         for run in self.runs(node_id):
             low, high = max(run.start, start), min(run.stop, stop)
@@ -135,7 +137,7 @@ class Windows:
             if run.start < start:
                 behind = run.stop
                 run.stop = start
-                if stop < behind:  # becomes as young as what is cached now
+                if stop < behind:  # becomes as young as content cached now
                     self.add(node_id, stop, behind)
             elif run.stop > stop:
                 run.start = stop
@@ -146,7 +148,7 @@ class Windows:
         return taken
 
     def add(self, node_id: int, start: int, stop: int) -> None:
-        """Cache blocks, of which none is; their pages are there."""
+        """Cache blocks that are not cached yet; their pages are allocated."""
         span = self._spans.get(node_id)
         if span is None:
             span = self._spans[node_id] = Span(self._spans, node_id, self._nodes.birth())
@@ -155,7 +157,8 @@ class Windows:
         span.runs.sort(key=lambda one: one.start)
 
     def longest(self, hits: Hits, blocks: int) -> int:
-        """The most of so many blocks of ``hits`` with the window before their end cached."""
+        """Return the most leading blocks of ``hits``, up to ``blocks``, whose window is cached
+        before their end."""
         for start, stop in reversed(self._covered(hits)):
             most = min(stop, blocks)
             if most > start and (start == 0 or most - start >= self.needed):
@@ -163,7 +166,8 @@ class Windows:
         return 0
 
     def _covered(self, hits: Hits) -> list[tuple[int, int]]:
-        """Stretches of the hit blocks that are cached, counted from the first, ascending."""
+        """Return the cached stretches of the hit blocks, counted from the first block,
+        ascending."""
         found: list[tuple[int, int]] = []
         base = 0
         for node_id, depth in hits:
@@ -177,31 +181,31 @@ class Windows:
         return found
 
     def runs(self, node_id: int) -> list[FreeRun]:
-        """What is cached of a node, ascending."""
+        """Return the cached runs of a node, ascending."""
         span = self._spans.get(node_id)
         return [] if span is None else list(span.runs)
 
 
 class Pool(Protocol):
-    """The pages that content is cached in: `sim.kv.pool.KVCache`."""
+    """The pages that content is cached in; `sim.kv.pool.KVCache` is one."""
 
     @property
     def block_size(self) -> int:
-        """Tokens a block."""
+        """Number of tokens per block."""
 
     @property
     def free_blocks(self) -> int:
         """Pages that no request holds, empty or with cached content."""
 
     def make_empty(self, pages: int, /) -> None:
-        """Evict until so many free pages are empty."""
+        """Evict until ``pages`` free pages are empty."""
 
     def fill(self, pages: int, /) -> None:
-        """So many empty pages hold cached content from now on; negative: no longer."""
+        """Count ``pages`` empty pages as holding cached content; negative: as empty again."""
 
 
 class CacheSides:
-    """All that is cached beside leading blocks, for one layout."""
+    """All content cached beside leading blocks, for one layout."""
 
     def __init__(self, pool: Pool, nodes: CacheNodes, layout: KVLayout) -> None:
         self._pool = pool
@@ -214,10 +218,10 @@ class CacheSides:
         ]
 
     def usable(self, hits: Hits) -> tuple[Hits, int, bool]:
-        """As much of leading blocks as all layers can begin after.
+        """Return the longest part of a hit after which all layers can begin.
 
-        With it: how many of the blocks no request holds, and whether the state at its end is only
-        computed in the step being planned.
+        Also returns how many of its blocks no request holds, and whether the state at its end is
+        computed only by the step being planned.
         """
         blocks = sum(depth for _, depth in hits)
         while True:
@@ -233,12 +237,12 @@ class CacheSides:
         return hits, blocks - sum(held), is_fresh
 
     def new_step(self) -> None:
-        """States of the step before are there now."""
+        """Make the states of the step before usable."""
         if self._states is not None:
             self._states.new_step()
 
     def checkpoint(self, blocks: Hits) -> None:
-        """Keep the recurrent state at the end of so many blocks, if a page is free for it."""
+        """Keep the recurrent state after ``blocks`` blocks, if a page is free for it."""
         states, pool = self._states, self._pool
         if states is None or states.touch(*blocks[-1]) or states.pages > pool.free_blocks:
             return
@@ -247,7 +251,7 @@ class CacheSides:
         states.add(*blocks[-1])
 
     def touch(self, blocks: Hits) -> None:
-        """What these blocks need beside them has been used: it is the LRU's youngest."""
+        """Mark the windows and the state that these blocks need as used now."""
         for window in self._windows:
             left = window.needed
             for node_id, depth in reversed(blocks):
@@ -259,12 +263,12 @@ class CacheSides:
             self._states.touch(*blocks[-1])
 
     def cache_windows(self, node_id: int, start: int, stop: int) -> None:
-        """Blocks of a node have been computed: windows have theirs."""
+        """Cache the window blocks of newly computed blocks of a node."""
         for window in self._windows:
             self._cache(window, node_id, start, stop)
 
     def _cache(self, window: Windows, node_id: int, start: int, stop: int) -> None:
-        """As many of the last blocks as there are free pages for."""
+        """Cache the last blocks of a stretch, as many as there are free pages for."""
         self._pool.fill(-window.pages * window.cut(node_id, start, stop))
         start = max(start, stop - self._pool.free_blocks // window.pages)
         if start < stop:
@@ -275,7 +279,7 @@ class CacheSides:
 
 
 def first_blocks(hits: Hits, blocks: int) -> Hits:
-    """The first so many blocks of ``hits``."""
+    """Return the first ``blocks`` blocks of ``hits``."""
     found: Hits = []
     for node_id, depth in hits:
         if not blocks:

@@ -1,9 +1,10 @@
-"""What a sequence holds of a paged pool, where layers keep different things.
+"""What a sequence holds of a paged pool, where layers store different things.
 
-Layers are in groups whose blocks have one size in bytes, a page, as in vLLM's hybrid KV cache
-manager: the layers whose state grows are one group, the others as many groups as their bytes fill.
-A block of the growing group, of a window's group and of a recurrent state's group each is a page.
-Layers that keep a budget of each prompt hold all of it until it is computed, then give pages back.
+Layers are grouped so that the blocks of every group have one size in bytes, a page, as in vLLM's
+hybrid KV cache manager: the layers whose state grows form one group, the others as many groups as
+their bytes fill. A block of the growing group, of a window group and of a recurrent-state group is
+one page each. Layers with a prompt budget hold the whole prompt until it is computed, then free
+pages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class WindowPages(NamedTuple):
 
 
 class PromptPages(NamedTuple):
-    """Layers that keep ``budget_tokens`` of a prompt and all that is generated, in ``groups``."""
+    """Layers that keep ``budget_tokens`` of a prompt and all generated tokens, in ``groups``
+    groups."""
 
     budget_tokens: int
     groups: int
@@ -33,10 +35,10 @@ class PromptPages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """Pages of a sequence; the default is full attention alone: a page a block.
+    """Pages of a sequence. The default is full attention alone: one page per block.
 
-    A window's group holds the window's blocks and the one being filled; what a chunk of a prompt
-    needs beyond that for the length of one step is not counted.
+    A window group holds the window's blocks and the one being filled; what a chunk needs beyond
+    that during one step is not counted.
     """
 
     grows: bool = True
@@ -45,14 +47,15 @@ class KVLayout:
     fixed_pages: int = 0
     """Pages of a sequence from its first token on: recurrent states."""
     prompts: tuple[PromptPages, ...] = ()
-    """Budgets of prompts."""
+    """Layers with prompt budgets."""
     checkpoint_pages: int = 0
-    """Pages of a checkpoint of all recurrent states: a prefix hit needs one. 0: none are kept."""
+    """Pages of a checkpoint of all recurrent states, which a prefix hit needs; 0: none are kept."""
 
     def pages(self, tokens: int, block_size: int, prompt_tokens: int | None = None) -> int:
-        """Pages of a sequence of so many tokens.
+        """Return the pages of a sequence of ``tokens`` tokens.
 
-        ``prompt_tokens``: it has computed its prompt, of so many; None: all is kept yet.
+        ``prompt_tokens``: length of its computed prompt; None: the prompt is not complete, and all
+        of it is held.
         """
         if tokens <= 0:
             return 0
@@ -68,7 +71,7 @@ class KVLayout:
         return pages
 
     def most_tokens(self, pages: int, block_size: int) -> int:
-        """The longest sequence that so many pages hold, in whole blocks."""
+        """Return the longest sequence that ``pages`` pages hold, in whole blocks."""
         low, high = 0, _UNBOUNDED
         while low < high:
             middle = (low + high + 1) // 2
@@ -83,14 +86,14 @@ PLAIN = KVLayout()
 
 
 def window_blocks(window_tokens: int, block_size: int) -> int:
-    """Blocks of a group once its window is full: the window may begin inside a block."""
+    """Return the blocks of a group with a full window; the window may begin inside a block."""
     return -(-window_tokens // block_size) + 1
 
 
 def pages_by_tokens(
     layout: KVLayout, tokens: NDArray[np.int64], block_size: int, prompt_tokens: int | None
 ) -> NDArray[np.int64]:
-    """`KVLayout.pages` of a sequence at many lengths, all above 0: ``[n]``."""
+    """Return `KVLayout.pages` of a sequence at many lengths, all above 0: ``[n]``."""
     blocks = -(-tokens // block_size)
     pages = blocks if layout == PLAIN else layout.fixed_pages + blocks * layout.grows
     for window_tokens, groups in layout.windows:

@@ -1,9 +1,9 @@
-"""The paged KV pool of one engine: who holds how many blocks, and which are free.
+"""The paged KV pool of one engine: how many blocks each request holds, and which are free.
 
 A block is *held* by running requests or *free*. A free block is either empty (never used, or its
-content has no hash) or still caches content that can be hit; empty ones are reused first, cached
-ones as the eviction policy says (LRU, a request's tail before its head). One block of the pool is
-vLLM's null block. What is cached, and of whom, is the prefix index's (`sim.kv.prefix_index`).
+content has no hash) or caches content that can still be hit; empty blocks are reused first, cached
+ones in the order of the eviction policy (LRU, a request's tail before its head). One block of the
+pool is vLLM's null block. The prefix index (`sim.kv.prefix_index`) knows what is cached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from sim.request_table import PrefixChains
 
 
 class KVCache:
-    """Conserves blocks exactly: ``free_blocks`` plus blocks held is always ``usable_blocks``."""
+    """Conserves blocks exactly: ``free_blocks`` plus held blocks always equals
+    ``usable_blocks``."""
 
     def __init__(
         self,
@@ -39,12 +40,11 @@ class KVCache:
     ) -> None:
         """``chains`` are the prefix ids of the request table, if it has any.
 
-        With a ``layout`` that is not plain, a block is a page of it. Prefix hits are of the pages
-        of layers whose state grows, as far as windows and recurrent states are cached too
-        (`sim.kv.hybrid`); a request that hits takes pages of its own for those.
-        ``num_host_blocks`` are for sequences that are swapped out. ``clock`` tells what time it is,
-        for content with a lifetime.
-        Raises ScenarioError where ids and blocks cannot be lined up.
+        With a ``layout`` that is not plain, a block is one page of it. Prefix hits count pages of
+        the layers whose state grows, as far as windows and recurrent states are cached too
+        (`sim.kv.hybrid`); a request that hits takes pages of its own for those. ``num_host_blocks``
+        are for sequences that are swapped out. ``clock`` gives the time, for content with a
+        lifetime. Raises ScenarioError if ids and blocks cannot be aligned.
         """
         if num_gpu_blocks < 2:
             raise ScenarioError(f"num_gpu_blocks is {num_gpu_blocks}; an engine needs at least 2")
@@ -54,18 +54,18 @@ class KVCache:
         self.free_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks = num_host_blocks
         self._grows = layout.grows
-        # Where no layer's state grows, or some of it is dropped, no prefix is ever all there.
+        # If no layer's state grows, or part of it is dropped, a prefix is never complete.
         self._prefix_caching = prefix_caching and layout.grows and not layout.prompts
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._clock = clock
         self._index = self._new_index(cache, clock)
         self.tiers: Tiers | None = None
-        """What lies below; None: nothing."""
+        """The tiers below device memory; None: there are none."""
         self.watched: Watch | None = None
-        """How soon someone is told of what is cached and evicted; None: nobody is."""
+        """How soon a watcher is told of cached and evicted content; None: there is no watcher."""
         self.evicting_ns: int | None = None
-        """When a jump evicted what its watcher is told of; None: now."""
+        """Time of the eviction being reported, while a jump reports; None: now."""
 
     def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
         policy = None if cache.make_eviction is None else cache.make_eviction()
@@ -77,26 +77,26 @@ class KVCache:
         return BlockHashes(self, order, self._chains, layout)
 
     def watch(self, on_change: Callable[[int, int], None], *, when: Watch) -> None:
-        """Tell of (prefix id, its resident leading blocks) whenever that changes."""
+        """Report (prefix id, number of its cached leading blocks) on every change."""
         self._index.on_change = on_change
         self.watched = when
 
     def set_over(self, tiers: Tiers) -> None:
-        """What requests leave, or the cache drops, goes down these tiers."""
+        """Write content that requests release, or the cache evicts, to these tiers."""
         self.tiers = tiers
 
     @property
     def tells_at_once(self) -> bool:
-        """Whether anyone has to be told of each eviction when it happens."""
+        """Whether a watcher must be told of each eviction at its time."""
         return self.watched == "immediate" or self._index.on_evict is not None
 
     @property
     def index(self) -> PrefixIndex:
-        """What is cached."""
+        """The index of cached content."""
         return self._index
 
     def expire(self) -> None:
-        """Drop cached content whose lifetime is over."""
+        """Evict cached content past its lifetime."""
         self._empty_blocks += self._index.expire(self._clock())
 
     @property
@@ -115,7 +115,7 @@ class KVCache:
         return self._index.free_pages
 
     def lookup(self, request: Request) -> Hit:
-        """Find the request's resident leading blocks; changes nothing.
+        """Find the request's cached leading blocks; changes nothing.
 
         At least one token is left to compute (vLLM's limit), so a full hit recomputes a block.
         """
@@ -125,22 +125,22 @@ class KVCache:
         return self._index.lookup(request, limit) if limit else Hit(0, 0, [])
 
     def hit_limit(self, request: Request) -> int:
-        """The most leading blocks that need not be computed."""
+        """Return the most leading blocks that need not be computed."""
         return (request.num_target_tokens - 1) // self.block_size if self._prefix_caching else 0
 
     def reservable(self, request: Request, reserve_tokens: int) -> int:
-        """So many tokens, or what the request needs where the pool could never hold so many; 0
-        where it could not hold that (the answer is decoded elsewhere)."""
+        """Return ``tokens``, or what the request needs if the pool could never hold ``tokens``;
+        0 if it could not hold that either (the answer is decoded elsewhere)."""
         for tokens in (reserve_tokens, request.prompt_tokens + request.output_tokens):
             if self.blocks_for(tokens) + self.further_blocks(request, tokens) <= self.usable_blocks:
                 return tokens
         return 0
 
     def fits(self, request: Request, hit: Hit, reserve_tokens: int = 0) -> bool:
-        """vLLM's admission gate: the whole known sequence, less its hits, fits into free blocks.
+        """vLLM's admission check: the whole known sequence, less its hits, fits into free blocks.
 
-        With a reservation, that many tokens have to fit; of several answers, each one's own blocks,
-        and of hypotheses too.
+        With a reservation, that many tokens must fit; with several answers or hypotheses, each
+        one's own blocks too.
         """
         if hit.is_fresh:
             return False
@@ -150,11 +150,11 @@ class KVCache:
         return need <= self.free_blocks - hit.evictable
 
     def further_blocks(self, request: Request, reserve_tokens: int = 0) -> int:
-        """Blocks beside those of its first sequence that a request holds.
+        """Return the blocks that a request holds in addition to those of its first sequence.
 
-        Those that each further answer begins with: a copy of the prompt's last block if that is
-        partial, pages of windows, and what is reserved. Of hypotheses, what they do not share to
-        the end; reserved, blocks cannot be shared beyond the prompt's.
+        Each further answer begins with a copy of the prompt's last block if that is partial, with
+        window pages, and with its reservation. Hypotheses hold what they never share; reserved
+        blocks cannot be shared beyond the prompt's.
         """
         own = self._kept(request, request.prompt_tokens, reserve_tokens)
         own -= self._full_blocks(request.prompt_tokens)
@@ -164,7 +164,7 @@ class KVCache:
         return max(apart, (request.width - 1) * own) if reserve_tokens else apart
 
     def hold(self, request: Request, reserve_tokens: int) -> None:
-        """Hold, from its admission on, blocks of that many tokens, and `further_blocks`."""
+        """Hold the blocks of ``reserve_tokens`` tokens, and `further_blocks`, from admission on."""
         if reserve_tokens:
             size = self.block_size
             request.reserved_tokens = -(-reserve_tokens // size) * size
@@ -173,9 +173,9 @@ class KVCache:
             self.take(self.further_blocks(request, reserve_tokens))
 
     def fork(self, request: Request, answer: Request) -> None:
-        """Let one more answer begin: it reads the prompt's full blocks and copies the rest.
+        """Start one more answer, which reads the prompt's full blocks and copies the rest.
 
-        The blocks of its own were held by the request.
+        The request already held the answer's own blocks.
         """
         if request.shared is None:
             rest = self._full_blocks(request.prompt_tokens) - request.pinned_blocks
@@ -187,9 +187,10 @@ class KVCache:
         answer.num_blocks = self.blocks_held(answer, request.prompt_tokens)
 
     def swap_out(self, request: Request, computed_tokens: int) -> bool:
-        """Give a sequence blocks on the host; False, and nothing changed, if too few are free."""
+        """Move a sequence's blocks to the host; False and no change if too few host blocks are
+        free."""
         if request.status is Status.DECODING:
-            blocks = self._kept(request, computed_tokens, 0)  # not what it reserved
+            blocks = self._kept(request, computed_tokens, 0)  # without what it reserved
         else:
             blocks = self.blocks_for(computed_tokens)
         if not 0 < blocks <= self.free_host_blocks:
@@ -199,7 +200,8 @@ class KVCache:
         return True
 
     def swap_in(self, request: Request) -> int:
-        """Bring it back to the device, where its blocks fit; returns how many were moved."""
+        """Move a sequence back to the device, where its blocks fit; return the number of blocks
+        moved."""
         blocks = request.swapped_blocks
         self.free_host_blocks += blocks
         self.take(blocks)
@@ -214,7 +216,7 @@ class KVCache:
         request.cached_tokens = request.num_computed_tokens = hit.blocks * self.block_size
 
     def extend(self, request: Request, num_computed_tokens: int) -> bool:
-        """Hold the blocks of that many tokens; False, and nothing changed, if too few are free."""
+        """Hold the blocks of that many tokens; False and no change if too few are free."""
         need = self.blocks_for(num_computed_tokens) - request.num_blocks
         if need <= 0:
             return True  # some of its blocks were reserved
@@ -225,37 +227,38 @@ class KVCache:
         return True
 
     def take(self, blocks: int) -> None:
-        """Hold ``blocks`` free blocks, evicting cached ones where no empty one is left."""
+        """Hold ``blocks`` free blocks, evicting cached ones if no empty one is left."""
         self.free_blocks -= blocks
         if blocks > self._empty_blocks:
             self.make_empty(blocks)
         self._empty_blocks -= blocks
 
     def register(self, request: Request, num_hashed_tokens: int) -> None:
-        """Make the request's full blocks of its first ``num_hashed_tokens`` hittable."""
+        """Make the full blocks of a request's first ``num_hashed_tokens`` tokens available for
+        hits."""
         if self._chains is None or request.shared is not None:
             return
         full = num_hashed_tokens // self.block_size
         self._index.register(request, full, shared_only=True)
 
     def new_step(self) -> None:
-        """A step is planned: states that the one before computes can be used."""
+        """Make the states computed by the step before usable; called when a step is planned."""
         self._index.new_step()
 
     def checkpoint(self, request: Request, tokens: int) -> None:
-        """Keep the recurrent state after so many of its tokens, if they end a block."""
+        """Keep the recurrent state after ``tokens`` tokens of a request, if they end a block."""
         if not tokens % self.block_size:
             self._index.checkpoint(request, tokens // self.block_size)
 
     def release(self, request: Request, num_hashed_tokens: int, *, will_return: bool) -> None:
         """Free all blocks of a request; hashed content stays cached until it is evicted.
 
-        ``will_return`` (preempted): its private content can be hit again, by itself.
+        ``will_return`` (preempted): the request itself can hit its private content again.
         """
         if self.lifetime_ns is not None:
-            self.expire()  # what is gone takes the place of no content that comes now
+            self.expire()  # content that is gone does not displace content that comes now
         held = request.num_blocks
-        # Content that nobody can hit again need not be kept, except for its place in the LRU
+        # Content that can never be hit again need not be kept, except for its place in the LRU
         # behind content that can.
         can_be_hit = will_return or self._chains is not None
         is_kept = self._prefix_caching and request.shared is None
@@ -265,7 +268,8 @@ class KVCache:
             self._index.register(request, full, shared_only=False)
         if self.tiers is not None:
             self.tiers.left(request)
-        # Blocks without a hash, and copies of what another request registered first, are empty.
+        # Blocks without a hash, and copies of content that another request registered first, are
+        # empty.
         if request.is_several:
             held += self.further_blocks(request, request.reserved_tokens)
         freed = held - request.pinned_blocks
@@ -283,7 +287,7 @@ class KVCache:
         request.lookahead_tokens = 0
 
     def lose_all(self) -> None:
-        """Everything held and cached is gone at once; those who watch are told."""
+        """Lose all held and cached content at once, and tell watchers."""
         self._index.lose_all()
         if self.tiers is not None:
             self.tiers.lose()
@@ -291,8 +295,8 @@ class KVCache:
         self.free_host_blocks = self._num_host_blocks
 
     def blocks_held(self, request: Request, computed_tokens: int) -> int:
-        """Blocks of a sequence with its prompt and so many tokens computed: those that are kept, or
-        all and what it reserved; and where it has speculated, those it drafted into."""
+        """Return the blocks of a sequence with a computed prompt and ``computed_tokens``: those
+        that are kept (or all and its reservation), and those it drafted into."""
         reserved_tokens = request.reserved_tokens
         computed_tokens += request.lookahead_tokens
         if self._layout is not None:
@@ -301,20 +305,21 @@ class KVCache:
         return -(-tokens // self.block_size)
 
     def common_blocks(self, request: Request, holders: int) -> int:
-        """Leading blocks of a running request that as many as ``holders`` requests hold."""
+        """Return the leading blocks of a running request that at least ``holders`` requests
+        hold."""
         return self._index.common_blocks(request, holders)
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold a sequence of ``tokens`` tokens, none of them dropped."""
+        """Return the blocks of a sequence of ``tokens`` tokens, none of them dropped."""
         if self._layout is not None:
             return self._layout.pages(tokens, self.block_size)
         return -(-tokens // self.block_size)
 
     def drop(self, request: Request, computed_tokens: int) -> None:
-        """Its prompt is computed: give back what is beyond the budgets of prompts.
+        """Free the blocks of a computed prompt that exceed its budgets.
 
-        Kernels run in order, so a step planned from now on finds what is kept in its place. What
-        was reserved for it stays its own.
+        Kernels run in order, so a step planned from now on finds the kept tokens in place. Reserved
+        blocks stay with the request.
         """
         if self._layout is None or not self._layout.prompts or request.reserved_tokens:
             return
@@ -329,20 +334,20 @@ class KVCache:
         return self.blocks_for(max(computed_tokens, reserved_tokens))
 
     def _full_blocks(self, tokens: int) -> int:
-        """Blocks of a prompt that several sequences can read."""
+        """Return the blocks of a prompt that several sequences can read."""
         return tokens // self.block_size if self._grows else 0
 
     @staticmethod
     def _let_go(shared: SharedBlocks) -> int:
-        """One holder less: how many of the blocks are still held by others."""
+        """Remove one holder; return the number of blocks that others still hold."""
         shared.holders -= 1
         return shared.blocks if shared.holders else 0
 
     def make_empty(self, pages: int) -> None:
-        """Evict until so many free pages are empty; there are as many free ones."""
+        """Evict until ``pages`` free pages are empty; at least that many are free."""
         if pages > self._empty_blocks:
             self._empty_blocks += self._index.evict(pages - self._empty_blocks)
 
     def fill(self, pages: int) -> None:
-        """So many empty pages hold cached content from now on; negative: no longer."""
+        """Count ``pages`` empty pages as holding cached content; negative: as empty again."""
         self._empty_blocks -= pages

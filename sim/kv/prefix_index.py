@@ -1,5 +1,7 @@
-"""What a prefix cache has to know: which leading blocks of a request are resident, and who holds
-them. `sim.kv.block_hashes` and `sim.kv.radix_tree` are two; blocks are counted by `sim.kv.pool`.
+"""The contract of a prefix cache: which leading blocks of a request are cached, and which requests
+hold them.
+
+`sim.kv.block_hashes` and `sim.kv.radix_tree` fulfill it; `sim.kv.pool` counts the blocks.
 """
 
 from __future__ import annotations
@@ -11,26 +13,29 @@ from sim.request import Request
 
 
 class Hit(NamedTuple):
-    """What a lookup found: leading blocks of the request that are resident."""
+    """Result of a lookup: the cached leading blocks of a request."""
 
     blocks: int
     evictable: int
-    """How many of them no running request holds: using them takes from the free blocks."""
+    """Blocks of the hit that no running request holds: using them takes from the free blocks."""
     nodes: list[tuple[int, int]]
     """(node, leading blocks hit in it), in order."""
     common: int = 0
-    """Leading blocks that are cached, though some layers' states do not allow beginning there."""
+    """Cached leading blocks, including those after which some layers' states do not allow
+    beginning."""
     is_fresh: bool = False
-    """Its state is only computed in the step being planned: it can be used from the next on."""
+    """Whether the state at its end is computed only by the step being planned, and usable from
+    the next on."""
 
 
 class PrefixIndex(Protocol):
-    """One engine's. Requests carry what they hold in it (``pinned``, ``pinned_blocks``)."""
+    """The prefix cache of one engine. Requests carry what they hold (``pinned``,
+    ``pinned_blocks``)."""
 
     on_change: Callable[[int, int], None] | None
-    """Told of (prefix id, its resident blocks) whenever that changes."""
+    """Called with (prefix id, number of its cached blocks) on every change."""
     on_evict: Callable[[int, int, int], None] | None
-    """Told of (prefix id, first block of it, block after the last) that were evicted."""
+    """Called with (prefix id, first evicted block, block after the last)."""
 
     def __bool__(self) -> bool:
         """Whether anything is cached."""
@@ -38,19 +43,20 @@ class PrefixIndex(Protocol):
 
     @property
     def free_pages(self) -> int:
-        """Pages of content that no request holds."""
+        """Pages of cached content that no request holds."""
         ...
 
     def path(self, request: Request, /) -> list[tuple[int, int]]:
-        """(prefix id, blocks of it in this request): what names its content, then its own rest."""
+        """Return (prefix id, blocks of it in this request): the shared content, then the private
+        rest."""
         ...
 
     def lookup(self, request: Request, limit: int, /) -> Hit:
-        """Its resident leading blocks, at most so many; changes nothing."""
+        """Find the cached leading blocks of a request, at most ``limit``; changes nothing."""
         ...
 
     def pin(self, request: Request, hit: Hit, /) -> None:
-        """Let it hold what it hit."""
+        """Let a request hold the blocks it hit."""
         ...
 
     def share(self, request: Request, answer: Request, /) -> None:
@@ -58,43 +64,47 @@ class PrefixIndex(Protocol):
         ...
 
     def register(self, request: Request, full: int, /, *, shared_only: bool) -> None:
-        """So many leading blocks of it are computed: let it hold them here, as far as nobody else
-        brought the same content; with ``shared_only``, what names no other request's is left out.
+        """Publish the first ``full`` computed blocks of a request and pin those it was first to
+        publish.
+
+        ``shared_only``: skip blocks whose content no other request can have.
         """
         ...
 
     def unpin(self, request: Request, /) -> int:
-        """It holds nothing any more; returns how many blocks nobody holds now."""
+        """Release all that a request holds; return the number of blocks that no request holds
+        now."""
         ...
 
     def released(self, request: Request, full: int, /) -> None:
-        """What it held counts as free, and so many leading blocks of it had been computed."""
+        """Account for a released request, of which ``full`` leading blocks had been computed."""
         ...
 
     def evict(self, pages: int, /) -> int:
-        """Drop at least so many free pages; returns how many."""
+        """Evict at least ``pages`` free pages; return how many were evicted."""
         ...
 
     def expire(self, now_ns: int, /) -> int:
-        """Drop what has outlived its lifetime; returns how many pages."""
+        """Evict content past its lifetime; return the number of pages."""
         ...
 
     def next_expiry_ns(self) -> int | None:
-        """When something does next; None: never."""
+        """Return when content expires next; None: never."""
         ...
 
     def lose_all(self) -> None:
-        """No block has content any more, and none is held."""
+        """Forget all content and all holders."""
         ...
 
     def common_blocks(self, request: Request, holders: int, /) -> int:
-        """Leading blocks of a running request that as many as ``holders`` requests hold."""
+        """Return the leading blocks of a running request that at least ``holders`` requests
+        hold."""
         ...
 
     def new_step(self) -> None:
-        """A step is planned: states that the one before computes can be used."""
+        """Make the states computed by the step before usable; called when a step is planned."""
         ...
 
     def checkpoint(self, request: Request, blocks: int, /) -> None:
-        """Keep the recurrent state at the end of so many of its blocks."""
+        """Keep the recurrent state after ``blocks`` blocks of a request."""
         ...

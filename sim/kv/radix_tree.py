@@ -1,10 +1,10 @@
-"""SGLang's prefix cache: a radix tree over tokens, or over pages of so many.
+"""SGLang's prefix cache: a radix tree over tokens, or over pages of several tokens.
 
-A path from the root is a prefix; an edge holds as many pages of it as nothing parts at, and is
-split where a request leaves it. Leaves are evicted, page by page from their end (SGLang drops a
-leaf as a whole). With pages of one token a request hits all that it has in common with what is
-cached, but for its last token. A page is named by the prefix id of its last token, so ids need not
-line up with pages.
+A path from the root is a prefix. An edge holds as many pages of it as have no branch, and is split
+where a request leaves it. Leaves are evicted page by page from their end (SGLang drops a whole
+leaf). With pages of one token a request hits all that it has in common with cached content, except
+for its last token. A page is named by the prefix id of its last token, so ids need not be aligned
+with pages.
 
 Source: Zheng et al. 2024 (SGLang, arXiv 2312.07104), section 3; ``page_size`` there is
 ``block_size`` here.
@@ -30,7 +30,7 @@ _GROWS_UP_TO = 1024  # pages of an edge that grows in place: a longer one would 
 
 
 class _Edge:
-    """Pages of one stretch of prefix, held by all whose prefix goes through it."""
+    """Pages of one stretch of prefix, held by all requests whose prefix goes through it."""
 
     __slots__ = ("born", "children", "holders", "labels", "parent", "run", "tree", "uses")
 
@@ -38,7 +38,7 @@ class _Edge:
         self.tree = tree
         self.parent = parent
         self.labels = labels
-        """Of each page; equal ones in equal places are equal content."""
+        """One label per page; equal labels in equal places are equal content."""
         self.children: dict[int, _Edge] = {}
         self.holders = 0
         self.run: FreeRun | None = None
@@ -46,16 +46,16 @@ class _Edge:
         self.born = 0
 
     def evicted(self, run: FreeRun) -> None:
-        """As `sim.kv.eviction.Owner` says: nothing continues it."""
+        """See `sim.kv.eviction.Owner`; no other content continues the run."""
         self.tree.shrink(self, run.stop)
 
     def goes_before(self, run: FreeRun) -> FreeRun | None:
-        """As `sim.kv.eviction.Owner` says."""
+        """See `sim.kv.eviction.Owner`."""
         return None if self.children else run
 
 
 class RadixIndex:
-    """A `sim.kv.prefix_index.PrefixIndex`."""
+    """The `sim.kv.prefix_index.PrefixIndex` of a radix tree."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RadixIndex:
         page_tokens: int,
         layout: KVLayout | None = None,
     ) -> None:
-        """Raises ScenarioError where a hit needs more than leading pages."""
+        """Raises ScenarioError if a hit needs more than leading pages."""
         if layout is not None and (layout.windows or layout.checkpoint_pages):
             raise ScenarioError(
                 "a radix tree caches no windows or recurrent states; take kv.prefix_index "
@@ -80,26 +80,27 @@ class RadixIndex:
 
     def _clear(self) -> None:
         self._root = _Edge(self, None, np.zeros(0, np.int64))
-        self._ends: dict[Request, _Edge] = {}  # where what a request holds ends
-        self._resident: dict[int, int] = {}  # pages by prefix id, where anyone is told
+        self._ends: dict[Request, _Edge] = {}  # the pages at which holders end
+        self._resident: dict[int, int] = {}  # pages by prefix id, if there is a watcher
 
     def __bool__(self) -> bool:
         return bool(self._root.children)
 
     @property
     def free_pages(self) -> int:
-        """Pages of content that no request holds."""
+        """Pages of cached content that no request holds."""
         return self._order.pages()
 
     def path(self, request: Request) -> list[tuple[int, int]]:
-        """(prefix id, pages of it in this request): what names its content, then its own rest."""
+        """Return (prefix id, pages of it in this request): the shared content, then the private
+        rest."""
         if request.nodes is None:
             request.nodes = _named_pages(self._chains, request.index, self._page_tokens)
             request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
         return request.nodes
 
     def lookup(self, request: Request, limit: int) -> Hit:
-        """Its resident leading pages, at most so many."""
+        """Find the cached leading pages of a request, at most ``limit``."""
         path = self.path(request)
         pages = evictable = 0
         for edge, matched in self._along(_labels(path, limit)):
@@ -108,7 +109,7 @@ class RadixIndex:
         return Hit(pages, evictable, first_blocks(path, pages))
 
     def pin(self, request: Request, hit: Hit) -> None:
-        """Let it hold what it hit; an edge that it leaves is split there."""
+        """Let a request hold the pages it hit; an edge that it leaves is split there."""
         if not hit.blocks:
             return
         end = self._root
@@ -132,7 +133,7 @@ class RadixIndex:
         answer.pinned_blocks = request.pinned_blocks
 
     def register(self, request: Request, full: int, *, shared_only: bool) -> None:
-        """So many leading pages of it are computed."""
+        """Publish the first ``full`` computed pages of a request; see `PrefixIndex.register`."""
         path, had = self.path(request), request.pinned_blocks
         if shared_only:
             full = min(full, sum(pages for _, pages in path[:-1]))
@@ -141,7 +142,7 @@ class RadixIndex:
         end = self._ends.get(request, self._root)
         new = _labels(path, full)[had:]
         if int(new[0]) in end.children:
-            return  # someone else computed these pages too; ours stay private
+            return  # another request computed these pages too; ours stay private
         in_place = end.holders == 1 and not end.children and len(end.labels) < _GROWS_UP_TO
         if in_place:
             end.labels = np.concatenate((end.labels, new))
@@ -160,7 +161,8 @@ class RadixIndex:
         request.pinned_blocks = full
 
     def unpin(self, request: Request) -> int:
-        """It holds nothing any more; returns how many pages nobody holds now."""
+        """Release all that a request holds; return the number of pages that no request holds
+        now."""
         freed = 0
         for edge in self._up(self._ends.pop(request)):
             edge.holders -= 1
@@ -170,25 +172,25 @@ class RadixIndex:
         return freed
 
     def released(self, request: Request, full: int) -> None:
-        """Nothing is cached beside leading pages."""
+        """No content is cached beside leading pages: nothing to do."""
 
     def evict(self, pages: int) -> int:
-        """Drop at least so many free pages; returns how many."""
+        """Evict at least ``pages`` free pages; return how many were evicted."""
         return evict(self._order, pages)
 
     def expire(self, now_ns: int) -> int:
-        """Drop what has outlived its lifetime; it is of no use further down either."""
+        """Evict content past its lifetime; it is not written to lower tiers either."""
         told, self.on_evict = self.on_evict, None
         expired = expire(self._order, now_ns)
         self.on_evict = told
         return expired
 
     def next_expiry_ns(self) -> int | None:
-        """When something does next; None: never."""
+        """Return when content expires next; None: never."""
         return self._order.next_expiry_ns()
 
     def lose_all(self) -> None:
-        """No page has content any more, and none is held."""
+        """Forget all content and all holders."""
         gone = [prefix_id for prefix_id in self._resident if prefix_id >= 0]
         self._clear()
         self._order.clear()
@@ -197,18 +199,18 @@ class RadixIndex:
                 self.on_change(prefix_id, 0)
 
     def common_blocks(self, request: Request, holders: int) -> int:
-        """Leading pages of a running request that as many as ``holders`` requests hold."""
+        """Return the leading pages of a running request that at least ``holders`` requests hold."""
         held = (edge for edge in self._up(self._ends.get(request, self._root)))
         return sum(len(edge.labels) for edge in held if edge.holders >= holders)
 
     def new_step(self) -> None:
-        """Nothing is cached beside leading pages."""
+        """No content is cached beside leading pages: nothing to do."""
 
     def checkpoint(self, request: Request, blocks: int) -> None:
-        """Nothing is cached beside leading pages."""
+        """No content is cached beside leading pages: nothing to do."""
 
     def shrink(self, edge: _Edge, pages: int) -> None:
-        """Only its first so many pages are left: those behind were evicted."""
+        """Account for the eviction of an edge's tail; its first ``pages`` pages are left."""
         parent, gone = edge.parent, edge.labels[pages:]
         if not pages and parent is not None:
             del parent.children[int(edge.labels[0])]
@@ -219,7 +221,7 @@ class RadixIndex:
             self._count(gone, -1)
 
     def _along(self, labels: Int64) -> Iterator[tuple[_Edge, int]]:
-        """Edges that begin as ``labels`` go on, each with how many of its pages do."""
+        """Return the edges along ``labels``, each with the number of its pages that agree."""
         edge, at = self._root, 0
         while at < len(labels):
             child = edge.children.get(int(labels[at]))
@@ -233,7 +235,8 @@ class RadixIndex:
             edge, at = child, at + matched
 
     def _split(self, edge: _Edge, pages: int) -> _Edge:
-        """Part an edge after so many pages; returns the upper part, the rest stays itself."""
+        """Split an edge after ``pages`` pages; returns the new upper part, the lower part stays
+        itself."""
         upper, parent = _Edge(self, edge.parent, edge.labels[:pages]), edge.parent
         assert parent is not None
         parent.children[int(edge.labels[0])] = upper
@@ -252,13 +255,13 @@ class RadixIndex:
             edge.run = None
 
     def _up(self, edge: _Edge) -> Iterator[_Edge]:
-        """It and all before it, but the root."""
+        """Yield an edge and all edges above it, without the root."""
         while edge.parent is not None:
             yield edge
             edge = edge.parent
 
     def _count(self, labels: Int64, sign: int) -> None:
-        """Pages came or went: count them by prefix id, and tell."""
+        """Count pages that came or went by prefix id, and tell the watcher."""
         edges = np.flatnonzero(np.diff(labels)) + 1
         bounds = [0, *edges.tolist(), len(labels)]
         pieces = list(zip(labels[bounds[:-1]].tolist(), np.diff(bounds).tolist(), strict=True))
@@ -278,7 +281,7 @@ class RadixIndex:
 
 
 def _common(ours: Int64, theirs: Int64) -> int:
-    """How far both are the same."""
+    """Return the length of the common beginning of two sequences."""
     length = min(len(ours), len(theirs))
     differs = ours[:length] != theirs[:length]
     first = int(differs.argmax())
@@ -286,7 +289,7 @@ def _common(ours: Int64, theirs: Int64) -> int:
 
 
 def _labels(path: list[tuple[int, int]], pages: int) -> Int64:
-    """The labels of the first so many pages of a path."""
+    """Return the labels of the first ``pages`` pages of a path."""
     found = first_blocks(path, pages)
     if not found:
         return np.zeros(0, np.int64)
@@ -297,7 +300,7 @@ def _labels(path: list[tuple[int, int]], pages: int) -> Int64:
 def _named_pages(
     chains: PrefixChains | None, index: int, page_tokens: int
 ) -> list[tuple[int, int]]:
-    """(prefix id, pages whose last token it names) of a request's whole pages."""
+    """Return (prefix id, pages whose last token it names) for a request's whole pages."""
     if chains is None:
         return []
     start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])

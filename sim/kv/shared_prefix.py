@@ -1,9 +1,9 @@
-"""Prefixes that decoding sequences share, as a kernel that reads them once sees them.
+"""Prefixes that decoding sequences share, as seen by a kernel that reads them once.
 
 `PrefixTree` follows every stretch of prefix that several members of a decode group hold (Hydragen,
 arXiv 2402.05099; ChunkAttention, arXiv 2402.15220); `common_prefix` is the one that all running
-requests hold (vLLM's cascade attention). Shared is what the KV cache keeps once: a request that
-computed the same content beside another has blocks of its own.
+requests hold (vLLM's cascade attention). Shared means stored once by the KV cache: a request that
+computed equal content at the same time has blocks of its own.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from sim.request import Request
 from sim.shape import SharedSums
 
 KINDS = ("none", "cascade", "tree")
-"""`EngineConfig.shared_prefix_attention`."""
+"""Values of `EngineConfig.shared_prefix_attention`."""
 
 
 class _Node:
-    """Holders of one cache node. Those that hold more than it hold all of its blocks."""
+    """The holders of one cache node. Those that hold more than this node hold all of its blocks."""
 
     __slots__ = ("children", "ends", "parent", "passing", "size")
 
     def __init__(self, parent: _Node | None) -> None:
         self.parent = parent
         self.children = 0
-        """Nodes that come after it in some holder's prefix."""
+        """Nodes that follow this one in some holder's prefix."""
         self.passing = 0
         self.size = 0
-        """Blocks that those passing hold."""
-        self.ends: dict[int, int] = {}  # blocks held -> how many holders end there
+        """Blocks held by the sequences that continue beyond this node."""
+        self.ends: dict[int, int] = {}  # number of blocks held -> number of holders that end there
 
     def sums(self) -> tuple[int, int, int]:
-        """`SharedSums`, in blocks. A stretch that goes on in its only child is counted there."""
+        """Return the `SharedSums` of a subtree, in blocks. A stretch that continues in an only
+        child is counted there."""
         holders = self.passing + sum(self.ends.values())
         tokens = reads = parts = start = 0
         for depth in sorted(self.ends):
@@ -50,7 +51,7 @@ class _Node:
         return tokens, reads, parts
 
     def count(self, depth: int, sign: int, *, is_last: bool) -> None:
-        """One holder more or less."""
+        """Add (``sign`` 1) or remove (-1) one holder."""
         if not is_last:
             self.passing += sign
             self.size = depth
@@ -61,7 +62,7 @@ class _Node:
 
 
 class PrefixTree:
-    """The prefixes of a decode group's members; a join or a leave costs the nodes of its own."""
+    """The prefixes of a decode group's members. A join or a leave costs O(nodes of the member)."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -70,16 +71,16 @@ class PrefixTree:
         self._tokens = self._reads = self._parts = 0
 
     def join(self, request: Request) -> None:
-        """A member joins; shared is what it pins in the KV cache."""
+        """Add a member; what it pins in the KV cache is shared."""
         path = self._paths[request] = request.pinned.copy()
         self._count(path, 0, 1)
 
     def leave(self, request: Request) -> None:
-        """A member leaves."""
+        """Remove a member."""
         self._count(self._paths.pop(request), 0, -1)
 
     def follow(self, request: Request) -> None:
-        """A member may pin more than it did: what it has generated can be hit by others."""
+        """Follow a member that may pin more than before: others can hit what it has generated."""
         path, pinned = self._paths[request], request.pinned
         if len(path) == len(pinned) and path[-1:] == pinned[-1:]:
             return
@@ -89,7 +90,7 @@ class PrefixTree:
         self._count(path, start, 1)
 
     def sums(self, without: Iterable[Request] = ()) -> SharedSums:
-        """Of all members but some."""
+        """Return the sums over all members except those in ``without``."""
         left_out = list(without)
         for request in left_out:
             self._count(self._paths[request], 0, -1)
@@ -100,7 +101,7 @@ class PrefixTree:
         return found
 
     def _count(self, path: list[tuple[int, int]], start: int, sign: int) -> None:
-        """Count the nodes of a path from ``start`` on in, or out again."""
+        """Add (``sign`` 1) or remove (-1) the nodes of a path from ``start`` on."""
         nodes = self._nodes
         parent = nodes[path[start - 1][0]] if start else None
         changed = [] if parent is None else [parent]
@@ -138,12 +139,11 @@ def common_prefix(
     decode_seqs: int,
     loading: int = 0,
 ) -> SharedSums:
-    """What all running requests hold and have computed, for ``decode_seqs`` of them that decode.
+    """Return the prefix that all running requests hold, for ``decode_seqs`` of them that decode.
 
-    Requests whose KV is being loaded, so many, have blocks too and have to share them.
-
-    vLLM's rule: blocks with as many references as there are requests, up to the fewest tokens any
-    of them has computed before the step, in whole blocks.
+    The ``loading`` requests whose KV is being loaded have blocks too, and must share the prefix.
+    vLLM's rule: blocks with as many references as there are requests, up to the fewest tokens that
+    any of them has computed before the step, in whole blocks.
     """
     if len(running) < 2 or not decode_seqs:
         return SharedSums()

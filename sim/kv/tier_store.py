@@ -1,4 +1,4 @@
-"""A tier below device memory: what KV content it holds, and the pipe that content moves over."""
+"""A tier below device memory: the KV content it holds, and the pipe that content moves over."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from sim.clock import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig:
-    """One tier; bytes and bandwidths are of all GPUs of an engine together."""
+    """One tier. Bytes and bandwidths are those of all GPUs of an engine together."""
 
     name: str
     capacity_blocks: int | None
-    """Of each engine, or, where it is shared, of all together; None: without bound."""
+    """Blocks per engine, or of all engines together if the tier is shared; None: unlimited."""
     block_bytes: int
     read_bytes_per_s: float
-    """Of one engine, towards its devices."""
+    """Bandwidth of one engine's loads, towards its devices."""
     write_bytes_per_s: float | None = None
-    """The other way; None: both ways share one pipe."""
+    """Bandwidth of writes; None: both directions share one pipe."""
     latency_ns: int = 0
-    """Of a load or a write, after its bytes."""
+    """Latency of a load or a write, after its bytes."""
     is_shared: bool = False
-    """Whether what one engine of the pool puts there can be hit by all."""
+    """Whether all engines of the pool can hit what one of them writes."""
     pool_bytes_per_s: float | None = None
-    """What all engines of the pool together read and write, where it is shared; None: more than
-    they ask for."""
+    """Total bandwidth of all engines of the pool, if the tier is shared; None: never a
+    bottleneck."""
     survives_crash: bool = False
-    """Whether content stays when an engine's process is gone."""
+    """Whether content survives a crash of its engine."""
 
 
 class Pipe:
-    """Transfers one after the other, each with the whole bandwidth; how a copy engine works."""
+    """Transfers one after the other, each at full bandwidth, as a copy engine works."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_ns = bytes_per_s / NS_PER_S
         self.free_ns = 0
-        """When what was asked for so far has moved."""
+        """Time at which all requested transfers are done."""
         self.busy_ns = 0
         self.moved_bytes = 0
 
     def duration_ns(self, num_bytes: int) -> int:
-        """Of a transfer, without waiting."""
+        """Return the duration of a transfer, without waiting."""
         return math.ceil(num_bytes / self._bytes_per_ns)
 
     def move(self, now_ns: int, num_bytes: int) -> tuple[int, int]:
-        """Ask for a transfer; returns when it begins and ends."""
+        """Queue a transfer; return when it begins and ends."""
         start_ns = max(now_ns, self.free_ns)
         taken_ns = self.duration_ns(num_bytes)
         self.free_ns = start_ns + taken_ns
@@ -57,26 +57,27 @@ class Pipe:
 
 
 Piece = tuple[int, int, int]
-"""(prefix id, first block of it, block after the last)."""
+"""(prefix id, first block, block after the last)."""
 
 
 class TierStore:
-    """Blocks by prefix id, one stretch of each; the least recently used goes first, tail first."""
+    """Blocks by prefix id, one stretch each; the least recently used id is evicted first, from
+    its tail."""
 
     def __init__(self, capacity_blocks: int | None) -> None:
         self.capacity_blocks = capacity_blocks
         self._spans: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self.held = self.most_held = 0
         self.added = self.evicted = self.lost = 0
-        """Blocks; what was added is held, or was evicted or lost."""
+        """Blocks added so far; each is still held, or was evicted or lost."""
 
     def reach(self, prefix_id: int, block: int) -> int:
-        """The block after the last that is here without a gap from ``block`` on."""
+        """Return the block after the last one held without a gap from ``block`` on."""
         start, stop = self._spans.get(prefix_id, (0, 0))
         return stop if start <= block < stop else block
 
     def gaps(self, piece: Piece) -> list[Piece]:
-        """What of it is not here."""
+        """Return the parts of a piece that are not held."""
         prefix_id, first, last = piece
         start, stop = self._spans.get(prefix_id, (0, 0))
         start, stop = max(start, first), min(stop, last)
@@ -86,14 +87,14 @@ class TierStore:
         return [(prefix_id, *side) for side in sides if side[0] < side[1]]
 
     def touch(self, prefix_id: int) -> None:
-        """It has been used."""
+        """Mark a prefix id as used."""
         if prefix_id in self._spans:
             self._spans.move_to_end(prefix_id)
 
     def put(self, piece: Piece) -> list[Piece]:
-        """Add content, as the youngest; returns what had to go for it.
+        """Add content as the youngest; return what was evicted for it.
 
-        Where it neither meets nor overlaps what is here of its id, it takes that one's place.
+        If it neither meets nor overlaps the stretch held for its id, it replaces that stretch.
         """
         prefix_id, first, last = piece
         gone: list[Piece] = []
@@ -129,7 +130,7 @@ class TierStore:
         self.evicted += blocks
 
     def lose_all(self) -> None:
-        """Everything is gone at once."""
+        """Lose all content at once."""
         self.lost += self.held
         self.held = 0
         self._spans.clear()

@@ -1,9 +1,9 @@
-"""The tiers below one engine's device memory: what a lookup finds there, loads, writes.
+"""The tiers below one engine's device memory: what lookups find there, loads and writes.
 
-Content goes down when a request leaves its blocks (``through``: to every tier), or when the tier
-above evicts it (``back``: to the next). It is there once it has been written; moving it takes
-time on each tier's pipe, nothing on the GPU. A load leaves a copy where it was, and goes over the
-pipe of its own tier alone. Private content of a request is never written.
+Content goes down when a request releases its blocks (``through``: to every tier), or when the tier
+above evicts it (``back``: to the next). It can be hit once it is written; moving it takes time on
+each tier's pipe, none on the GPU. A load leaves a copy where it was and uses only the pipe of its
+own tier. Private content of a request is never written.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Load = Literal["always", "never", "cheaper"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiersConfig:
-    """What lies below device memory, the nearest first."""
+    """The tiers below device memory, the nearest first."""
 
     tiers: tuple[TierConfig, ...]
     write: Write = "through"
     load: Load = "cheaper"
-    """``cheaper``: load as much as is predicted to be there sooner than it can be computed."""
+    """``cheaper``: load as much as is predicted to arrive sooner than it can be computed."""
     layerwise: bool = False
-    """Compute a layer as soon as it is loaded, instead of waiting for all."""
+    """Compute a layer as soon as it is loaded, instead of waiting for the whole load."""
     layers: int = 1
 
 
 SharedTiers = Sequence[tuple[TierStore, Pipe | None] | None]
-"""Of each tier, what all engines of a pool have in common: the content, and maybe a pipe."""
+"""What all engines of a pool share of each tier: the store, and maybe a pipe."""
 
 
 def shared_tiers(config: TiersConfig | None) -> SharedTiers:
-    """For one pool."""
+    """Create the shared parts of all tiers for one pool."""
     found: list[tuple[TierStore, Pipe | None] | None] = []
     for tier in () if config is None else config.tiers:
         pipe = None if tier.pool_bytes_per_s is None else Pipe(tier.pool_bytes_per_s)
@@ -58,7 +58,7 @@ class Segment(NamedTuple):
 
 
 class TierCounts:
-    """What moved between an engine and one tier, in blocks."""
+    """Blocks moved between an engine and one tier."""
 
     __slots__ = ("loaded", "loads", "written")
 
@@ -67,7 +67,7 @@ class TierCounts:
 
 
 class _Way:
-    """One engine's end of a tier."""
+    """One engine's access to a tier."""
 
     def __init__(self, config: TierConfig, store: TierStore, common: Pipe | None) -> None:
         self.config = config
@@ -77,18 +77,18 @@ class _Way:
         write = config.write_bytes_per_s
         self.from_device = self.to_device if write is None else Pipe(write)
         self.under_way: dict[int, tuple[int, int]] = {}
-        """Blocks that are being written, by prefix id: the first, and the one after the last."""
+        """Blocks being written, by prefix id: the first, and the one after the last."""
         self._common = common
 
     def load_ns(self, now_ns: int, blocks: int) -> int:
-        """How long a load would take, its place in the queue included."""
+        """Return how long a load would take, its time in the queue included."""
         num_bytes = blocks * self.config.block_bytes
         pipes = [self.to_device] if self._common is None else [self.to_device, self._common]
         ends = [max(now_ns, pipe.free_ns) + pipe.duration_ns(num_bytes) for pipe in pipes]
         return max(ends) + self.config.latency_ns - now_ns
 
     def move(self, pipe: Pipe, now_ns: int, blocks: int) -> tuple[int, int]:
-        """When a transfer begins, and when it is over."""
+        """Queue a transfer; return when it begins and ends."""
         num_bytes = blocks * self.config.block_bytes
         start_ns, end_ns = pipe.move(now_ns, num_bytes)
         if self._common is not None:
@@ -107,10 +107,10 @@ class Tiers:
         index: PrefixIndex,
         shared: SharedTiers,
     ) -> None:
-        """``shared`` is the same for all engines of a pool."""
+        """``shared`` is common to all engines of a pool."""
         self.config = config
         self.prefill_ns: Callable[[Request, int], int] = lambda request, computed_tokens: 0
-        """Predicts how long it takes to prefill a request from so many tokens on."""
+        """Predicts the GPU time to prefill a request from a number of tokens on."""
         self._env = env
         self._index = index
         self.ways = [
@@ -127,7 +127,8 @@ class Tiers:
         return int(self._env.now)
 
     def find(self, request: Request, hit: Hit, limit: int) -> list[Segment]:
-        """What the tiers hold of a request right behind its hit, up to so many leading blocks."""
+        """Find what the tiers hold of a request directly behind its hit, up to ``limit`` leading
+        blocks."""
         found: list[Segment] = []
         at, base = hit.blocks, 0
         for prefix_id, size in self._index.path(request):
@@ -151,7 +152,7 @@ class Tiers:
         return found
 
     def _reach(self, prefix_id: int, block: int, stop: int) -> tuple[int, int]:
-        """The nearest tier that holds a block, and how far; -1 if none does."""
+        """Return the nearest tier that holds a block and how far it reaches; tier -1: none."""
         for tier, way in enumerate(self.ways):
             reached = min(way.store.reach(prefix_id, block), stop)
             if reached > block:
@@ -159,7 +160,7 @@ class Tiers:
         return -1, block
 
     def worthwhile(self, request: Request, hit: Hit, found: list[Segment], block_size: int) -> int:
-        """How many of the segments to load; the rest is computed."""
+        """Return how many of the segments are worth loading; the rest is computed."""
         if self.config.load != "cheaper" or not found:
             return len(found) if self.config.load == "always" else 0
         now_ns, blocks = self._now_ns, hit.blocks
@@ -177,7 +178,7 @@ class Tiers:
         return best
 
     def load(self, segments: list[Segment]) -> tuple[int, int]:
-        """Bring segments in; returns when the first bytes move, and when all have arrived."""
+        """Load segments; return when the first bytes move and when all have arrived."""
         now_ns = self._now_ns
         spans = []
         by_tier: dict[int, int] = {}
@@ -188,23 +189,24 @@ class Tiers:
             spans.append(way.move(way.to_device, now_ns, blocks))
             way.counts.loads += 1
             way.counts.loaded += blocks
-        for segment in reversed(segments):  # as when they are written: heads become the youngest
+        for segment in reversed(segments):  # in the order of writing: heads become the youngest
             for prefix_id, _, _ in reversed(segment.pieces):
                 self.ways[segment.tier].store.touch(prefix_id)
         return min(start for start, _ in spans), max(end for _, end in spans)
 
     def left(self, request: Request) -> None:
-        """A request leaves its blocks, of which those it pins can be hit: ``through`` writes."""
+        """Write the pinned content of a request that releases its blocks (policy ``through``)."""
         if self.config.write != "through":
             return
         pieces = [(node_id, 0, depth) for node_id, depth in request.pinned if node_id >= 0]
         if pieces:
-            pieces.reverse()  # tails are the first to go
+            pieces.reverse()  # tails are evicted first
             for way in self.ways:
                 self._write(way, pieces)
 
     def _note_evicted(self, prefix_id: int, start: int, stop: int) -> None:
-        """Device memory drops content: it goes down once this instant's evictions are known."""
+        """Record an eviction from device memory; it is written once this instant's evictions are
+        known."""
         if not self._evicted:
             after_unseen(self._env, 0, self._write_evicted)
         self._evicted.append((prefix_id, start, stop))
@@ -215,7 +217,7 @@ class Tiers:
             self._write(self.ways[0], pieces)
 
     def _write(self, way: _Way, pieces: list[Piece]) -> None:
-        """Write what is not there yet, or on its way; know of the rest that it was used."""
+        """Write pieces that are neither held nor on their way; mark the others as used."""
         asked: list[tuple[int, list[Piece]]] = []
         blocks = 0
         for piece in pieces:
@@ -234,7 +236,7 @@ class Tiers:
         life = self._lives
 
         def landed() -> None:
-            if life == self._lives:  # else its engine was lost with the write under way
+            if life == self._lives:  # otherwise its engine was lost with the write under way
                 self._land(way, asked)
 
         after_unseen(self._env, end_ns - self._now_ns, landed)
@@ -251,7 +253,7 @@ class Tiers:
             self._write(self.ways[below], gone)
 
     def lose(self) -> None:
-        """The engine is gone, and what only it held."""
+        """Lose the engine's own tiers after a crash."""
         self._lives += 1
         self._evicted.clear()
         for way in self.ways:
