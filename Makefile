@@ -13,7 +13,7 @@ test: lint
 	$(BIN)/pytest -n auto --dist worksteal
 
 test-all: lint $(EXTRAS)
-	$(BIN)/pytest -m "slow or not slow"
+	$(BIN)/pytest -n auto --dist worksteal -m "slow or not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
