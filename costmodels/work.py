@@ -25,6 +25,9 @@ Kind = Literal[
 ]
 EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 """The kinds whose time is spent on links."""
+FRACTION_BITS = 32
+"""Bits behind the point of times in fixed point, so that sums of them are exact."""
+HALF = 1 << (FRACTION_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,6 +212,19 @@ def gpus_text(facts: Mapping[str, Any]) -> str:
     return f"{facts['gpus']} \N{MULTIPLICATION SIGN} {facts['gpu']} ({facts['layout']})"
 
 
+def share_text(share: float) -> str:
+    """A share in the digits an SLO needs: 99%, 98.84%, 99.9%."""
+    if share in (0, 1):
+        return f"{share:.0%}"
+    text = f"{min(max(share * 100, 0.01), 99.99):.2f}".rstrip("0").rstrip(".")
+    return f"{text}%"
+
+
+def condition_text(value: object) -> str:
+    """A condition of a run: yes or no, or its own text."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def spread_note(summary: dict[str, Any]) -> str:
     """What stands behind the ``±`` of a summary's figures; empty where they have none."""
     figures = [f for f in summary.get("figures") or [] if is_number(f.get("value"))]
@@ -238,11 +251,3 @@ def spread(figure: dict[str, Any]) -> str:
 def _spread(figure: dict[str, Any]) -> tuple[str, str]:
     interval = interval_text(figure.get("value"), figure.get("interval"))
     return band_text(figure.get("band")), interval
-
-
-def share_text(share: float) -> str:
-    """A share in the digits an SLO needs: 99%, 98.84%, 99.9%."""
-    if share in (0, 1):
-        return f"{share:.0%}"
-    text = f"{min(max(share * 100, 0.01), 99.99):.2f}".rstrip("0").rstrip(".")
-    return f"{text}%"

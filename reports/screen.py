@@ -18,7 +18,7 @@ TONES = {"good": "green", "fair": "yellow", "poor": "red", "": ""}
 _LEAST_BAR = 8
 """A shorter bar says nothing."""
 
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+EIGHTHS = " ▏▎▍▌▋▊▉█"
 _ASCII = str.maketrans(
     {"≤": "<=", "\N{MULTIPLICATION SIGN}": "x", "·": "|", "\N{EN DASH}": "-", "µ": "u", "±": "+-"}
 )
@@ -67,7 +67,7 @@ class Screen:
         if self._ascii_only:
             return self.text("#" * max(round(share * width), 1), "cyan")
         eighths = max(round(share * width * 8), 1)
-        return self.text("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip(), "cyan")
+        return self.text("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip(), "cyan")
 
     def table(
         self,

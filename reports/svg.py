@@ -26,6 +26,8 @@ PAPER = "#fefefe"
 BLUE, SKY, GREEN, MINT = "#0072b2", "#56b4e9", "#009e73", "#7fcfb9"
 ORANGE, SAND, VERMILION, PINK = "#e69f00", "#f5d08a", "#d55e00", "#cc79a7"
 YELLOW, VIOLET, GRAY, SILVER = "#f0e442", "#6a51a3", "#8a8f98", "#c3c7cd"
+SERIES = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY)
+"""Colors of a plot's lines, in this order."""
 
 _VARIABLES = {
     INK: "--ink",

@@ -60,6 +60,14 @@ class Clock(simpy.Environment):
             raise event._value
 
 
+def call_after(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) -> None:
+    """Call ``call`` after ``delay_ns`` nanoseconds, or at once if there are none."""
+    if not delay_ns:
+        call()
+        return
+    env.timeout(delay_ns).callbacks.append(lambda _: call())
+
+
 def after_unseen(env: simpy.Environment, delay_ns: int, call: Callable[[], None]) -> None:
     """Call ``call`` after ``delay_ns``, in an event that no process waits for."""
     event = simpy.Event(env)

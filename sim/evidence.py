@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
 # From best to worst.
 LABELS = ("measured", "fitted", "extrapolated", "datasheet", "reported", "assumed")
+_LEAST_SHARE = 0.05
 
 
 class Source(TypedDict):
@@ -34,3 +35,8 @@ class Evidence:
 def weakest(labels: Iterable[str]) -> str:
     """Return the worst of ``labels``, or ``measured`` if there are none."""
     return max(labels, key=LABELS.index, default=LABELS[0])
+
+
+def weakest_share(shares: Mapping[str, float]) -> str | None:
+    """The worst label that carries at least a twentieth of the whole; None if none does."""
+    return next((label for label in reversed(LABELS) if shares.get(label, 0) >= _LEAST_SHARE), None)

@@ -42,13 +42,6 @@ def scale_rate(table: RequestTable, requests_per_s: float) -> RequestTable:
     return _stretch(table, factor, f"rate scaled to {requests_per_s:g} requests/s")
 
 
-def scale_time(table: RequestTable, factor: float) -> RequestTable:
-    """Multiply every arrival by ``factor``: 2 halves the rate. Think times are left alone."""
-    if not 0 < factor < math.inf:
-        raise ScenarioError(f"time factor is {factor}; expected a number above 0")
-    return _stretch(table, factor, f"time scaled by {factor:g}")
-
-
 def window(table: RequestTable, start_s: float, end_s: float) -> RequestTable:
     """The requests that arrive in ``[start_s, end_s)``, with ``start_s`` as the new 0.
 

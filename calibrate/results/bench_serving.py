@@ -31,7 +31,9 @@ def bench_run(
     """
     conditions = {shown[field]: value for field, value in bench.display(*shown).items()}
     parts = [
-        f"{key} {_short(conditions[key])}" for key in ("rate", "concurrency") if key in conditions
+        f"{key} {short_text(conditions[key])}"
+        for key in ("rate", "concurrency")
+        if key in conditions
     ]
     run = MeasuredRun(
         name=name or ", ".join(parts) or tool,
@@ -120,7 +122,7 @@ def _failed(bench: Fields, n: int) -> NDArray[np.bool_]:
     return np.array([bool(error) for error in errors], np.bool_)
 
 
-def _short(value: str | float) -> str:
+def short_text(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrate.results.bench_serving import short_text
 from calibrate.results.run import (
     ITL_MEANS,
     STATISTICS,
@@ -74,7 +75,7 @@ def _run(benchmark: Fields, tool: str, model: dict[str, str | float]) -> Measure
     )
     note = f"{cut_off} requests were cut off when the benchmark ended, and are left out"
     run = MeasuredRun(
-        name=" ".join(_short(value) for value in strategy.values()) or "benchmark",
+        name=" ".join(short_text(value) for value in strategy.values()) or "benchmark",
         tool=f"{tool}, summary",
         conditions={**model, **_model(benchmark), **strategy},
         latency_from="send",
@@ -191,7 +192,3 @@ def _model(benchmark: Fields) -> dict[str, str | float]:
     config = benchmark.child("config")
     backend = None if config is None else config.child("backend")
     return {} if backend is None else backend.display("model")
-
-
-def _short(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"

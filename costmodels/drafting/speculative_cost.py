@@ -23,8 +23,8 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.steps.explain import OperatorRow
 from costmodels.steps.group_cost import ReplicaStepCost
-from costmodels.steps.step_cost import FRACTION_BITS, HALF, RooflineStepCost
-from costmodels.work import Array
+from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.work import FRACTION_BITS, HALF, Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
 from sim.evidence import Evidence, Source, weakest

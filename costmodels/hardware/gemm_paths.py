@@ -171,17 +171,6 @@ def gemm_seconds(
     )
 
 
-def dequantisation_share(path: PrecisionPath, gpu: GpuSpec, rows: int) -> float:
-    """Seconds of dequantising over those of multiplying in a large GEMM of so many rows."""
-    found = gemm_seconds(path, gpu, rows, 8192, 8192)
-    return found.dequantize / found.multiply
-
-
-def compute_bound_rows(peak_per_s: float, weight_bytes: float, bytes_per_s: float) -> float:
-    """Rows above which multiplying takes longer than reading the weights: P w / (2 BW)."""
-    return peak_per_s * weight_bytes / (2 * bytes_per_s)
-
-
 def crossover_rows(path: PrecisionPath, other: PrecisionPath, gpu: GpuSpec) -> int | None:
     """The fewest rows of a large GEMM at which ``path`` is no longer the faster one.
 

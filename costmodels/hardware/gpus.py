@@ -14,6 +14,7 @@ from sim.errors import ScenarioError
 from sim.evidence import LABELS, Evidence, Source
 
 GPU_FILE = "gpu.yaml"
+GIB = 1 << 30
 """Beside tables of a device that is not built in: its description."""
 
 _NUMBERS = (

@@ -13,7 +13,6 @@ import numpy as np
 
 from costmodels.datafile import find_name, read_data
 from costmodels.hardware.gpus import GpuSpec, load_gpu
-from sim.errors import ScenarioError
 
 _FILE = "hardware/kernel_curves.yaml"
 
@@ -88,71 +87,6 @@ def attention_shares(generation: str) -> tuple[float, float]:
     rows = read_data(_FILE)["attention_shares"]
     row = rows[find_name("attention kernel", generation, {name: name for name in rows})]
     return row["lowest"], row["highest"]
-
-
-def unfused_attention_s(
-    gpu: GpuSpec,
-    *,
-    tokens: int,
-    batch: int,
-    heads: int,
-    head_dim: int,
-    passes: int = 4,
-    memory_share: float = 0.8,
-    compute_share: float = 0.7,
-) -> float:
-    """Attention that writes its scores: two GEMMs and a softmax over tokens x tokens matrices.
-
-    Scores are written, read and written by the softmax, and read: four ``passes`` in 16 bits; a
-    kernel each for scale, mask and dropout adds six. Nothing is skipped for a causal mask. The
-    baseline that FlashAttention replaced (arXiv 2205.14135).
-    """
-    scores = float(batch * heads * tokens**2)
-    in_and_out = 4.0 * batch * tokens * heads * head_dim
-    memory_s = 2 * (passes * scores + in_and_out) / (gpu.hbm_bytes_per_s * memory_share)
-    compute_s = 4 * scores * head_dim / (gpu.bf16_flop_per_s * compute_share)
-    return max(memory_s, compute_s)
-
-
-def fused_attention_s(
-    gpu: GpuSpec, *, tokens: int, batch: int, heads: int, head_dim: int, share: float
-) -> float:
-    """Attention that keeps its scores on chip, at a share of the 16-bit peak, without a mask."""
-    return 4.0 * batch * heads * tokens**2 * head_dim / (gpu.bf16_flop_per_s * share)
-
-
-def low_latency_all_to_all_s(ranks: int, num_bytes: float, fixed_s: float) -> float:
-    """One all-to-all of DeepEP's low-latency kernels: fixed time, and bytes on the slower way.
-
-    ``num_bytes`` leave each rank, evenly to all ``ranks``: those for the own node over NVLink, the
-    others over the network card, both at once. Bandwidths are the published ones. Raises
-    `ScenarioError` for fewer than two ranks.
-    """
-    if ranks < 2:
-        raise ScenarioError(f"an all-to-all needs at least 2 ranks, not {ranks}")
-    row = read_data(_FILE)["deepep_low_latency"]
-    in_node = min(row["node_ranks"], ranks)
-    near, far = (in_node - 1) / ranks, (ranks - in_node) / ranks
-    near_s = num_bytes * near / row["fabric_bytes_per_s"]
-    far_s = num_bytes * far / row["network_bytes_per_s"]
-    return float(fixed_s + max(near_s, far_s))
-
-
-def deepep_points() -> list[tuple[str, int, float, float]]:
-    """DeepEP's table: (dispatch or combine, ranks, bytes that leave a rank, seconds)."""
-    row = read_data(_FILE)["deepep_low_latency"]
-    elements = row["tokens"] * row["top_k"] * row["hidden"]
-    return [
-        (way, ranks, float(elements * row[f"{way}_bytes"]), micro_s * 1e-6)
-        for way in ("dispatch", "combine")
-        for ranks, micro_s in row[f"{way}_us"].items()
-    ]
-
-
-def deepep_fixed_s() -> float:
-    """The fixed time of DeepEP's low-latency kernels, from the first point of the table alone."""
-    _, ranks, num_bytes, seconds = deepep_points()[0]
-    return seconds - low_latency_all_to_all_s(ranks, num_bytes, 0.0)
 
 
 def core_instructions_per_s(gpu: GpuSpec) -> float | None:

@@ -17,6 +17,8 @@ from costmodels.models.spec import LayerGroup, ModelSpec
 from sim.errors import ScenarioError
 
 _ALONE = Layout()
+LARGEST_NODE = 72
+"""GPUs of the largest domain on the market (NVL72): no more ranks are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)

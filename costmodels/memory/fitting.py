@@ -8,13 +8,10 @@ from typing import NamedTuple
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import valid_sizes
+from costmodels.layouts.shard import LARGEST_NODE, valid_sizes
 from costmodels.memory.device import DevicePlan, fill_device
 from costmodels.models.drafters import Drafter
 from costmodels.models.spec import ModelSpec, quantized
-
-# Ranks of the largest domain on the market (NVL72).
-_LARGEST_NODE = 72
 
 
 class Fit(NamedTuple):
@@ -53,7 +50,7 @@ def smallest_layouts(
     found = []
     for candidate in (model, *smaller):
         name = candidate.linear_dtype
-        for ranks in valid_sizes(candidate, _LARGEST_NODE, layout):
+        for ranks in valid_sizes(candidate, LARGEST_NODE, layout):
             plan = fill_device(
                 candidate,
                 gpu,

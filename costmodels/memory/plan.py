@@ -9,7 +9,7 @@ from fractions import Fraction
 from costmodels.engines.profile import EngineProfile, load_profile
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import RankShard, shard, sizes_text, valid_sizes
+from costmodels.layouts.shard import LARGEST_NODE, RankShard, shard, sizes_text, valid_sizes
 from costmodels.memory.buffers import communication_buffers
 from costmodels.memory.device import workspace_entries
 from costmodels.memory.paging import (
@@ -28,8 +28,6 @@ from sim.kv.layout import PLAIN, KVLayout
 _GB = 1e9
 # Lengths that a mean over a block is taken over.
 _LENGTHS = 16
-# Ranks tried when naming the smallest tensor-parallel size that fits.
-_LARGEST_NODE = 72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +58,6 @@ class DeviceMemory:
     """Beside the device: weights in host memory, the next on disk, keys and values on the host."""
     disk_weight_bytes: int = 0
     host_kv_bytes: int = 0
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """The longest sequence that fits; very long where all layers have windows."""
-        return self.layout.most_tokens(self.num_gpu_blocks, self.block_size)
 
     def fragmentation_bytes(self, rank: RankShard, prompt_tokens: int) -> int:
         """Bytes of a sequence's pages that hold nothing, mean over answers of up to a block.
@@ -163,7 +156,7 @@ def plan_memory(
             other_bytes += _workspace_bytes(other, profile, *limits)
             return other_bytes <= limit_bytes
 
-        smallest = next(filter(fits, valid_sizes(model, _LARGEST_NODE, parallel)), None)
+        smallest = next(filter(fits, valid_sizes(model, LARGEST_NODE, parallel)), None)
         kv_text = f"{float(blocks * on_device) / _GB:.3f} GB for {blocks} KV block"
         raise ScenarioError(
             f"{model.name} does not fit {gpu.name} with {sizes_text(parallel)}: "

@@ -18,19 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.hardware.gpus import GIB
 from costmodels.hardware.links import HostLink
 from costmodels.layouts.shard import RankShard
 from costmodels.operators.step_tables import StepTables
-from costmodels.work import Array
+from costmodels.work import FRACTION_BITS, Array
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
 from sim.evidence import Source, weakest
 from sim.shape import StepShape
 
-_GIB = 1 << 30
 _BUFFERED_LAYERS = 2
-_FRACTION_BITS = 32
-_ONE = 1 << _FRACTION_BITS
+_ONE = 1 << FRACTION_BITS
 _HIDES_DEN = 1 << 20
 
 
@@ -97,8 +96,8 @@ def rank_offload(rank: RankShard, offload: Offload | None) -> RankOffload:
     buffered = Fraction(min(_BUFFERED_LAYERS, rank.stage_layers), rank.stage_layers)
     if offload.host_bytes is not None and host > offload.host_bytes:
         raise ScenarioError(
-            f"{host / _GIB:.1f} GiB of weights a GPU are to be in host memory, which has "
-            f"{offload.host_bytes / _GIB:g} (hardware.host_memory_gb)"
+            f"{host / GIB:.1f} GiB of weights a GPU are to be in host memory, which has "
+            f"{offload.host_bytes / GIB:g} (hardware.host_memory_gb)"
         )
     return RankOffload(
         host_weight_bytes=host,
@@ -140,7 +139,7 @@ class Stream:
     disk_ns: int
     """A step: the disk's part, read beside the rest."""
     kv_in_fixed_ns: int
-    """A token of context, `_FRACTION_BITS` bits behind the point; the next: a new token, back."""
+    """A token of context, `FRACTION_BITS` bits behind the point; the next: a new token, back."""
     kv_out_fixed_ns: int
     hides_num: int
     """Of `_HIDES_DEN`: the share of the layers' computing that transfers run beside."""
@@ -152,8 +151,8 @@ class Stream:
         """What a step takes beyond its kernels, whose layers take ``layers_ns``."""
         tokens = shape.decode_seqs + shape.prefill_tokens
         read = shape.decode_context_tokens + shape.prefill_context_tokens
-        in_ns = self.weights_ns[tokens] + (read * self.kv_in_fixed_ns >> _FRACTION_BITS)
-        out_ns = tokens * self.kv_out_fixed_ns >> _FRACTION_BITS
+        in_ns = self.weights_ns[tokens] + (read * self.kv_in_fixed_ns >> FRACTION_BITS)
+        out_ns = tokens * self.kv_out_fixed_ns >> FRACTION_BITS
         hidden_ns = layers_ns * self.hides_num // _HIDES_DEN
         return max(in_ns, out_ns, self.disk_ns if tokens else 0, hidden_ns) - hidden_ns
 

@@ -41,9 +41,8 @@ from costmodels.tables.lookup import Labels
 from costmodels.tables.sequences import MixerTables, chunk_fit, mixer_tables, prefill_labels
 from costmodels.work import Array, Operator
 from sim.errors import ScenarioError
-from sim.evidence import LABELS, weakest
+from sim.evidence import LABELS, weakest, weakest_share
 
-_LABEL_SHARE = 0.05
 _SCORE_BYTES = 2
 
 
@@ -408,7 +407,7 @@ def _at_least(curves: DecodeCurves, token_s: float) -> DecodeCurves:
 
 def _share_label(labels: Labels) -> str:
     shares = {label: float((labels == label).mean()) for label in LABELS}
-    return next(label for label in reversed(LABELS) if shares[label] >= _LABEL_SHARE)
+    return weakest_share(shares) or LABELS[0]
 
 
 def _fitted(labels: Labels) -> str:

@@ -11,10 +11,9 @@ import numpy as np
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.mla import Mla
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.work import Array, Exchange, Kind, operator
+from costmodels.work import FRACTION_BITS, Array, Exchange, Kind, operator
 from sim.clock import NS_PER_S
 
-FRACTION_BITS = 32
 ONE = 1 << FRACTION_BITS
 _SUM_BYTES = 4
 """Of a head's softmax, gathered in 32 bits."""

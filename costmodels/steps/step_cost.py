@@ -23,6 +23,7 @@ from costmodels.operators.sources import OperatorSources
 from costmodels.operators.step_tables import ClipPrices, StepTables, build_tables, clip_prices
 from costmodels.steps.explain import OperatorRow, account_evidence, describe_step, step_sources
 from costmodels.steps.step_split import split_steps
+from costmodels.work import FRACTION_BITS, HALF
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
 from sim.evidence import Source
@@ -31,8 +32,6 @@ from sim.shape import StepShape, risen
 from sim.throttle import PowerThrottle
 
 _FREE = StepPrice(0)
-FRACTION_BITS = 32
-HALF = 1 << (FRACTION_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

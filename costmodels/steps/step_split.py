@@ -16,7 +16,7 @@ from costmodels.work import EXCHANGES, Array
 from sim import accounts
 
 # Where the decode part of an operator's work goes; its fixed time is launch, unless it is a link's.
-_DECODE_ACCOUNT = {
+DECODE_ACCOUNT = {
     "gemm": accounts.DECODE_WEIGHT_READS,
     "grouped_gemm": accounts.DECODE_WEIGHT_READS,
     "attention": accounts.DECODE_STATE_READS,
@@ -66,7 +66,7 @@ def post_operator(
     if kind in EXCHANGES:
         seconds[accounts.COMMUNICATION] += operator.total_s[whole]
         return
-    seconds[_DECODE_ACCOUNT[kind]] += decode_work_s
+    seconds[DECODE_ACCOUNT[kind]] += decode_work_s
     seconds[accounts.LAUNCH_AND_HOST] += decode_fixed_s
     compute_bound = operator.compute_bound[whole]
     seconds[accounts.PREFILL_COMPUTE] += np.where(compute_bound, added_s, 0.0)

@@ -14,6 +14,7 @@ from costmodels.operators.operators import logit_operators, token_operators
 from costmodels.steps.context_cost import MERGE, SHARE
 from costmodels.steps.explain import OperatorRow
 from costmodels.steps.group_cost import RankStepCost, ReplicaStepCost
+from costmodels.steps.step_split import DECODE_ACCOUNT
 from costmodels.steps.streamed_cost import STREAM
 from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import EXCHANGES, Operator
@@ -30,13 +31,6 @@ from sim.shape import (
 )
 
 BOUNDS = {"link": "network", "fixed": "launch"}
-DECODE_ACCOUNT = {
-    "gemm": accounts.DECODE_WEIGHT_READS,
-    "grouped_gemm": accounts.DECODE_WEIGHT_READS,
-    "attention": accounts.DECODE_STATE_READS,
-    "elementwise": accounts.REMAINDER,
-    "sampling": accounts.REMAINDER,
-}
 # The constants of `Efficiency` an operator's seconds hang on, by its kind and what binds it.
 _CONSTANTS = {
     ("gemm", "compute"): ("gemm_compute", "gemm_half_rows", "tile_rows"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -186,8 +186,3 @@ def operator_table(
         shape = dict(zip(wanted[:-1], shapes[:, repeated[0]].tolist(), strict=True))
         raise ScenarioError(f"{where}: the shape {shape} is there twice; give one time a shape")
     return OperatorTable(meta=meta, columns=arrays, error=error, gpu=gpu)
-
-
-def with_error(table: OperatorTable, error: LeaveOneOutError) -> OperatorTable:
-    """``table`` that knows its leave-one-out error."""
-    return replace(table, error=error)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from costmodels.tables.kinds import COLLECTIVES
 from reports.numbers import MISSING, duration, percent, significant, whole_percent
 from reports.screen import Screen
 
 _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 COMPUTES = ("gemm", "grouped_gemm", "prefill_attention")
 
 
@@ -83,7 +83,7 @@ def best_text(facts: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     peak = device["peaks_flop_per_s"].get(table["peak"])
     if table["family"] in COMPUTES and peak and flops:
         return f"{significant(flops / 1e12)} TFLOP/s, {whole_percent(flops / peak)}"
-    rate = device["peer_bytes_per_s" if table["family"] in EXCHANGES else "hbm_bytes_per_s"]
+    rate = device["peer_bytes_per_s" if table["family"] in COLLECTIVES else "hbm_bytes_per_s"]
     if not moved:
         return ""
     if table["family"] == "copy" and table["variant"] in ("h2d", "d2h"):

@@ -22,6 +22,7 @@ from reports.capacity.facts import (
 from reports.capacity.figures import draw_capacity
 from reports.numbers import (
     LATENCY_LABELS,
+    condition_text,
     duration,
     sentence,
     share_text,
@@ -170,15 +171,11 @@ def _conditions(content: Content) -> list[tuple[str, str]]:
     ]
     rows.append(("Precision asked for", f"±{question['precision']:.1%}"))
     rows += [
-        (_LABELS.get(name, name), _condition_text(value))
+        (_LABELS.get(name, name), condition_text(value))
         for name, value in conditions.items()
         if name not in ("slo", "notes", "operators") and value is not None
     ]
     return rows + [("Note", note) for note in conditions["notes"]]
-
-
-def _condition_text(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 _LABELS = {

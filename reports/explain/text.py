@@ -119,6 +119,12 @@ def quality_lines(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def amounts_of(row: Mapping[str, Any]) -> list[str]:
+    """FLOPs and bytes of an operator or of all."""
+    kinds = ("flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
+    return [amount(row[kind]) for kind in kinds]
+
+
 _TIMES = ("calls", "time", "share")
 _WORDS = ("bound by", "account")
 _AMOUNTS = ("FLOP", "weights", "state", "activ.", "comm.", "FLOP/B")

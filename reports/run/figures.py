@@ -107,7 +107,6 @@ def _text_on(color: str) -> str:
 
 
 _MOST_LINES = 6
-_REPLICA_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 
 
 def engines_over_time(steps: pd.DataFrame, usable_blocks: float | None = None) -> svg.Plot | None:
@@ -190,7 +189,7 @@ def _draw_replicas(
         )
         axes.plot(middles, values.mean(axis=0), color=svg.BLUE, lw=1.2, label="mean")
         return
-    for one, line, color in zip(series, values, _REPLICA_COLORS, strict=False):
+    for one, line, color in zip(series, values, svg.SERIES, strict=False):
         axes.plot(middles, line, color=color, lw=1.1, label=f"replica {one.replica}")
 
 

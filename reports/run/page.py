@@ -27,6 +27,7 @@ from reports.numbers import (
     LATENCY_MEANINGS,
     MISSING,
     byte_size,
+    condition_text,
     duration,
     humanised,
     is_number,
@@ -284,7 +285,7 @@ def condition_rows(summary: Summary) -> list[tuple[str, str]]:
         if name not in (*_CONDITIONS, "slo", "notes", "operators") and value is not None
     ]
     # Engine options keep the names the engine knows them by.
-    rows = [(_CONDITIONS.get(name, name), _condition_text(conditions[name])) for name in names]
+    rows = [(_CONDITIONS.get(name, name), condition_text(conditions[name])) for name in names]
     rows += [
         (f"Operators: {row.family}", ", ".join(filter(None, (row.source, row.tables, row.label))))
         for row in operator_rows(summary)
@@ -297,10 +298,6 @@ def condition_rows(summary: Summary) -> list[tuple[str, str]]:
         if is_number(saturation.get(key)):
             rows.append((label, f"{significant(saturation[key])} requests/s"))
     return rows
-
-
-def _condition_text(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def write_page(folder: Path | str) -> Path:

@@ -10,7 +10,6 @@ from reports.sweep.folder import Content
 from reports.sweep.words import (
     axis_label,
     axis_value,
-    figure_label,
     in_a_sentence,
     settings_text,
     small,
@@ -130,8 +129,3 @@ def _nearest(content: Content, points: pd.DataFrame) -> str:
     share = value_text(content, "attainment", point["attainment"])
     where = settings_text(point, axis_keys(content))
     return f"The highest {in_a_sentence('attainment')} is {share}, with {where}."
-
-
-def best_label(content: Content) -> str:
-    """The deciding figure's name."""
-    return figure_label(content["choice"]["best"])

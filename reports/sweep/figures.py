@@ -80,7 +80,6 @@ def target_of(content: Content, column: str) -> float | None:
     return float(found[1]) if found else None
 
 
-_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _A_ROW = 2
 
@@ -150,7 +149,7 @@ def _draw_panel(
     for index, value in enumerate(values):
         rows = points if spec.by is None else points[[same(v, value) for v in points[spec.by]]]
         label = "" if spec.by is None else axis_value(value)
-        look = _Look(_COLORS[index % 6], _MARKS[index % 6], label)
+        look = _Look(svg.SERIES[index % 6], _MARKS[index % 6], label)
         kept = rows
         if is_decided(content, column):
             kept = rows.loc[[point for point in kept_points(content) if point in rows.index]]

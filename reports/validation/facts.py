@@ -15,10 +15,10 @@ from reports.numbers import (
     percent,
     significant,
 )
+from sim.books.metrics import LATENCIES
 
 Content = dict[str, Any]
 
-LATENCIES = ("ttft", "tpot", "e2e")
 _GOOD, _FAIR = 0.05, 0.15  # repeats of a real engine differ by 5% at p50, 10% at p99
 
 

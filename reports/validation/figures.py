@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from reports import svg
 from reports.numbers import LATENCY_LABELS, is_number, percent
 from reports.series import distribution
-from reports.validation.facts import LATENCIES, PERCENTILES, Content, run_names
+from reports.validation.facts import PERCENTILES, Content, run_names
+from sim.books.metrics import LATENCIES
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_KEY_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY)
 _BAND = 0.1  # drawn around the diagonal
 _SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
 
@@ -201,7 +201,7 @@ def _scatter_legend(keys: list[str]) -> list[Any]:
 
 
 def _cycled(keys: list[str]) -> list[str]:
-    return [_KEY_COLORS[i % len(_KEY_COLORS)] for i in range(len(keys))]
+    return [svg.SERIES[i % len(svg.SERIES)] for i in range(len(keys))]
 
 
 def _column(points: list[dict[str, Any]], name: str) -> NDArray[np.float64]:

@@ -12,7 +12,6 @@ from reports.schemas import VALIDATION
 from reports.templates import Tile, render_page
 from reports.validation.facts import (
     GLANCE_COLUMNS,
-    LATENCIES,
     LOAD_COLUMNS,
     PERCENTILES,
     Content,
@@ -29,6 +28,7 @@ from reports.validation.facts import (
     step_rows,
 )
 from reports.validation.figures import draw_validation
+from sim.books.metrics import LATENCIES
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:

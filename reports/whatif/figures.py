@@ -14,7 +14,7 @@ from reports.whatif.words import label_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLORS = (svg.BLUE, svg.VERMILION, svg.GREEN, svg.PINK, svg.ORANGE, svg.SKY, svg.VIOLET)
+_COLORS = (*svg.SERIES, svg.VIOLET)
 _LESS, _MORE, _WHOLE = svg.GREEN, svg.VERMILION, svg.GRAY
 _A_ROW = 3
 _SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])

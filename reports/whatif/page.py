@@ -188,10 +188,6 @@ def _warnings(content: Content) -> list[str]:
     return texts + [f"baseline: {text}" for text in base_warnings(content)]
 
 
-def _seconds(value_s: float) -> str:
-    return duration(value_s) if value_s else "0"
-
-
 def _signed(delta_s: float) -> str | Cell:
     if delta_s == 0:
         return "0"

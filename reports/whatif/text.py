@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from reports.numbers import MISSING, duration_unit
+from reports.screen import EIGHTHS
 from reports.whatif.answer import (
     heading,
     headline,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _MAX_WIDTH = 120
 _BAR = 7
 _LEAST_COLUMN = 14
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _STYLES = {"good": "green", "bad": "red", "unsure": "dim", "": ""}
 _ASCII = str.maketrans({"±": "+-", "\N{MULTIPLICATION SIGN}": "x", "\N{EN DASH}": "-", "µ": "u"})
 
@@ -71,7 +71,7 @@ class Printer:
         if self._ascii_only:
             return "#" * round(abs(share) * _BAR)
         eighths = round(abs(share) * _BAR * 8)
-        return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
     def grid(self, labels: list[tuple[str, str]], base: list[str], blocks: Sequence[Block]) -> None:
         """A table of a baseline and its variants, in as many parts as the width asks for."""

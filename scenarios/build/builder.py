@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodels.engines.calibration import load_constants
 from costmodels.engines.profile import capture_up_to, scale_host
-from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import is_recurrent
@@ -32,8 +32,6 @@ from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig, Role
 from sim.kv.layout import PLAIN
-
-_GIB = 1 << 30
 
 
 def build(scenario: Scenario) -> Build:
@@ -193,7 +191,7 @@ def _swapping(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, ranks: int
     bandwidth = scenario.kv.swap_bytes_per_s or gpu.host_link_bytes_per_s
     if bandwidth is None:
         raise ScenarioError(f"the host link of {gpu.name} is not known: give kv.swap_bytes_per_s")
-    blocks = int(scenario.kv.swap_space_gib * _GIB) // memory.block_bytes
+    blocks = int(scenario.kv.swap_space_gib * GIB) // memory.block_bytes
     return {
         "preemption_mode": "swap",
         "num_cpu_blocks": ranks * blocks,
@@ -215,7 +213,7 @@ def batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
 
     Source: vLLM 0.25 ``EngineArgs.get_batch_defaults``.
     """
-    large = gpu.hbm_bytes >= 70 * _GIB and not gpu.name.startswith("A100")
+    large = gpu.hbm_bytes >= 70 * GIB and not gpu.name.startswith("A100")
     default_tokens, default_seqs = (8192, 1024) if large else (2048, 256)
     options = scenario.engine
     tokens = options.max_num_batched_tokens or default_tokens

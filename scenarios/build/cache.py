@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.gpus import GIB, GpuSpec
 from costmodels.hardware.links import host_link
 from costmodels.layouts.layout import Layout
 from costmodels.memory.plan import DeviceMemory
@@ -23,7 +23,6 @@ from sim.kv.layout import PLAIN
 from sim.kv.tier_store import TierConfig
 from sim.kv.tiers import TiersConfig
 
-_GIB = 1 << 30
 _TIERS = ("host", "ssd", "remote")
 
 
@@ -115,7 +114,7 @@ def _tier(
     capacity = None
     if tier.capacity_gib is not None:
         parts = 1 if isinstance(tier, RemoteTier) else gpus
-        capacity = int(tier.capacity_gib * parts * _GIB) // block_bytes
+        capacity = int(tier.capacity_gib * parts * GIB) // block_bytes
         if not capacity:
             raise ScenarioError(
                 f"kv.tiers.{name}.capacity_gib {tier.capacity_gib:g} holds no block of "
@@ -180,7 +179,7 @@ def _bandwidth(name: str, value: object, label: str, source: str, way: str = "lo
 def _note(tier: TierConfig) -> str:
     size = "without bound"
     if tier.capacity_blocks is not None:
-        size = f"of {tier.capacity_blocks * tier.block_bytes / _GIB:,.4g} GiB"
+        size = f"of {tier.capacity_blocks * tier.block_bytes / GIB:,.4g} GiB"
     whose = "of all engines of the pool" if tier.is_shared else "an engine"
     return (
         f"a {tier.name} tier {size} {whose} holds cached prefixes, loaded at up to "

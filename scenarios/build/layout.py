@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from costmodels.hardware.gpus import GpuSpec
+from costmodels.hardware.gpus import GIB, GpuSpec
 from costmodels.hardware.links import host_link, stage_link
 from costmodels.layouts.layout import Layout
 from costmodels.memory.plan import DeviceMemory
@@ -108,9 +108,6 @@ def layout_notes(layout: Layout) -> tuple[str, ...]:
     return tuple(notes)
 
 
-_GIB = 1 << 30
-
-
 def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
     """Where weights and state are; None where all is on the devices. Raises ScenarioError."""
     shares = scenario.offload
@@ -134,8 +131,8 @@ def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
         weights_host=_share(host),
         weights_disk=_share(disk),
         kv_host=_share(shares.kv_host_percent),
-        cpu_offload_bytes=int(in_place * _GIB),
-        host_bytes=None if host_gb is None else int(host_gb * _GIB),
+        cpu_offload_bytes=int(in_place * GIB),
+        host_bytes=None if host_gb is None else int(host_gb * GIB),
     )
 
 
@@ -143,17 +140,17 @@ def offload_notes(scenario: Scenario, memory: DeviceMemory) -> tuple[str, ...]:
     """What is off the device, and what is assumed of it, in plain words."""
     notes = []
     host, disk = memory.host_weight_bytes, memory.disk_weight_bytes
-    if scenario.engine.cpu_offload_gb and host < int(scenario.engine.cpu_offload_gb * _GIB):
+    if scenario.engine.cpu_offload_gb and host < int(scenario.engine.cpu_offload_gb * GIB):
         notes.append(
             f"engine.cpu_offload_gb {scenario.engine.cpu_offload_gb:g} is more than the layers' "
-            f"{host / _GIB:.2f} GiB a GPU: all of them are in host memory"
+            f"{host / GIB:.2f} GiB a GPU: all of them are in host memory"
         )
     for size, where in ((host, "in host memory"), (disk, "on disk")):
         if size:
-            notes.append(f"{size / _GIB:.2f} GiB of weights a GPU are {where}, streamed every step")
+            notes.append(f"{size / GIB:.2f} GiB of weights a GPU are {where}, streamed every step")
     if memory.host_kv_bytes:
         notes.append(
-            f"up to {memory.host_kv_bytes / _GIB:.2f} GiB of keys and values a GPU are in host "
+            f"up to {memory.host_kv_bytes / GIB:.2f} GiB of keys and values a GPU are in host "
             "memory, streamed every step"
         )
     if host and scenario.hardware.host_memory_gb is None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodels.economics import fleet_cost_usd
 from scenarios.schema.fleet import Prices
 from sim.accounts import PREFILL_COMPUTE, PREFILL_MEMORY
 from sim.books.metrics import RequestMetrics
@@ -61,7 +60,7 @@ def economics_figures(
     rents = _rents(build, prices)
     if rents is None:
         return figures
-    cost = sum(fleet_cost_usd(1, s / 3600, usd) for s, usd in zip(seconds, rents, strict=True))
+    cost = sum(s / 3600 * usd for s, usd in zip(seconds, rents, strict=True))
     cost += (joules or 0.0) / _J_PER_KWH * prices.usd_per_kwh
     finished_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     within = (finished_ns >= window.start_ns) & (finished_ns <= window.end_ns)

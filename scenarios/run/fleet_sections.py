@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reports.warning_codes import WarningCode
 from scenarios.build.plugins import policy_label
 from scenarios.build.policy_checks import name_and_options
 from scenarios.schema import Scenario
@@ -22,7 +23,7 @@ _OVERLOAD = 1.5  # max over mean load
 _FEWEST_WAITING = 2.0  # requests that the busiest engine has more than the mean one
 _LOST_SHARE = 0.1  # of prompt tokens
 _TRANSFER_SHARE = 0.2  # of end-to-end time
-_TIGHT = 0.8  # of a link
+TIGHT = 0.8  # of a link's time
 
 _LOOK_AT_CACHES = ("prefix_affinity", "conductor")
 
@@ -51,7 +52,7 @@ def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
     return facts
 
 
-def hot_spot(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | None:
+def hot_spot(scenario: Scenario, summary: dict[str, Any]) -> tuple[WarningCode, str] | None:
     """One engine has far more requests than the mean one."""
     routing = summary.get("fleet", {}).get("routing")
     if routing is None or routing["max_over_mean"] < _OVERLOAD:
@@ -76,7 +77,7 @@ def hot_spot(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | N
     )
 
 
-def lost_prefixes(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | None:
+def lost_prefixes(scenario: Scenario, summary: dict[str, Any]) -> tuple[WarningCode, str] | None:
     """Prompts were computed again because the engine that had them cached was not asked."""
     reused = summary.get("fleet", {}).get("reuse")
     if reused is None or reused["lost_to_routing_share"] < _LOST_SHARE:
@@ -97,7 +98,7 @@ def lost_prefixes(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str
     )
 
 
-def thin_link(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | None:
+def thin_link(scenario: Scenario, summary: dict[str, Any]) -> tuple[WarningCode, str] | None:
     """Requests wait for their KV to cross the network."""
     network = summary.get("fleet", {}).get("network")
     if network is None:
@@ -105,9 +106,9 @@ def thin_link(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | 
     accounts_s = summary["e2e_accounts_s"]
     moving_s, total_s = accounts_s.get(KV_TRANSFER, 0.0), sum(accounts_s.values())
     busy = network["busy_share"]
-    if not total_s or (moving_s / total_s < _TRANSFER_SHARE and busy < _TIGHT):
+    if not total_s or (moving_s / total_s < _TRANSFER_SHARE and busy < TIGHT):
         return None
-    state = "overdrawn" if busy > 1 else "tight" if busy > _TIGHT else "slow"
+    state = "overdrawn" if busy > 1 else "tight" if busy > TIGHT else "slow"
     link = network["busiest_link"]
     what = "the network between all engines" if link == "core" else f"link {link!r}"
     return (

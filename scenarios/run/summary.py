@@ -33,7 +33,7 @@ from sim.books.run_accounts import gpu_time_ns
 from sim.books.saturation import saturation
 from sim.books.window import Window, time_weighted
 from sim.engine.config import EngineConfig
-from sim.evidence import LABELS, Source, weakest
+from sim.evidence import LABELS, Source, weakest, weakest_share
 from sim.fleet.cluster import RunLog
 from sim.request import Status
 
@@ -55,7 +55,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Everything a reader needs to judge a run, as plain JSON values."""
     shares = _evidence_shares(build, books, metrics, log)
-    label = next((name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE), None)
+    label = weakest_share(shares)
     figures = run_figures(log, metrics, build)
     for figure in figures:
         figure.setdefault("evidence", label)

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.run.fleet_sections import hot_spot, lost_prefixes, storm_facts, thin_link
+from reports.warning_codes import WarningCode
+from scenarios.run.fleet_sections import TIGHT, hot_spot, lost_prefixes, storm_facts, thin_link
 from scenarios.schema import Scenario
 from sim.books.metrics import RequestMetrics
 from sim.fleet.cluster import RunLog
 
 _FEWEST_ARRIVALS = 50  # for a trend to be told from the system filling up
 _FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting
-_CLOSE_TO_SATURATION = 0.85
-_TIGHT = 0.8  # a ledger's use from which on it is tight
+CLOSE_TO_SATURATION = 0.85
 
 
 def warnings_for(
@@ -99,7 +99,7 @@ def _failed(summary: dict[str, Any]) -> dict[str, str] | None:
 
 def _near_saturation(summary: dict[str, Any]) -> dict[str, str] | None:
     limit = summary["saturation"]
-    if limit is None or limit["load"] is None or limit["load"] < _CLOSE_TO_SATURATION:
+    if limit is None or limit["load"] is None or limit["load"] < CLOSE_TO_SATURATION:
         return None
     by_part = limit.get("by_part_per_s")
     of = ""
@@ -173,7 +173,7 @@ def _nothing_to_cache(log: RunLog) -> dict[str, str] | None:
 
 def _tier_links(summary: dict[str, Any]) -> dict[str, str] | None:
     """Links to a tier that are busy nearly all the time: loads wait in their queue."""
-    busy = [f for f in summary.get("kv_tiers", ()) if f.get("link_busy", 0.0) >= _TIGHT]
+    busy = [f for f in summary.get("kv_tiers", ()) if f.get("link_busy", 0.0) >= TIGHT]
     if not busy:
         return None
     parts = ", ".join(f"{f['tier']} {f['link_busy']:.0%} of the time" for f in busy)
@@ -202,7 +202,7 @@ def _few_samples(summary: dict[str, Any]) -> dict[str, str] | None:
     return None
 
 
-def _warning(code: str, text: str) -> dict[str, str]:
+def _warning(code: WarningCode, text: str) -> dict[str, str]:
     return {"code": code, "text": text}
 
 

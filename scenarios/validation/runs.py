@@ -15,7 +15,7 @@ from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conversations import are_conversations, conversation_chains, turns_after
 from scenarios.validation.system import System
 from sim.arrays import Float64
-from sim.books.metrics import RequestMetrics, Slo, request_metrics, statistics
+from sim.books.metrics import LATENCIES, RequestMetrics, Slo, request_metrics, statistics
 from sim.books.saturation import saturation
 from sim.evidence import weakest
 from sim.fleet.cluster import RunLog, run_cluster
@@ -87,7 +87,6 @@ _Samples = dict[str, dict[str, Float64]]  # latency -> predicted and measured, [
 _Pair = tuple[float | None, float | None]  # predicted, measured
 _Compared = tuple[str, str, str, _Pair, int]  # metric, unit, statistic, pair, over how many
 
-LATENCIES = ("ttft", "tpot", "e2e")
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _BUSY, _SATURATED = 0.5, 0.9
 

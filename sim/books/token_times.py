@@ -49,13 +49,6 @@ def gap_chunks(
                 yield gaps_ns, np.ones(len(gaps_ns), np.int64)
 
 
-def decode_gaps(log: RunLog) -> tuple[Int64, Int64]:
-    """Return all chunks of `gap_chunks` together, as two int64 arrays."""
-    chunks = [(np.empty(0, np.int64), np.empty(0, np.int64)), *gap_chunks(log)]
-    gaps, weights = zip(*chunks, strict=True)
-    return np.concatenate(gaps), np.concatenate(weights)
-
-
 def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:
     done = 0
     for columns in steps.chunks():

@@ -13,12 +13,12 @@ from typing import Protocol
 
 import simpy
 
+from sim.clock import call_after
 from sim.engine.config import EngineConfig
 from sim.engine.waiting import WaitingQueue
 from sim.kv.pool import KVCache
 from sim.kv.prefix_index import Hit
 from sim.kv.tiers import Segment, Tiers
-from sim.network import call_after
 from sim.protocols import StepCost
 from sim.request import Request, Status
 from sim.shape import chunk_shape

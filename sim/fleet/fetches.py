@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from sim.clock import call_after
 from sim.engine.engine import Engine
 from sim.fleet.handover import TransferConfig
-from sim.network import Flow, Network, call_after
+from sim.network import Flow, Network
 from sim.protocols import Fetch
 from sim.recorder import RequestLog
 from sim.request import Request

@@ -18,11 +18,11 @@ from typing import Literal, NamedTuple
 
 import simpy
 
-from sim.clock import NS_PER_S
+from sim.clock import NS_PER_S, call_after
 from sim.engine.arriving import ArrivingKV
 from sim.engine.engine import Engine
 from sim.errors import PolicyError
-from sim.network import Flow, Network, call_after
+from sim.network import Flow, Network
 from sim.protocols import Router
 from sim.recorder import DecodeLog
 from sim.request import Request

@@ -21,9 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.bench import fleet as fleet_bench
-from tests.bench import sweep as sweep_bench
-from tests.bench import waiting as waiting_bench
+from tests.bench import fleet, sweep, waiting
 from tests.properties.helpers import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
@@ -49,9 +47,9 @@ def main() -> None:
         _row(f"{rate_per_s:g}", f"{speed:,.0f}", *work)
 
     _print_speculation()
-    waiting_bench.print_all()
-    fleet_bench.print_all(quick="--quick" in sys.argv)
-    sweep_bench.print_all(quick="--quick" in sys.argv)
+    waiting.print_all()
+    fleet.print_all(quick="--quick" in sys.argv)
+    sweep.print_all(quick="--quick" in sys.argv)
 
     print("\nThe whole command (reading, simulation, books, summary), the trace repeated")
     _row("requests", "core-s", "us a request", "peak MiB", "bytes a request more")
@@ -171,6 +169,6 @@ if __name__ == "__main__":
     elif "--cpu-calibration" in sys.argv:
         print_cpu_calibration()
     elif "--fleet" in sys.argv:
-        fleet_bench.print_all(quick="--quick" in sys.argv)
+        fleet.print_all(quick="--quick" in sys.argv)
     else:
         main()

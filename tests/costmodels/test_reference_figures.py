@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.economics import break_even_bytes_per_s, fleet_cost_usd, profit_margin, revenue_usd
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens, entry_tokens
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.spec import LayerGroup, ModelSpec, quantized
+from tests.published.models.economics import (
+    break_even_bytes_per_s,
+    fleet_cost_usd,
+    profit_margin,
+    revenue_usd,
+)
 from tests.published.models.expert_parallel import all_to_all_s, communication_tpot_s
 from tests.published.models.sequence_work import decode_token
 

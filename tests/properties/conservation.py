@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
-from sim.books.token_times import decode_gaps, token_times_ns
+from sim.books.token_times import token_times_ns
 from sim.engine.batch import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
 from sim.request import Request, SharedBlocks, Status
 from sim.shape import SharedSums, clipped
+from tests.properties.helpers import decode_gaps
 
 Int64 = NDArray[np.int64]
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from sim.books.ledger import time_books
-from sim.books.token_times import decode_gaps, token_times_ns
+from sim.books.token_times import token_times_ns
 from sim.fleet.cluster import Fleet, RunLog, run_cluster
 from sim.request import Status
 from sim.request_table import RequestTable
 from tests.properties.engines import outcome
+from tests.properties.helpers import decode_gaps
 from tests.properties.service_runs import stepped
 
 FINAL = {Status.FINISHED, Status.REJECTED, Status.FAILED, Status.ABANDONED}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
+from sim.books.token_times import gap_chunks
 from sim.engine.config import EngineConfig
 from sim.engine.view import Scheduler
 from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
@@ -27,6 +28,13 @@ CHECKOUT = next(
     folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists()
 )
 SHARED = Path(os.environ.get("FLEETCAST_SHARED", CHECKOUT.parent / "shared"))
+
+
+def decode_gaps(log: RunLog) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All chunks of `gap_chunks` at once: gaps in ns, and how many tokens have each."""
+    chunks = [(np.empty(0, np.int64), np.empty(0, np.int64)), *gap_chunks(log)]
+    gaps, weights = zip(*chunks, strict=True)
+    return np.concatenate(gaps), np.concatenate(weights)
 
 
 @dataclass(frozen=True, slots=True)

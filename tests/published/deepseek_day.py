@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from costmodels.economics import fleet_cost_usd, profit_margin, revenue_usd
 from scenarios.experiments.plan.find import judge_of, targeted
 from scenarios.experiments.plan.question import ask
 from scenarios.experiments.plan.read import asked
 from scenarios.experiments.plan.search import Search
+from tests.published.models.economics import fleet_cost_usd, profit_margin, revenue_usd
 from tests.published.rows import Row, Section
 
 # github.com/deepseek-ai/open-infra-index, 202502OpenSourceWeek, day 6.

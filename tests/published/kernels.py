@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from costmodels.hardware.kernel_curves import (
-    attention_curve,
-    deepep_fixed_s,
-    deepep_points,
-    fit_saturation,
-    low_latency_all_to_all_s,
-)
+from costmodels.hardware.kernel_curves import attention_curve, fit_saturation
+from tests.published.models.kernels import deepep_fixed_s, deepep_points, low_latency_all_to_all_s
 from tests.published.rows import Row, Section, met
 
 

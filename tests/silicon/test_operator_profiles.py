@@ -12,8 +12,8 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.tables.lookup import Lookup
 from costmodels.tables.shapes import LOOKUPS
 from tests.properties.helpers import SHARED
-from tests.silicon.vidur_datasheet import TwoShares, datasheet_seconds, fit_shares
-from tests.silicon.vidur_profiles import (
+from tests.published.models.vidur_datasheet import TwoShares, datasheet_seconds, fit_shares
+from tests.published.models.vidur_profiles import (
     ELEMENTWISE,
     GEMMS,
     MeasuredOperator,

@@ -12,9 +12,9 @@ import pytest
 
 from sim.errors import TraceError
 from tests.silicon import points as silicon_points
-from tests.silicon.__main__ import Scored, score, served
 from tests.silicon.models import Predicted, estimated, refusal, simulated
 from tests.silicon.points import SiliconPoint, model_config, read_silicon_points
+from tests.silicon.scores import Scored, score, served
 
 needs_aic = pytest.mark.skipif(
     find_spec("aiconfigurator_core") is None, reason="fleetcast[aic] is not installed"

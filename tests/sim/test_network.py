@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +12,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.network import Link, Network
+from sim.network import Network
 
 GB = 10**9
 
@@ -29,18 +30,48 @@ def at(env: simpy.Environment, when_ns: int, call: Callable[[], object]) -> None
     env.timeout(when_ns).callbacks.append(called)
 
 
+def network(env: simpy.Environment, **gigabytes_per_s: float) -> Network:
+    net = Network(env)
+    for name, speed in gigabytes_per_s.items():
+        net.add_link(name, speed * GB)
+    return net
+
+
 def run_link(sizes: list[int], starts_ns: list[int], *, latency_ns: int = 0) -> dict[int, int]:
     """When each transfer over a link of 1 byte a ns ends."""
     env = simpy.Environment()
-    link = Link(env, GB, latency_ns)
+    net = network(env, pipe=1)
     times: dict[int, int] = {}
     for index, (size, start_ns) in enumerate(zip(sizes, starts_ns, strict=True)):
         done = partial(ended, env, times, index)
-        at(env, start_ns, partial(link.start, size, done))
+        at(env, start_ns, partial(net.start, ("pipe",), size, done, latency_ns=latency_ns))
     env.run()
-    assert link.moved_bytes == sum(sizes)
-    assert link.active == 0
+    assert net.moved_bytes == {"pipe": sum(sizes)}
     return times
+
+
+def fair_ends(sizes: list[int], starts_ns: list[int]) -> list[float]:
+    """When each transfer ends if those in flight share 1 byte a ns equally, without rounding.
+
+    Each ends once the bytes that every transfer in flight has been served reach its own target.
+    """
+    ends = [0.0] * len(sizes)
+    waiting = sorted(range(len(sizes)), key=lambda index: starts_ns[index])
+    target: dict[int, float] = {}
+    now, served = 0.0, 0.0
+    while waiting or target:
+        first = min(target, key=lambda index: target[index], default=None)
+        end = math.inf if first is None else now + (target[first] - served) * len(target)
+        if waiting and starts_ns[waiting[0]] <= end:
+            start = starts_ns[waiting[0]]
+            served += (start - now) / len(target) if target else 0.0
+            now = start
+            index = waiting.pop(0)
+            target[index] = served + sizes[index]
+        elif first is not None:
+            now, served = end, target.pop(first)
+            ends[first] = now
+    return ends
 
 
 def test_a_lone_transfer_takes_its_bytes_and_the_latency() -> None:
@@ -83,23 +114,16 @@ def test_mean_time_in_a_processor_sharing_queue() -> None:
 
 def test_cancelled_bytes_are_those_that_moved() -> None:
     env = simpy.Environment()
-    link = Link(env, GB)
+    net = network(env, pipe=1)
     times: dict[int, int] = {}
-    first = link.start(1000, partial(ended, env, times, 0))
-    link.start(1000, partial(ended, env, times, 1))
+    first = net.start(("pipe",), 1000, partial(ended, env, times, 0))
+    net.start(("pipe",), 1000, partial(ended, env, times, 1))
     moved: list[int] = []
-    at(env, 400, lambda: moved.append(link.cancel(first)))
+    at(env, 400, lambda: moved.append(net.cancel(first)))
     env.run()
     assert moved == [200]
     assert times == {1: 1200}
-    assert link.moved_bytes == 1200
-
-
-def network(env: simpy.Environment, **gigabytes_per_s: float) -> Network:
-    net = Network(env)
-    for name, speed in gigabytes_per_s.items():
-        net.add_link(name, speed * GB)
-    return net
+    assert net.moved_bytes == {"pipe": 1200}
 
 
 def test_max_min_shares_of_a_known_network() -> None:
@@ -137,19 +161,12 @@ def test_a_cut_link_holds_its_flows_until_it_is_back() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 2000)), min_size=1, max_size=12))
-def test_a_network_of_one_link_is_a_link(transfers: list[tuple[int, int]]) -> None:
-    env = simpy.Environment()
-    net = network(env, pipe=1)
-    times: dict[int, int] = {}
-    for index, (start_ns, size) in enumerate(transfers):
-        done = partial(ended, env, times, index)
-        at(env, start_ns, partial(net.start, ("pipe",), size, done))
-    env.run()
-    starts, sizes = zip(*transfers, strict=True)
-    expected = run_link(list(sizes), list(starts))
-    # Each change rounds once, in either way of counting.
-    assert all(abs(times[i] - expected[i]) <= 2 * len(sizes) for i in times)
-    assert len(times) == len(sizes)
+def test_transfers_end_when_equal_shares_say(transfers: list[tuple[int, int]]) -> None:
+    starts, sizes = (list(column) for column in zip(*transfers, strict=True))
+    times = run_link(sizes, starts)
+    # Each change rounds once.
+    exact = fair_ends(sizes, starts)
+    assert all(abs(times[i] - exact[i]) <= 2 * len(sizes) for i in range(len(sizes)))
 
 
 @settings(max_examples=60)

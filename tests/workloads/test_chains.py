@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from sim.request_table import PrefixChains
 from tests.properties.helpers import chains_of
-from workloads.chains import copy_chains, matched_tokens, regroup, take_chains
+from tests.workloads.generator.preset_statistics import matched_tokens
+from workloads.chains import copy_chains, regroup, take_chains
 
 
 def lists(chains: PrefixChains) -> list[list[int]]:

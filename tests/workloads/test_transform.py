@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from sim.errors import ScenarioError
 from sim.request_table import PrefixChains, RequestTable, request_table
 from workloads.statistics.describe import describe
-from workloads.transform import (
-    limit,
-    mean_rate_per_s,
-    repeat,
-    scale_rate,
-    scale_time,
-    window,
-    with_concurrency,
-)
+from workloads.transform import limit, mean_rate_per_s, repeat, scale_rate, window, with_concurrency
 
 
 def table_at(*arrival_s: float) -> RequestTable:
@@ -58,11 +50,6 @@ def test_scale_rate_gives_the_rate_and_keeps_the_shape() -> None:
     assert describe(scaled)["interarrival_cv"] == pytest.approx(describe(FOUR)["interarrival_cv"])
     assert scaled.notes == ("rate scaled to 10 requests/s",)
     assert FOUR.notes == ()
-
-
-def test_scale_time_and_back() -> None:
-    assert arrivals_s(scale_time(FOUR, 3)) == [3, 6, 12, 12]
-    assert arrivals_s(scale_time(scale_time(FOUR, 3), 1 / 3)) == arrivals_s(FOUR)
 
 
 def test_window_is_half_open_rebased_and_cuts_chains() -> None:
@@ -139,8 +126,6 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "rate of none": (lambda: scale_rate(table_at(), 1), "no rate"),
     "rate at once": (lambda: scale_rate(table_at(3, 3), 1), "no rate"),
     "rate tiny": (lambda: scale_rate(FOUR, 1e-300), "146 years"),
-    "factor": (lambda: scale_time(FOUR, -1), "time factor is -1"),
-    "factor huge": (lambda: scale_time(FOUR, 1e300), "146 years"),
     "window order": (lambda: window(FOUR, 3, 3), "expected 0 <= start < end"),
     "window nan": (lambda: window(FOUR, 0, math.nan), "expected 0 <= start < end"),
     "limit": (lambda: limit(FOUR, 0), "at least 1"),

@@ -69,14 +69,6 @@ def preset_description(name: str) -> str:
     return text
 
 
-def preset_block(name: str, key: str) -> dict[str, Any]:
-    """The numbers under a dotted key of the preset's `evidence`, as in presets.yaml."""
-    block = _blocks()[name]
-    for part in key.split("."):
-        block = block[part]
-    return block
-
-
 def preset_spec(
     name: str,
     *,

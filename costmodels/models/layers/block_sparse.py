@@ -11,30 +11,24 @@ from fractions import Fraction
 from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params, load_format
-from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.gqa import OverGqa
 from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State
 from costmodels.models.layers.split import split_kv_heads
 from costmodels.work import Array, Operator, attention_launch, linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSparse:
+class BlockSparse(OverGqa):
     """``gqa`` over ``topk_blocks`` blocks of ``block_tokens``."""
 
     kind: ClassVar[str] = "block_sparse"
 
-    gqa: Gqa
     block_tokens: int
     topk_blocks: int
     index_heads: int = 0
     """Heads of an indexer with a key of ``index_dim`` a token; 0: minimum and maximum of each
     block's keys are scored, as Quest does (arXiv 2406.10774)."""
     index_dim: int = 0
-
-    @property
-    def kv_heads(self) -> int:
-        """As of full attention."""
-        return self.gqa.kv_heads
 
     def params(self, hidden: int) -> Params:
         """With an indexer: its queries and key."""
@@ -69,10 +63,6 @@ class BlockSparse:
                 linear("index", calls, hidden, width, tokens, precision, precision.attention)
             )
         return [*operators, attention_launch(calls, tokens, launches=2)]
-
-    def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of full attention."""
-        return self.gqa.block_inputs(hidden)
 
     def row_elements(self, hidden: int) -> int:
         """As of full attention, with the index queries."""

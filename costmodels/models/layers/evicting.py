@@ -6,32 +6,21 @@ computed in full. What this does to answers is not modelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, Params
-from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, Frame, State, Window
-from costmodels.work import Array, Operator
+from costmodels.formats import ModelPrecision
+from costmodels.models.layers.gqa import OverGqa
+from costmodels.models.layers.parts import AttentionWork, State, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evicting:
-    """``gqa`` that stores and reads at most ``budget_tokens``."""
+class Evicting(OverGqa):
+    """``gqa`` that stores and reads at most ``budget_tokens`` a head. Scoring is not counted."""
 
     kind: ClassVar[str] = "evicting"
 
-    gqa: Gqa
     budget_tokens: int
-
-    @property
-    def kv_heads(self) -> int:
-        """As of full attention."""
-        return self.gqa.kv_heads
-
-    def params(self, hidden: int) -> Params:
-        """As of full attention."""
-        return self.gqa.params(hidden)
 
     def state(self, precision: ModelPrecision) -> State:
         """The budget, full."""
@@ -45,19 +34,3 @@ class Evicting:
             decode=(self.gqa.term(token_bytes, self.budget_tokens),),
             prefill=(self.gqa.term(token_bytes),),
         )
-
-    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of full attention; scoring tokens is not counted."""
-        return self.gqa.token_operators(frame, calls, tokens)
-
-    def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of full attention."""
-        return self.gqa.block_inputs(hidden)
-
-    def row_elements(self, hidden: int) -> int:
-        """As of full attention."""
-        return self.gqa.row_elements(hidden)
-
-    def sharded(self, ranks: int) -> Evicting:
-        """As of full attention; budgets are a head's."""
-        return replace(self, gqa=self.gqa.sharded(ranks))

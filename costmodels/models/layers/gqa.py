@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from costmodels.formats import ModelPrecision, Params, load_format
 from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window
@@ -131,3 +131,29 @@ class Gqa:
             heads=split(self.heads, ranks, f"{self.heads} attention heads"),
             kv_heads=split_kv_heads(self.kv_heads, ranks),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverGqa:
+    """Base of mixers with the projections and the heads of ``gqa`` but another state."""
+
+    gqa: Gqa
+
+    @property
+    def kv_heads(self) -> int:
+        return self.gqa.kv_heads
+
+    def params(self, hidden: int) -> Params:
+        return self.gqa.params(hidden)
+
+    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
+        return self.gqa.token_operators(frame, calls, tokens)
+
+    def block_inputs(self, hidden: int) -> tuple[int, ...]:
+        return self.gqa.block_inputs(hidden)
+
+    def row_elements(self, hidden: int) -> int:
+        return self.gqa.row_elements(hidden)
+
+    def sharded(self, ranks: int) -> Self:
+        return replace(self, gqa=self.gqa.sharded(ranks))

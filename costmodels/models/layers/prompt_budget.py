@@ -8,39 +8,28 @@ computed in full. What this does to answers is not modelled.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, Params
-from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window
-from costmodels.work import Array, Operator
+from costmodels.formats import ModelPrecision
+from costmodels.models.layers.gqa import OverGqa
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, State, Window
 
 _SCORE_BYTES = 4
 """Votes are summed and pooled in 32 bits: written by one kernel, read by the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptBudget:
+class PromptBudget(OverGqa):
     """``gqa`` that decodes over what is kept. Each budget is of an equal share of its layers."""
 
     kind: ClassVar[str] = "prompt_budget"
 
-    gqa: Gqa
     budgets: tuple[int, ...]
     """Tokens of a prompt, a head."""
     observation_tokens: int = 32
     """Queries at a prompt's end that vote."""
-
-    @property
-    def kv_heads(self) -> int:
-        """As of full attention."""
-        return self.gqa.kv_heads
-
-    def params(self, hidden: int) -> Params:
-        """As of full attention."""
-        return self.gqa.params(hidden)
 
     def state(self, precision: ModelPrecision) -> State:
         """What is kept once the prompt is computed; a layer's mean."""
@@ -70,22 +59,6 @@ class PromptBudget:
             prefill_token_flops=2.0 * scores * self.gqa.head_dim,
             prefill_token_bytes=token_bytes / 2 + 2.0 * _SCORE_BYTES * scores,
         )
-
-    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of full attention."""
-        return self.gqa.token_operators(frame, calls, tokens)
-
-    def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of full attention."""
-        return self.gqa.block_inputs(hidden)
-
-    def row_elements(self, hidden: int) -> int:
-        """As of full attention."""
-        return self.gqa.row_elements(hidden)
-
-    def sharded(self, ranks: int) -> PromptBudget:
-        """As of full attention; budgets are a head's."""
-        return replace(self, gqa=self.gqa.sharded(ranks))
 
 
 def pyramid_budgets(mean_tokens: int, layers: int, last_share: float = 0.1) -> tuple[int, ...]:

@@ -6,23 +6,21 @@ kept beside the window (arXiv 2309.17453).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from costmodels.formats import ModelPrecision, Params
-from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, Frame, State, Window
-from costmodels.work import Array, Operator
+from costmodels.formats import ModelPrecision
+from costmodels.models.layers.gqa import OverGqa
+from costmodels.models.layers.parts import AttentionWork, State, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingWindow:
+class SlidingWindow(OverGqa):
     """``gqa`` over the newest ``window`` tokens; nothing older is stored or read."""
 
     kind: ClassVar[str] = "sliding"
 
-    gqa: Gqa
     window: int
     sink_tokens: int = 0
     """First tokens kept and read for ever."""
@@ -32,15 +30,6 @@ class SlidingWindow:
         """Most tokens stored."""
         return self.window + self.sink_tokens
 
-    @property
-    def kv_heads(self) -> int:
-        """As of full attention."""
-        return self.gqa.kv_heads
-
-    def params(self, hidden: int) -> Params:
-        """As of full attention."""
-        return self.gqa.params(hidden)
-
     def state(self, precision: ModelPrecision) -> State:
         """Nothing grows once the window is full."""
         return State(windows=(Window(self.kept_tokens, self._token_bytes(precision)),))
@@ -49,22 +38,6 @@ class SlidingWindow:
         """Contexts and query-key pairs clipped to the window."""
         term = self.gqa.term(float(self._token_bytes(precision)), self.kept_tokens)
         return AttentionWork(decode=(term,), prefill=(term,))
-
-    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of full attention."""
-        return self.gqa.token_operators(frame, calls, tokens)
-
-    def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of full attention."""
-        return self.gqa.block_inputs(hidden)
-
-    def row_elements(self, hidden: int) -> int:
-        """As of full attention."""
-        return self.gqa.row_elements(hidden)
-
-    def sharded(self, ranks: int) -> SlidingWindow:
-        """As of full attention."""
-        return replace(self, gqa=self.gqa.sharded(ranks))
 
     def _token_bytes(self, precision: ModelPrecision) -> Fraction:
         return self.gqa.state(precision).growing

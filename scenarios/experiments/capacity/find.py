@@ -27,13 +27,13 @@ from scenarios.experiments.capacity.result import content
 from scenarios.experiments.capacity.runs import Runs
 from scenarios.experiments.capacity.samples import Goal, Samples
 from scenarios.experiments.capacity.search import Found, search
+from scenarios.run.warnings import CLOSE_TO_SATURATION
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 
 LEAST = 4
 """Replications near the crossing, each as long as several of the first search."""
 
-_CLOSE = 0.85  # of saturation
 _LONGER = 4  # times
 _AROUND = (0.88, 0.94, 1.0, 1.06, 1.15)
 
@@ -42,7 +42,10 @@ def is_slow(found: Found, pilot: Pilot) -> bool:
     """Whether the answer lies where runs of the usual length have not settled."""
     if found.capacity is None or pilot.saturation_level is None:
         return False
-    return found.limit == "stability" or found.capacity.level > _CLOSE * pilot.saturation_level
+    return (
+        found.limit == "stability"
+        or found.capacity.level > CLOSE_TO_SATURATION * pilot.saturation_level
+    )
 
 
 def longer(plan: RunPlan) -> RunPlan:

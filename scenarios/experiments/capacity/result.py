@@ -14,9 +14,10 @@ from scenarios.experiments.capacity.pilot import Pilot
 from scenarios.experiments.capacity.question import Question
 from scenarios.experiments.capacity.runs import Runs
 from scenarios.experiments.capacity.search import Found
+from scenarios.run.warnings import CLOSE_TO_SATURATION
 from scenarios.schema import Scenario
 from sim import __version__
-from sim.evidence import LABELS
+from sim.evidence import LABELS, weakest_share
 
 _CLOSE = 0.85  # of saturation
 _LABEL_SHARE = 0.05  # of the time, for a label to count
@@ -170,7 +171,7 @@ def _conditions(scenario: Scenario, pilot: Pilot, runs: Runs, found: Found) -> d
 def _label(row: Row) -> str | None:
     """The weakest evidence that carries at least a twentieth of the time at the answer."""
     shares = row["evidence"]
-    return next((name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE), None)
+    return weakest_share(shares)
 
 
 def _method(question: Question, found: Found, runs: Runs) -> str:
@@ -206,7 +207,7 @@ def _warnings(value: dict[str, Any], found: Found, runs: Runs) -> list[dict[str,
                 "requests keep coming; plan for less",
             )
         )
-    elif share is not None and share >= _CLOSE:
+    elif share is not None and share >= CLOSE_TO_SATURATION:
         warnings.append(
             _warning(
                 "near_saturation",

@@ -24,7 +24,7 @@ from scenarios.files.dump import given_text
 from scenarios.schema import Scenario
 from scenarios.server_flags.inverse import commands_of
 from sim import __version__
-from sim.evidence import LABELS
+from sim.evidence import LABELS, weakest_share
 
 _LEFT_OUT = {"replications", "bands"}
 
@@ -221,9 +221,8 @@ def _evidence(finalists: Sequence[Finalist]) -> dict[str, Any]:
     runs = [one.evidence for one in facts]
     shares = {name: fmean(run.get(name, 0.0) for run in runs) for name in LABELS}
     shares = {name: share for name, share in shares.items() if share}
-    weakest = [name for name in reversed(LABELS) if shares.get(name, 0) >= _LABEL_SHARE]
     return {
         "shares": shares,
-        "label": weakest[0] if weakest else None,
+        "label": weakest_share(shares),
         "half_width": NORMAL_90 * facts[0].errors[0],  # of the time a step takes on the GPU
     }

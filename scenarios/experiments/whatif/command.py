@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from scenarios.experiments.whatif.changes import changes_from_file, changes_from_sets
-from scenarios.experiments.whatif.comparison import Progress, WhatIf, what_if
+from scenarios.experiments.whatif.comparison import WhatIf, what_if
 from scenarios.files.dump import dump_scenario
 from scenarios.files.scenario_file import read_scenario_file
+from scenarios.run.progress import with_progress
 from scenarios.run.result_folder import make_folder
 from sim.errors import ScenarioError
 
@@ -39,7 +38,7 @@ def run_whatif(
         changes += changes_from_file(variants)
     if out is not None:
         make_folder(out)  # before a long run: a place that cannot be written
-    answer = _with_progress(
+    answer = with_progress(
         lambda progress: what_if(
             values,
             changes,
@@ -98,15 +97,3 @@ def _json_text(content: dict[str, Any]) -> str:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "variant"
-
-
-def _with_progress(run: Callable[[Progress | None], WhatIf]) -> WhatIf:
-    """Show a bar on stderr when that is a terminal."""
-    if not sys.stderr.isatty():
-        return run(None)
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-        return run(lambda done, total: bar.update(task, completed=done, total=total))

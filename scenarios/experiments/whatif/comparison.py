@@ -12,12 +12,11 @@ from scenarios.experiments.whatif.content import check_figure, make_content
 from scenarios.experiments.whatif.method import Method, choose_method
 from scenarios.experiments.whatif.runs import Run, reduce_run
 from scenarios.files.yaml_text import Places
+from scenarios.run.progress import Progress
 from scenarios.run.replications import with_seed
 from scenarios.run.simulate import run_many
 from scenarios.schema import Scenario
 from sim.errors import FleetcastError
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)

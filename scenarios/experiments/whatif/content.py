@@ -11,18 +11,11 @@ from reports.schemas import WHATIF
 from scenarios.experiments.whatif.changes import Variant
 from scenarios.experiments.whatif.intervals import paired
 from scenarios.experiments.whatif.method import Method
-from scenarios.experiments.whatif.runs import (
-    FIGURES,
-    KEYS,
-    LATENCIES,
-    SHARES,
-    Run,
-    Values,
-    mean_accounts_ns,
-)
+from scenarios.experiments.whatif.runs import FIGURES, KEYS, SHARES, Run, Values, mean_accounts_ns
 from scenarios.files.messages import nearest
 from scenarios.run.replications import LEVEL
 from sim import __version__
+from sim.books.metrics import LATENCIES
 from sim.errors import ScenarioError
 
 

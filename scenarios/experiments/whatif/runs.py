@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scenarios.experiments.whatif.intervals import values_without_each
 from scenarios.run.result import RunResult
 from sim.accounts import TIME_ACCOUNTS
+from sim.books.metrics import LATENCIES
 
 Values = dict[str, float | None]
 """Figure by key; None where there is no number."""
@@ -81,8 +82,6 @@ def compared_values(summary: dict[str, Any], *, has_slo: bool) -> Values:
         by_key |= dict.fromkeys(_OF_SLO)
     return {key: by_key.get(key) for key in KEYS}
 
-
-LATENCIES = ("ttft", "tpot", "e2e")
 
 # Shares of requests at which distributions are kept: the tail closely, where the questions are.
 SHARES = np.unique(

@@ -13,7 +13,7 @@ from costmodels.datafile import read_data
 from costmodels.engines.attention_backends import BackendName, architecture, attention_backend
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import gpu_names, load_gpu
-from costmodels.hardware.kernel_curves import attention_curve, attention_shares, unfused_attention_s
+from costmodels.hardware.kernel_curves import attention_curve, attention_shares
 from costmodels.models.catalog import load_model
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build.builder import build
@@ -21,6 +21,7 @@ from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown
 from tests.properties.priced_steps import columns_of, longer, mixed_steps
+from tests.published.models.kernels import unfused_attention_s
 
 LAYERS = 32
 LLAMA = load_model("llama-3.1-8b")

@@ -6,25 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.hardware.gemm_paths import (
-    PATHS,
-    compute_bound_rows,
-    crossover_rows,
-    dequantisation_share,
-    gemm_seconds,
-    path_peak,
-)
+from costmodels.hardware.gemm_paths import PATHS, crossover_rows, gemm_seconds, path_peak
 from costmodels.hardware.gpus import load_gpu
-from costmodels.hardware.kernel_curves import (
-    attention_curve,
-    attention_shares,
+from costmodels.hardware.kernel_curves import attention_curve, attention_shares, fit_saturation
+from sim.errors import ScenarioError
+from tests.published.models.kernels import (
+    compute_bound_rows,
     deepep_fixed_s,
-    fit_saturation,
+    dequantisation_share,
     fused_attention_s,
     low_latency_all_to_all_s,
     unfused_attention_s,
 )
-from sim.errors import ScenarioError
 
 
 @given(most=st.floats(0.1, 1e3), half=st.floats(1.0, 1e4), first=st.integers(1, 10_000))

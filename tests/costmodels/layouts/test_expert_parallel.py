@@ -23,7 +23,6 @@ from costmodels.models.expert_load import (
 )
 from costmodels.work import Exchange, Operator, operator
 from sim.errors import ScenarioError
-from tests.published.models.context_parallel import context_parallel
 
 EVEN = ExpertLoad()
 
@@ -222,16 +221,3 @@ def test_racks_of_nvlink() -> None:
 def test_layouts_that_do_not_fit_say_why(model: str, layout: Layout, reason: str) -> None:
     with pytest.raises(ScenarioError, match=reason):
         shard(load_model(model), layout)
-
-
-def test_a_prompt_over_several_ranks() -> None:
-    alone = context_parallel(attention_s=1e-2, kv_bytes=1e8, ranks=1, bytes_per_s=1e11)
-    assert alone == (1e-2, 0.0, 0.0)
-    ring = context_parallel(attention_s=1e-2, kv_bytes=1e8, ranks=4, bytes_per_s=1e11)
-    assert ring == (2.5e-3, 0.0, 7.5e7)  # 0.25 ms a pass hide behind 0.625 ms
-    gather = context_parallel(
-        attention_s=1e-2, kv_bytes=1e8, ranks=4, bytes_per_s=1e11, mode="all_gather"
-    )
-    assert gather.seconds == pytest.approx(2.5e-3 + 7.5e-4)
-    slow = context_parallel(attention_s=1e-2, kv_bytes=1e8, ranks=4, bytes_per_s=1e10)
-    assert slow.exposed_s == pytest.approx(3 * (2.5e-3 - 6.25e-4))

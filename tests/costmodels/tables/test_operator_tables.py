@@ -34,7 +34,7 @@ from costmodels.tables.shapes import (
     PrefillAttentionTable,
 )
 from costmodels.tables.store import load_table, save_table
-from costmodels.tables.table import OperatorTable, TableMeta, operator_table, with_error
+from costmodels.tables.table import OperatorTable, TableMeta, operator_table
 from sim.errors import ScenarioError
 from tests.costmodels.tables.leave_one_out import leave_one_out
 
@@ -89,7 +89,7 @@ def changed(table: OperatorTable, row: int) -> OperatorTable:
 
 @pytest.mark.parametrize("table", [GEMM, DECODE, ALL_REDUCE], ids=lambda t: t.meta.kind)
 def test_a_saved_table_is_read_back_the_same(table: OperatorTable, tmp_path: Path) -> None:
-    table = with_error(table, leave_one_out(table))
+    table = replace(table, error=leave_one_out(table))
     save_table(table, tmp_path / "t.parquet")
     read = load_table(tmp_path / "t.parquet")
     assert (read.meta, read.error) == (table.meta, table.error)

@@ -18,7 +18,7 @@ from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
 from tests.properties.helpers import SHARED, AffineCost, small_run
 from tests.properties.scenarios import SHIPPED, fault, write
-from workloads.chains import matched_tokens
+from tests.workloads.generator.preset_statistics import matched_tokens
 from workloads.generator.generate import generate
 from workloads.generator.presets import preset_spec
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 
 from sim.books.metrics import Slo, chunked_statistics, itl_statistics, request_metrics, statistics
 from sim.books.saturation import saturation
-from sim.books.token_times import decode_gaps, token_times_ns
+from sim.books.token_times import token_times_ns
 from sim.books.window import measured_window, time_weighted
 from sim.engine.config import EngineConfig
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.helpers import AffineCost, decode_gaps, small_run, table_of
 
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)
 

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from policies import ROUTERS, SCHEDULERS
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.ledger import time_books
-from sim.books.token_times import decode_gaps, token_times_ns
+from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, Role, RunLog, run_cluster
@@ -22,7 +22,7 @@ from sim.request import Status
 from sim.request_table import RequestTable
 from tests.properties.engines import COSTS, ENGINES, outcome, tables
 from tests.properties.handover import GB, TRANSFER, fleet, pool
-from tests.properties.helpers import AffineCost, table_of
+from tests.properties.helpers import AffineCost, decode_gaps, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,

@@ -7,9 +7,25 @@ from dataclasses import replace
 import numpy as np
 
 from sim.arrays import Int64
-from sim.request_table import RequestTable
-from workloads.chains import chain_offsets, matched_tokens
+from sim.request_table import PrefixChains, RequestTable
+from workloads.chains import chain_offsets
 from workloads.statistics.describe import describe
+
+
+def matched_tokens(chains: PrefixChains) -> Int64:
+    """``[n]`` tokens of each chain that an earlier request already held.
+
+    That is what a cache without limit would hit: ``block_tokens`` times the leading ids seen
+    before, the partial last block counted as far as it goes.
+    """
+    starts, ends = chains.offsets[:-1], chains.offsets[1:]
+    _, first_position, occurrence = np.unique(chains.ids, return_index=True, return_inverse=True)
+    start_of_id = np.repeat(starts, ends - starts)
+    new = np.flatnonzero(first_position[occurrence] >= start_of_id)
+    first_new = np.append(new, len(chains.ids))[np.searchsorted(new, starts)]
+    matched_blocks = np.minimum(first_new, ends) - starts
+    matched: Int64 = np.minimum(matched_blocks * chains.block_tokens, chains.tokens)
+    return matched
 
 
 def input_block_hits(table: RequestTable) -> Int64:

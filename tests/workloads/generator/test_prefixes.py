@@ -15,7 +15,7 @@ from sim.errors import ScenarioError
 from tests.properties.generated import CHAT, KINDS, PASSAGES, PLAIN, chain_of, columns, spec_of
 from tests.properties.helpers import small_run
 from tests.properties.queues import MICROSECOND_PER_TOKEN, ONE_AT_A_TIME
-from workloads.chains import matched_tokens
+from tests.workloads.generator.preset_statistics import matched_tokens
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.chain_ids import Lineage, build_chains
 from workloads.generator.continuations import Continuations

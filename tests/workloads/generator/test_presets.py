@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 
 from sim.errors import ScenarioError
 from tests.workloads.generator.preset_statistics import preset_statistics
+from workloads.generator import presets
 from workloads.generator.arrivals import arrival_times_s
 from workloads.generator.clients import client_cvs
 from workloads.generator.drift import named_drift
@@ -14,15 +20,12 @@ from workloads.generator.generate import generate
 from workloads.generator.lengths import Lengths, sample_tokens
 from workloads.generator.mixtures import midpoints
 from workloads.generator.plain import lengths
-from workloads.generator.presets import (
-    preset,
-    preset_block,
-    preset_description,
-    preset_names,
-    preset_spec,
-)
+from workloads.generator.presets import preset, preset_description, preset_names, preset_spec
 from workloads.generator.users import Users
 
+PRESETS = yaml.safe_load(
+    Path(presets.__file__).with_name("presets.yaml").read_text(encoding="utf-8")
+)
 LABELS = {"measured", "fitted", "extrapolated", "datasheet", "reported", "assumed"}
 CLAIMED_BLOCKS = [
     (name, key)
@@ -52,7 +55,7 @@ def test_preset_reproduces_what_it_claims(name: str) -> None:
 def test_lengths_are_distributed_as_claimed(name: str, key: str) -> None:
     claims = dict(preset(name).published_of_blocks[key])
     tolerance = claims.pop("tolerance")
-    distribution = lengths(preset_block(name, key))
+    distribution = lengths(reduce(getitem, key.split("."), PRESETS[name]))
     assert isinstance(distribution, Lengths)
     tokens = sample_tokens(distribution, midpoints(100_000))
     for statistic, value in claims.items():

@@ -9,8 +9,7 @@ import pytest
 
 from sim.request_table import RequestTable
 from tests.properties.generated import CHAT, KINDS, PLAIN, chain_of, columns, spec_of
-from tests.workloads.generator.preset_statistics import input_block_hits
-from workloads.chains import matched_tokens
+from tests.workloads.generator.preset_statistics import input_block_hits, matched_tokens
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.counts import Counts, counted, geometric, mean_count, sample_counts
 from workloads.generator.durations import exponential_s, fixed_s

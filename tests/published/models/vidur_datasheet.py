@@ -24,7 +24,7 @@ from costmodels.tables.ideal import attention_sums, attention_work
 from costmodels.tables.kinds import Precision
 from costmodels.work import Array
 from sim.errors import ScenarioError
-from tests.silicon.vidur_profiles import MeasuredOperator
+from tests.published.models.vidur_profiles import MeasuredOperator
 
 _TILE_ROWS = 128
 _QUERY_TILE, _KV_TILE = 64, 128
