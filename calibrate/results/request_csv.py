@@ -1,14 +1,15 @@
-"""Requests in a plain CSV, one a row; columns are known by name, in any order:
+"""Read requests from a plain CSV, one per row, with columns known by name, in any order:
 
 - ``arrival_s`` or ``send_s``: when it arrived at the server, or was sent; from any origin;
 - ``first_s``, ``finish_s``: when its first and its last token came, on the same clock;
-- ``ttft_s`` or ``ttft_ms``, ``e2e_s`` or ``e2e_ms``: latencies from then on;
+- ``ttft_s`` or ``ttft_ms``, ``e2e_s`` or ``e2e_ms``: latencies since then;
 - ``tpot_s`` or ``tpot_ms``: (last - first)/(tokens - 1);
 - ``prompt_tokens``, ``output_tokens``: whole numbers;
-- ``error`` (empty where all was well), ``success`` (true or false): failed requests are left out.
+- ``error`` (empty for success), ``success`` (true or false): failed requests are left out.
 
-At least one latency is needed, or the times that make one; what is not there is worked out where
-it can be. An empty cell is a value that is not known. Other columns are ignored; a note says so.
+At least one latency is needed, or the times from which one is computed; missing columns are
+computed where possible. An empty cell is an unknown value. Other columns are ignored, and a note
+says so.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _timing(row: Mapping[str, Any], where: str) -> Timing:
 
 
 def _shape_fields(family: TableKind) -> list[str]:
-    """Return the fields of a line that key a table; lines of elementwise kernels have rows and a
+    """Return the fields of a line that key its shape. Elementwise kernels are keyed by rows and
     width."""
     if family == "elementwise":
         return ["rows", "width"]
