@@ -1,4 +1,4 @@
-"""The README is true: its commands run, its Python runs, its output is what the demo prints."""
+"""The README is accurate: its commands run, its Python runs, and its output is the demo's."""
 
 from __future__ import annotations
 

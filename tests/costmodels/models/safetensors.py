@@ -1,7 +1,7 @@
-"""Exact weight bytes of a checkpoint on disk, from the headers of its safetensors files.
+"""Read exact weight bytes of a checkpoint on disk from the headers of its safetensors files.
 
 A shard starts with the length of its header (u64, little-endian) and the header, a JSON object of
-``{tensor: {dtype, shape, data_offsets}}``: no weight is read.
+``{tensor: {dtype, shape, data_offsets}}``. No weights are read.
 """
 
 from __future__ import annotations

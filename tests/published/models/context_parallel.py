@@ -1,6 +1,6 @@
-"""Prefill attention with a prompt's tokens over several ranks: what they exchange, and its time.
+"""Prefill attention with a prompt's tokens spread over several ranks: its exchanges, and its time.
 
-One layer and one chunk; `context_cost` makes a step's price of the same.
+Covers one layer and one chunk; `context_cost` prices a whole step of this.
 """
 
 from __future__ import annotations
