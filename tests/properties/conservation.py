@@ -1,4 +1,4 @@
-"""Audits of a run: nothing that a request, a block or an account holds is lost."""
+"""Audits of a run: every request, block and account is conserved."""
 
 from __future__ import annotations
 
@@ -82,9 +82,10 @@ class Auditor:
 
 
 def uncomputed_tokens(request: Request) -> int:
-    """Of a prefilling request: prompt, and answer so far if it was preempted, less computed.
+    """Return the tokens a prefilling request must still compute: the prompt, and the answer so far
+    if it was preempted, less those computed.
 
-    One that is swapped in where it decoded has nothing to prefill.
+    A request that is swapped in while decoding has nothing to prefill.
     """
     if request.status is Status.DECODING:
         return 0
@@ -202,7 +203,7 @@ def ns(log: RunLog, name: str) -> Int64:
 
 
 def statuses(log: RunLog) -> NDArray[np.int8]:
-    """Status by request."""
+    """Return the status of each request."""
     return np.frombuffer(log.requests.status, np.int8)
 
 
@@ -219,7 +220,7 @@ def check_requests(log: RunLog) -> None:
 
 
 def check_closed_loop(log: RunLog) -> None:
-    """Of a run to its end: nobody was sent before enough others had left."""
+    """Check, for a complete run, that no request was sent before enough others had left."""
     limit = log.table.max_concurrency
     if limit is not None:
         left_ns = np.sort(ns(log, "finished_ns"))
@@ -227,9 +228,9 @@ def check_closed_loop(log: RunLog) -> None:
 
 
 def check_sampled_tokens(log: RunLog) -> None:
-    """Of a run to its end: each answer token is sampled once, preempted or not.
+    """Check, for a complete run, that each answer token is sampled once, even after preemption.
 
-    From the second on, once for each hypothesis.
+    From the second token on, it is sampled once per hypothesis.
     """
     sampled = sum(int((s.column("steps") * s.column("logits")).sum()) for s in log.steps)
     for s in log.steps:
@@ -247,7 +248,7 @@ def check_sampled_tokens(log: RunLog) -> None:
 
 
 def check_prefilled_tokens(log: RunLog, auditors: list[Auditor]) -> None:
-    """Of a run to its end: what was prefilled is what admissions asked for, nothing else."""
+    """Check, for a complete run, that exactly the tokens required by admissions were prefilled."""
     prefilled = sum(int(s.column("prefill_tokens").sum()) for s in log.steps)
     assert prefilled == sum(auditor.due_tokens for auditor in auditors)
     if not any(log.requests.preemptions):
@@ -257,7 +258,8 @@ def check_prefilled_tokens(log: RunLog, auditors: list[Auditor]) -> None:
 
 
 def check_empty(auditors: list[Auditor]) -> None:
-    """Of a run to its end: nobody is left in any engine, and all its blocks are free."""
+    """Check, for a complete run, that no request is left in any engine and that all blocks are
+    free."""
     for view in (auditor.view for auditor in auditors if auditor.view is not None):
         audit_blocks(view)
         assert not view.running

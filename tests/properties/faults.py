@@ -1,4 +1,4 @@
-"""Runs that fail and turn requests away, and what they must conserve."""
+"""Runs that fail and reject requests, and the quantities they must conserve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets with admission, impatient clients, faults and scaling, as several tests draw them."""
+"""Strategies for fleets with admission, impatient clients, faults and scaling."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def fleets(
 
 
 def stepped(fleet: Fleet) -> Fleet:
-    """The same without jumps."""
+    """Return the fleet without jumps."""
     pools = tuple(
         replace(pool, engine=replace(pool.engine, fast_forward=False)) for pool in fleet.pools
     )

@@ -1,4 +1,4 @@
-"""Nothing is lost: requests, tokens, blocks, nanoseconds and bytes are all accounted for."""
+"""Requests, tokens, blocks, nanoseconds and bytes are conserved: all are accounted for."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_cut_jump_is_logged(
 def test_any_cut_run_is_logged(
     table: RequestTable, engine: EngineConfig, cost: AffineCost, share: float
 ) -> None:
-    """The same wherever the horizon falls."""
+    """The log is consistent wherever the horizon cuts the run."""
     check_cut_log(table, engine, cost, share)
 
 

@@ -1,4 +1,4 @@
-"""Scenarios that speculate, with real costs: everything together, and what it says."""
+"""Scenarios that speculate with real costs: all features together, and their reports."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def scenario(**changes: Any) -> Any:
 
 
 def stepped(fleet: Fleet) -> Fleet:
-    """The same without jumps."""
+    """Return the fleet without jumps."""
     pools = [replace(p, engine=replace(p.engine, fast_forward=False)) for p in fleet.pools]
     return replace(fleet, pools=tuple(pools))
 

@@ -1,4 +1,4 @@
-"""Speculation in the engine: output unchanged, nothing lost, jumped equals stepped."""
+"""Speculation in the engine: output is unchanged, tokens are conserved, jumps equal steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The conductor, and prefixes that engines fetch from each other: costs, books, blocks, faults."""
+"""The conductor, and prefixes that engines fetch from each other: costs, accounts, blocks,
+faults."""
 
 from __future__ import annotations
 
@@ -111,11 +112,11 @@ class Scripted:
         return Fetch(0, request.prompt_tokens) if replica else None
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Of no matter."""
+        """Ignore the published load."""
 
 
 def two_alike(gap_s: float = 1.0) -> RequestTable:
-    """The same 200 tokens twice, then 50 others each."""
+    """Return two requests with 200 tokens in common and 8 of their own."""
     ids = [[*range(25), 100 + i] for i in range(2)]
     return request_table(
         np.array([0.0, gap_s]),

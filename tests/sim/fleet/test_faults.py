@@ -1,4 +1,4 @@
-"""Whatever fails, is given up or turned away: nothing is lost, and jumps change nothing."""
+"""Failures, time-outs and rejections: every request is accounted for, and jumps do not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefill here, decode there: books that balance, jumps that equal steps, queues with answers."""
+"""Prefill and decode on different engines: accounts balance, jumps equal steps, known queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who watches caches knows at every choice what stepping would have told, and when it happened."""
+"""Watchers of caches know at every choice what stepping would have reported, and when it
+happened."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Notebook:
         return self._next
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Nothing to note."""
+        """Ignore the published load."""
 
     def _note(self, replica: int, prefix_id: int, blocks: int) -> None:
         self._known[replica, prefix_id] = blocks
@@ -113,7 +114,8 @@ def watched(
 def test_jumps_tell_what_steps_tell(
     when: Watch, seed: int, cost: AffineCost, roles: list[Role], is_async: bool
 ) -> None:
-    """The same knowledge at every choice; with times (or at once), the same changes in order."""
+    """Jumps and steps give equal knowledge at every choice and, unless deferred, equal changes
+    in order."""
     engine = replace(TIGHT, async_scheduling=is_async)
     table = crowded(seed)
     stepped, _ = watched(table, when, replace(engine, fast_forward=False), cost, roles)

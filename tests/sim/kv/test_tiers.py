@@ -1,4 +1,5 @@
-"""Tiers below device memory: what is found where, what moving it takes, and that books balance."""
+"""Tiers below device memory: where prefixes are found, the cost of moving them, and balanced
+accounts."""
 
 from __future__ import annotations
 
