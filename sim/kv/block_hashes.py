@@ -161,7 +161,7 @@ class BlockHashes:
             if depth <= 0 or (node_id < 0 and shared_only):
                 break
             had = pinned[position][1] if position < len(pinned) else 0
-            parent = nodes[position - 1][0] if position else None
+            parent = nodes[position - 1] if position else None
             if not self._nodes.grow(node_id, had, depth, parent):
                 break  # another request computed these blocks too; ours stay private
             if self._sides is not None:
