@@ -1,4 +1,4 @@
-"""Sections of summary.json about the fleet: ledgers between engines, attempts, outages,
+"""Sections of summary.json about the fleet: balance between engines, attempts, outages,
 replicas."""
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sim.fleet.cluster import RunLog
 from sim.fleet.service import ServiceLog
 from sim.request import Status
 
-_OVERLOAD = 1.5  # max over mean load
-_FEWEST_WAITING = 2.0  # requests that the busiest engine has more than the mean one
-_LOST_SHARE = 0.1  # of prompt tokens
-_TRANSFER_SHARE = 0.2  # of end-to-end time
-_TIGHT = 0.8  # of a link
+_OVERLOAD = 1.5  # maximum over mean load
+_FEWEST_WAITING = 2.0  # requests by which the busiest engine exceeds the mean
+_LOST_SHARE = 0.1  # share of prompt tokens
+_TRANSFER_SHARE = 0.2  # share of end-to-end time
+_TIGHT = 0.8  # share of a link's time
 
 _LOOK_AT_CACHES = ("prefix_affinity", "conductor")
 
 
 def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
-    """Each ledger that the run has, by name; {} for a single engine."""
+    """Return each ledger that the run has, by name; {} for a single engine."""
     facts: dict[str, Any] = {}
     routing, reused, busiest = balance(log, window), reuse(log), busiest_link(log, window)
     if routing is not None:
@@ -52,7 +52,7 @@ def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
 
 
 def hot_spot(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | None:
-    """One engine has far more requests than the mean one."""
+    """Warn if one engine has far more requests than the mean."""
     routing = summary.get("fleet", {}).get("routing")
     if routing is None or routing["max_over_mean"] < _OVERLOAD:
         return None
@@ -77,7 +77,7 @@ def hot_spot(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | N
 
 
 def lost_prefixes(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | None:
-    """Prompts were computed again because the engine that had them cached was not asked."""
+    """Warn if prompts were computed again because another engine had them cached."""
     reused = summary.get("fleet", {}).get("reuse")
     if reused is None or reused["lost_to_routing_share"] < _LOST_SHARE:
         return None
@@ -98,7 +98,7 @@ def lost_prefixes(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str
 
 
 def thin_link(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | None:
-    """Requests wait for their KV to cross the network."""
+    """Warn if requests wait for their KV to cross the network."""
     network = summary.get("fleet", {}).get("network")
     if network is None:
         return None
@@ -119,19 +119,23 @@ def thin_link(scenario: Scenario, summary: dict[str, Any]) -> tuple[str, str] | 
 
 
 def _router(scenario: Scenario) -> Any:
-    """Of the engines that take arrivals."""
+    """Return the router of the engines that take arrivals."""
     for pool in scenario.pools:
         if pool.role != "decode":
             return scenario.pool.router if pool.router is None else pool.router
     return scenario.pool.router
 
 
-_FEWEST = 30  # requests on each side of the faults, for their fates to be compared
-_WAS_WELL, _IS_ILL = 0.9, 0.5  # good shares: before the faults, and relative to that after
+_FEWEST = 30  # requests needed before and after the faults for a comparison
+# share of good requests before the faults, and the share after them relative to it
+_WAS_WELL, _IS_ILL = 0.9, 0.5
 
 
 def service_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
-    """For summary.json; times in seconds, None where something did not come within the run."""
+    """Return the service section of summary.json.
+
+    Times are in seconds, None if something did not happen within the run.
+    """
     service = log.service
     assert service is not None
     reasons: dict[str, int] = {}
@@ -168,10 +172,11 @@ def service_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
 
 
 def storm_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, float] | None:
-    """Whether retries keep a fleet down after its faults are over.
+    """Return figures of a retry storm, which keeps a fleet down after its faults are over, or None.
 
-    Before the first fault nearly all requests were good; of those that were first sent after the
-    last one was over, and every engine up, not half as many are, and they are sent several times.
+    Before the first fault nearly all requests were good. Of those first sent after the last fault
+    was over and every engine was up, less than half that share are good, and they are sent several
+    times.
     """
     service, config = log.service, log.fleet.service
     if service is None or config is None or not service.client_retries:
@@ -202,7 +207,7 @@ def storm_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, float] | None
 
 
 def _availability(log: RunLog, service: ServiceLog) -> float | None:
-    """Share of the time that replicas were paid for in which none of it was an outage."""
+    """Return the share of the replicas' paid time that was not an outage."""
 
     def length_ns(spans: list[tuple[int, int]]) -> int:
         return sum((log.end_ns if stop < 0 else stop) - start for start, stop in spans)
