@@ -92,7 +92,7 @@ _FEWEST, _MOST = 4_000, 50_000
 _TURNOVERS = 20  # times that the requests in the system are replaced in a run
 _FILL = 3  # times the number in the system that must leave before the system counts as full
 _WARMUP = 0.1  # share of the counted requests, at least
-_INDEPENDENT = 5_000  # requests of a run that are independent of the next ones
+_INDEPENDENT = 5_000  # requests of a run that count as independent of the next ones
 
 BLOCKS = 10
 """Stretches of arrivals per run whose counts are kept apart."""
@@ -123,7 +123,8 @@ class RunPlan:
     fixed: bool
     """Whether the requests are given, not drawn, so that every seed has the same ones."""
     skips: bool
-    """Whether runs skip a warm-up; False for traces and for scenarios with their own."""
+    """Whether runs exclude a warm-up from counting; False for traces and scenarios with their
+    own."""
     slower: bool = False
     """Whether each run is repeated with a slower GPU, and with a slower host."""
 
