@@ -1,4 +1,4 @@
-"""What a scenario may say of a generated workload: arrivals, lengths, and what prompts share."""
+"""Scenario fields of a generated workload: arrivals, lengths, and what prompts share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario may say of its workload: a trace, a preset or a generator."""
+"""Scenario fields of the workload: a trace, a preset or a generator."""
 
 from __future__ import annotations
 

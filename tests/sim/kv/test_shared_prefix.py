@@ -60,7 +60,7 @@ def members(draw: st.DrawFn) -> list[Request]:
 
     The last node may be cut, a private rest may follow it, and answers share all of that.
     """
-    requests = []
+    requests: list[Request] = []
     for index in range(draw(st.integers(1, 9))):
         branch = draw(st.lists(st.integers(0, 1), max_size=5))
         # A node's id is the path to it, so equal ids mean equal prefixes.
