@@ -117,7 +117,7 @@ class Continuations(Section):
 
 
 class Generator(Section):
-    """A synthetic workload."""
+    """Settings of a synthetic workload."""
 
     arrivals: Literal["poisson", "gamma", "weibull", "constant", "all-at-once"] = Field(
         "poisson", description="gaps between requests, or between starts of sessions"

@@ -13,7 +13,7 @@ from scenarios.schema.generator import Generator, MostUsers
 
 
 class Trace(Section):
-    """A recorded workload."""
+    """Settings of a recorded workload."""
 
     path: str = Field(description="the file; relative paths start at the scenario's folder")
     format: str | None = Field(None, description="its format; None: detected from the content")

@@ -82,7 +82,7 @@ class BlockHashes:
 
     @property
     def on_change(self) -> Callable[[int, int], None] | None:
-        """See `sim.kv.prefix_index.PrefixIndex`."""
+        """The callback of `sim.kv.prefix_index.PrefixIndex` for this event."""
         return self._nodes.on_change
 
     @on_change.setter
@@ -91,7 +91,7 @@ class BlockHashes:
 
     @property
     def on_evict(self) -> Callable[[int, int, int], None] | None:
-        """See `sim.kv.prefix_index.PrefixIndex`."""
+        """The callback of `sim.kv.prefix_index.PrefixIndex` for this event."""
         return self._nodes.on_evict
 
     @on_evict.setter

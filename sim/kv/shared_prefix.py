@@ -75,7 +75,7 @@ class PrefixTree:
         self._count(path, 0, 1)
 
     def leave(self, request: Request) -> None:
-        """Remove a member."""
+        """Remove a member from the tree."""
         self._count(self._paths.pop(request), 0, -1)
 
     def follow(self, request: Request) -> None:
