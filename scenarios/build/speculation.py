@@ -24,7 +24,7 @@ from scenarios.build.policy_checks import describe, name_and_options, with_optio
 from scenarios.schema import Scenario
 from scenarios.schema.fields import Policy
 from scenarios.schema.speculative import Speculative
-from sim.engine.speculation import Speculation
+from sim.engine.config import Speculation
 from sim.errors import FleetcastError, PolicyError, ScenarioError
 from sim.evidence import Evidence
 from sim.protocols import Acceptance

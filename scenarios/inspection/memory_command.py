@@ -21,7 +21,7 @@ def run_memory(served: ModelServer, *, context: int | None, output: int, as_json
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.memory.text import print_memory
+    from reports.memory import print_memory
 
     print_memory(facts)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from scenarios.schema.fields import Count, Number, Policy, Section, Tokens, Whole
-from sim.engine.speculation import MOST_DRAFTS
+from sim.engine.config import MOST_DRAFTS
 
 Rate = Annotated[Number, Field(ge=0, le=1)]
 Rates = Rate | tuple[Rate | tuple[Rate, ...], ...]

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.tree import Tree
-from sim.engine.speculation import Speculation
+from sim.engine.config import Speculation
 from sim.fleet.cluster import RunLog
 from sim.protocols import Acceptance
 from tests.properties.conservation import MAKERS
