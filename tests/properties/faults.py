@@ -1,49 +1,26 @@
-"""Runs that fail and turn requests away, and what they must conserve."""
+"""Checks of runs in which requests are turned away or given up, and engines and links fail."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog
 from sim.request import Status
-from sim.request_table import RequestTable
-from tests.properties.engines import outcome
 from tests.properties.helpers import decode_gaps
-from tests.properties.service_runs import stepped
 
 FINAL = {Status.FINISHED, Status.REJECTED, Status.FAILED, Status.ABANDONED}
 
 
-def whole_outcome(log: RunLog) -> dict[str, Any]:
-    """`outcome`, and what the service around the engines did."""
-    service, requests = log.service, log.requests
-    assert service is not None
-    return {
-        **outcome(log),
-        "replica": list(requests.replica),
-        "reasons": requests.reject_reasons | requests.fail_reasons,
-        "sent": service.sent,
-        "retries": (service.client_retries, service.proxy_retries, service.retries_denied),
-        "outages": service.outages,
-        "lives": service.lives,
-        "links": log.link_bytes,
-        "sent again": requests.sent_ns,
-    }
+def check_service_run(log: RunLog, *, to_its_end: bool) -> None:
+    """Requests, blocks, tokens, nanoseconds and bytes balance, whatever failed.
 
-
-def check_all_is_conserved(table: RequestTable, fleet: Fleet, until_ns: int | None) -> None:
-    """Jumped and stepped, to its end or to a horizon."""
-    log = run_cluster(table, fleet, until_ns=until_ns)
-    assert whole_outcome(log) == whole_outcome(
-        run_cluster(table, stepped(fleet), until_ns=until_ns)
-    )
+    ``to_its_end`` says that no horizon cut the run, so every request has a final status.
+    """
     requests = log.requests
     status = np.frombuffer(requests.status, np.int8)
-    if until_ns is None:
+    if to_its_end:
         assert set(status.tolist()) <= FINAL
     for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
         free = steps.column("free_blocks")
@@ -58,11 +35,13 @@ def check_all_is_conserved(table: RequestTable, fleet: Fleet, until_ns: int | No
         assert (posted >= 0).all()
     for request in np.flatnonzero(finished).tolist():
         times = token_times_ns(log, request)
-        assert len(times) == table.output_tokens[request]
+        assert len(times) == log.table.output_tokens[request]
         if len(times):
             assert (np.diff(times) >= 0).all()
             assert times[0] == requests.first_token_ns[request]
-    if table.samples is None:
-        assert decode_gaps(log)[1].sum() == np.maximum(table.output_tokens[finished] - 1, 0).sum()
+    if log.table.samples is None:
+        assert (
+            decode_gaps(log)[1].sum() == np.maximum(log.table.output_tokens[finished] - 1, 0).sum()
+        )
     moved = [sum(b for n, b in log.link_bytes.items() if n.startswith(w)) for w in ("out", "in")]
     assert moved[0] == moved[1] == log.link_bytes.get("core", moved[0])

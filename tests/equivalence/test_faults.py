@@ -1,4 +1,4 @@
-"""Whatever fails, is given up or turned away: nothing is lost, and jumps change nothing."""
+"""Admission, impatient clients, faults and scaling, jumping and by steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from hypothesis import Phase, given, settings
 
 from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
+from tests.equivalence.runs import check_jumps
 from tests.properties.engines import ENGINES, tables
-from tests.properties.faults import check_all_is_conserved
+from tests.properties.faults import check_service_run
 from tests.properties.service_runs import fleets
 
 
@@ -17,4 +18,5 @@ from tests.properties.service_runs import fleets
 def test_jumped_equals_stepped_and_all_is_conserved(
     table: RequestTable, fleet: Fleet, until_ns: int | None
 ) -> None:
-    check_all_is_conserved(table, fleet, until_ns)
+    log = check_jumps(table, fleet, until_ns=until_ns)
+    check_service_run(log, to_its_end=until_ns is None)
