@@ -9,7 +9,7 @@ from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
 from tests.properties.engines import ENGINES, tables
-from tests.properties.faults import check_service_run
+from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.service_runs import fleets
 
 
@@ -19,4 +19,4 @@ def test_jumped_equals_stepped_and_all_is_conserved(
     table: RequestTable, fleet: Fleet, until_ns: int | None
 ) -> None:
     log = check_jumps(table, fleet, until_ns=until_ns)
-    check_service_run(log, to_its_end=until_ns is None)
+    check_fleet_run(log, to_its_end=until_ns is None)

@@ -12,7 +12,7 @@ from scenarios.build.plugins import load_attribute
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
 from tests.properties.engines import ENGINES, tables
-from tests.properties.faults import check_service_run
+from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.routing import Scripted, used_blocks
 from tests.properties.service_runs import fleets
 
@@ -32,4 +32,4 @@ def test_fetches_lose_nothing_whatever_fails(
     if until_ns is None:
         for context in Scripted.contexts:
             assert used_blocks(context) == [0, 0, 0]
-    check_service_run(log, to_its_end=until_ns is None)
+    check_fleet_run(log, to_its_end=until_ns is None)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
-from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet
@@ -18,6 +15,7 @@ from sim.request import Status
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
 from tests.properties.engines import COSTS, ENGINES, tables
+from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.handover import GB, pool
 from tests.properties.helpers import AffineCost, decode_gaps
 
@@ -65,40 +63,18 @@ def test_jumped_equals_stepped_and_all_is_conserved(
         for role, engine, number, scheduler in sides
     )
     log = check_jumps(table, Fleet(pools=pools, transfer=transfer), until_ns=until_ns)
+    check_fleet_run(log, to_its_end=until_ns is None)
     if until_ns is None:
         assert set(log.requests.status) <= {Status.FINISHED, Status.REJECTED}
-        for steps, of_pool in zip(log.steps, log.fleet.pool_of, strict=True):
-            free = steps.column("free_blocks")
-            assert (free >= 0).all()
-            assert (free <= of_pool.engine.num_gpu_blocks - 1).all()
     finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
-    books = time_books(log)
-    sojourn_ns = np.frombuffer(log.requests.finished_ns, np.int64) - np.frombuffer(
-        log.requests.arrival_ns, np.int64
-    )
-    assert (books.e2e_ns.sum(axis=1)[finished] == sojourn_ns[finished]).all()
-    assert (books.e2e_ns >= 0).all()
-    waited_ns = np.frombuffer(log.requests.first_token_ns, np.int64) - np.frombuffer(
-        log.requests.arrival_ns, np.int64
-    )
-    assert (books.ttft_ns.sum(axis=1)[finished] == waited_ns[finished]).all()
     assert log.requests.decode is not None
     waited = {*log.requests.last_token_row, *log.requests.decode.last_token_row}
-    for request in np.flatnonzero(finished).tolist():
-        times = token_times_ns(log, request)
-        assert len(times) == table.output_tokens[request]
-        if len(times):
-            assert (np.diff(times) >= 0).all()
-            assert times[0] == log.requests.first_token_ns[request]
-            if request in waited:  # preempted, it came back in a batch that leaves together
-                assert times[-1] <= log.requests.finished_ns[request]
-            else:
-                assert times[-1] == log.requests.finished_ns[request]
+    for request in np.flatnonzero(finished & (table.output_tokens > 0)).tolist():
+        last_ns = int(token_times_ns(log, request)[-1])
+        if request in waited:  # preempted, it came back in a batch that leaves together
+            assert last_ns <= log.requests.finished_ns[request]
+        else:
+            assert last_ns == log.requests.finished_ns[request]
     gaps = np.maximum(table.output_tokens[finished] - 1, 0).sum()
     assert decode_gaps(log)[1].sum() == gaps
-    sent = [moved for name, moved in log.link_bytes.items() if name.startswith("out")]
-    got = [moved for name, moved in log.link_bytes.items() if name.startswith("in")]
-    assert sum(sent) == sum(got)
-    if transfer.core_bytes_per_s is not None:
-        assert log.link_bytes["core"] == sum(sent)
-    assert math.isfinite(log.end_ns)
+    assert ("core" in log.link_bytes) == (transfer.core_bytes_per_s is not None)

@@ -12,7 +12,7 @@ from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
 from tests.properties.engines import COSTS, tables
-from tests.properties.faults import check_service_run
+from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.helpers import AffineCost, small_pool
 from tests.properties.service_runs import fleets
 from tests.properties.speculating import SPECULATING
@@ -58,4 +58,4 @@ def test_all_is_conserved_whatever_fails(
 ) -> None:
     """Crashes, clients that give up, prompts computed elsewhere."""
     log = check_jumps(table, fleet, until_ns=until_ns)
-    check_service_run(log, to_its_end=until_ns is None)
+    check_fleet_run(log, to_its_end=until_ns is None)

@@ -15,7 +15,7 @@ from sim.request_table import RequestTable
 from tests.equivalence.runs import check_audited_jumps, check_jumps
 from tests.properties.conservation import MAKERS, check_books
 from tests.properties.engines import COSTS, tables
-from tests.properties.faults import check_service_run
+from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.helpers import AffineCost, small_pool
 from tests.properties.outcome import full_outcome
 from tests.properties.service_runs import MS, fleets
@@ -94,4 +94,4 @@ def test_whatever_fails_tiers_balance_and_jumps_change_nothing(
     pools = tuple(replace(pool, cache=data.draw(CACHE_CONFIGS)) for pool in fleet.pools)
     log = check_jumps(table, replace(fleet, pools=pools), until_ns=until_ns)
     check_tiers(log)
-    check_service_run(log, to_its_end=until_ns is None)
+    check_fleet_run(log, to_its_end=until_ns is None)

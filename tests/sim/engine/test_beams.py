@@ -29,8 +29,9 @@ from sim.request import Status
 from sim.request_table import RequestTable, draw_lengths
 from tests.properties.beams import HARD, searched
 from tests.properties.conservation import MAKERS, audited, check_empty
-from tests.properties.engines import COSTS, outcome, tables
+from tests.properties.engines import COSTS, tables
 from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.outcome import outcome
 from tests.properties.service_runs import pool_of
 
 MS = 1_000_000

@@ -22,8 +22,9 @@ from sim.protocols import CachedContent, Eviction
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable
 from tests.properties.caches import CACHES, RADIX, RADIX_ENGINES, evicting
-from tests.properties.engines import COSTS, outcome, tables
+from tests.properties.engines import COSTS, tables
 from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.outcome import outcome
 from workloads.readers.detect import read_trace
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
@@ -255,7 +256,7 @@ class NeverDue:
 
 
 def made(name: str) -> Eviction:
-    return eviction_factory(f"tests.sim.kv.test_prefix_caches:{name}", EVICTIONS)()
+    return eviction_factory(f"{__name__}:{name}", EVICTIONS)()
 
 
 def test_a_users_own_policy() -> None:

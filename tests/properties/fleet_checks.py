@@ -1,4 +1,4 @@
-"""Checks of runs in which requests are turned away or given up, and engines and links fail."""
+"""What a run of a fleet must conserve, whatever is turned away, given up or fails in it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sim.fleet.cluster import RunLog
 from sim.request import Status
 from tests.properties.helpers import decode_gaps
 
-FINAL = {Status.FINISHED, Status.REJECTED, Status.FAILED, Status.ABANDONED}
+FINAL_STATUSES = {Status.FINISHED, Status.REJECTED, Status.FAILED, Status.ABANDONED}
 
 
-def check_service_run(log: RunLog, *, to_its_end: bool) -> None:
-    """Requests, blocks, tokens, nanoseconds and bytes balance, whatever failed.
+def check_fleet_run(log: RunLog, *, to_its_end: bool) -> None:
+    """Assert that requests, blocks, tokens, nanoseconds and bytes balance.
 
     ``to_its_end`` says that no horizon cut the run, so every request has a final status.
     """
     requests = log.requests
     status = np.frombuffer(requests.status, np.int8)
     if to_its_end:
-        assert set(status.tolist()) <= FINAL
+        assert set(status.tolist()) <= FINAL_STATUSES
     for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
         free = steps.column("free_blocks")
         assert ((free >= 0) & (free <= pool.engine.num_gpu_blocks - 1)).all()
