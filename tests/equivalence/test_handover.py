@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from policies import ROUTERS, SCHEDULERS
 from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet
+from sim.fleet.cluster import Fleet, Role
 from sim.fleet.handover import TransferConfig
 from sim.request import Status
 from sim.request_table import RequestTable
@@ -55,9 +55,8 @@ def test_jumped_equals_stepped_and_all_is_conserved(
     router: str,
     until_ns: int | None,
 ) -> None:
-    sides = zip(
-        ("prefill", "decode"), (prefill_engine, decode_engine), replicas, schedulers, strict=True
-    )
+    roles: tuple[Role, Role] = ("prefill", "decode")
+    sides = zip(roles, (prefill_engine, decode_engine), replicas, schedulers, strict=True)
     pools = tuple(
         pool(role, engine, cost=cost, replicas=number, scheduler=scheduler, router=router)
         for role, engine, number, scheduler in sides

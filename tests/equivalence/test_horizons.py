@@ -70,5 +70,5 @@ def test_a_cut_jump_is_logged(
 def test_any_cut_run_is_logged(
     table: RequestTable, engine: EngineConfig, cost: AffineCost, share: float
 ) -> None:
-    """The same wherever the horizon falls."""
+    """The log is right wherever the horizon falls."""
     check_cut_log(table, engine, cost, share)

@@ -1,4 +1,4 @@
-"""Who watches caches knows at every choice what stepping would have told, and when it happened."""
+"""Routers that watch caches know at every choice what they would know if engines took every step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Notebook:
         return self._next
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Nothing to note."""
+        """Ignore loads: only caches are noted."""
 
     def _note(self, replica: int, prefix_id: int, blocks: int) -> None:
         self._known[replica, prefix_id] = blocks
@@ -113,7 +113,7 @@ def watched(
 def test_jumps_tell_what_steps_tell(
     when: Watch, seed: int, cost: AffineCost, roles: list[Role], is_async: bool
 ) -> None:
-    """The same knowledge at every choice; with times (or at once), the same changes in order."""
+    """Routers know the same at every choice; with times (or at once) also in which order."""
     engine = replace(TIGHT, async_scheduling=is_async)
     table = crowded(seed)
     stepped, _ = watched(table, when, replace(engine, fast_forward=False), cost, roles)

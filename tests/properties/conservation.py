@@ -82,9 +82,9 @@ class Auditor:
 
 
 def uncomputed_tokens(request: Request) -> int:
-    """Of a prefilling request: prompt, and answer so far if it was preempted, less computed.
+    """Tokens that a prefilling request must still compute: prompt, and answer before a preemption.
 
-    One that is swapped in where it decoded has nothing to prefill.
+    A request that is swapped in where it decoded has none.
     """
     if request.status is Status.DECODING:
         return 0
@@ -202,7 +202,7 @@ def ns(log: RunLog, name: str) -> Int64:
 
 
 def statuses(log: RunLog) -> NDArray[np.int8]:
-    """Status by request."""
+    """The status of each request."""
     return np.frombuffer(log.requests.status, np.int8)
 
 
@@ -219,7 +219,7 @@ def check_requests(log: RunLog) -> None:
 
 
 def check_closed_loop(log: RunLog) -> None:
-    """Of a run to its end: nobody was sent before enough others had left."""
+    """After a run to its end: no request was sent before enough others had left."""
     limit = log.table.max_concurrency
     if limit is not None:
         left_ns = np.sort(ns(log, "finished_ns"))
@@ -227,7 +227,7 @@ def check_closed_loop(log: RunLog) -> None:
 
 
 def check_sampled_tokens(log: RunLog) -> None:
-    """Of a run to its end: each answer token is sampled once, preempted or not.
+    """After a run to its end: each answer token is sampled once, preempted or not.
 
     From the second on, once for each hypothesis.
     """
@@ -247,7 +247,7 @@ def check_sampled_tokens(log: RunLog) -> None:
 
 
 def check_prefilled_tokens(log: RunLog, auditors: list[Auditor]) -> None:
-    """Of a run to its end: what was prefilled is what admissions asked for, nothing else."""
+    """After a run to its end: what was prefilled is what admissions asked for, nothing else."""
     prefilled = sum(int(s.column("prefill_tokens").sum()) for s in log.steps)
     assert prefilled == sum(auditor.due_tokens for auditor in auditors)
     if not any(log.requests.preemptions):
@@ -257,7 +257,7 @@ def check_prefilled_tokens(log: RunLog, auditors: list[Auditor]) -> None:
 
 
 def check_empty(auditors: list[Auditor]) -> None:
-    """Of a run to its end: nobody is left in any engine, and all its blocks are free."""
+    """After a run to its end: every engine is empty, and all its blocks are free."""
     for view in (auditor.view for auditor in auditors if auditor.view is not None):
         audit_blocks(view)
         assert not view.running
@@ -314,7 +314,7 @@ def check_token_times(log: RunLog) -> None:
 
 
 def check_run_to_the_end(log: RunLog, auditors: list[Auditor]) -> None:
-    """All of the above, and nobody is left unfinished."""
+    """All checks above, and no request is left unfinished."""
     assert (statuses(log) != Status.UNFINISHED).all()
     check_requests(log)
     check_closed_loop(log)

@@ -59,7 +59,7 @@ class Scripted:
         return Fetch(0, request.prompt_tokens) if replica else None
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Of no matter."""
+        """Ignore loads: requests are sent in turns."""
 
 
 def used_blocks(context: RoutingContext) -> list[int]:

@@ -1,4 +1,4 @@
-"""The conductor, and prefixes that engines fetch from each other: costs, books, blocks, faults."""
+"""The conductor, and prefixes that engines fetch from each other: costs, books and blocks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_nearly_as_long_is_not_fetched() -> None:
 
 
 def two_alike(gap_s: float = 1.0) -> RequestTable:
-    """The same 200 tokens twice, then 50 others each."""
+    """Two prompts that begin with the same 200 tokens."""
     ids = [[*range(25), 100 + i] for i in range(2)]
     return request_table(
         np.array([0.0, gap_s]),

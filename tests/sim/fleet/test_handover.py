@@ -1,4 +1,4 @@
-"""Prefill here, decode there: books that balance, jumps that equal steps, queues with answers."""
+"""Prefill on one engine, decode on another: transfers, backpressure, and queues with known waits."""
 
 from __future__ import annotations
 

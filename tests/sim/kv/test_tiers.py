@@ -1,4 +1,4 @@
-"""Tiers below device memory: what is found where, what moving it takes, and that books balance."""
+"""Tiers below device memory: what is found where, and what moving it takes."""
 
 from __future__ import annotations
 
