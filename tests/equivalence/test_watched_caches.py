@@ -1,4 +1,4 @@
-"""Routers that watch caches know at every choice what they would know if engines took every step."""
+"""Routers that watch caches know at every choice what they would know if engines only stepped."""
 
 from __future__ import annotations
 

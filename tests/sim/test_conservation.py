@@ -83,7 +83,7 @@ def test_a_run_to_its_end_conserves_everything(
 @moderately
 @given(share=st.floats(0.001, 1.2), data=st.data())
 def test_a_cut_run_is_the_beginning_of_the_whole(share: float, data: st.DataObject) -> None:
-    """A horizon loses no request, and changes nothing that finished or was turned away before it."""
+    """A horizon loses no request and changes nothing that finished or was turned away before it."""
     table, engine, cost = data.draw(tables()), data.draw(ENGINES), data.draw(COSTS)
     scheduler = MAKERS[data.draw(st.sampled_from(list(MAKERS)))]
     whole = small_run(table, engine=engine, cost=cost, scheduler=scheduler)

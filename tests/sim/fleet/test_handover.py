@@ -1,4 +1,4 @@
-"""Prefill on one engine, decode on another: transfers, backpressure, and queues with known waits."""
+"""Prefill on one engine, decode on another: transfers, backpressure, queues with known waits."""
 
 from __future__ import annotations
 
