@@ -1,1 +1,2 @@
-"""What a result folder says: the terminal summary, the figures and the HTML page. Runs nothing."""
+"""Reports of result folders: terminal summaries, figures and HTML pages. Nothing here runs a
+simulation."""

@@ -1,4 +1,4 @@
-"""What a summary says, as rows and sentences that the terminal and the page both show."""
+"""Rows and sentences that a run's terminal summary and its page share."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from sim.evidence import LABELS
 
 Summary = dict[str, Any]
 
-# Strongest first; a row made of several figures carries the weakest.
 
-# Warnings (scenarios/run/warnings.py) that change what the figures mean, or say what made them so.
-# A load beyond saturation is in the answer itself.
+# Warnings (scenarios/run/warnings.py) that change what the figures mean, or explain them. That a
+# load is beyond saturation is not among them: the answer itself says so.
 GRAVE = (
     *("nothing_finished", "retry_storm", "hot_spot", "lost_prefixes", "thin_link"),
     *("unstable", "rejected", "unfinished"),
@@ -36,21 +35,22 @@ GRAVE = (
 
 
 class LatencyRow(NamedTuple):
-    """One latency metric, written in one unit."""
+    """One latency metric as text, all statistics in one unit."""
 
     label: str
     name: str
     cells: tuple[str, ...]
-    """One for each of ``STATISTICS``."""
+    """One text per statistic of ``STATISTICS``."""
     unit: str
     population: str
     evidence: str
     spreads: list[tuple[str, ...]]
-    """Lines of ``±5%`` below the cells, one for each of ``STATISTICS``: see `reports.numbers`."""
+    """Lines of ``±5%`` to print below the cells, with one text per statistic of ``STATISTICS``;
+    see `reports.numbers.spreads`."""
 
 
 class GaugeRow(NamedTuple):
-    """One other figure: a single value or mean, and a maximum where there is one."""
+    """One figure that is not a latency: its value or mean, and its maximum if it has one."""
 
     label: str
     value: str
@@ -59,11 +59,11 @@ class GaugeRow(NamedTuple):
     population: str
     evidence: str
     spread: str = ""
-    """What `reports.numbers.spread_note` says, of the value."""
+    """Spread of the value, as explained by `reports.numbers.spread_note`."""
 
 
 class AccountRow(NamedTuple):
-    """Seconds of one account, and its share of the whole."""
+    """Seconds of one time account, and its share of the total."""
 
     account: str
     label: str
@@ -72,7 +72,7 @@ class AccountRow(NamedTuple):
 
 
 def section(summary: Summary, *keys: str) -> dict[str, Any]:
-    """A nested object of the summary; empty where it is absent or null."""
+    """Return a nested object of the summary, or an empty one if it is absent or null."""
     value: Any = summary
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
@@ -80,13 +80,13 @@ def section(summary: Summary, *keys: str) -> dict[str, Any]:
 
 
 def entries(summary: Summary, key: str) -> list[Any]:
-    """A list of the summary; empty where it is absent or null."""
+    """Return a list of the summary, or an empty one if it is absent or null."""
     value = summary.get(key)
     return value if isinstance(value, list) else []
 
 
 def figures_by_name(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
-    """Figures as name -> statistic -> figure, in the order they stand."""
+    """Return the figures as name -> statistic -> figure, in the order of the summary."""
     by_name: dict[str, dict[str, dict[str, Any]]] = {}
     for figure in entries(summary, "figures"):
         statistic = str(figure.get("statistic") or "value")
@@ -95,7 +95,7 @@ def figures_by_name(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def value_of(summary: Summary, name: str, *statistics: str) -> float | None:
-    """The first of these statistics of a figure that has a value."""
+    """Return the first of the given statistics of a figure that is a finite number, else None."""
     figures = figures_by_name(summary).get(name, {})
     for statistic in statistics or ("value", "mean"):
         value = figures.get(statistic, {}).get("value")
@@ -105,14 +105,16 @@ def value_of(summary: Summary, name: str, *statistics: str) -> float | None:
 
 
 def weakest_evidence(figures: list[dict[str, Any]]) -> str:
-    """The weakest label among figures; a label that is not ours is weaker than all."""
+    """Return the weakest evidence label of the figures. A label that is not in ``LABELS`` ranks
+    below all others."""
     labels = [str(figure["evidence"]) for figure in figures if figure.get("evidence")]
     rank = {label: index for index, label in enumerate(LABELS)}
     return max(labels, key=lambda label: rank.get(label, len(rank)), default=MISSING)
 
 
 def latency_rows(summary: Summary) -> list[LatencyRow]:
-    """The latency metrics that are there, in the usual order, then any others in seconds."""
+    """Return the latency metrics that the summary has: the known ones in their usual order, then
+    any others in seconds."""
     by_name = figures_by_name(summary)
     names = [name for name in LATENCY_LABELS if name in by_name]
     names += [name for name in by_name if name not in names and _is_latency(by_name[name])]
@@ -139,17 +141,17 @@ def latency_rows(summary: Summary) -> list[LatencyRow]:
 
 
 def throughput_rows(summary: Summary) -> list[GaugeRow]:
-    """Rates and fractions of requests."""
+    """Return the rows of rates and of fractions of requests."""
     return _gauge_rows(summary, THROUGHPUT_LABELS)
 
 
 def utilization_rows(summary: Summary) -> list[GaugeRow]:
-    """How busy the engines are."""
+    """Return the rows that say how busy the engines are."""
     return _gauge_rows(summary, UTILIZATION_LABELS)
 
 
 def other_rows(summary: Summary) -> list[GaugeRow]:
-    """Figures this report has no place for: shown all the same, a row a statistic."""
+    """Return a row per statistic of each figure that no other table of the report shows."""
     known = {*LATENCY_LABELS, *THROUGHPUT_LABELS, *UTILIZATION_LABELS}
     rows = []
     for name, figures in figures_by_name(summary).items():
@@ -162,7 +164,8 @@ def other_rows(summary: Summary) -> list[GaugeRow]:
 
 
 def account_rows(summary: Summary, key: str) -> list[AccountRow]:
-    """Non-zero accounts of e.g. ``e2e_accounts_s`` or ``step_accounts_s``, in the order met."""
+    """Return the non-zero accounts of e.g. ``e2e_accounts_s`` or ``step_accounts_s``, in the
+    order of the summary."""
     seconds = {
         account: value
         for account, value in section(summary, key).items()
@@ -178,7 +181,7 @@ def account_rows(summary: Summary, key: str) -> list[AccountRow]:
 
 
 def evidence_shares(summary: Summary) -> list[tuple[str, float]]:
-    """Share of simulated time by evidence label, strongest label first."""
+    """Return the share of simulated time by evidence label, strongest label first."""
     rank = {label: index for index, label in enumerate(LABELS)}
     shares = [
         (label, share)
@@ -189,7 +192,8 @@ def evidence_shares(summary: Summary) -> list[tuple[str, float]]:
 
 
 def warning_texts(summary: Summary, *, grave: bool | None = None) -> list[str]:
-    """Warnings as sentences, in the order given; all, or only those that are grave or not."""
+    """Return the warnings as sentences, in the order given. ``grave`` selects only those whose
+    code is, or is not, in ``GRAVE``."""
     texts = (
         str(warning.get("text") or warning.get("code") or "")
         for warning in entries(summary, "warnings")

@@ -1,4 +1,4 @@
-"""Read a result folder: the summary, the rows of requests and of steps, the resolved scenario."""
+"""Read a result folder: the summary, the tables of requests and steps, the resolved scenario."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ STEP_COLUMNS = (
 def read_summary(folder: Path | str) -> dict[str, Any]:
     """Read ``summary.json``.
 
-    Raises:
-        ScenarioError: the folder or file is missing, is not JSON, or is of another schema.
+    Raises `ScenarioError` if the folder or the file is missing, is not JSON, or has another schema.
     """
     path = _existing(folder, "summary.json")
     try:
@@ -84,41 +83,38 @@ def read_summary(folder: Path | str) -> dict[str, Any]:
 
 
 def read_requests(folder: Path | str) -> pd.DataFrame:
-    """Read ``requests.parquet``: one row a request, columns ``REQUEST_COLUMNS`` at least.
+    """Read ``requests.parquet``: one row per request, with at least the columns
+    ``REQUEST_COLUMNS``.
 
-    Times are seconds; a time that never came is NaN. Accounts are integer nanoseconds.
-
-    Raises:
-        ScenarioError: the file is missing, unreadable, or lacks columns.
+    Times are seconds; the time of an event that did not happen is NaN. Accounts are integer
+    nanoseconds. Raises `ScenarioError` if the file is missing, unreadable, or lacks columns.
     """
     return _read_table(folder, "requests.parquet", REQUEST_COLUMNS)
 
 
 def read_steps(folder: Path | str) -> pd.DataFrame:
-    """Read ``steps.parquet``: one row a run of equal steps, columns ``STEP_COLUMNS`` at least.
+    """Read ``steps.parquet``: one row per run of equal steps, with at least the columns
+    ``STEP_COLUMNS``.
 
-    Raises:
-        ScenarioError: the file is missing, unreadable, or lacks columns.
+    Raises `ScenarioError` if the file is missing, unreadable, or lacks columns.
     """
     return _read_table(folder, "steps.parquet", STEP_COLUMNS)
 
 
 def read_step_times(folder: Path | str) -> pd.DataFrame:
-    """Read ``step_times.parquet``: one row a step, when its outputs became visible, ns.
+    """Read ``step_times.parquet``: one row per step, with the time in ns at which its outputs
+    became visible.
 
-    Raises:
-        ScenarioError: the file is missing, unreadable, or lacks columns.
+    Raises `ScenarioError` if the file is missing, unreadable, or lacks columns.
     """
     return _read_table(folder, "step_times.parquet", ("replica", "visible_ns"))
 
 
 def read_preemptions(folder: Path | str) -> pd.DataFrame | None:
-    """Read ``preemptions.parquet``: one row each time a request lost its blocks, seconds.
+    """Read ``preemptions.parquet``: one row per time a request lost its blocks; times are seconds.
 
-    None where an older version wrote the folder without it.
-
-    Raises:
-        ScenarioError: the file is unreadable, or lacks columns.
+    Returns None if an older version wrote the folder without the file. Raises `ScenarioError` if
+    the file is unreadable or lacks columns.
     """
     if not (Path(folder) / "preemptions.parquet").exists():
         return None
@@ -129,8 +125,7 @@ def read_preemptions(folder: Path | str) -> pd.DataFrame | None:
 def read_scenario(folder: Path | str) -> str:
     """Read the text of the resolved ``scenario.yaml``.
 
-    Raises:
-        ScenarioError: the file is missing.
+    Raises `ScenarioError` if the file is missing.
     """
     return _existing(folder, "scenario.yaml").read_text(encoding="utf-8")
 

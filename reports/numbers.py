@@ -1,4 +1,4 @@
-"""How numbers and names are written for people: units, significant digits, labels."""
+"""Write numbers and names for people: units, significant digits, labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from sim.books.metrics import STATISTICS
 
 MISSING = "\N{EN DASH}"
-"""Stands where there is no number."""
+"""Text shown in place of a missing number."""
 
 LATENCY_LABELS = {
     "ttft": "TTFT",
@@ -62,31 +62,33 @@ _PLAIN_UNITS = {"running": "requests", "waiting": "requests", "cache_hit_tokens"
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of a summary is a finite number (a null, NaN or text is not)."""
+    """Return whether a value of a summary is a finite number; null, NaN and text are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Write to so many significant digits; whole digits are never dropped: 8.52, 213, 1,234."""
+    """Write a value to ``digits`` significant digits without dropping whole digits: 8.52, 213,
+    1,234."""
     if value == 0:
         return "0"
     magnitude = math.floor(math.log10(abs(value)))
     decimals = max(digits - 1 - magnitude, 0)
     rounded = round(value, decimals)
     if rounded and math.floor(math.log10(abs(rounded))) > magnitude:
-        decimals = max(decimals - 1, 0)  # 9.996 is 10.0, not 10.00
+        decimals = max(decimals - 1, 0)  # 9.996 becomes 10.0, not 10.00
     return f"{rounded:,.{decimals}f}"
 
 
 def band_text(half_width: object) -> str:
-    """A relative half-width as ``±5%``; empty where there is none."""
+    """Write a relative half-width as ``±5%``, or as "" if it is missing or not positive."""
     if not is_number(half_width) or half_width <= 0:
         return ""
     return f"±{max(half_width, 0.01):.0%}"
 
 
 def interval_text(value: object, interval: object) -> str:
-    """A confidence interval around a value as a relative half-width; empty where it has none."""
+    """Write the half-width of a confidence interval relative to its value, or "" if there is no
+    interval."""
     if not isinstance(interval, list) or not is_number(value) or not value:
         return ""
     half = (interval[1] - interval[0]) / 2 / abs(value)
@@ -102,7 +104,7 @@ def percent(fraction: float) -> str:
     if 0 < fraction < 0.001:
         return "<0.1%"
     if 0.999 < fraction < 1:
-        # Rounded down: three nines must not read as four.
+        # Round down: three nines must not read as four.
         return f"{math.floor(fraction * 10_000) / 100:.2f}%"
     return f"{fraction:.1%}"
 
@@ -113,9 +115,9 @@ def whole_percent(fraction: float) -> str:
 
 
 def duration_unit(values_s: Iterable[object]) -> tuple[str, float]:
-    """Choose a unit for a row of durations: its name and how many of it make a second.
+    """Choose a unit for a row of durations. Returns its name and how many of it make a second.
 
-    The middle value decides, so that most of a row is written in few digits.
+    The middle value decides, so that most of the row is written in few digits.
     """
     known = sorted(value for value in values_s if is_number(value))
     middle = known[len(known) // 2] if known else 0.0
@@ -125,7 +127,7 @@ def duration_unit(values_s: Iterable[object]) -> tuple[str, float]:
 
 
 def duration(value_s: object) -> str:
-    """Write seconds with the unit that suits: 213 ms, 3.41 s."""
+    """Write seconds with a suitable unit: 213 ms, 3.41 s."""
     if not is_number(value_s):
         return MISSING
     unit, per_second = duration_unit([value_s])
@@ -133,13 +135,13 @@ def duration(value_s: object) -> str:
 
 
 def target(value_s: float) -> str:
-    """Write a target as it was set, without digits it did not have: 50 ms."""
+    """Write a latency target as it was set, without adding digits: 50 ms."""
     unit, per_second = duration_unit([value_s])
     return f"{value_s * per_second:.6g} {unit}"
 
 
 def byte_size(num_bytes: float) -> str:
-    """Write bytes in GiB (2**30), MiB below one tenth of that: 14.96 GiB."""
+    """Write bytes in GiB (2**30 bytes), or in MiB if below a tenth of a GiB: 14.96 GiB."""
     if abs(num_bytes) < 2**30 / 10:
         return f"{num_bytes / 2**20:,.1f} MiB"
     return f"{num_bytes / 2**30:,.2f} GiB"
@@ -159,7 +161,7 @@ def named_quantity(name: str, value: object) -> str:
 
 
 def unit_text(name: str, unit: str) -> str:
-    """Name the unit of a figure as a reader would: ``1/s`` of requests is ``requests/s``."""
+    """Name the unit of a figure as a reader would: ``1/s`` becomes ``requests/s``."""
     if unit in ("", "count") and name in _PLAIN_UNITS:
         return _PLAIN_UNITS[name]
     return _UNITS.get(unit, unit)
@@ -175,9 +177,9 @@ def number(value: object, unit: str) -> str:
 
 
 def count_of(count: object, population: object) -> str:
-    """Say over what a figure is taken: ``19,366 finished requests``."""
+    """Write the size of a figure's population: ``19,366 finished requests``."""
     words = str(population) if population else ""
-    # A window or a span of time is not counted in requests, whatever count stands beside it.
+    # Time windows and durations are not counted in requests, even if the figure has a count.
     if not is_number(count) or not words.startswith(_COUNTED):
         return words
     if count == 1:
@@ -186,13 +188,13 @@ def count_of(count: object, population: object) -> str:
 
 
 def sentence(text: str) -> str:
-    """A text with a capital first letter and a full stop."""
+    """Give a text a capital first letter and a full stop."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def humanised(name: str) -> str:
-    """A machine name as words: ``decode_weight_reads`` is ``decode weight reads``."""
+    """Write a machine name as words: ``decode_weight_reads`` becomes ``decode weight reads``."""
     text = name.replace("_", " ").strip()
     return {"others prefill": "others' prefill", "kv cache": "KV cache"}.get(
         text, text.replace("kv cache", "KV cache")
@@ -200,7 +202,7 @@ def humanised(name: str) -> str:
 
 
 def listed(items: Iterable[str]) -> str:
-    """Join as a sentence does: ``a, b and c``."""
+    """Join items as in a sentence: ``a, b and c``."""
     parts = list(items)
     if len(parts) < 2:
         return "".join(parts)
@@ -208,7 +210,7 @@ def listed(items: Iterable[str]) -> str:
 
 
 def gpus_text(facts: Mapping[str, Any]) -> str:
-    """The devices of a replica: ``8 x H200-SXM (TP 4, PP 2)``."""
+    """Write the devices of a replica: ``8 x H200-SXM (TP 4, PP 2)``."""
     return f"{facts['gpus']} \N{MULTIPLICATION SIGN} {facts['gpu']} ({facts['layout']})"
 
 
@@ -226,7 +228,8 @@ def condition_text(value: object) -> str:
 
 
 def spread_note(summary: dict[str, Any]) -> str:
-    """What stands behind the ``±`` of a summary's figures; empty where they have none."""
+    """Explain the ``±`` of a summary's figures; empty if no figure has a band and the run has no
+    replications."""
     figures = [f for f in summary.get("figures") or [] if is_number(f.get("value"))]
     count = (summary.get("replications") or {}).get("count")
     said = []
@@ -238,13 +241,14 @@ def spread_note(summary: dict[str, Any]) -> str:
 
 
 def spreads(figures: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    """The bands, then the intervals, of a metric's ``STATISTICS``; those that it has."""
+    """Return the bands, then the intervals, of a metric's ``STATISTICS``; lines without any text
+    are left out."""
     both = [_spread(figures.get(name, {})) for name in STATISTICS]
     return [texts for texts in zip(*both, strict=True) if any(texts)]
 
 
 def spread(figure: dict[str, Any]) -> str:
-    """A figure's band, then its interval, each where it has one: ``±7% ±0.4%``."""
+    """Write a figure's band and its interval, if it has them: ``±7% ±0.4%``."""
     return " ".join(text for text in _spread(figure) if text)
 
 

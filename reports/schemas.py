@@ -1,4 +1,4 @@
-"""Names and versions of the formats that result folders hold."""
+"""Names and versions of the file formats in result folders."""
 
 RESULT = "fleetcast.result/1"
 VALIDATION = "fleetcast.validation/1"

@@ -1,4 +1,4 @@
-"""A terminal, file or pipe to write a report on: its width, its characters, its tables."""
+"""Write reports to a terminal, file or pipe: its width, its characters, its tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 MAX_WIDTH = 100
 BAR_WIDTH = 28
 TONES = {"good": "green", "fair": "yellow", "poor": "red", "": ""}
-"""The style of an error, by how good it is."""
+"""Text style of an error, by how good the error is."""
 
 _LEAST_BAR = 8
-"""A shorter bar says nothing."""
+"""Least width of a bar in characters; a shorter one is not readable."""
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 _ASCII = str.maketrans(
@@ -25,7 +25,8 @@ _ASCII = str.maketrans(
 
 
 class Screen:
-    """Writes text as it is: never read as markup, and in ASCII where the stream takes no more."""
+    """Writes plain text to a console: text is never read as markup, and becomes ASCII if the
+    stream can encode no more."""
 
     def __init__(self, console: Console | None = None, max_width: int = MAX_WIDTH) -> None:
         from rich.console import Console
@@ -35,27 +36,27 @@ class Screen:
         self.width = min(self._console.width, max_width)
 
     def say(self, text: str, style: str = "") -> None:
-        """A paragraph."""
+        """Write a paragraph in the given style."""
         self.show(self.text(text, style))
 
     def heading(self, text: str) -> None:
-        """A heading, and an empty line before it."""
+        """Write a heading after an empty line."""
         self.say("")
         self.say(text, "bold")
 
     def show(self, item: RenderableType) -> None:
-        """Anything rich can render."""
+        """Write anything that rich can render."""
         if not self._ascii_only:
             self._console.print(item, width=self.width, highlight=False, markup=False)
             return
         with self._console.capture() as captured:
             self._console.print(item, width=self.width, highlight=False, markup=False)
-        # rich ends what it cuts with an ellipsis, which such a stream does not take
+        # rich ends truncated text with an ellipsis, which an ASCII stream cannot encode
         text = captured.get().replace("\N{HORIZONTAL ELLIPSIS}", "~")
         self._console.out(text, end="", highlight=False)
 
     def text(self, text: str, style: str = "") -> Text:
-        """User text that is safe to show."""
+        """Return user text in a form that is safe to show."""
         from rich.text import Text
 
         if self._ascii_only:
@@ -63,7 +64,7 @@ class Screen:
         return Text(text, style=style)
 
     def bar(self, share: float, width: int = BAR_WIDTH) -> Text:
-        """A share from 0 to 1 as a bar of up to ``width`` characters."""
+        """Draw a share from 0 to 1 as a bar of up to ``width`` characters."""
         if self._ascii_only:
             return self.text("#" * max(round(share * width), 1), "cyan")
         eighths = max(round(share * width * 8), 1)
@@ -78,10 +79,11 @@ class Screen:
         left: Sequence[str] = (),
         wraps: Sequence[str] = (),
     ) -> None:
-        """A table with a line under its headers; a row may end early.
+        """Write a table with a line under its headers. Rows may be shorter than the headers.
 
-        All columns but the first and those headed as in ``left`` hold numbers; only those headed
-        as in ``wraps`` may take several lines a row. Shares follow as bars, if they fit.
+        Columns hold numbers, except the first and those whose header is in ``left``. Only columns
+        whose header is in ``wraps`` may take several lines per row. ``shares`` follow as bars if
+        they fit.
         """
         left = (headers[0], *left)
         cells = [[self.text(c) if isinstance(c, str) else c for c in row] for row in rows]
@@ -95,14 +97,14 @@ class Screen:
         self.show(self._ruled(headers, cells, left, wraps))
 
     def fact_list(self, rows: Sequence[tuple[str, str, str]]) -> None:
-        """Rows of label, value and what belongs to it, dimmed."""
+        """Write rows of a label, a value, and a dimmed note."""
         table = self.grid("left", "right", "left")
         for label, value, note in rows:
             table.add_row(self.text(label), self.text(value), self.text(note, "dim"))
         self.show(table)
 
     def warnings(self, texts: Sequence[str]) -> None:
-        """What to mind."""
+        """Write the warnings below a heading of their own, or nothing if there are none."""
         if not texts:
             return
         self.heading("Mind")
@@ -112,7 +114,8 @@ class Screen:
         self.show(table)
 
     def grid(self, *sides: str, gap: int = 1, wraps: bool = True) -> Table:
-        """A table without lines, ``gap`` blanks between columns; at most its last one wraps."""
+        """Return a table without lines, with ``gap`` blanks between columns. At most the last
+        column wraps."""
         from rich.table import Table
 
         table = Table.grid(padding=(0, gap, 0, 0))

@@ -1,4 +1,4 @@
-"""The numbers behind the figures: distributions and time series, thinned to what can be seen."""
+"""Data behind the figures: distributions and time series, thinned to what a reader can see."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# A host needs milliseconds between steps; a longer gap between them is an engine with no work.
+# A host takes milliseconds between steps; a longer gap means that the engine had no work.
 _IDLE_GAP_S = 0.05
 
 
 class Windows(NamedTuple):
-    """Percentiles of a value by window of time; NaN where a window is empty."""
+    """Percentiles of a value per time window; NaN for an empty window."""
 
     edges_s: Float64
-    """``[windows + 1]``"""
+    """Window edges, ``[windows + 1]``, in seconds."""
     percentiles: Float64
-    """``[levels, windows]``"""
+    """Percentiles, ``[levels, windows]``."""
     median_count: int
-    """Values in the middle window that has any."""
+    """Median number of values over the windows that have any."""
 
 
 class ReplicaSeries(NamedTuple):
-    """One engine over time, a mean a window, each ``[windows]``."""
+    """State of one engine over time: one mean per window, each array ``[windows]``."""
 
     replica: int
     running: Float64
@@ -40,10 +40,10 @@ class ReplicaSeries(NamedTuple):
 
 
 def distribution(values: Float64, max_points: int = 240) -> tuple[Float64, Float64]:
-    """Points of the empirical distribution function: values ``[k]`` and fractions ``[k]``.
+    """Return points of the empirical distribution function: values ``[k]`` and fractions ``[k]``.
 
-    NaN is left out. More than ``max_points`` values are thinned to that many of them, spaced
-    more closely towards the tail, where the questions are.
+    NaN is left out. More than ``max_points`` values are thinned to that number, spaced more closely
+    towards the tail, which is the part of interest.
     """
     ordered = np.sort(values[np.isfinite(values)])
     n = len(ordered)
@@ -65,9 +65,10 @@ def windows(
     max_windows: int = 60,
     per_window: int = 50,
 ) -> Windows:
-    """Percentiles of values by equal windows of their times, about ``per_window`` in each.
+    """Return percentiles of values over equal time windows with about ``per_window`` values each.
 
-    The windows span zero to ``end_s``, above zero. Levels are fractions. NaN values are left out.
+    The windows span 0 to ``end_s``, which must be positive. ``levels`` are fractions. NaN values
+    are left out.
     """
     known = np.isfinite(values) & np.isfinite(times_s)
     times_s, values = times_s[known], values[known]
@@ -85,10 +86,10 @@ def windows(
 def replica_series(
     steps: pd.DataFrame, edges_s: Float64, usable_blocks: float
 ) -> list[ReplicaSeries]:
-    """Each engine's state and token rates, averaged over the windows between the edges.
+    """Return each engine's state and token rates, averaged over the windows between the edges.
 
-    ``usable_blocks`` is a replica's KV blocks, of which ``free_blocks`` are free. A state holds
-    from its plan to the next; an engine without work runs nothing.
+    ``usable_blocks`` is the number of KV blocks of a replica, of which ``free_blocks`` are free. A
+    state lasts from its plan to the next one; an engine without work has no running requests.
     """
     found = []
     for replica, rows in steps.groupby("replica", sort=True):
@@ -132,9 +133,10 @@ def replica_series(
 def _mean_by_window(
     starts_s: Float64, ends_s: Float64, amounts: Float64, edges_s: Float64
 ) -> Float64:
-    """Spread each amount evenly over its interval; the amount a second in each window.
+    """Spread each amount evenly over its interval and return the amount per second in each window.
 
-    Intervals are in order and do not overlap, so their running total is piecewise linear.
+    The intervals must be ordered and must not overlap, so that their running total is piecewise
+    linear.
     """
     knots_s = np.maximum.accumulate(np.column_stack([starts_s, ends_s]).ravel())
     total = np.cumsum(amounts)

@@ -1,4 +1,4 @@
-"""Matplotlib figures as small SVG texts that are the same at every run and follow the page."""
+"""Draw Matplotlib figures as small SVG texts that are reproducible and follow the page's theme."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MUTED = "#5f6772"
 GRID = "#e1e4e8"
 PAPER = "#fefefe"
 
-# Okabe and Ito's palette, safe for the common kinds of color blindness, with lighter tints of
-# three for accounts that belong together.
+# Okabe and Ito's palette, safe for the common kinds of color blindness, with lighter tints of three
+# colors for accounts that belong together.
 BLUE, SKY, GREEN, MINT = "#0072b2", "#56b4e9", "#009e73", "#7fcfb9"
 ORANGE, SAND, VERMILION, PINK = "#e69f00", "#f5d08a", "#d55e00", "#cc79a7"
 YELLOW, VIOLET, GRAY, SILVER = "#f0e442", "#6a51a3", "#8a8f98", "#c3c7cd"
@@ -80,7 +80,7 @@ WIDTH_IN = 8.0
 
 
 class Plot(NamedTuple):
-    """A figure to stand in a page."""
+    """A rendered figure for a page: its name, title, SVG text and caption."""
 
     name: str
     title: str
@@ -90,7 +90,8 @@ class Plot(NamedTuple):
 
 @contextmanager
 def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
-    """A figure in our style; draw and render it before leaving."""
+    """Yield an empty figure in the reports' style. It must be drawn and rendered inside the
+    context."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,10 +103,10 @@ def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
 
 
 def render(figure: Figure, name: str, alt: str) -> str:
-    """Write a figure as one ``<svg>`` element to stand inside a page.
+    """Render a figure as one ``<svg>`` element for inclusion in a page.
 
-    ``name`` makes its ids unique in the page and its output repeatable; ``alt`` is its text
-    alternative. Colours of text and lines become CSS variables, so that a dark page can set them.
+    ``name`` makes its ids unique in the page and its output repeatable; ``alt`` is the text
+    alternative. Colors of text and lines become CSS variables, so that a dark page can set them.
     """
     import matplotlib
 
@@ -115,16 +116,16 @@ def render(figure: Figure, name: str, alt: str) -> str:
         figure.savefig(buffer, format="svg", metadata=metadata)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    # The style element would hold for the whole page; the page's own style says the same.
+    # A style element would apply to the whole page, whose own style sheet sets all of this.
     surplus = r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>"
     text = re.sub(surplus, "", text, flags=re.DOTALL)
-    # A hundredth of a point is never seen; a number that is read stays as it is.
+    # A hundredth of a point is not visible. Numbers in text are not shortened.
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d{2})\d+", r"\1", tag[0]), text)
     text = _own_ids(text, name)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
-    # The reader's own font: sizes stay, the family is the page's.
+    # Use the page's font family at these sizes.
     text = text.replace(" font-family: 'DejaVu Sans';", "")
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var({variable}, {color})")
@@ -132,7 +133,7 @@ def render(figure: Figure, name: str, alt: str) -> str:
 
 
 def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = False) -> None:
-    """Scale an axis of durations logarithmically, with few ticks that carry their unit."""
+    """Scale an axis of durations logarithmically, with a few ticks that carry their unit."""
     from reports.numbers import target
 
     log_axis(axes, low_s / 1.15, high_s * 1.15, target, vertical=vertical)
@@ -146,7 +147,8 @@ def log_axis(
     *,
     vertical: bool = False,
 ) -> None:
-    """Scale an axis logarithmically between limits, with few round ticks, written by ``write``."""
+    """Scale an axis logarithmically between limits, with a few round ticks formatted by
+    ``write``."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axis = axes.yaxis if vertical else axes.xaxis
@@ -159,7 +161,7 @@ def log_axis(
 
 
 def time_unit(end_s: float) -> tuple[str, float]:
-    """The unit for an axis of simulated time, and its length in seconds."""
+    """Return the unit for an axis of simulated time, and the length of that unit in seconds."""
     for unit, length_s in (("h", 3600.0), ("min", 60.0)):
         if end_s >= 4 * length_s:
             return unit, length_s
@@ -167,7 +169,8 @@ def time_unit(end_s: float) -> tuple[str, float]:
 
 
 def _log_ticks(low: float, high: float, least_gap: float) -> list[float]:
-    """Round values between the limits, no two nearer than a share of the axis."""
+    """Return round values between the limits, spaced by at least the share ``least_gap`` of the
+    axis."""
     span = np.log(high / low)
     exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks: list[float] = []
@@ -184,7 +187,7 @@ def _log_ticks(low: float, high: float, least_gap: float) -> list[float]:
 
 
 def _own_ids(text: str, name: str) -> str:
-    """Drop ids nothing refers to; make the others the figure's own."""
+    """Drop ids that are not referenced, and prefix the others with the figure's name."""
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
 
     def renamed(match: re.Match[str]) -> str:
@@ -195,6 +198,6 @@ def _own_ids(text: str, name: str) -> str:
 
 
 def positive(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The finite values above zero, all that a logarithmic axis can show."""
+    """Return the finite values above zero, which are all that a logarithmic axis can show."""
     kept: NDArray[np.float64] = values[np.isfinite(values) & (values > 0)]
     return kept

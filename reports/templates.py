@@ -1,4 +1,4 @@
-"""The templates of the pages, and their style sheets."""
+"""Page templates and their style sheets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FRAME: dict[str, Any] = {"reason": "", "tone": "", "alerts": (), "tiles": ()}
 def render_page(
     template: str, *more_style_sheets: str, plots: Mapping[str, Plot], **facts: Any
 ) -> str:
-    """A page as text, from a template that extends ``layout.html.j2``.
+    """Render a page from a template that extends ``layout.html.j2``.
 
-    The top of that file says which names it reads. ``plots`` are the figures by name.
+    The top of that file lists the names it reads. ``plots`` are the figures by name.
     """
     from markupsafe import Markup
 
@@ -40,9 +40,9 @@ def render_page(
 
 
 def save_page(text: str, path: Path) -> Path:
-    """Write a page that ``--out`` asks for; returns where it is.
+    """Write a page to the path given with ``--out`` and return the path.
 
-    Raises ScenarioError where the file cannot be written.
+    Raises `ScenarioError` if the file cannot be written.
     """
     try:
         path.write_text(text, encoding="utf-8")
@@ -52,7 +52,8 @@ def save_page(text: str, path: Path) -> Path:
 
 
 def template_environment() -> Environment:
-    """A fresh environment over this folder: values are escaped, an unknown name is an error."""
+    """Return a new Jinja environment for this folder. It escapes values, and unknown names are
+    errors."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -73,14 +74,14 @@ def template_environment() -> Environment:
 
 
 def style_sheets(*names: str) -> Markup:
-    """The text of style sheets, one after another."""
+    """Return the text of the style sheets, concatenated in order."""
     from markupsafe import Markup
 
     return Markup("\n".join((_HERE / name).read_text(encoding="utf-8") for name in names))
 
 
 class Tile(NamedTuple):
-    """One of the few numbers at the head of a page."""
+    """One of the few headline numbers at the top of a page."""
 
     label: str
     value: str
@@ -90,7 +91,7 @@ class Tile(NamedTuple):
 class Column(NamedTuple):
     """A column of a table; ``kind`` is its style.
 
-    ``n`` is right-aligned numbers, ``over`` small and muted words, ``tags`` evidence labels.
+    ``n`` means right-aligned numbers, ``over`` small muted text, ``tags`` evidence labels.
     """
 
     heading: str
@@ -98,7 +99,7 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell with more than its text: a tone (good or poor), or a small note below it."""
+    """A table cell that has a tone (good or poor) or a small note below its text."""
 
     text: str
     tone: str = ""

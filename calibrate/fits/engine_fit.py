@@ -1,4 +1,5 @@
-"""Fits an engine profile and a GPU's efficiency to step logs: GPU and host terms in turn."""
+"""Fit an engine profile and a GPU's efficiency to step logs, alternating between GPU and host
+terms."""
 
 from __future__ import annotations
 
@@ -16,21 +17,23 @@ from sim.arrays import Float64
 from sim.errors import ScenarioError
 
 _QUANTILES = np.clip(np.linspace(0, 1, 11), 0.01, 0.99)
-"""At equal steps; the ends are not the single fastest and slowest launch."""
+"""Evenly spaced quantiles; the ends exclude the fastest and the slowest launches."""
 _FEWEST = 12
-"""Launches of a class that must be seen before its constant is replaced."""
+"""Least number of launches of a class for which its constant is replaced."""
 _SLOW_DECODE, _SLOW_PREFILL = 1.05, 1.3
-"""A step's GPU time may be this many times the predicted one."""
+"""Highest ratio of a step's GPU time to the predicted one that is taken to be possible."""
 _OUTLYING = 1.6
-"""Launches this many times the median are stalls, such as a kernel being compiled."""
+"""Launches longer than this multiple of the median are stalls, such as the compilation of a
+kernel."""
 
 
 def fit_host(
     logs: Sequence[EngineRows], clocks: Sequence[ClockError], start: EngineProfile
 ) -> EngineProfile:
-    """Replace the host terms of ``start`` that the logs show; the others stay.
+    """Replace the host terms of ``start`` that the logs show, and keep the others.
 
-    ``clocks`` holds the predicted GPU times of each log: they tell where the host was waited for.
+    ``clocks`` holds the predicted GPU times of each log, which show where the engine waited for the
+    host.
     """
     terms: dict[str, Any] = {
         **_line(logs, "schedule_base_s", "schedule_per_running_s"),
@@ -57,14 +60,14 @@ def fit_host(
 
 
 def _spread(sample: Float64) -> tuple[float, ...]:
-    """Quantiles over their mean, so that launches drawn between them take as long on average."""
+    """Return quantiles over their mean, so that launches drawn between them have the right mean."""
     quantiles = np.quantile(sample, _QUANTILES)
     mean = (quantiles[1:] + quantiles[:-1]).mean() / 2
     return tuple((quantiles / mean).tolist())
 
 
 def _line(logs: Sequence[EngineRows], base: str, slope: str) -> dict[str, float]:
-    """A straight line through the median time at each count."""
+    """Fit a straight line through the median time at each count."""
     scheduling = base.startswith("schedule")
     spent = [
         (rows.launch_from_s - rows.sched_s) if scheduling else (rows.applied_s - rows.out_s)
@@ -82,11 +85,12 @@ def _line(logs: Sequence[EngineRows], base: str, slope: str) -> dict[str, float]
 
 
 def _launches(rows: EngineRows, clock: ClockError, delay_s: float) -> dict[str, Float64]:
-    """Seconds of each launch seen, by class: the outputs read at its end were ready before it."""
+    """Return the seconds of each visible launch, by class. A launch is visible if the outputs
+    read at its end were ready before it."""
     out_s, from_s, gpu_s = rows.out_s, rows.launch_from_s, clock.gpu_s
     prefill = rows.columns["prefill_tokens"] > 0
-    # Of the launch of step n, n from 2: step n - 1 ended, at the latest, its GPU time after a
-    # decode was read, or, with prefill, after it could start or right after its own launch.
+    # For the launch of step n, n from 2: step n - 1 ended at the latest its GPU time after a decode
+    # was read or, with prefill, after it could start or right after its own launch.
     started_s = np.where(prefill[1:-1], from_s[1:-1] + delay_s, np.minimum(out_s[:-2], from_s[2:]))
     slow = np.where(prefill[1:-1], _SLOW_PREFILL, _SLOW_DECODE)
     end_s = np.maximum(started_s + slow * gpu_s[1:-1], np.where(prefill[1:-1], out_s[:-2], 0))
@@ -105,7 +109,7 @@ _FEWEST_STEPS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFit:
-    """The constants, and how well they fit."""
+    """Fitted constants, and their errors."""
 
     profile: EngineProfile
     efficiency: Efficiency
@@ -116,18 +120,18 @@ class EngineFit:
 def fit_engine(
     logs: Sequence[EngineRows], profile: EngineProfile, efficiency: Efficiency
 ) -> EngineFit:
-    """Fit to logs of one GPU and engine version, starting from the constants given.
+    """Fit to logs of one GPU and engine version, starting from the given constants.
 
-    The host's launches can be told from waiting for the GPU only with GPU times, and those only
-    with launch times: each is fitted once more with the other. Raises `ScenarioError` for logs
-    too short to fit.
+    Host launches can only be distinguished from waiting for the GPU with known GPU times, and GPU
+    times only with known launch times. Each is therefore fitted a second time with the other.
+    Raises `ScenarioError` if the logs are too short to fit.
     """
     steps = sum(len(rows) for rows in logs)
     if steps < _FEWEST_STEPS:
         raise ScenarioError(
             f"{steps} steps are too few to fit an engine; give logs of {_FEWEST_STEPS} or more"
         )
-    # Without async scheduling every step waits for the host; the GPU is seen better with it.
+    # Without async scheduling every step waits for the host, so the GPU is more visible with it.
     overlapped = [rows for rows in logs if rows.async_scheduling] or list(logs)
     fitted = efficiency
     for _ in range(2):
@@ -137,14 +141,15 @@ def fit_engine(
     errors = {}
     for rows in logs:
         error = clock_errors(rows, fitted, profile).error
-        if not np.isnan(error).all():  # else the host was never seen to wait for the GPU
+        # all NaN means that the host never visibly waited for the GPU
+        if not np.isnan(error).all():
             errors[rows.name] = float(np.nanmedian(np.abs(error)))
     fitted = replace(fitted, fitted_range=_range(logs))
     return EngineFit(profile=profile, efficiency=fitted, errors=errors)
 
 
 def _range(logs: Sequence[EngineRows]) -> FittedRange:
-    """The largest step and the longest mean context of any."""
+    """Return the largest step and the longest mean context of all logs."""
     tokens, context = 0.0, 0.0
     for rows in logs:
         c = rows.columns

@@ -1,7 +1,7 @@
-"""Logs of a real serving engine: one line a step, one line a request, and the engine's settings.
+"""Read logs of a real serving engine: one line per step, one line per request, and the settings.
 
 The format is that of ``KEY_steps.csv.gz``, ``KEY_requests.jsonl.gz`` and ``KEY_info.json``: several
-named runs of one engine build in one pair of files, times in seconds from each run's start.
+named runs of one engine build in one pair of files, with times in seconds from each run's start.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sim.errors import TraceError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
-    """The steps of one run, in order; every array has one entry a step."""
+    """Steps of one run, in order; every array has one entry per step."""
 
     t_sched: Float64
-    """When the scheduler was called; the others: when it returned, when the outputs were read,
-    and when the scheduler had been updated with them."""
+    """Time the scheduler was called. The other three are the times it returned, the outputs were
+    read, and the scheduler was updated with them."""
     t_sched_end: Float64
     t_out: Float64
     t_upd_end: Float64
@@ -41,7 +41,7 @@ class StepRows:
     ctx_prefill_start_sum: Int64
     attn_pairs_prefill: Int64
     running: Int64
-    """After scheduling, as are ``waiting`` and ``free_blocks``."""
+    """Running requests after scheduling, as are ``waiting`` and ``free_blocks``."""
     waiting: Int64
     preempted: Int64
     free_blocks: Int64
@@ -55,7 +55,7 @@ class RequestRow:
     """One request of a run."""
 
     arrival: float
-    """Planned arrival; ``added`` is when it was handed to the engine."""
+    """Planned arrival; ``added`` is the time the request was handed to the engine."""
     added: float
     prompt: int
     planned_out: int
@@ -63,14 +63,14 @@ class RequestRow:
     cached: int
     """Prompt tokens found in the prefix cache."""
     group: str
-    """What its prompt shares with others: system prompt / conversation / turn, or nothing."""
+    """What the prompt shares with others: system prompt / conversation / turn, or nothing."""
     preempt: int
     first: float
     finish: float
 
 
 def read_step_runs(path: Path) -> dict[str, StepRows]:
-    """Steps by run name. Raises TraceError naming the file, line and field."""
+    """Read the steps by run name. Raises `TraceError` naming the file, line and field."""
     types = get_type_hints(StepRows)
     columns: dict[str, dict[str, list[float]]] = {}
     with _opened(path) as file:
@@ -91,7 +91,8 @@ def read_step_runs(path: Path) -> dict[str, StepRows]:
 
 
 def read_request_runs(path: Path) -> dict[str, list[RequestRow]]:
-    """Requests by run name, in order of hand-over. Raises TraceError naming file, line, field."""
+    """Read the requests by run name, in the order they were handed to the engine. Raises
+    `TraceError` naming the file, line and field."""
     runs: dict[str, list[RequestRow]] = {}
     types = get_type_hints(RequestRow)
     with _opened(path) as file:
@@ -114,9 +115,9 @@ def read_request_runs(path: Path) -> dict[str, list[RequestRow]]:
 
 
 def read_info(path: Path) -> dict[str, Any]:
-    """The engine's settings (``num_gpu_blocks``, ``hf_config``, ...) as recorded.
+    """Read the engine's settings (``num_gpu_blocks``, ``hf_config``, ...) as recorded.
 
-    Raises TraceError naming the file.
+    Raises `TraceError` naming the file.
     """
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
@@ -152,7 +153,8 @@ def _check_type(where: str, name: str, value: Any, kind: type) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file as text, unzipped if it is zipped; what is wrong with its bytes is a TraceError."""
+    """Yield a file as text, unzipped if necessary. Raises `TraceError` if its bytes cannot be
+    decoded."""
     try:
         with path.open("rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"

@@ -1,4 +1,5 @@
-"""Step logs as the fitters need them: one clock a boot, shapes as columns, launch classes."""
+"""Step logs in the form that the fits need: one clock per engine process, shapes as columns,
+launch classes."""
 
 from __future__ import annotations
 
@@ -35,33 +36,33 @@ class EngineRows:
     graph_sizes: tuple[int, ...]
     async_scheduling: bool
     equal_contexts: bool
-    """Sequences as long as each other (a benchmark's grid)."""
+    """Whether all sequences of a step are equally long, as in a benchmark's grid."""
     sched_s: Float64
     launch_from_s: Float64
-    """The scheduler has returned: the host prepares and launches from here."""
+    """Time the scheduler returned, from which the host prepares and launches the step."""
     out_s: Float64
     applied_s: Float64
     running: Float64
     columns: dict[str, Float64]
-    """One per field of `StepShape`."""
+    """One column per field of `StepShape`."""
     launch_class: NDArray[np.int8]
     """Index into `CLASSES`."""
     point: NDArray[np.str_]
-    """The run (of a benchmark: the point) each step belongs to."""
+    """Run that each step belongs to; in a benchmark, the point."""
     is_fitted: NDArray[np.bool_]
-    """False for steps that are there for the clock alone and kept to judge the fit."""
+    """False for steps that are only there for the clock, and to judge the fit."""
 
     def __len__(self) -> int:
         return len(self.sched_s)
 
     @property
     def model(self) -> ModelSpec:
-        """What was served."""
+        """Return the served model."""
         return self.shard.model
 
     @property
     def num_seqs(self) -> Float64:
-        """Sequences in each step."""
+        """Return the number of sequences in each step."""
         seqs: Float64 = self.columns["decode_seqs"] + self.columns["prefill_seqs"]
         return seqs
 
@@ -79,10 +80,11 @@ def engine_rows(
     equal_contexts: bool = False,
     held_out: Collection[str] = (),
 ) -> EngineRows:
-    """Join runs that share a clock, in order of time. A prompt's last chunk is taken to sample.
+    """Join runs that share a clock, in order of time. The last chunk of a prompt is assumed to
+    sample.
 
-    ``held_out`` names runs that no fit may look at. Raises `ScenarioError` for a model whose layers
-    clip contexts: recorded steps have sums of whole ones.
+    ``held_out`` names runs that no fit may use. Raises `ScenarioError` for a model whose layers
+    clip contexts, because recorded steps only have sums of whole contexts.
     """
     if model.clips:
         clips = ", ".join(map(str, model.clips))
@@ -128,7 +130,7 @@ def engine_rows(
 
 
 _SURE = 1.45
-"""A launch hardly ever takes longer than this many times its mean."""
+"""Launches rarely take longer than this multiple of their mean."""
 _MARGIN_S = 0.3e-3
 
 
@@ -137,15 +139,16 @@ class ClockError:
     """Prediction errors of ``n`` steps; arrays are ``[n]``."""
 
     error: Float64
-    """Predicted over measured GPU span, less 1; NaN where the log does not show the GPU's end."""
+    """Predicted over measured GPU span, minus 1; NaN if the log does not show when the GPU
+    finished."""
     gpu_s: Float64
     """Predicted GPU time, throttling included."""
     heat: Float64
-    """How far the device was throttled when each step began (`sim.throttle.Heat`)."""
+    """Throttling level of the device when each step began (`sim.throttle.Heat`)."""
 
 
 def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfile) -> ClockError:
-    """Predict every step of a log from its own start on."""
+    """Predict every step of a log from its recorded start."""
     kernels = KernelTimes(shard=rows.shard, gpu=rows.gpu, efficiency=efficiency)
     priced = step_seconds(
         kernels, rows.graph_sizes, rows.columns, equal_contexts=rows.equal_contexts
@@ -156,7 +159,7 @@ def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfil
     ready_s = _host_ready_s(rows, launch_s).tolist()
     out_s, from_s = rows.out_s.tolist(), rows.launch_from_s.tolist()
     gpu_free_s = 0.0
-    known = True  # that the GPU was free at gpu_free_s is read from the log
+    known = True  # whether gpu_free_s was read from the log
     for n, (gpu_s, compute_s) in enumerate(
         zip(priced.gpu_s.tolist(), priced.compute_s.tolist(), strict=True)
     ):
@@ -182,7 +185,7 @@ def clock_errors(rows: EngineRows, efficiency: Efficiency, profile: EngineProfil
 
 
 def launch_terms(rows: EngineRows, profile: EngineProfile) -> tuple[list[float], ...]:
-    """Mean launch time, delay to the first kernel and tail of each step, in seconds."""
+    """Return mean launch time, delay to the first kernel and tail of each step, in seconds."""
     model = rows.model
     by_class = (
         profile.full_graph_launch_s,
@@ -199,7 +202,8 @@ def launch_terms(rows: EngineRows, profile: EngineProfile) -> tuple[list[float],
 
 
 def _host_ready_s(rows: EngineRows, launch_s: list[float]) -> Float64:
-    """From when the host surely waits for a step's outputs: it has launched what comes first."""
+    """Return the time from which the host is sure to wait for a step's outputs, because all
+    launches before that are done."""
     launched = rows.launch_from_s + _SURE * np.array(launch_s)
     ready = launched.copy()
     overlapped = rows.sched_s[1:] < rows.out_s[:-1]

@@ -1,4 +1,4 @@
-"""Fits the efficiency constants of a GPU to step logs, by the steps the GPU is seen to bound."""
+"""Fit the efficiency constants of a GPU to the steps of a log that the GPU visibly bounds."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ _FITTED = (
 _FITTED_MOE = ("grouped_compute", "grouped_half_rows", "grouped_memory", "grouped_fixed_s")
 _FITTED_THROTTLE = ("throttle_slowdown", "throttle_onset_s", "throttle_recovery_s")
 _FIRST_SLOWDOWN = 0.2
-"""Where the search starts on a device whose throttling is not known."""
+"""Start of the search on a device whose throttling is unknown."""
 _FARTHEST = 1.2
-"""No constant moves by more than this factor's exponential (3.3 times) from where it starts."""
+"""Natural logarithm of the largest factor by which a constant may move from its start: 3.3
+times."""
 _FAIR_ERROR = 0.01
-"""Errors beyond this count less and less: a log has stalls that no constant explains."""
+"""Errors beyond this count less and less, because a log has stalls that no constant explains."""
 _LARGEST_ERROR = 0.5
 _FEW = 8
-"""A kind of step seen less often than this weighs less than one kind."""
+"""Number of steps of a kind below which the kind has less than full weight."""
 _PULL = 0.02
-"""Weight of staying where the search started: decides what the log leaves open."""
+"""Weight of staying near the start of the search, which decides what the log leaves open."""
 _LONG_PREFILL_TOKENS = 1000
 
 
 def fit_efficiency(
     logs: Sequence[EngineRows], start: Efficiency, profile: EngineProfile
 ) -> Efficiency:
-    """The constants that bring predicted GPU spans closest to the logged ones.
+    """Return the constants that bring predicted GPU spans closest to the logged ones.
 
-    Every kind of step (prefill or decode, by size and context) counts the same, however many
-    there are of it. ``start`` gives the first guess and whatever is not fitted.
+    Every kind of step (prefill or decode, by size and context) has the same weight, regardless of
+    its number of steps. ``start`` gives the first guess and the constants that are not fitted.
     """
     from scipy.optimize import least_squares
 
@@ -91,7 +92,7 @@ def fit_efficiency(
 
 
 def _bounded(error: Float64) -> Float64:
-    """As logarithms, so that half and twice weigh the same; unknown is no error."""
+    """Return errors as logarithms, so that half and twice weigh the same. An unknown error is 0."""
     logs = np.log1p(np.maximum(np.nan_to_num(error), -0.9))
     bounded: Float64 = np.clip(logs, -_LARGEST_ERROR, _LARGEST_ERROR)
     return bounded
@@ -100,7 +101,7 @@ def _bounded(error: Float64) -> Float64:
 def _weights(rows: EngineRows, error: Float64) -> Float64:
     kinds = _kinds(rows)
     prefill = rows.columns["prefill_tokens"]
-    # The host's launches, not the GPU, set how long small prefills without decodes take.
+    # The host's launches, not the GPU, determine how long small prefills without decodes take.
     small = (prefill > 0) & (prefill <= 256) & (rows.columns["decode_seqs"] == 0)
     seen = ~np.isnan(error) & ~small & rows.is_fitted
     weights = np.zeros(len(rows))
@@ -112,7 +113,7 @@ def _weights(rows: EngineRows, error: Float64) -> Float64:
 
 
 def _kinds(rows: EngineRows) -> NDArray[np.int64]:
-    """A number per kind of step: prefill or decode, size and context in powers of 2 and 4."""
+    """Number the kinds of steps: prefill or decode, by size and context in powers of 2 and 4."""
     prefill, decodes = rows.columns["prefill_tokens"], rows.columns["decode_seqs"]
     context = rows.columns["decode_context_tokens"] / np.maximum(decodes, 1)
     size = np.log2(np.maximum(np.where(prefill > 0, prefill, decodes), 1)).astype(np.int64)

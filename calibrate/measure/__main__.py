@@ -1,4 +1,4 @@
-"""``python -m calibrate.measure``."""
+"""Run ``python -m calibrate.measure``."""
 
 from __future__ import annotations
 

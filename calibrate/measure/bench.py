@@ -1,4 +1,4 @@
-"""Single measurements: a case is prepared, checked and timed; a failure is a refusal."""
+"""Take single measurements: prepare, check and time a case. A failure becomes a refusal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from calibrate.measure.plan import Plan, Planned
 from calibrate.measure.timing import Pacer, time_calls
 
 _CHECK_FLOPS = {"cuda": 2e11, "cpu": 2e9}
-"""Larger calls are not checked themselves: their float32 reference would take too long."""
+"""Most FLOPs of a call that is checked; the float32 reference of larger ones would take too
+long."""
 _LONGEST_REASON = 300
 
 Fields = dict[str, Any]
@@ -25,16 +26,18 @@ class RefusedError(Exception):
 
 
 class Bench:
-    """Takes single measurements; remembers which variants have been checked."""
+    """Takes single measurements, and remembers which variants have been checked."""
 
     def __init__(self, plan: Plan, device: str, seed: int) -> None:
         self._plan, self._device, self._seed = plan, device, seed
         self._pacer = Pacer()
         self.verdicts: dict[Variant, str | None] = {}
-        """Why no shape of a variant may be timed; None where its smallest are right."""
+        """Reason why no shape of a variant may be timed, or None if its smallest shapes are
+        right."""
 
     def results(self, cases: Sequence[Planned], until: float) -> Iterator[tuple[Case, Fields]]:
-        """Each case that the time allows with the fields of its line; a refusal has a reason."""
+        """Yield each case that the time allows with the fields of its line. A refusal has a
+        reason."""
         if cases and hasattr(cases[0].module, "measure"):
             yield from self._together(cases, until)
             return
@@ -44,7 +47,8 @@ class Bench:
             yield one.case, self._result(one)
 
     def _together(self, cases: Sequence[Planned], until: float) -> Iterator[tuple[Case, Fields]]:
-        """All of a module that starts processes of its own; what it cannot do is refused."""
+        """Measure all cases of a module that starts processes of its own. Cases it cannot
+        measure are refused."""
         wanted = [one.case for one in cases]
         module, seen = cases[0].module, set()
         try:
@@ -102,9 +106,9 @@ class Bench:
 def checked(
     one: Planned, prepared: Prepared, device: str, most_flops: float | None = None
 ) -> float | None:
-    """The relative error of a call, None where it is too large to check.
+    """Return the relative error of a call, or None if it is too large to check.
 
-    Raises `RefusedError` for an error that is no number or above the module's tolerance.
+    Raises `RefusedError` if the error is not a number or above the module's tolerance.
     """
     limit = _CHECK_FLOPS[device] if most_flops is None else most_flops
     if prepared.error is None or prepared.flops > limit:
@@ -120,7 +124,7 @@ def checked(
 def timing_fields(
     timing: Mapping[str, Any], error: float | None, prepared: Prepared
 ) -> dict[str, Any]:
-    """What a ``timing`` line says beside the case."""
+    """Return the fields of a ``timing`` line other than the case's."""
     rounded = {
         name: float(f"{value:.5g}") if name.startswith("seconds") else value
         for name, value in timing.items()
@@ -130,12 +134,12 @@ def timing_fields(
 
 
 def case_seed(case: Case, seed: int) -> int:
-    """A case's own seed, the same in every run with the same ``seed``."""
+    """Return a case's own seed, the same in every run with the same ``seed``."""
     return zlib.crc32(case.key.encode()) ^ seed
 
 
 def reason_of(error: BaseException) -> str:
-    """One line that says what went wrong."""
+    """Describe an error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:_LONGEST_REASON]
 
@@ -153,7 +157,8 @@ def _is_lost(device: str) -> bool:
 
 
 def _free_memory(device: str) -> None:
-    """Give cached memory back before it fills the device: freeing it each time costs too much."""
+    """Release cached memory before it fills the device. Releasing it after every case would be
+    too slow."""
     if device == "cpu":
         return
     import torch

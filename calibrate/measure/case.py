@@ -14,7 +14,7 @@ Variant = tuple[str, str, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A kernel at a shape. ``formats``: number format by role (activations, weights, kv)."""
+    """A kernel at a shape. ``formats`` maps roles (activations, weights, kv) to number formats."""
 
     family: str
     kernel: str
@@ -23,7 +23,8 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Canonical JSON of all four: equal for equal measurements, on any machine."""
+        """Return canonical JSON of all four fields, which is equal for equal measurements on any
+        machine."""
         identity = {
             "family": self.family,
             "kernel": self.kernel,
@@ -34,7 +35,8 @@ class Case:
 
     @property
     def variant(self) -> Variant:
-        """Family, kernel and formats: what must have been checked before a shape is timed."""
+        """Return family, kernel and formats, which must have been checked before a shape is
+        timed."""
         return self.family, self.kernel, tuple(sorted(self.formats.items()))
 
 
@@ -43,25 +45,27 @@ class Prepared:
     """A case with its inputs on the device."""
 
     calls: list[Callable[[], object]]
-    """One for each copy of the inputs; each launches the kernel once."""
+    """One call per copy of the inputs; each launches the kernel once."""
     error: Callable[[], float] | None
-    """Relative error (`relative_error`) against a float32 reference; None: too large to check."""
+    """Relative error (`relative_error`) against a float32 reference; None if too large to check."""
     flops: float
     num_bytes: float
-    """The fewest that the call must read and write."""
+    """Least number of bytes that the call must read and write."""
     graphable: bool = True
-    """Whether a CUDA graph can capture it (nothing in it waits for the host)."""
+    """Whether a CUDA graph can capture the call, which requires that nothing in it waits for the
+    host."""
     host_clock: bool = False
-    """Whether the host's time to make the call counts, and not the device's to carry it out."""
+    """Whether to time the host's work to make the call instead of the device's execution."""
 
 
 def relative_error(out: Any, reference: Any) -> float:
-    """||out - reference|| / ||reference|| of two torch tensors; nan and inf stay what they are."""
+    """Return ||out - reference|| / ||reference|| of two torch tensors; nan and inf are kept."""
     difference = (out.double() - reference.double()).norm()
     return float(difference / reference.double().norm())
 
 
 def num_copies(bytes_per_call: float, l2_bytes: int) -> int:
-    """How many copies of a call's inputs no cache holds: three times the L2, in at most 64."""
+    """Return how many copies of a call's inputs exceed any cache: three times the L2, but at
+    most 64."""
     most = max(1, min(64, int(8e9 // max(bytes_per_call, 1))))
     return max(1, min(most, int(3 * l2_bytes // max(bytes_per_call, 1)) + 1))

@@ -1,4 +1,4 @@
-"""The options, and what a run says while it goes."""
+"""Command line options and progress messages of a measurement."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from calibrate.measure.plan import Plan, all_families, make_plan
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; returns the exit code.
+    """Measure, and return the exit code.
 
-    0: done, or out of time in order; 2: options or a file that cannot be used; 130: interrupted.
+    0 means done, or stopped in order because the time was over; 2 means an option or file that
+    cannot be used; 130 means interrupted.
     """
     start = time.perf_counter()
     argv = sys.argv[1:] if argv is None else argv
@@ -66,7 +67,7 @@ def _measure(options: argparse.Namespace, plan: Plan, deadline: float) -> int:
 
 
 def _device_context(device: str) -> Any:
-    """What to be in while measuring: on a GPU, a stream that graphs can be captured from."""
+    """Return the context to measure in: on a GPU, a stream that graphs can be captured from."""
     try:
         import torch
     except ImportError as error:

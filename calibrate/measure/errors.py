@@ -1,11 +1,11 @@
-"""What ends a measurement run in order."""
+"""Errors that end a measurement run in order."""
 
 from __future__ import annotations
 
 
 class MeasureError(Exception):
-    """An option or a file that cannot be used; the message says what would be right."""
+    """Raised for an option or a file that cannot be used. The message says what would be right."""
 
 
 class DeviceLostError(Exception):
-    """The device answers no more calls of this process; a new process may go on."""
+    """Raised when the device answers no more calls of this process. A new process may continue."""

@@ -1,4 +1,4 @@
-"""What the measurements were taken on, and in what state it was: read only, nothing is set."""
+"""Describe the machine and its state. Everything is only read, nothing is set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# Names of nvidia-smi's --query-gpu by our field.
+# Our fields -> names of nvidia-smi's --query-gpu.
 _CLOCKS = {
     "sm_mhz": "clocks.sm",
     "memory_mhz": "clocks.mem",
@@ -25,13 +25,13 @@ _STATE = {
 }
 
 
-# Three times as much, 120 MB, is more than cores have to themselves. The last level cannot be gone
-# by: a virtual machine is shown all of its host's, and has a share of it.
+# Three times this, 120 MB, is more than cores have to themselves. The size of the last level is no
+# guide: a virtual machine sees all of its host's, and has only a share of it.
 _CPU_STREAMED_BYTES = 40_000_000
 
 
 def device_name(device: str) -> str:
-    """The GPU's name, or the processor's."""
+    """Return the name of the GPU, or of the processor."""
     if device == "cpu":
         return cpu_name()
     import torch
@@ -40,9 +40,9 @@ def device_name(device: str) -> str:
 
 
 def l2_bytes(device: str) -> int:
-    """Bytes that the inputs of a call must not fit in.
+    """Return the number of bytes that the inputs of a call must exceed.
 
-    0 for a processor: what one operator puts out the next finds in its cache.
+    0 for a processor, where an operator finds the output of the previous one in its cache.
     """
     if device == "cpu":
         return 0
@@ -52,13 +52,13 @@ def l2_bytes(device: str) -> int:
 
 
 def streamed_l2_bytes(device: str) -> int:
-    """The same for weights and KV, of which a step reads each once: no cache near a core keeps
-    them, on a processor either."""
+    """Return `l2_bytes` for weights and KV, which a step reads once: no cache near a core keeps
+    them, so a processor is not 0 either."""
     return _CPU_STREAMED_BYTES if device == "cpu" else l2_bytes(device)
 
 
 def machine_line(device: str) -> dict[str, Any]:
-    """The ``machine`` line; its id is made from everything else in it."""
+    """Return the ``machine`` line. Its id is a hash of everything else in it."""
     import torch
 
     line: dict[str, Any] = {
@@ -79,12 +79,13 @@ def machine_line(device: str) -> dict[str, Any]:
 
 
 def gpu_state() -> dict[str, float | None]:
-    """SM clock, power and temperature of the first GPU now; None where the driver does not say."""
+    """Return SM clock, power and temperature of the first GPU now; None if the driver does not
+    report them."""
     return _numbers(_STATE)
 
 
 def cpu_name() -> str:
-    """The processor's name as the kernel gives it."""
+    """Return the processor's name as the kernel reports it."""
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Which cases a run measures, in what order, and how long that should take."""
+"""Plan which cases a run measures, in what order, and how long that should take."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from calibrate.measure.case import Case, Variant, num_copies
 from calibrate.measure.kernels import FAMILIES, modules_of
 from calibrate.measure.timing import foreseen_s
 
-# Rates of the devices that are measured, low rather than high: they only foresee a run's length.
+# Rates of the measured devices, rather too low than too high. They only predict a run's length.
 _FLOP_PER_S = {"cuda": 5e14, "cpu": 5e10}
 _BYTES_PER_S = {"cuda": 3.5e12, "cpu": 8e9}
 _FIXED_S = {"cuda": 3e-6, "cpu": 1e-5}
 _PREPARE_S = {"cuda": 0.04, "cpu": 0.005}
-"""Inputs, check and graph, in the pause after the case before."""
+"""Time for inputs, check and graph, part of which falls into the pause after the previous case."""
 _L2_BYTES = {"cuda": 60_000_000, "cpu": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A case, the module that measures it, and the seconds that should take."""
+    """A case, the module that measures it, and the seconds that it should take."""
 
     case: Case
     module: ModuleType
@@ -29,7 +29,8 @@ class Planned:
 
     @property
     def unit(self) -> str:
-        """What is measured in one go: its family, or all that its module measures together."""
+        """Return the name of the group that is measured at once: the family, or all cases that
+        the module measures together."""
         if hasattr(self.module, "measure"):
             return self.module.__name__.rpartition(".")[2]
         return self.case.family
@@ -37,14 +38,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Cases by family, in the order they are measured in."""
+    """Cases by family, in the order in which they are measured."""
 
     families: dict[str, list[Planned]]
     variants: dict[Variant, list[Planned]] = field(default_factory=dict)
-    """All cases of each kernel and formats, whatever the part, smallest first."""
+    """All cases of each kernel and formats, regardless of the part, smallest first."""
 
     def without(self, done: set[str]) -> Plan:
-        """The same less the cases with these keys."""
+        """Return the plan without the cases that have these keys."""
         left = {
             family: [one for one in cases if one.case.key not in done]
             for family, cases in self.families.items()
@@ -52,7 +53,7 @@ class Plan:
         return Plan(left, self.variants)
 
     def units(self) -> dict[str, list[Planned]]:
-        """The same cases by `Planned.unit`, those without any left out."""
+        """Return the cases grouped by `Planned.unit`; units without cases are omitted."""
         units: dict[str, list[Planned]] = {}
         for cases in self.families.values():
             for one in cases:
@@ -61,7 +62,8 @@ class Plan:
 
 
 def make_plan(families: Iterable[str], quick: bool, device: str, part: tuple[int, int]) -> Plan:
-    """The cases of ``families``, keys of `FAMILIES`. ``part`` (1, 2) is the first of two halves."""
+    """Plan the cases of ``families``, which are keys of `FAMILIES`. ``part`` (1, 2) is the first
+    of two halves."""
     plan = Plan({})
     for family in families:
         cases = _cases(family, quick, device)
@@ -73,7 +75,7 @@ def make_plan(families: Iterable[str], quick: bool, device: str, part: tuple[int
 
 
 def all_families() -> tuple[str, ...]:
-    """In the order they are measured in."""
+    """Return all families in the order in which they are measured."""
     return tuple(FAMILIES)
 
 
@@ -95,9 +97,10 @@ def _case_s(case: Case, module: ModuleType, device: str) -> float:
 
 
 def _dealt(cases: Sequence[Planned], parts: int) -> list[list[Planned]]:
-    """Of as many neighbors as there are parts each gets one, the longest the one with the least.
+    """Deal cases to parts, so that each part gets a share of every curve.
 
-    So each part has its share of every curve.
+    Of every ``parts`` consecutive cases each part gets one; the longest goes to the part with the
+    least load.
     """
     dealt: list[list[Planned]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
@@ -111,5 +114,6 @@ def _dealt(cases: Sequence[Planned], parts: int) -> list[list[Planned]]:
 
 
 def _spread(cases: Sequence[Planned]) -> list[Planned]:
-    """Every fourth case, then those between: a run that is cut short has covered the grid."""
+    """Reorder cases to every fourth one, then those between, so that a run that is cut short has
+    covered the grid."""
     return [one for first in (0, 2, 1, 3) for one in cases[first::4]]

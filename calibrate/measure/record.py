@@ -1,4 +1,4 @@
-"""The file of measurements: JSON lines, whole after every line, resumed after a cut."""
+"""The file of measurements: JSON lines that stay intact after every line and can be resumed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SYNC_EVERY_S = 1.0
 class Record:
     """Appends lines to ``path`` and knows which cases it holds.
 
-    A last line without its newline was cut while it was written: it is taken off, and its case
-    counts as not measured. Raises `MeasureError` for a line that is no JSON object, for a file of
-    another ``device`` and for one that cannot be written or that another run writes to.
+    A last line without its newline was cut while being written. It is removed, and its case counts
+    as not measured. Raises `MeasureError` for a line that is not a JSON object, for a file of
+    another ``device``, and for one that cannot be written or that another run writes to.
     """
 
     def __init__(self, path: Path, device: str) -> None:
@@ -36,7 +36,7 @@ class Record:
         self.done: set[str] = set()
         """Keys of the cases that were timed or refused."""
         self.losses: Counter[Variant] = Counter()
-        """How often the device was lost, by the variant that was measured."""
+        """Number of device losses, by the variant that was being measured."""
         try:
             for number, text in enumerate(self._whole_lines(), 1):
                 self._read(number, text, device)
@@ -71,7 +71,8 @@ class Record:
             )
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Write one line. It outlives this process at once, the machine within a second."""
+        """Write one line. It survives the end of this process at once, and of the machine within
+        a second."""
         if line["kind"] in ("timing", "refused"):
             self._note(line)
         self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
@@ -86,13 +87,13 @@ class Record:
         self.losses[case.variant] += bool(line.get("device_lost"))
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file and release its lock."""
         os.fsync(self._file.fileno())
         self._file.close()
 
 
 def case_of(line: Mapping[str, Any]) -> Case:
-    """The case of a ``timing`` or ``refused`` line."""
+    """Return the case of a ``timing`` or ``refused`` line."""
     return Case(
         family=line["family"], kernel=line["kernel"], formats=line["formats"], shape=line["shape"]
     )

@@ -1,4 +1,4 @@
-"""A run: all cases of a plan are measured and recorded, within a time."""
+"""A measurement run: all cases of a plan are measured and recorded, within a time limit."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from calibrate.measure.plan import Plan, Planned
 from calibrate.measure.record import Record
 
 _MOST_LOSSES = 2
-"""A kernel that has cost the device so often is not tried again."""
+"""Number of device losses after which a kernel is not tried again."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a run did."""
+    """Counts of a run's results."""
 
     timed: int = 0
     refused: int = 0
     left: int = 0
-    """Cases that the budget left out."""
+    """Cases left out because the time was over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run on one device. ``deadline`` is a time of `time.perf_counter`, infinity for none."""
+    """One run on one device. ``deadline`` is a time of `time.perf_counter`, or infinity for
+    none."""
 
     plan: Plan
     record: Record
@@ -40,7 +41,7 @@ class Run:
     say: Say
 
     def all(self) -> Counts:
-        """Measure the plan, unit by unit; each may use its share of the time that is left."""
+        """Measure the plan, unit by unit. Each unit may use its share of the remaining time."""
         counts = Counts()
         machine = machine_line(self.device)
         self.record.add(machine)
@@ -88,7 +89,7 @@ class Run:
         until: float,
         counts: Counts,
     ) -> list[Planned]:
-        """Measure cases until a time; returns those that were not reached."""
+        """Measure cases until a time, and return those that were not reached."""
         start, before = time.perf_counter(), (counts.timed, counts.refused)
         measured = 0
         for case, fields in bench.results(cases, until):

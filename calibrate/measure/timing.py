@@ -1,7 +1,7 @@
-"""Seconds of one call, as an engine would see it: inside a CUDA graph, with cold inputs.
+"""Time one call as an engine would see it: inside a CUDA graph, with cold inputs.
 
 A GPU works in bursts of at most about 10 ms with pauses of twice that, so that neither its power
-limit nor its temperature lowers the clock. On a processor, single calls with cold caches.
+limit nor its temperature lowers the clock. On a processor, single calls are timed with cold caches.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from calibrate.measure.quiet import Waiting, is_quiet, quiet_repeats, scrubber
 _BURST_S = 10e-3
 _PAUSE = 2.0
 _GRAPH_S = 0.6e-3
-"""A graph runs for about as long, so that its own launch does not count."""
+"""Approximate duration of a graph, long enough for its own launch not to count."""
 _MOST_CALLS = 400
-"""In one graph."""
+"""Most calls in one graph."""
 _MOST_QUEUED = 16
-"""Calls that the host launches within the head start."""
+"""Most calls that the host can launch within the head start."""
 _BUSY_S = 10e-3
 _MOST_REPLAYS = 20
 _HEAD_START_CYCLES = 1_400_000
-"""About 0.7 ms."""
+"""Clock cycles of the host's head start, about 0.7 ms."""
 _CPU_BUSY_S = 0.05
 _SCRUB_S = 3e-3
 _FEWEST_REPEATS = 5
 _MOST_REPEATS = 60
 _PATIENCE = 10
-"""Where other processes disturb, so many times as long is tried for the fewest repeats."""
+"""Multiple of the time limit that is spent to get the fewest repeats if other processes disturb."""
 
 Call = Callable[[], object]
 
@@ -46,22 +46,22 @@ class Timing:
     seconds_high: float
     repeats: int
     calls: int
-    """Calls in one repeat."""
+    """Number of calls in one repeat."""
     graph: bool
 
 
 class Pacer:
-    """Keeps pauses between bursts; work in between shortens them."""
+    """Keeps pauses between bursts. Work done in between counts towards the pause."""
 
     def __init__(self) -> None:
         self._rested_at = 0.0
 
     def wait(self) -> None:
-        """Until the device has rested."""
+        """Wait until the device has rested."""
         time.sleep(max(0.0, self._rested_at - time.perf_counter()))
 
     def worked(self, busy_s: float) -> None:
-        """The device has just worked for ``busy_s``."""
+        """Note that the device has just worked for ``busy_s``."""
         self._rested_at = time.perf_counter() + _PAUSE * busy_s
 
 
@@ -73,8 +73,9 @@ def time_calls(
 ) -> Timing:
     """Time a case that has been prepared (and checked).
 
-    ``agree`` makes processes that call together take the same number of times: it is given this
-    process's estimate of a duration and returns the one to go by. All wait for each other in it.
+    ``agree`` makes processes that call together use the same number of calls. It gets this
+    process's estimate of a duration and returns the one to use, and every process waits in it for
+    the others.
     """
     if device == "cpu":
         return _on_host(prepared.calls, agree, most_s=_CPU_BUSY_S, before=scrubber())
@@ -88,7 +89,8 @@ def time_calls(
 
 
 def foreseen_s(call_s: float, copies: int, device: str) -> float:
-    """Seconds that timing a call of ``call_s`` takes, less the last pause: work may fill that."""
+    """Return the predicted seconds to time a call of ``call_s``, without the last pause, which
+    other work may fill."""
     if device == "cpu":
         repeats = max(_FEWEST_REPEATS, min(_MOST_REPEATS, _CPU_BUSY_S / call_s))
         return repeats * (call_s + _SCRUB_S)
@@ -112,7 +114,7 @@ def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], floa
     pacer.wait()
     lead_s = agree(_timed(graph.replay))
     pacer.worked(lead_s)
-    # The first replay also brings the graph to the device.
+    # The first replay also uploads the graph to the device.
     replay_s = lead_s if lead_s > _BURST_S / 2 else agree(_timed(graph.replay))
     seconds: list[float] = []
     num_replays = _num_replays(replay_s)
@@ -121,7 +123,7 @@ def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], floa
         pacer.wait()
         agree(0.0)
         if replay_s < _BURST_S / 5:
-            graph.replay()  # the host gets ahead, the clock up
+            graph.replay()  # lets the host get ahead and the clock rise
         pairs = [_bracketed(graph.replay) for _ in range(min(a_burst, num_replays - len(seconds)))]
         torch.cuda.synchronize()
         burst = [start.elapsed_time(end) / 1e3 for start, end in pairs]
@@ -131,7 +133,7 @@ def _in_graph(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], floa
 
 
 def _with_events(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], float]) -> Timing:
-    """For what no graph can capture: a few calls in a row, all queued before the first runs."""
+    """Time calls that no graph can capture: a few in a row, all queued before the first runs."""
     call_s = _warm_up(calls, agree)
     a_repeat = max(1, min(_MOST_QUEUED, int(_GRAPH_S / call_s)))
     seconds: list[float] = []
@@ -147,7 +149,8 @@ def _with_events(calls: Sequence[Call], pacer: Pacer, agree: Callable[[float], f
 def _on_host(
     calls: Sequence[Call], agree: Callable[[float], float], most_s: float, before: Call
 ) -> Timing:
-    """Single calls, each after ``before``; those that other processes disturbed do not count."""
+    """Time single calls, each after ``before``. Those that other processes disturbed do not
+    count."""
     seconds: list[float] = []
     waited: list[float] = []
     calls[0]()
@@ -173,7 +176,8 @@ def _wants_more(seconds: Sequence[float], waited: Sequence[float], most_s: float
 
 
 def _warm_up(calls: Sequence[Call], agree: Callable[[float], float]) -> float:
-    """Seconds of one call, roughly; all kernels are compiled and loaded afterwards."""
+    """Return the approximate seconds of one call. Afterwards, all kernels are compiled and
+    loaded."""
     import torch
 
     calls[0]()
@@ -184,22 +188,23 @@ def _warm_up(calls: Sequence[Call], agree: Callable[[float], float]) -> float:
 
 
 def _num_calls(copies: int, call_s: float) -> int:
-    """Calls of one graph: each copy equally often, unless a burst has room for fewer."""
+    """Return the number of calls in one graph: equally many per copy, unless a burst is too
+    short for that."""
     if copies * call_s > _BURST_S:
         return max(1, int(_BURST_S / call_s))
     return copies * max(1, math.ceil(min(_MOST_CALLS, _GRAPH_S / call_s) / copies))
 
 
 def _captured(calls: Sequence[Call]) -> Any:
-    """A CUDA graph of the calls. The current stream must not be the default one.
+    """Capture the calls in a CUDA graph. The current stream must not be the default one.
 
-    `torch.cuda.graph` would empty the memory cache each time, which costs more than the timing.
+    `torch.cuda.graph` would empty the memory cache each time, which takes longer than the timing.
     """
     import torch
 
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    # Other threads (NCCL's watchdog) may call the driver meanwhile.
+    # Other threads (NCCL's watchdog) may call the driver during the capture.
     graph.capture_begin(capture_error_mode="thread_local")
     try:
         for call in calls:
@@ -218,9 +223,9 @@ def _timed(call: Call) -> float:
 
 
 def _timed_row(calls: Sequence[Call]) -> float:
-    """Seconds of several calls in a row, queued while the device is kept busy.
+    """Return the seconds of several calls in a row, queued while the device is kept busy.
 
-    One more call goes before them: after it, devices that call together are in step.
+    One more call precedes them, which synchronizes devices that call together.
     """
     import torch
 

@@ -1,1 +1,1 @@
-"""Results of real load tests: a reader a format, one shape for all of them."""
+"""Results of real load tests: one reader per format, and one data type for all of them."""

@@ -1,7 +1,9 @@
-"""Results of AIPerf: ``profile_export.jsonl``, a request a line, or ``profile_export_aiperf.json``.
+"""Read results of AIPerf: ``profile_export.jsonl``, one request per line, or
+``profile_export_aiperf.json``.
 
-Its inter_token_latency is one value a request, (latency - ttft)/(tokens - 1): what is TPOT here.
-Its inter_chunk_latency has every gap between responses: what is ITL here. Every value has its unit.
+Its inter_token_latency is one value per request, (latency - ttft)/(tokens - 1), which is called
+TPOT here. Its inter_chunk_latency has every gap between responses, which is called ITL here. Every
+value has its unit.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _LENGTHS = {"prompt_tokens": "input_sequence_length", "output_tokens": "output_s
 
 
 def looks_like_aiperf(first: Fields) -> bool:
-    """Whether an object is a request or a summary of this tool."""
+    """Return whether an object is a request or a summary of this tool."""
     metadata = first.values.get("metadata")
     if isinstance(metadata, dict) and "request_start_ns" in metadata:
         return True
@@ -46,7 +48,7 @@ def looks_like_aiperf(first: Fields) -> bool:
 
 
 def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
-    """The one run of a file. Raises TraceError."""
+    """Read the single run of a file. Raises `TraceError` if the file is damaged."""
     documents = parse_documents(text, path)
     name = printable(path.name.partition(".")[0])
     if "metadata" in documents[0]:
@@ -59,7 +61,8 @@ def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
 
 
 def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:
-    """Warm-up requests are left out; cancelled and failed ones are counted as failed."""
+    """Build the run from its requests. Warm-up requests are left out; cancelled and failed ones
+    count as failed."""
     columns: dict[str, list[float]] = {key: [] for key in ("start", "end", *_METRICS, *_LENGTHS)}
     gaps: list[float] = []
     failed, origin_ns = 0, None
@@ -142,18 +145,20 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
 
 
 def _failed(document: Fields) -> int:
-    """Failed requests by kind of error, where the metric that counts them is null."""
+    """Count failed requests by kind of error, for when the metric that counts them is null."""
     return sum(kind.count("count") or 0 for kind in document.children("error_summary"))
 
 
 def _value(metric: Fields | None, scales: dict[str, float], name: str = "value") -> float:
-    """A value in seconds, per second or tokens, by its unit; NaN where there is none."""
+    """Return a value in seconds, per second or tokens, converted from its unit; NaN if it is
+    missing."""
     value = None if metric is None else metric.number(name)
     return float("nan") if metric is None or value is None else value * _scale(metric, scales)
 
 
 def _ns(metadata: Fields, name: str) -> int:
-    """Whole nanoseconds: as a number with a point, times since 1970 lose a quarter microsecond."""
+    """Read whole nanoseconds as an integer: as a float, times since 1970 lose a quarter of a
+    microsecond."""
     value = metadata.values.get(name)
     if type(value) is not int or as_number(value) is None:
         metadata.fail(name, "whole nanoseconds since 1970")
@@ -182,7 +187,8 @@ def _scalar(document: Fields, field: str) -> float | None:
 
 
 def _conditions(document: Fields) -> dict[str, str | float]:
-    """Model, rate and concurrency out of ``input_config``, as far as they are where they were."""
+    """Return model, rate and concurrency from ``input_config``, if they are in their known
+    places."""
     config: Any = document.values.get("input_config")
     parts = (
         [config.get(part) for part in ("endpoint", "loadgen")] if isinstance(config, dict) else []

@@ -1,4 +1,5 @@
-"""Results of the load generators of vLLM (``vllm bench serve``) and SGLang (``bench_serving``)."""
+"""Read results of the load generators of vLLM (``vllm bench serve``) and SGLang
+(``bench_serving``)."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ def bench_run(
     suffixes: Mapping[str, str],
     shown: Mapping[str, str],
 ) -> MeasuredRun:
-    """A run of such a file. Raises TraceError.
+    """Read a run from such a file. Raises `TraceError`.
 
-    ``suffixes`` has the file's name of each metric, ``shown`` the condition that a field is.
+    ``suffixes`` maps each metric to the file's name for it, ``shown`` maps a field to the condition
+    it is shown as.
     """
     conditions = {shown[field]: value for field, value in bench.display(*shown).items()}
     parts = [
@@ -52,14 +54,14 @@ def bench_run(
     if "completed" not in bench:
         bench.fail("completed", "how many requests succeeded")
     if run.failed:
-        return run  # which of the latencies are of failed requests is not said
+        return run  # the file does not say which latencies belong to failed requests
     return replace(run, e2e_s=bench.numbers("latencies", run.completed))
 
 
 def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float64) -> MeasuredRun:
-    """With the lists of a detailed file, in seconds.
+    """Add the per-request lists of a detailed file to a run, in seconds.
 
-    Where there are no ``latencies``, the last token comes all gaps after the first.
+    Without ``latencies``, the time of the last token is the first's plus all gaps.
     """
     n = len(output_tokens)
     ttft_s = bench.numbers("ttfts", n)
@@ -69,7 +71,7 @@ def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float64) -> M
         bench.fail("output_lens", "an entry a request")
     if e2e_s is None and gaps is not None:
         e2e_s = ttft_s + np.array([float(of_request.sum()) for of_request in gaps])
-    # A failure may leave no text: then there is no token, and no time either.
+    # A failure may leave no text. Then there are no tokens and no times either.
     ok = ~_failed(bench, n) & ((output_tokens > 0) | (ttft_s > 0))
     gaps_of_ok = [of_request for of_request, is_ok in zip(gaps or [], ok, strict=False) if is_ok]
     starts, prompts = bench.numbers("start_times", n), bench.numbers("input_lens", n)
@@ -92,7 +94,7 @@ def _summary(bench: Fields, suffixes: Mapping[str, str]) -> dict[tuple[str, str]
     found: dict[tuple[str, str], float] = {}
     for metric, suffix in suffixes.items():
         for statistic in STATISTICS:
-            # A file has the median always, and p50 too if percentiles were asked for.
+            # A file always has the median, and p50 too if percentiles were requested.
             names = ["median", "p50"] if statistic == "p50" else [statistic]
             for written in names:
                 value_ms = bench.number(f"{written}_{suffix}_ms")
@@ -111,7 +113,7 @@ def _summary(bench: Fields, suffixes: Mapping[str, str]) -> dict[tuple[str, str]
 
 
 def _failed(bench: Fields, n: int) -> NDArray[np.bool_]:
-    """Which requests have a text in ``errors``."""
+    """Return which requests have a text in ``errors``."""
     errors = bench.items("errors")
     if errors is None:
         return np.zeros(n, np.bool_)
@@ -139,14 +141,14 @@ _VLLM_SHOWN = {
 
 
 def looks_like_vllm_bench(first: Fields) -> bool:
-    """Whether an object has the fields of this tool."""
+    """Return whether an object has the fields of this tool."""
     latencies = ("mean_ttft_ms", "mean_tpot_ms", "mean_e2el_ms", "ttfts")
     is_serving = "model_id" in first and any(name in first for name in latencies)
     return is_serving and "mean_e2e_latency_ms" not in first
 
 
 def read_vllm_bench(text: str, path: Path) -> list[MeasuredRun]:
-    """The runs of a result file. Raises TraceError."""
+    """Read the runs of a result file. Raises `TraceError`."""
     return [
         bench_run(
             bench,
@@ -169,12 +171,12 @@ _SGLANG_SHOWN = {
 
 
 def looks_like_sglang_bench(first: Fields) -> bool:
-    """Whether an object has the fields of this tool."""
+    """Return whether an object has the fields of this tool."""
     return "mean_e2e_latency_ms" in first or "total_output_tokens_retokenized" in first
 
 
 def read_sglang_bench(text: str, path: Path) -> list[MeasuredRun]:
-    """The runs of a result file. Raises TraceError."""
+    """Read the runs of a result file. Raises `TraceError`."""
     runs = []
     for bench in parse_documents(text, path):
         run = bench_run(
@@ -190,7 +192,7 @@ def read_sglang_bench(text: str, path: Path) -> list[MeasuredRun]:
 
 
 def _server(bench: Fields) -> dict[str, str | float]:
-    """The model, from what the server said of itself, where it did."""
+    """Return the model from the server's description of itself, if there is one."""
     info = bench.values.get("server_info")
     name = info.get("model_path") if isinstance(info, dict) else None
     return {"model": printable(name)} if isinstance(name, str) else {}

@@ -1,4 +1,4 @@
-"""Read the results of a load test in any known format, recognised by what is in the file."""
+"""Read the results of a load test in any known format, recognized by the content of the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMATS = {
     "vllm-prometheus": "metrics of a vLLM server in Prometheus text, names like vllm:...",
     "csv": "a request a row; columns such as arrival_s, output_tokens, ttft_s, e2e_ms",
 }
-"""Known formats and what each looks like."""
+"""Known formats, with the function that recognizes and the one that reads each."""
 
 _READERS: dict[str, Callable[[str, Path], list[MeasuredRun]]] = {
     "vllm-bench": read_vllm_bench,
@@ -47,10 +47,10 @@ _OF_JSON: dict[str, Callable[[Fields], bool]] = {
 
 
 def read_measured(path: str | Path, *, format: str | None = None) -> list[MeasuredRun]:  # noqa: A002
-    """The runs of a file, gzipped or not, each with a name of its own.
+    """Read the runs of a file, gzipped or not, and give each a unique name.
 
-    ``format`` is a key of FORMATS, or None to recognise it. Raises TraceError for a file that
-    cannot be read as its format.
+    ``format`` is a key of FORMATS, or None to detect it. Raises `TraceError` if the file cannot be
+    read in its format.
     """
     path = Path(path)
     if format is not None and format not in _READERS:
@@ -60,7 +60,8 @@ def read_measured(path: str | Path, *, format: str | None = None) -> list[Measur
 
 
 def _detected(text: str, path: Path) -> str:
-    """The key of FORMATS that fits what a file holds. Raises TraceError where not just one does."""
+    """Return the key of FORMATS that fits the content of a file. Raises `TraceError` unless
+    exactly one does."""
     start = text.lstrip()
     if start.startswith("{"):
         first = parse_documents(text, path)[0]

@@ -1,8 +1,9 @@
-"""Results of GuideLLM: JSON with a list of benchmarks, of version 2 or older.
+"""Read results of GuideLLM: JSON with a list of benchmarks, of version 2 or older.
 
 Its time_per_output_token_ms includes the first token, and its inter_token_latency_ms is each
-request's mean gap; both weigh a request by its tokens. Where every request's times are there, TPOT
-and E2E are worked out from them; ITL, and all of a file without requests, keep that convention.
+request's mean gap; both weigh a request by its tokens. If every request's times are present, TPOT
+and E2E are computed from them. ITL, and everything in a file without requests, keeps that
+convention.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _TIMES = {
     "last": ("last_token_iteration", "last_token_time"),
     "end": ("request_end", "end_time"),
 }
-"""Seconds since 1970: the name in ``info.timings``, and in a request of an older file."""
+"""Seconds since 1970: the name in ``info.timings``, and the name in a request of an older file."""
 _NEWEST = 2
 
 
 def looks_like_guidellm(first: Fields) -> bool:
-    """Whether an object has the fields of this tool."""
+    """Return whether an object has the fields of this tool."""
     return isinstance(first.values.get("benchmarks"), list)
 
 
 def read_guidellm(text: str, path: Path) -> list[MeasuredRun]:
-    """The benchmarks of a file, a run each. Raises TraceError."""
+    """Read the benchmarks of a file, one run each. Raises `TraceError`."""
     document = parse_documents(text, path)[0]
     tool = "GuideLLM"
     metadata = document.child("metadata")
@@ -89,7 +90,7 @@ def _run(benchmark: Fields, tool: str, model: dict[str, str | float]) -> Measure
     )
     groups = benchmark.child("requests")
     requests = [] if groups is None else groups.children("successful")
-    # A file may keep a sample of the requests, or none; its statistics are of all.
+    # A file may keep a sample of the requests, or none. Its statistics cover all of them.
     if not requests or len(requests) < completed:
         return run
     return replace(_with_requests(run, requests), tool=f"{tool}, requests")
@@ -129,8 +130,9 @@ def _row(request: Fields) -> list[float]:
 
 
 def _number_of(benchmark: Fields, metrics: Fields, status: str) -> int:
-    """How many requests ended so: from the totals, else what latency is over, else the rows."""
-    for holder in (metrics, benchmark):  # the second in older files
+    """Return how many requests ended with ``status``: from the totals, else from the count of
+    the latencies, else from the rows."""
+    for holder in (metrics, benchmark):  # the second name in older files
         totals = holder.child("request_totals")
         if totals is not None and status in totals:
             return totals.count(status) or 0
@@ -173,7 +175,7 @@ def _duration_s(benchmark: Fields) -> float | None:
 
 
 def _strategy(benchmark: Fields) -> dict[str, str | float]:
-    """How load was made; rate in requests/s."""
+    """Describe how load was generated; rate in requests/s."""
     for parent in ("config", "args"):
         config = benchmark.child(parent)
         strategy = None if config is None else config.child("strategy")

@@ -1,8 +1,9 @@
-"""Metrics of a vLLM server in Prometheus text: everything since the server started.
+"""Read metrics of a vLLM server in Prometheus text, which cover everything since the server
+started.
 
-Histograms give means exactly, and percentiles by linear interpolation within their buckets; a
-percentile beyond the last bucket is not known. Rates are not known, since a scrape has no
-duration. Engines are added up; models are runs of their own.
+Histograms give exact means, and percentiles by linear interpolation within their buckets; a
+percentile beyond the last bucket is unknown. Rates are unknown, since a scrape has no duration.
+Engines are added up, and every model becomes a run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(slots=True)
 class _Histogram:
-    """Counts up to each bound, which is in the metric's unit; the last may be infinite."""
+    """Cumulative counts up to each bound, in the metric's unit. The last bound may be infinite."""
 
     counts: dict[float, float] = field(default_factory=lambda: defaultdict(float))
     total: float = 0.0
@@ -48,21 +49,21 @@ class _Histogram:
 
 @dataclass(slots=True)
 class _Samples:
-    """What one model's server said."""
+    """Samples of one model's server."""
 
     histograms: dict[str, _Histogram] = field(default_factory=lambda: defaultdict(_Histogram))
     counters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     finished: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Requests by the reason they finished for."""
+    """Number of requests by finish reason."""
 
 
 def looks_like_prometheus(text: str) -> bool:
-    """Whether a line is a sample of a vLLM metric."""
+    """Return whether a line is a sample of a vLLM metric."""
     return text.startswith(_PREFIX) or f"\n{_PREFIX}" in text
 
 
 def read_prometheus(text: str, path: Path) -> list[MeasuredRun]:
-    """A run for each model. Raises TraceError naming file, line and metric."""
+    """Read a run for each model. Raises `TraceError` naming file, line and metric."""
     models: dict[str, _Samples] = defaultdict(_Samples)
     for number, line in enumerate(text.split("\n"), 1):
         if not line.startswith(_PREFIX):

@@ -1,14 +1,15 @@
-"""Requests in a plain CSV, one a row; columns are known by name, in any order:
+"""Read requests from a plain CSV, one per row, with columns known by name, in any order:
 
 - ``arrival_s`` or ``send_s``: when it arrived at the server, or was sent; from any origin;
 - ``first_s``, ``finish_s``: when its first and its last token came, on the same clock;
-- ``ttft_s`` or ``ttft_ms``, ``e2e_s`` or ``e2e_ms``: latencies from then on;
+- ``ttft_s`` or ``ttft_ms``, ``e2e_s`` or ``e2e_ms``: latencies since then;
 - ``tpot_s`` or ``tpot_ms``: (last - first)/(tokens - 1);
 - ``prompt_tokens``, ``output_tokens``: whole numbers;
-- ``error`` (empty where all was well), ``success`` (true or false): failed requests are left out.
+- ``error`` (empty for success), ``success`` (true or false): failed requests are left out.
 
-At least one latency is needed, or the times that make one; what is not there is worked out where
-it can be. An empty cell is a value that is not known. Other columns are ignored; a note says so.
+At least one latency is needed, or the times from which one is computed; missing columns are
+computed where possible. An empty cell is an unknown value. Other columns are ignored, and a note
+says so.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ Columns = dict[str, Float64]
 
 
 def looks_like_request_csv(header: str) -> bool:
-    """Whether a first line names a latency, or the times that make one."""
+    """Return whether a first line names a latency, or the times from which one is computed."""
     names = set(_names(header.split(",")))
     has_times = bool(names & set(_STARTS)) and bool(names & set(_ENDS))
     return has_times or bool(names & set(_LATENCY_COLUMNS))
 
 
 def read_request_csv(text: str, path: Path) -> list[MeasuredRun]:
-    """The one run of a file. Raises TraceError naming file, line and column."""
+    """Read the single run of a file. Raises `TraceError` naming file, line and column."""
     header = _header(text, path)
     columns, failed = _columns(text, path, header)
     start_name = next((name for name in _STARTS if name in columns), None)
@@ -99,7 +100,8 @@ def _header(text: str, path: Path) -> list[str]:
 
 
 def _columns(text: str, path: Path, header: list[str]) -> tuple[Columns, int]:
-    """The numbers of the requests that succeeded, in seconds and tokens, and how many failed."""
+    """Return the columns of the successful requests, in seconds and tokens, and the number of
+    failed ones."""
     found: dict[str, list[float]] = {name: [] for name in header if name in _NUMBERS}
     reader = csv.reader(io.StringIO(text, newline=""))
     failed = 0
@@ -142,7 +144,8 @@ def _cell(where: str, name: str, text: str) -> float:
 def _latency(
     columns: Columns, metric: str, end_name: str | None, start_s: Float64 | None
 ) -> Float64 | None:
-    """A column of that metric in either unit, else the time from the start to ``end_name``."""
+    """Return the column of a metric in either unit, else the time from the start to
+    ``end_name``."""
     for name in (f"{metric}_s", f"{metric}_ms"):
         if name in columns:
             return columns[name]
@@ -152,7 +155,7 @@ def _latency(
 
 
 def _duration_s(start_s: Float64 | None, e2e_s: Float64 | None) -> float | None:
-    """First start to last finish; None where some are not known."""
+    """Return the time from the first start to the last finish; None if some are unknown."""
     if start_s is None or e2e_s is None or not len(start_s):
         return None
     ends_s = start_s + e2e_s

@@ -1,4 +1,4 @@
-"""One measured run: its requests where they are known, else the statistics a tool made of them."""
+"""A measured run: its requests if they are known, else the statistics that a tool computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.books.metrics import statistics
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 RATES = ("request_throughput", "output_throughput")
-"""Completed requests, and output tokens, per second of the run; their statistic is ``value``."""
+"""Completed requests and output tokens, per second of the run; their statistic is ``value``."""
 
 TPOT_EXCLUDES = "excludes the first token: (last - first)/(tokens - 1)"
 TPOT_INCLUDES = "includes the first token: e2e/tokens, weighted by tokens"
@@ -25,11 +25,12 @@ LINEAR = "linear interpolation between requests"
 IN_BUCKETS = "linear interpolation within histogram buckets"
 
 _SHORTEST_S = 1e-6
-"""A run that lasts less has no rate."""
+"""Least duration for which a run has a rate."""
 
 
 class Measured(NamedTuple):
-    """A statistic: seconds or per second, over how many, and whether the tool worked it out."""
+    """A statistic in seconds or per second, the number of values behind it, and whether the tool
+    computed it."""
 
     value: float
     over: int
@@ -38,40 +39,40 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredRun:
-    """A run under load as measured; failed requests are counted and otherwise left out."""
+    """A run under load as measured. Failed requests are counted and otherwise left out."""
 
     name: str
     tool: str
     conditions: dict[str, str | float] = field(default_factory=dict)
-    """What the tool says of the run, for display: model, rate (requests/s), concurrency, ..."""
+    """The tool's description of the run, for display: model, rate (requests/s), concurrency, ..."""
     latency_from: str
-    """Where TTFT and E2E start: ``send`` by the client, or ``arrival`` at the server."""
+    """Start of TTFT and E2E: ``send`` by the client, or ``arrival`` at the server."""
     tpot_convention: str = TPOT_EXCLUDES
     itl_convention: str = ITL_GAPS
     percentiles: str = NEAREST_RANK
-    """How the percentiles in ``summary`` were taken. Those of requests are by nearest rank."""
+    """How the percentiles in ``summary`` were computed. Those of requests use nearest rank."""
     arrival_s: Float64 | None = None
-    """``[completed]``, from any origin, as the five below; NaN where a request has no such value,
-    None where no request has."""
+    """``[completed]``, from any origin. In this and the next five arrays, NaN means that a
+    request has no such value, and None that no request has."""
     prompt_tokens: Float64 | None = None
     output_tokens: Float64 | None = None
     ttft_s: Float64 | None = None
     tpot_s: Float64 | None = None
     e2e_s: Float64 | None = None
     gaps_s: Float64 | None = None
-    """Gaps between tokens, all requests together."""
+    """Gaps between tokens of all requests together."""
     summary: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Used where there are no requests: (metric, statistic) -> seconds; of RATES per second; the
-    mean of ``prompt_tokens`` and ``output_tokens`` in tokens."""
+    """Statistics used if there are no requests: (metric, statistic) -> seconds; RATES are per
+    second, and the means of ``prompt_tokens`` and ``output_tokens`` in tokens."""
     duration_s: float | None = None
-    """First send to last answer."""
+    """Seconds from the first send to the last answer."""
     completed: int
     failed: int = 0
     notes: tuple[str, ...] = ()
-    """What a reader of a comparison should know, in plain words."""
+    """Notes that a reader of a comparison should know, in plain words."""
 
     def measured(self, metric: str) -> dict[str, Measured]:
-        """Statistics of one of LATENCIES or RATES, by name; only those that are known."""
+        """Return the known statistics of one of LATENCIES or RATES, by name."""
         if not self.completed:
             return {}
         if metric in RATES:
@@ -89,7 +90,8 @@ class MeasuredRun:
         }
 
     def mean_tokens(self, kind: str) -> float | None:
-        """Mean ``prompt_tokens`` or ``output_tokens`` of the completed requests."""
+        """Return the mean ``prompt_tokens`` or ``output_tokens`` of the completed requests, or
+        None."""
         tokens: Float64 | None = getattr(self, kind)
         if tokens is not None and not np.isnan(tokens).all():
             return float(np.nanmean(tokens))
@@ -104,20 +106,20 @@ class MeasuredRun:
         if metric == "output_throughput":
             tokens = self.output_tokens
             if tokens is None or np.isnan(tokens).any():
-                return None  # a rate of those that are known would be too low
+                return None  # the rate of the known ones would be too low
             amount = float(tokens.sum())
         return Measured(amount / self.duration_s, self.completed, False)
 
 
 def tpot_of(first_s: Float64, last_s: Float64, output_tokens: Float64) -> Float64:
-    """(last - first)/(tokens - 1), in seconds; NaN for answers of one token or none."""
+    """Return (last - first)/(tokens - 1) in seconds; NaN for answers of at most one token."""
     has_gaps = output_tokens > 1
     gaps = np.where(has_gaps, output_tokens - 1, 1.0)
     return np.where(has_gaps, np.maximum(last_s - first_s, 0.0) / gaps, np.nan)
 
 
 def with_unique_names(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """The same runs; those of one name told apart as ``name#1``, ``name#2``, ..."""
+    """Return the runs with unique names: equal names become ``name#1``, ``name#2``, ..."""
     names = [run.name for run in runs]
     seen: dict[str, int] = {}
     unique = []

@@ -1,4 +1,4 @@
-"""Values out of files that others wrote: checked one by one, and faults name file, line, field."""
+"""Read values from foreign files, checking each one. Errors name file, line and field."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from sim.errors import TraceError
 from workloads.readers.rows import open_text, shown
 
 _LARGEST = 1e19
-"""Nanoseconds since 1970 fit; anything larger is damage, and would overflow in sums."""
+"""Largest accepted value. Nanoseconds since 1970 fit; anything larger is damage, and would
+overflow in sums."""
 _ROUNDING = 1e-6
-"""Tools subtract clock times: a value this little below zero is zero."""
+"""Tools subtract clock times, so values that are only this far below zero count as zero."""
 _LONGEST_TEXT = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object of a JSON file, read field by field; every reader raises TraceError.
+    """An object of a JSON file, read field by field. Every reader raises `TraceError`.
 
     A field that is missing or null reads as None.
     """
 
     where: str
-    """File, and line where the file has an object a line."""
+    """File, with the line if the file has one object per line."""
     values: dict[str, Any]
     prefix: str = ""
-    """The path to this object within its document, such as ``metrics.``"""
+    """Path to this object within its document, such as ``metrics.``"""
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
 
     def fail(self, name: str, expected: str) -> NoReturn:
-        """Raise TraceError: what the field holds, and what would be right."""
+        """Raise `TraceError`, saying what the field holds and what would be right."""
         value = self.values.get(name)
         what = "is missing" if value is None else f"is {shown(value)}"
         raise TraceError(f"{self.where}: {self.prefix}{name} {what}; expected {expected}")
 
     def number(self, name: str) -> float | None:
-        """A number from 0."""
+        """Read a number that is at least 0."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -54,21 +55,21 @@ class Fields:
         return found
 
     def count(self, name: str) -> int | None:
-        """A whole number from 0."""
+        """Read a whole number that is at least 0."""
         value = self.number(name)
         if value is not None and not value.is_integer():
             self.fail(name, "a whole number")
         return None if value is None else int(value)
 
     def text(self, name: str) -> str | None:
-        """Text that can be printed; None for an empty one too."""
+        """Read printable text; an empty text is None."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, str):
             self.fail(name, "text")
         return printable(value) if value else None
 
     def display(self, *names: str) -> dict[str, str | float]:
-        """Those of the fields that are text or numbers, for showing; others are left out."""
+        """Return the fields that are text or numbers, for display; others are left out."""
         found: dict[str, str | float] = {}
         for name in names:
             value = self.values.get(name)
@@ -80,7 +81,7 @@ class Fields:
         return found
 
     def child(self, name: str) -> Fields | None:
-        """An object within this one."""
+        """Return an object within this one."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -89,14 +90,14 @@ class Fields:
         return Fields(self.where, value, f"{self.prefix}{name}.")
 
     def items(self, name: str) -> list[Any] | None:
-        """A list of whatever."""
+        """Read a list with entries of any type."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, list):
             self.fail(name, "a list")
         return value
 
     def children(self, name: str) -> list[Fields]:
-        """The objects of a list; none where it is missing."""
+        """Return the objects of a list, or none if the list is missing."""
         found = []
         for i, item in enumerate(self.items(name) or []):
             if not isinstance(item, dict):
@@ -107,7 +108,7 @@ class Fields:
         return found
 
     def numbers(self, name: str, length: int | None = None) -> Float64 | None:
-        """A list of numbers from 0, of ``length`` entries where that is given."""
+        """Read a list of non-negative numbers, with ``length`` entries if given."""
         items = self.items(name)
         if items is None:
             return None
@@ -119,12 +120,12 @@ class Fields:
         return self._array(name, items)
 
     def number_lists(self, name: str, length: int) -> list[Float64] | None:
-        """A list of lists of numbers from 0."""
+        """Read a list of lists of non-negative numbers."""
         items = self.items(name)
         if items is None:
             return None
         if len(items) != length:
-            self.numbers(name, length)  # says how many there are
+            self.numbers(name, length)  # gives the number of values
         for i, item in enumerate(items):
             if not isinstance(item, list):
                 raise TraceError(
@@ -144,16 +145,16 @@ class Fields:
 
 
 def as_number(value: object) -> float | None:
-    """A finite number from 0 of sensible size; None for anything else."""
+    """Return a finite, non-negative number of sensible size; None for anything else."""
     if type(value) not in (int, float):
         return None
     if not -_ROUNDING <= value <= _LARGEST:  # type: ignore[operator]
-        return None  # NaN and infinity too
+        return None  # rejects NaN and infinity too
     return max(float(value), 0.0)  # type: ignore[arg-type]
 
 
 def text_number(text: str) -> float | None:
-    """The same of text, as in CSV; None for what is no number."""
+    """Convert text, as in CSV, by `as_number`; None if it is not a number."""
     try:
         value = float(text)
     except ValueError:
@@ -162,13 +163,14 @@ def text_number(text: str) -> float | None:
 
 
 def printable(text: str) -> str:
-    """Text of a file as it may be shown on a terminal: one line, no control characters."""
+    """Return text from a file in a form that is safe on a terminal: one line without control
+    characters."""
     shortened = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
     return "".join(c if c.isprintable() else "?" for c in shortened)
 
 
 def read_text(path: Path) -> str:
-    """A whole file, gzipped or not. Raises TraceError if it cannot be read, or is empty."""
+    """Read a whole file, gzipped or not. Raises `TraceError` if it cannot be read or is empty."""
     with open_text(path) as file:
         text = file.read()
     if not text.strip():
@@ -177,14 +179,15 @@ def read_text(path: Path) -> str:
 
 
 def parse_documents(text: str, path: Path) -> list[Fields]:
-    """The objects of a JSON file: one, or one a line. Raises TraceError naming the line."""
+    """Return the objects of a JSON file: one, or one per line. Raises `TraceError` naming the
+    line."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     is_one_a_line = len(lines) > 1
     if is_one_a_line:
         try:
             json.loads(lines[0][1])
         except (ValueError, RecursionError):
-            is_one_a_line = False  # it goes on in the next line
+            is_one_a_line = False  # the document continues on the next line
     if not is_one_a_line:
         return [_document(text, str(path), 0)]
     return [_document(line, f"{path}, line {number}", number) for number, line in lines]

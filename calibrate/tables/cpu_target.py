@@ -1,4 +1,5 @@
-"""A processor as a target: a GPU's numbers, from the ceilings that its own kernels reached."""
+"""A processor as a target: the numbers of a GPU, from the peak rates that its own kernels
+reached."""
 
 from __future__ import annotations
 
@@ -24,19 +25,20 @@ _NUMBERS = (
 
 
 def is_cpu(lines: KernelLines) -> bool:
-    """Whether the lines were measured on a processor: the device is the machine's own."""
+    """Return whether the lines were measured on a processor, whose device is the machine's own
+    name."""
     used = [lines.machines[timing.machine] for timing in lines.timings]
     return all(machine.get("device") == machine.get("cpu") for machine in used)
 
 
 def cpu_target(lines: KernelLines) -> GpuSpec:
-    """The processor: FLOP/s of its fastest GEMM, bytes/s of its fastest copy.
+    """Describe the processor: FLOP/s of its fastest GEMM, bytes/s of its fastest copy.
 
-    Raises `ScenarioError` where gemm or copy was not measured.
+    Raises `ScenarioError` if gemm or copy was not measured.
     """
     machine = lines.machines[lines.timings[0].machine]
     flop_per_s = _fastest(t.flops / t.seconds for t in lines.timings if t.family == "gemm")
-    # A copy reads and writes what its shape counts once.
+    # A copy reads and writes the bytes that its shape counts once.
     moved = [(t, t.shape["bytes"] / t.seconds) for t in lines.timings if t.family == "copy"]
     to_host = [rate for t, rate in moved if t.variant in ("h2d", "d2h")]
     stream = [2 * rate for t, rate in moved if t.variant not in ("h2d", "d2h")] or [
@@ -68,7 +70,8 @@ def cpu_target(lines: KernelLines) -> GpuSpec:
 
 
 def write_target(gpu: GpuSpec, path: Path) -> None:
-    """Write a device so that `load_gpu` reads it. Raises `ScenarioError`."""
+    """Write a device so that `load_gpu` can read it. Raises `ScenarioError` if the file cannot
+    be written."""
     known = gpu.evidence["bf16_flop_per_s"]
     row: dict[str, object] = {"name": gpu.name, "label": known.label, "source": known.source}
     names = {field.name for field in fields(GpuSpec)} & set(_NUMBERS)
@@ -80,7 +83,8 @@ def write_target(gpu: GpuSpec, path: Path) -> None:
 
 
 def _fastest(rates: Iterable[float]) -> float:
-    """Three significant digits: a ceiling is not known better."""
+    """Return the highest rate to three significant digits, since a peak is not known more
+    precisely."""
     return float(f"{max(rates, default=0.0):.3g}")
 
 
@@ -91,5 +95,5 @@ def _link_rate(timing: Timing) -> float:
 
 
 def _memory_bytes() -> int:
-    """Of this machine: lines that do not say theirs are taken to be of it."""
+    """Return the memory of this machine, which is assumed for lines that do not state theirs."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

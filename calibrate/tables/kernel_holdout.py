@@ -1,4 +1,5 @@
-"""How well a table predicts shapes it was not built from: a fifth of them, by a hash."""
+"""Judge how well a table predicts shapes it was not built from: a fifth of them, chosen by a
+hash."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _PARTS = 5
 
 
 def is_held_out(table: OperatorTable) -> NDArray[np.bool_]:
-    """A fifth of the shapes, ``[n]``, by the SHA-256 of family and shape: the same in every table
-    of a family."""
+    """Return a mask ``[n]`` of a fifth of the shapes, by the SHA-256 of family and shape, so
+    that it is equal in every table of a family."""
     kind = table.meta.kind
     rows = zip(*(table.columns[name].tolist() for name in KINDS[kind].shape), strict=True)
     texts = (" ".join([kind, *(f"{value:g}" for value in row)]) for row in rows)
@@ -27,7 +28,8 @@ def is_held_out(table: OperatorTable) -> NDArray[np.bool_]:
 
 
 def held_out_error(table: OperatorTable) -> HeldOutError | None:
-    """Median and 90th percentile at the held-out fifth; None where a fifth is no shape at all."""
+    """Return the median and 90th percentile of the error at the held-out fifth; None if the
+    fifth is empty."""
     held_out = is_held_out(table)
     if not held_out.any() or held_out.all():
         return None
@@ -42,7 +44,8 @@ def held_out_error(table: OperatorTable) -> HeldOutError | None:
 
 
 def held_out_errors(table: OperatorTable, held_out: NDArray[np.bool_]) -> Array:
-    """|relative error| at each held-out shape; nan where it lies outside the others' range."""
+    """Return the |relative error| at each held-out shape; nan for shapes outside the range of
+    the others."""
     rest = {name: column[~held_out] for name, column in table.columns.items()}
     left_out = {name: column[held_out] for name, column in table.columns.items()}
     lookup = LOOKUPS[table.meta.kind](replace(table, columns=rest))

@@ -1,4 +1,5 @@
-"""JSON lines of kernel timings, as `calibrate.measure` writes them, of one or several machines."""
+"""Read JSON lines of kernel timings, as `calibrate.measure` writes them, from one or several
+machines."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from costmodels.tables.kinds import FORMAT_BYTES, KINDS, PEAKS, VARIANTS, TableK
 from sim.errors import ScenarioError
 
 _ROLES = ("activations", "weights", "kv", "state")
-# Activations of block-scaled kernels are fp8 with a scale for each 128 numbers of a row.
+# Activations of block-scaled kernels are fp8 with one scale per 128 numbers of a row.
 _MULTIPLIED = {"fp8_block": "fp8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One kernel at one shape on one machine."""
+    """A timing of one kernel at one shape on one machine."""
 
     machine: str
     family: TableKind
@@ -28,7 +29,7 @@ class Timing:
     formats: Mapping[str, str]
     variant: str
     shape: Mapping[str, float]
-    """Without the variant."""
+    """Shape without the variant."""
     seconds: float
     error: float | None
     flops: float
@@ -38,22 +39,22 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLines:
-    """All that some files say."""
+    """All content of a set of files."""
 
     machines: Mapping[str, Mapping[str, Any]]
     timings: Sequence[Timing]
     refused: Sequence[Mapping[str, Any]]
     """Cases that were not timed, each with its reason."""
     states: Sequence[Mapping[str, Any]]
-    """The device's clock, power and temperature before and after each family."""
+    """Clock, power and temperature of the device before and after each family."""
     inputs: Mapping[str, str]
     """File name -> SHA-256 of its bytes."""
 
 
 def read_lines(paths: Sequence[Path]) -> KernelLines:
-    """Read the files. A torn last line, of a run that was cut off, is left out.
+    """Read the files. A torn last line, from a run that was cut off, is left out.
 
-    Raises `ScenarioError` with file and line for anything else that is not as written.
+    Raises `ScenarioError` with file and line for any other invalid line.
     """
     machines: dict[str, Mapping[str, Any]] = {}
     timings: list[Timing] = []
@@ -98,7 +99,7 @@ def read_lines(paths: Sequence[Path]) -> KernelLines:
 
 
 def clock_shares(lines: KernelLines, family: str | None = None) -> list[float]:
-    """The SM clock over the highest it can have, at each state of a family, or of all."""
+    """Return the SM clock over its maximum, at each state of a family, or of all."""
     found = []
     for state in lines.states:
         clocks = lines.machines.get(str(state.get("machine")), {}).get("clocks") or {}
@@ -117,7 +118,7 @@ def _rows(path: Path, content: bytes) -> list[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            if number == len(lines):  # no newline behind it: the run was cut while writing
+            if number == len(lines):  # without a final newline the run was cut off while writing
                 break
             raise ScenarioError(f"{path}:{number}: not JSON ({error})") from None
         if not isinstance(row, dict):
@@ -157,7 +158,8 @@ def _timing(row: Mapping[str, Any], where: str) -> Timing:
 
 
 def _shape_fields(family: TableKind) -> list[str]:
-    """Of a line: what a table is keyed by, but rows of elementwise kernels come with a width."""
+    """Return the fields of a line that key its shape. Elementwise kernels are keyed by rows and
+    width."""
     if family == "elementwise":
         return ["rows", "width"]
     return list(KINDS[family].shape)

@@ -1,4 +1,4 @@
-"""Operator tables from kernel timings: one a family, kernel, formats and variant."""
+"""Build operator tables from kernel timings: one per family, kernel, formats and variant."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from sim.errors import ScenarioError
 
 LICENCE = "as fleetcast"
 _ENGINE = "fleetcast"
-# A clock below this share of the highest was held down.
+# A clock below this share of the maximum was throttled.
 _FULL_CLOCK = 0.95
 
 
 def target_of(lines: KernelLines, name: str | None) -> GpuSpec:
-    """The GPU that the lines are of; a processor as a target of its own (`cpu_target`).
+    """Return the GPU that the lines are from; a processor becomes a target of its own
+    (`cpu_target`).
 
-    ``name``: said by the user, of gpus.yaml or a file. Raises `ScenarioError` for several devices,
-    and for one that is not known.
+    ``name`` is given by the user, from gpus.yaml or a file. Raises `ScenarioError` for several
+    devices or an unknown one.
     """
     used = {timing.machine for timing in lines.timings}
     devices = sorted({str(lines.machines[machine].get("device")) for machine in used})
@@ -57,7 +58,8 @@ def target_of(lines: KernelLines, name: str | None) -> GpuSpec:
 
 
 def build_tables(lines: KernelLines, gpu: GpuSpec) -> list[OperatorTable]:
-    """All tables, repeats merged by their median, with their held-out and correctness errors."""
+    """Build all tables, with repeats merged by their median, and with their held-out and
+    correctness errors."""
     groups: dict[tuple[str, ...], list[Timing]] = defaultdict(list)
     for timing in lines.timings:
         formats = _all_roles(timing.formats).values()
@@ -66,8 +68,8 @@ def build_tables(lines: KernelLines, gpu: GpuSpec) -> list[OperatorTable]:
 
 
 def write_tables(tables: Sequence[OperatorTable], folder: Path) -> list[Path]:
-    """Write each to a file named after what it is of, in place of tables that were there; and the
-    device, where it is not built in. Raises `ScenarioError`."""
+    """Write each table to a file named after it, replacing the tables in the folder, and the
+    device unless it is built in. Raises `ScenarioError` if a file cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.parquet"):
@@ -85,7 +87,8 @@ def write_tables(tables: Sequence[OperatorTable], folder: Path) -> list[Path]:
 
 
 def table_name(meta: TableMeta) -> str:
-    """``gemm-torch-bfloat16``: family, kernel, formats (those that differ), variant."""
+    """Name a table by family, kernel, distinct formats and variant, as in
+    ``gemm-torch-bfloat16``."""
     formats = dict.fromkeys(asdict(meta.precision).values())
     parts = [meta.kind, meta.kernel, *formats, meta.variant]
     return re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(part for part in parts if part))
@@ -127,7 +130,8 @@ def _launches(graphs: set[bool], *, is_host: bool) -> str:
 
 
 def _all_roles(formats: Mapping[str, str]) -> dict[str, str]:
-    """Roles that a kernel has no say in are in the format it computes in, where that is one."""
+    """Return the formats of all roles. Those that a kernel does not specify have the format it
+    computes in."""
     activations = formats.get("activations", "bfloat16")
     return {
         "activations": activations,
@@ -155,7 +159,8 @@ def _columns(family: TableKind, group: Sequence[Timing]) -> dict[str, Array]:
 
 
 def _with_row_bytes(group: Sequence[Timing]) -> list[Mapping[str, float]]:
-    """Bytes a row of each width, from the tallest shape: a norm's weights hardly count there."""
+    """Add the bytes per row of each width, taken from the tallest shape, where a norm's weights
+    hardly count."""
     tallest: dict[float, Timing] = {}
     for timing in group:
         known = tallest.setdefault(timing.shape["width"], timing)

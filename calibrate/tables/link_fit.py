@@ -1,7 +1,7 @@
-"""Exchanges between ranks as latency and bandwidth: t = latency + bytes / bandwidth, by regime.
+"""Fit exchanges between ranks by latency and bandwidth: t = latency + bytes / bandwidth, by regime.
 
-Libraries change protocol and algorithm with size, so one line does not fit all sizes: more regimes
-are taken only where they make the fit clearly better.
+Libraries change protocol and algorithm with size, so one line does not fit all sizes. Further
+regimes are only used if they make the fit clearly better.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from costmodels.work import Array
 
 _MOST_REGIMES = 3
 _LEAST_POINTS = 3
-# Another regime must take a tenth of the mean error, where any is worth it.
+# Another regime must reduce the mean error by a tenth, unless the error is already small enough.
 _BETTER = 0.9
 _REWEIGHTED = 12
 _GOOD_ENOUGH = 0.01
@@ -25,7 +25,7 @@ Regimes = tuple[tuple[float, float, float], ...]
 
 
 def fit_links(table: OperatorTable) -> tuple[LinkFit, ...]:
-    """A fit for each number of ranks in a table of an exchange."""
+    """Fit each number of ranks in a table of an exchange."""
     held_out = is_held_out(table)
     found = []
     for ranks in np.unique(table.columns["ranks"]):
@@ -49,7 +49,8 @@ def fit_links(table: OperatorTable) -> tuple[LinkFit, ...]:
 
 
 def fit_regimes(num_bytes: Array, seconds: Array) -> Regimes:
-    """The regimes, as `LinkFit.regimes`, of points sorted by ``num_bytes``; arrays are ``[n]``."""
+    """Return the regimes, as `LinkFit.regimes`, of points sorted by ``num_bytes``; arrays are
+    ``[n]``."""
     best = _line_fits(num_bytes, seconds, ())
     loss = _loss(best, num_bytes, seconds)
     for extra in range(1, _MOST_REGIMES):
@@ -68,7 +69,7 @@ def fit_regimes(num_bytes: Array, seconds: Array) -> Regimes:
 
 
 def regime_seconds(regimes: Regimes, num_bytes: Array) -> Array:
-    """Seconds by a fit: ``[n]``."""
+    """Return the seconds of a fit, ``[n]``."""
     ends = np.array([end for end, _, _ in regimes[:-1]])
     place = np.searchsorted(ends, num_bytes, side="left")
     latency_s = np.array([latency for _, latency, _ in regimes])
@@ -88,9 +89,11 @@ def _line_fits(num_bytes: Array, seconds: Array, cuts: tuple[int, ...]) -> Regim
 
 
 def _line(num_bytes: Array, seconds: Array) -> tuple[float, float]:
-    """Latency and seconds a byte with the least absolute relative error; neither is negative.
+    """Return the latency and seconds per byte with the least absolute relative error; neither is
+    negative.
 
-    Least squares, reweighted: a size that another process disturbed must not bend the line.
+    Uses reweighted least squares, so that a size that another process disturbed does not bend the
+    line.
     """
     from scipy.optimize import nnls
 

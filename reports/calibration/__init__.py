@@ -1,1 +1,1 @@
-"""What a calibration holds, as text and as a page."""
+"""Contents of a calibration, as terminal text and as a page."""

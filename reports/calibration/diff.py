@@ -1,4 +1,4 @@
-"""The page of two calibrations compared."""
+"""Comparison of two calibrations, as terminal text and as a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.templates import Column, render_page, save_page
 
 
 def print_diff(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.calibration.diff``."""
+    """Print the facts returned by ``scenarios.calibration.diff``."""
     screen = screen or Screen(max_width=160)
     screen.say(answer_text(facts), "bold")
     screen.heading(f"Times of {facts['left']} over those of {facts['right']}")
@@ -58,7 +58,7 @@ def print_diff(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
 
 
 def reasons(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Why times differ: what holds for every pair, and what is each one's own."""
+    """Return why the times differ: the reasons shared by all pairs, and each pair's own."""
     whys = [pair["why"] for pair in facts["pairs"]]
     shared = [why for why in whys[0] if all(why in other for other in whys)]
     shared = shared if len(whys) > 1 else []
@@ -66,7 +66,7 @@ def reasons(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def answer_text(facts: Mapping[str, Any]) -> str:
-    """How far apart the two are, in a sentence."""
+    """Say in one sentence how far apart the two calibrations are."""
     pairs = facts["pairs"]
     shapes = sum(pair["shapes"] for pair in pairs)
     ratios = sorted(pair["median"] for pair in pairs)
@@ -77,7 +77,7 @@ def answer_text(facts: Mapping[str, Any]) -> str:
 
 
 def pair_name(pair: Mapping[str, Any]) -> str:
-    """Family, formats, what else sets the pair apart, and the first one's kernel."""
+    """Name a pair of tables: family, formats, variants, and the kernel of the first."""
     variants = " or ".join(dict.fromkeys(filter(None, pair["variants"])))
     parts = (pair["family"], formats_of(pair), variants, f"({pair['kernels'][0]})")
     return " ".join(part for part in parts if part)
@@ -100,12 +100,12 @@ _WORST = (Column("Kernels"), Column("Shape", "over"), Column("First", "n"), Colu
 
 
 def write_diff_page(facts: Mapping[str, Any], path: Path) -> Path:
-    """Write the page. Raises ScenarioError where the file cannot be written."""
+    """Write the page and return its path. Raises `ScenarioError` if the file cannot be written."""
     return save_page(render_diff(facts), path)
 
 
 def render_diff(facts: Mapping[str, Any]) -> str:
-    """The page as text, from the facts of ``scenarios.calibration.diff``."""
+    """Render the page from the facts returned by ``scenarios.calibration.diff``."""
     pairs = facts["pairs"]
     shared, apart = reasons(facts)
     plots = [_ratio_plot(facts, pair, place) for place, pair in enumerate(pairs)]

@@ -29,12 +29,12 @@ from reports.svg import (
 )
 
 _COLORS = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, PINK, YELLOW, MUTED)
-_LINES = 8  # curves that one plot shows of a table
-_CELLS = 40  # of a heat map, a side
+_LINES = 8  # most curves of a table in one plot
+_CELLS = 40  # rows up to which a heat map grows in height
 
 
 def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
-    """Every point that computes, under the device's roofs."""
+    """Draw all points of the tables that compute, under the device's roofs."""
     tables = [table for table in facts["tables"] if _computes(table)]
     if not tables:
         return None
@@ -86,7 +86,7 @@ def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
 
 
 def table_plot(facts: Mapping[str, Any], table: Mapping[str, Any], place: int) -> Plot | None:
-    """The share of the roofline's bound over the shapes of one table; None for launches."""
+    """Draw the share of the roofline bound over the shapes of one table; None for launch tables."""
     if table["family"] == "launch" or table["points"] < 3:
         return None
     name = f"table-{place}"
@@ -98,7 +98,7 @@ def table_plot(facts: Mapping[str, Any], table: Mapping[str, Any], place: int) -
 
 
 def held_out_plot(facts: Mapping[str, Any]) -> Plot | None:
-    """Median and 90th percentile of the held-out errors, a row a table."""
+    """Draw the median and 90th percentile of the held-out errors, one row per table."""
     tables = [t for t in facts["tables"] if t["held_out"] and t["held_out"]["median"] is not None]
     if not tables:
         return None
@@ -143,7 +143,8 @@ def _axes(table: Mapping[str, Any]) -> dict[str, set[float]]:
 
 
 def _heat_map(table: Mapping[str, Any], name: str, title: str, axes: Sequence[str]) -> Plot:
-    """The curve with most points, over its two longest axes; of a third the value at its start."""
+    """Draw the curve with the most points over its two longest axes, with any further axis at
+    its lowest value."""
     curve = max(table["curves"], key=lambda one: len(one["seconds"]))
     lengths = {axis: len(set(curve["axes"][axis])) for axis in axes}
     across, up = sorted(lengths, key=lambda axis: -lengths[axis])[:2]
@@ -186,7 +187,8 @@ def _heat_map(table: Mapping[str, Any], name: str, title: str, axes: Sequence[st
 
 
 def _lines(table: Mapping[str, Any], name: str, title: str) -> Plot:
-    """A line a curve over its longest axis; where there are many, some spread over all."""
+    """Draw one line per curve over its longest axis. If there are too many curves, draw an even
+    selection."""
     curves = table["curves"]
     step = max(1, -(-len(curves) // _LINES))
     shown = curves[::step]

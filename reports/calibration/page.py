@@ -1,4 +1,4 @@
-"""The page of a calibration: one HTML file that holds all it shows."""
+"""The page of a calibration: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _FITS = (
 
 
 def write_calibration_page(facts: Mapping[str, Any], path: Path) -> Path:
-    """Write the page. Raises ScenarioError where the file cannot be written."""
+    """Write the page and return its path. Raises `ScenarioError` if the file cannot be written."""
     return save_page(render_calibration(facts), path)
 
 
 def render_calibration(facts: Mapping[str, Any]) -> str:
-    """The page as text, from the facts of ``scenarios.calibration.contents``."""
+    """Render the page from the facts returned by ``scenarios.calibration.contents``."""
     tables = facts["tables"]
     surfaces = [table_plot(facts, table, place) for place, table in enumerate(tables)]
     plots = {

@@ -1,4 +1,4 @@
-"""What a calibration holds on a terminal."""
+"""Contents of a calibration as terminal text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ COMPUTES = ("gemm", "grouped_gemm", "prefill_attention")
 
 
 def name_of(table: Mapping[str, Any]) -> str:
-    """``elementwise silu_mul``."""
+    """Name a table's family and variant: ``elementwise silu_mul``."""
     return " ".join(part for part in (table["family"], table["variant"]) if part)
 
 
 def formats_of(table: Mapping[str, Any]) -> str:
-    """``fp8/fp8_block``, the 16-bit ones short."""
+    """Write a table's formats with short names for 16-bit types: ``fp8/fp8_block``."""
     return "/".join(_SHORT.get(part, part) for part in str(table["formats"]).split("/"))
 
 
 def machine_text(facts: Mapping[str, Any]) -> str:
-    """Where it was measured, with what."""
+    """Write which machines and software the calibration was measured with."""
     found = [
         f"{machine.get('device')}, torch {machine.get('torch')}, triton {machine.get('triton')}, "
         f"{str(machine.get('date'))[:10]}"
@@ -36,7 +36,7 @@ def machine_text(facts: Mapping[str, Any]) -> str:
 
 
 def range_text(ranges: Mapping[str, Sequence[float]]) -> str:
-    """``m 1-8,192, k 4,096``."""
+    """Write the range of each axis: ``m 1-8,192, k 4,096``."""
     parts = []
     for name, (low, high) in ranges.items():
         write = size if name == "bytes" else plain
@@ -45,7 +45,7 @@ def range_text(ranges: Mapping[str, Sequence[float]]) -> str:
 
 
 def shape_text(shape: Mapping[str, float]) -> str:
-    """``n 4,096, k 4,096``."""
+    """Write one shape: ``n 4,096, k 4,096``."""
     return ", ".join(
         f"{name} {size(value) if name == 'bytes' else plain(value)}"
         for name, value in shape.items()
@@ -53,12 +53,12 @@ def shape_text(shape: Mapping[str, float]) -> str:
 
 
 def plain(value: float) -> str:
-    """A count."""
+    """Write a count with thousands separators."""
     return f"{value:,.0f}"
 
 
 def size(num_bytes: float) -> str:
-    """Bytes with a binary prefix: message sizes are powers of two."""
+    """Write bytes with a binary prefix, because message sizes are powers of two."""
     for prefix, unit in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if num_bytes >= unit:
             return f"{significant(num_bytes / unit)} {prefix}B"
@@ -66,12 +66,13 @@ def size(num_bytes: float) -> str:
 
 
 def shares(table: Mapping[str, Any]) -> list[float]:
-    """The share of the roofline's bound at every point."""
+    """Return the share of the roofline bound at every point of a table."""
     return [share for curve in table["curves"] for share in curve["share"]]
 
 
 def best_text(facts: Mapping[str, Any], table: Mapping[str, Any]) -> str:
-    """The most that any shape reached: ``753 TFLOP/s, 76% of peak`` or bytes a second."""
+    """Write the highest rate that any shape reached: ``753 TFLOP/s, 76% of peak``, or bytes per
+    second."""
     flops = best_s = moved = 0.0
     for curve in table["curves"]:
         for work, num_bytes, seconds in zip(
@@ -93,7 +94,7 @@ def best_text(facts: Mapping[str, Any], table: Mapping[str, Any]) -> str:
 
 
 def answer_text(facts: Mapping[str, Any]) -> str:
-    """What the calibration holds, in a sentence."""
+    """Say in one sentence what the calibration contains."""
     tables = facts["tables"]
     families = dict.fromkeys(table["family"] for table in tables)
     points = sum(table["points"] for table in tables)
@@ -104,12 +105,12 @@ def answer_text(facts: Mapping[str, Any]) -> str:
 
 
 _GOOD, _FAIR = 0.05, 0.10
-# Columns that a table with ranges needs.
+# Least screen width for a table with a column of ranges.
 _WIDE = 150
 
 
 def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.calibration.commands``."""
+    """Print the facts of an import, from ``scenarios.calibration.commands``."""
     screen = screen or Screen(max_width=190)
     tables = facts["tables"]
     points = sum(table["points"] for table in tables)
@@ -140,7 +141,7 @@ def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None
 
 
 def print_calibration(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.calibration.contents``."""
+    """Print the facts of a calibration, from ``scenarios.calibration.contents``."""
     screen = screen or Screen(max_width=190)
     screen.say(answer_text(facts), "bold")
     screen.say(machine_text(facts), "dim")
@@ -173,7 +174,8 @@ def print_calibration(facts: Mapping[str, Any], screen: Screen | None = None) ->
 
 
 def _tables(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
-    """One row a table: its points, how well it predicts, how right the kernel is, its range."""
+    """Print one row per table: its points, its prediction error, its kernel's numerical error,
+    its range."""
     screen.heading("Tables")
     rows = []
     for table in tables:
@@ -212,7 +214,7 @@ def _tables(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _fits(screen: Screen, tables: Sequence[Mapping[str, Any]]) -> None:
-    """Latency and bandwidth of exchanges between ranks."""
+    """Print latency and bandwidth of the exchanges between ranks."""
     fits = [(table, fit) for table in tables for fit in table["fits"]]
     if not fits:
         return

@@ -1,4 +1,4 @@
-"""The answer of a capacity search, in sentences."""
+"""Sentences that answer a capacity search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reports.numbers import is_number, percent, share_text, significant, whole_p
 
 
 def heading(content: Content) -> str:
-    """Which system it is about."""
+    """Name the system: its model and its GPUs."""
     conditions = content["conditions"]
     return (
         f"{conditions['model']} on {conditions['gpus']} \N{MULTIPLICATION SIGN} {conditions['gpu']}"
@@ -17,7 +17,7 @@ def heading(content: Content) -> str:
 
 
 def headline(content: Content) -> str:
-    """The answer in one sentence."""
+    """Give the answer in one sentence."""
     question, answer, rows = content["question"], content["answer"], content["curve"]
     wanted = question["attainment"]
     slo = f"the SLO ({targets_text(content)})" if question["targets"] else ""
@@ -45,7 +45,7 @@ def headline(content: Content) -> str:
 
 
 def certainty(content: Content) -> str:
-    """How sure the answer is; empty where there is no capacity."""
+    """Say how certain the answer is; empty if no capacity was found."""
     answer = content["answer"]
     if answer["capacity"] is None:
         return ""
@@ -63,7 +63,7 @@ def certainty(content: Content) -> str:
 
 
 def distance(content: Content) -> str:
-    """How far the capacity is from saturation, and what it is a GPU."""
+    """Say how far the capacity is from saturation, and how much it is per GPU."""
     answer, parts = content["answer"], []
     if answer["capacity"] is None:
         return ""
@@ -78,7 +78,7 @@ def distance(content: Content) -> str:
 
 
 def wanted_lines(content: Content) -> list[str]:
-    """What a wanted load needs, and what simulating it said."""
+    """Say what the wanted load needs, and what simulating it found."""
     wanted = content["wanted"]
     if not wanted:
         return []

@@ -1,4 +1,4 @@
-"""What a capacity search found, as sentences and rows that the terminal and the page both show."""
+"""Sentences and rows of a capacity search that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from reports.schemas import CAPACITY
 from sim.errors import ScenarioError
 
 Content = dict[str, Any]
-"""What capacity.json holds."""
+"""Content of capacity.json."""
 
 
 def targets_text(content: Content) -> str:
-    """``TTFT ≤ 500 ms, TPOT ≤ 20 ms``."""
+    """Write the latency targets: ``TTFT ≤ 500 ms, TPOT ≤ 20 ms``."""
     targets = content["question"]["targets"]
     return ", ".join(f"{LATENCY_LABELS[name]} ≤ {target(value)}" for name, value in targets.items())
 
 
 def amount(content: Content, level: float) -> str:
-    """A load with its unit."""
+    """Write a load with its unit."""
     return f"{level_text(content, level)} {content['question']['unit']}"
 
 
 def level_text(content: Content, level: float) -> str:
-    """A load without its unit: whole users, or a rate in three digits."""
+    """Write a load without its unit: users as a whole number, a rate in three digits."""
     if content["question"]["vary"] in ("users", "max_concurrency"):
         return f"{level:,.0f}"
     return significant(level)
 
 
 class CurveRow(NamedTuple):
-    """A load that was run, in text."""
+    """A simulated load, as text."""
 
     level: str
     load: str
     """Share of saturation; empty in a closed loop."""
     attainment: str
     interval: str
-    """Half of the 95% interval; empty where there is none to speak of."""
+    """Half-width of the 95% interval; empty if it is negligible."""
     latencies: tuple[str, ...]
-    """The 99th percentile of each of `curve_metrics`."""
+    """99th percentile of each of `curve_metrics`."""
     runs: str
     grows: str
-    """Whether the queue grows for as long as requests come."""
+    """``grows`` if the queue grows for as long as requests arrive, else empty."""
     tone: str
-    """good where the load keeps the attainment."""
+    """``good`` if the load keeps the attainment, else ``poor``."""
 
 
 def is_capacity(folder: Path | str) -> bool:
-    """Whether a folder holds the result of a capacity search."""
+    """Return whether a folder holds the result of a capacity search."""
     return (Path(folder) / "capacity.json").is_file()
 
 
 def read_capacity(folder: Path | str) -> Content:
-    """Read ``capacity.json``. Raises ScenarioError where it is missing or of another schema."""
+    """Read ``capacity.json``. Raises `ScenarioError` if it is missing or has another schema."""
     path = Path(folder) / "capacity.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -79,13 +79,13 @@ def read_capacity(folder: Path | str) -> Content:
 
 
 def curve_metrics(content: Content) -> list[str]:
-    """Latencies shown beside the attainment: those with a target, and TTFT and TPOT."""
+    """Return the latencies shown beside the attainment: TTFT, TPOT and those with a target."""
     named = {"ttft", "tpot", *content["question"]["targets"]}
     return [name for name in LATENCY_LABELS if name in named]
 
 
 def curve_rows(content: Content) -> list[CurveRow]:
-    """Every load that was run."""
+    """Return one row per load that was simulated."""
     wanted, metrics = content["question"]["attainment"], curve_metrics(content)
     rows = []
     for row in content["curve"]:
@@ -110,7 +110,7 @@ def curve_rows(content: Content) -> list[CurveRow]:
 
 
 def account_rows(content: Content) -> list[tuple[str, str, str, str]]:
-    """Account, seconds at light load and at the capacity, and its share there."""
+    """Return account, seconds at light load, seconds at the capacity, and share at the capacity."""
     accounts = content["binding"]["accounts"]
     return [
         (
@@ -125,20 +125,21 @@ def account_rows(content: Content) -> list[tuple[str, str, str, str]]:
 
 
 def account_total(content: Content) -> tuple[str, str, str, str]:
-    """The last row of `account_rows`: the whole time."""
+    """Return the last row of `account_rows`: the total time."""
     accounts = content["binding"]["accounts"]
     light_s = sum(row["light_seconds"] for row in accounts)
     return "all", duration(light_s), duration(_total(accounts)), "100%"
 
 
 def is_light(content: Content) -> bool:
-    """Whether the lightest load is the one that is looked at: nothing to compare it with."""
+    """Return whether the binding load is the lightest one, so that there is none to compare it
+    with."""
     binding = content["binding"]
     return bool(binding["level"] == binding["light_level"])
 
 
 def tail_text(content: Content) -> str:
-    """Of which requests the accounts are."""
+    """Name the metric and the requests that the accounts cover."""
     metric = content["binding"]["metric"]
     wanted = content["question"]["attainment"]
     slowest = "requests" if wanted is None else f"the slowest {share_text(1 - wanted)}"
@@ -146,7 +147,7 @@ def tail_text(content: Content) -> str:
 
 
 def state_rows(content: Content) -> list[tuple[str, str, str]]:
-    """What the engines do at the capacity: name, value, and what stands beside it."""
+    """Return the state of the engines at the capacity as rows of name, value and note."""
     state, conditions = content["binding"]["state"], content["conditions"]
     if not state:
         return []
@@ -181,7 +182,8 @@ def state_rows(content: Content) -> list[tuple[str, str, str]]:
 
 
 def miss_rows(content: Content) -> list[tuple[str, str]]:
-    """Which target the requests that miss the SLO miss, most first; they may miss several."""
+    """Return which targets are missed by requests that miss the SLO, most frequent first. A
+    request may miss several."""
     shares = content["binding"]["missed_by"]
     names = sorted(shares, key=lambda name: -shares[name])
     labels = {**LATENCY_LABELS, "unfinished": "rejected or never ended"}
@@ -189,7 +191,7 @@ def miss_rows(content: Content) -> list[tuple[str, str]]:
 
 
 def _held(count: float) -> str:
-    """A mean number of requests; hundredths of one say nothing."""
+    """Write a mean number of requests; below 0.05 it is negligible and written as 0."""
     return significant(count) if count >= 0.05 else "0"
 
 

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NINES = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
-_MOST = 0.99995  # drawn where every request was good: how many nines is not known
-_ROOM = 2.2  # of the target, or of the value at the capacity, that a figure of accounts shows
-_BEYOND = 1.3  # of the capacity, likewise
+_MOST = 0.99995  # drawn here if every request was good, because the number of nines is then unknown
+# height of the accounts figure, as a multiple of the target or of the value at the capacity
+_ROOM = 2.2
+_BEYOND = 1.3  # highest load in the accounts figure, as a multiple of the capacity
 
 
 def draw_capacity(content: Content) -> dict[str, svg.Plot]:
-    """Every figure there is data for, by name, in the order of the page."""
+    """Draw every figure that has data, by name, in the order of the page."""
     plots = (attainment_curve(content), latency_curves(content), account_curve(content))
     return {plot.name: plot for plot in plots if plot is not None}
 
 
 def attainment_curve(content: Content) -> svg.Plot | None:
-    """Attainment against load, each nine as high as the one before."""
+    """Draw attainment against load on a scale that gives each further nine equal height."""
     wanted, rows = content["question"]["attainment"], content["curve"]
     if wanted is None or len(rows) < 2:
         return None
@@ -75,7 +76,7 @@ def attainment_curve(content: Content) -> svg.Plot | None:
 
 
 def latency_curves(content: Content) -> svg.Plot | None:
-    """Median, p90 and p99 of each latency against load, a panel each."""
+    """Draw median, p90 and p99 of each latency against load, one panel per latency."""
     targets, rows = content["question"]["targets"], content["curve"]
     names = [n for n in curve_metrics(content) if any(row["latency_s"].get(n) for row in rows)]
     if not names or len(rows) < 2:
@@ -113,7 +114,7 @@ def latency_curves(content: Content) -> svg.Plot | None:
 
 
 def account_curve(content: Content) -> svg.Plot | None:
-    """Where the time of the slowest goes, by account, against load; the target with it."""
+    """Draw the time of the slowest requests by account against load, with the target."""
     binding, targets = content["binding"], content["question"]["targets"]
     metric, capacity = binding["metric"], content["answer"]["capacity"]
     rows = [row for row in content["curve"] if row["accounts_s"].get(metric)]
@@ -159,17 +160,18 @@ def account_curve(content: Content) -> svg.Plot | None:
 
 
 def binding_seconds(binding: dict[str, Any]) -> float:
-    """Mean of the binding metric over the slowest requests, at the capacity."""
+    """Return the mean of the binding metric in seconds over the slowest requests, at the
+    capacity."""
     return float(sum(row["seconds"] for row in binding["accounts"]))
 
 
 def _nines(share: Any) -> Any:
-    """0 for none, 1 for 90%, 2 for 99%, ...: how many nines."""
+    """Return the number of nines of a share: 0 for none, 1 for 90%, 2 for 99%."""
     return -np.log10(1 - np.clip(share, 0, _MOST))
 
 
 def _load_axis(axes: Axes, content: Content) -> None:
-    """Loads: a rate is linear, users double."""
+    """Scale the axis of loads: linear for a rate, powers of two for users."""
     question = content["question"]
     if question["vary"] in ("users", "max_concurrency"):
         from matplotlib.ticker import FuncFormatter, NullLocator
@@ -185,7 +187,7 @@ def _load_axis(axes: Axes, content: Content) -> None:
 def _mark_capacity(
     axes: Axes, content: Content, *, label: bool = False, bands: bool = True
 ) -> None:
-    """An upright line at the capacity, the model's error around it, and where it saturates."""
+    """Mark the capacity with a vertical line, the model's error around it, and saturation."""
     answer = content["answer"]
     capacity = answer["capacity"]
     if capacity is None:

@@ -1,4 +1,4 @@
-"""The page of a capacity search: one HTML file that holds all it shows."""
+"""The page of a capacity search: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from sim.errors import ScenarioError
 def write_capacity_page(folder: Path | str) -> Path:
     """Write ``capacity.html`` into a folder with capacity.json and scenario.yaml.
 
-    The page needs no network and no script. The same folder gives the same bytes. Raises
-    ScenarioError where a file is missing or cannot be read.
+    The page needs no network and no script, and is identical for identical folders. Raises
+    `ScenarioError` if a file is missing or cannot be read.
     """
     from reports.folder import read_scenario
 
@@ -56,7 +56,7 @@ def write_capacity_page(folder: Path | str) -> Path:
 
 
 def render_capacity(content: Content, scenario_yaml: str) -> str:
-    """The page as text."""
+    """Render the page as HTML text."""
     binding = content["binding"]
     found = content["answer"]["capacity"] is not None
     return render_page(

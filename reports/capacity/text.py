@@ -1,4 +1,4 @@
-"""The result of a capacity search on a terminal: the answer first, then what it rests on."""
+"""Terminal text of a capacity search: the answer first, then the tables behind it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def print_capacity(content: Content, console: Console | None = None) -> None:
 
 
 def _print_curve(screen: Screen, content: Content) -> None:
-    """The curve; where it is wider than the screen, columns that say least are left out."""
+    """Print the curve. If it is wider than the screen, the least important columns are left out."""
     rows = curve_rows(content)
     columns = {
         content["question"]["unit"]: [row.level for row in rows],

@@ -1,1 +1,1 @@
-"""One engine step explained: text, roofline plot, page."""
+"""Report of one engine step: terminal text, roofline plot, page."""

@@ -1,4 +1,4 @@
-"""The page of an explained step: one HTML file that holds all it shows."""
+"""The page of an explained step: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _LINES = {
     "fp4_flop_per_s": "-.",
     "int4_op_per_s": "-.",
 }
-# Operators with less of the step's time are points without a name.
+# Operators with a smaller share of the step's time are drawn without a name.
 _NAMED = 0.03
-# So many names stand one above the other in the plot's height.
+# Most names that fit above each other in the height of the plot.
 _NAMES_HIGH = 24
 
 
 def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
-    """Operators as points under the roofs of the device; None where no operator computes."""
+    """Draw the operators as points under the roofs of the device; None if no operator computes."""
     rows = [row for row in facts["operators"] if row["intensity"] and row["flops"]]
     if not rows:
         return None
@@ -103,7 +103,7 @@ def roofline_plot(facts: Mapping[str, Any]) -> Plot | None:
             )
         span = np.log(2.5 * top / low_y) / _NAMES_HIGH
         below = np.inf
-        # From the top down: a name that would cover the one above it moves below that.
+        # From the top down, move a name below the one above it if they would overlap.
         for speed, row in sorted(zip(speeds, rows, strict=True), key=lambda pair: -pair[0]):
             if row["share"] < _NAMED:
                 continue
@@ -152,12 +152,12 @@ _AMOUNTS = (
 
 
 def write_roofline_page(facts: Mapping[str, Any], path: Path) -> Path:
-    """Write the page. Raises ScenarioError where the file cannot be written."""
+    """Write the page and return its path. Raises `ScenarioError` if the file cannot be written."""
     return save_page(render_roofline(facts), path)
 
 
 def render_roofline(facts: Mapping[str, Any]) -> str:
-    """The page as text, from the facts of ``scenarios.explain_step``."""
+    """Render the page from the facts returned by ``scenarios.explain_step``."""
     plot = roofline_plot(facts)
     totals = facts["totals"]
     return render_page(

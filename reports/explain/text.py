@@ -1,4 +1,4 @@
-"""The answer of ``fleetcast explain`` as text."""
+"""Terminal text of ``fleetcast explain``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEAK_NAMES = {
 
 
 def amount(value: float) -> str:
-    """A count of FLOPs or bytes with a decimal prefix: 68.7 G; a dash for none."""
+    """Write a number of FLOPs or bytes with a decimal prefix, as in 68.7 G, or a dash for zero."""
     if not value:
         return MISSING
     for prefix, size in _PREFIXES:
@@ -29,19 +29,19 @@ def amount(value: float) -> str:
 
 
 def intensity(value: float | None) -> str:
-    """FLOPs a byte."""
+    """Write an arithmetic intensity in FLOPs per byte."""
     if value is None or value == 0:
         return MISSING
     return significant(value, 2) if value < 100 else f"{value:,.0f}"
 
 
 def account(name: str) -> str:
-    """An account in words."""
+    """Write an account's name as words."""
     return name.replace("_", " ")
 
 
 def step_text(facts: Mapping[str, Any]) -> str:
-    """What the step does: ``64 decodes of 2,000 tokens and a chunk of 512 after 100``."""
+    """Describe the step: ``64 decodes of 2,000 tokens and a chunk of 512 after 100``."""
     step = facts["step"]
     parts = []
     if step["decode_seqs"]:
@@ -57,7 +57,7 @@ def step_text(facts: Mapping[str, Any]) -> str:
 
 
 def system_text(facts: Mapping[str, Any]) -> str:
-    """The set-up in one line."""
+    """Describe the system in one line."""
     return (
         f"{facts['model']} on {gpus_text(facts)} · weights {facts['weights']} · "
         f"KV {facts['kv_dtype']} · {facts['engine']}"
@@ -65,7 +65,7 @@ def system_text(facts: Mapping[str, Any]) -> str:
 
 
 def answer_text(facts: Mapping[str, Any]) -> str:
-    """What the step takes, and what binds it."""
+    """Say how long the step takes and what bounds it."""
     from reports.numbers import duration, percent
 
     gpu_s = facts["totals"]["seconds"]
@@ -86,7 +86,7 @@ def answer_text(facts: Mapping[str, Any]) -> str:
 
 
 def by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """The names of the operators that carry each label."""
+    """Return the names of the operators that carry each evidence label."""
     found: dict[str, list[str]] = {}
     for row in facts["operators"]:
         found.setdefault(row["evidence"], []).append(row["name"])
@@ -94,7 +94,8 @@ def by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def precision_cells(facts: Mapping[str, Any]) -> list[list[str]]:
-    """Formats below 16 bits: stored, bits, unit, unpacking, and from where 16 bits are faster."""
+    """Return rows of the formats below 16 bits: storage, bits, unit, unpacking, and the number
+    of tokens from which 16 bits are faster."""
     from reports.numbers import duration
 
     return [
@@ -110,7 +111,8 @@ def precision_cells(facts: Mapping[str, Any]) -> list[list[str]]:
 
 
 def quality_lines(facts: Mapping[str, Any]) -> list[str]:
-    """What quantisation does to answers, as others report it; a gap is said to be one."""
+    """Say what quantization does to answers, as reported by others, and which reports are
+    missing."""
     lines = []
     for method in facts["quality"]:
         reported = [f"{found['effect']} ({found['source']})" for found in method["reported"]]
@@ -128,12 +130,12 @@ def amounts_of(row: Mapping[str, Any]) -> list[str]:
 _TIMES = ("calls", "time", "share")
 _WORDS = ("bound by", "account")
 _AMOUNTS = ("FLOP", "weights", "state", "activ.", "comm.", "FLOP/B")
-# Columns that one table of all needs; narrower screens get two.
+# Least screen width for a single table; narrower screens get two.
 _WIDE = 128
 
 
 def print_step(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.explain_step``."""
+    """Print the facts returned by ``scenarios.explain_step``."""
     screen = screen or Screen(max_width=160)
     screen.say(answer_text(facts), "bold")
     screen.heading(f"Operators of one step on one rank: {step_text(facts)}")

@@ -1,1 +1,1 @@
-"""What fills a device, for people."""
+"""Report of what fills a device's memory."""

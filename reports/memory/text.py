@@ -1,4 +1,4 @@
-"""The answer of ``fleetcast memory`` as text."""
+"""Terminal text of ``fleetcast memory``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GROUPS = ("weights", "state", "workspace", "links", "unused")
 
 
 def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of ``scenarios.memory_command``."""
+    """Print the facts returned by ``scenarios.memory_command``."""
     screen = screen or Screen()
     screen.say(_answer(facts), "bold")
     _device(screen, facts)

@@ -1,1 +1,1 @@
-"""A run as a timeline for ui.perfetto.dev."""
+"""Timelines of runs for ui.perfetto.dev."""

@@ -1,7 +1,7 @@
 """Trace events as text: one JSON object each, in the Trace Event Format that Perfetto reads.
 
 Format: "Trace Event Format" (Chromium project). Times are microseconds; the nanoseconds of the
-simulation are kept as their decimals.
+simulation become their decimals.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ import numpy as np
 from sim.arrays import Int64
 
 RUN_PID = 1
-"""The process that holds what belongs to no engine; 0 is special to viewers."""
+"""Process that holds events of no engine; process 0 has a special meaning in viewers."""
 STEPS, EVENTS, TOKENS = 1, 2, 3
 """Tracks (threads) of a process."""
 
 
 def track_tid(pid: int, track: int) -> int:
-    """The thread that stands for a track: unlike any other's, and unlike any process."""
+    """Return the thread id of a track, distinct from every other thread and process."""
     return 1_000_000 + 10 * pid + track
 
 
 def engine_pid(replica: int) -> int:
-    """The process of an engine; requests that no engine got (-1) belong to the run."""
+    """Return the process id of an engine; requests without an engine (-1) belong to the run's
+    process."""
     return RUN_PID + 1 + replica
 
 
 def whole_ns(seconds: Any) -> Int64:
-    """Seconds as they stand in a table, as the integer nanoseconds they came from."""
+    """Convert seconds from a table back to the integer nanoseconds they were computed from."""
     rounded: Int64 = np.rint(np.asarray(seconds, np.float64) * 1e9).astype(np.int64)
     return rounded
 
 
 def us(ns: int) -> str:
-    """Nanoseconds from zero on as the microseconds of the format, exactly."""
+    """Convert non-negative nanoseconds to the format's microseconds, exactly."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def named(pid: int, name: str, tracks: dict[int, str]) -> list[str]:
-    """Name a process and its tracks."""
+    """Yield the events that name a process and its tracks."""
     events = [
         _meta("process_name", pid, pid, {"name": name}),
         _meta("process_sort_index", pid, pid, {"sort_index": pid}),
@@ -54,7 +55,7 @@ def named(pid: int, name: str, tracks: dict[int, str]) -> list[str]:
 
 
 def complete(pid: int, track: int, name: str, start_ns: int, end_ns: int, args: str) -> str:
-    """A slice; ``args`` is JSON."""
+    """Return a slice event; ``args`` is JSON."""
     return (
         f'{{"ph":"X","cat":"step","name":"{name}","pid":{pid},"tid":{track_tid(pid, track)},'
         f'"ts":{us(start_ns)},"dur":{us(end_ns - start_ns)},"args":{args}}}'
@@ -62,7 +63,7 @@ def complete(pid: int, track: int, name: str, start_ns: int, end_ns: int, args: 
 
 
 def instant(pid: int, name: str, at_ns: int, args: str) -> str:
-    """A moment on the track of events; ``args`` is JSON."""
+    """Return an instant event on the track of events; ``args`` is JSON."""
     return (
         f'{{"ph":"i","s":"t","cat":"request","name":"{name}","pid":{pid},'
         f'"tid":{track_tid(pid, EVENTS)},"ts":{us(at_ns)},"args":{args}}}'
@@ -70,13 +71,14 @@ def instant(pid: int, name: str, at_ns: int, args: str) -> str:
 
 
 def counter(pid: int, name: str, unit: str, at_ns: int, value: float) -> str:
-    """A counter's value from a moment on."""
+    """Return a counter event, which sets the value from ``at_ns`` on."""
     args = f'{{"{unit}":{value:.10g}}}'
     return f'{{"ph":"C","name":"{name}","pid":{pid},"ts":{us(at_ns)},"args":{args}}}'
 
 
 def asynchronous(phase: str, pid: int, name: str, request: int, at_ns: int, args: str) -> str:
-    """The begin (``b``) or end (``e``) of a slice of a request, nested by its number."""
+    """Return the begin (``b``) or end (``e``) event of a request's slice; slices nest by request
+    number."""
     return (
         f'{{"ph":"{phase}","cat":"request","name":"{name}","id":"{request:#x}","pid":{pid},'
         f'"ts":{us(at_ns)},"args":{args}}}'
@@ -84,7 +86,7 @@ def asynchronous(phase: str, pid: int, name: str, request: int, at_ns: int, args
 
 
 def flow(phase: str, pid: int, track: int, request: int, at_ns: int) -> str:
-    """A point of an arrow: its start (``s``), a step (``t``) or its end (``f``)."""
+    """Return one point of an arrow: its start (``s``), a step (``t``) or its end (``f``)."""
     bind = ',"bp":"e"' if phase == "f" else ""
     return (
         f'{{"ph":"{phase}","cat":"flow","name":"request","id":"{request:#x}","pid":{pid},'
@@ -93,7 +95,7 @@ def flow(phase: str, pid: int, track: int, request: int, at_ns: int) -> str:
 
 
 def conditions_slice(end_ns: int, conditions: dict[str, Any]) -> str:
-    """The run as one slice, so that its conditions can be read in the viewer."""
+    """Return one slice over the whole run that shows its conditions in the viewer."""
     return complete(RUN_PID, STEPS, "run", 0, end_ns, json.dumps(conditions))
 
 

@@ -1,10 +1,11 @@
-"""A result folder as a trace that ui.perfetto.dev and chrome://tracing open.
+"""Write a result folder as a trace that ui.perfetto.dev and chrome://tracing open.
 
-A process an engine. Its tracks: the steps (a slice a run of equal steps, from when it could begin
-to its last step's GPU end; ``gpu_us`` is what of it the GPU was busy), moments (arrivals,
-rejections, preemptions), and where asked every single step by when its tokens came out. Its
-counters: running, waiting, KV blocks, tokens/s, GPU busy. Its requests: waiting, prefill, decode,
-preempted. Arrows lead from a request's arrival to its first token's step and its last.
+Every engine is a process. Its tracks are the steps, the events, and optionally the single steps. A
+run of equal steps is one slice, from when it could begin to the GPU end of its last step;
+``gpu_us`` is the GPU time within it. Events are arrivals, rejections and preemptions. Single steps
+are placed by when their outputs became visible. Counters show running, waiting, KV blocks, tokens/s
+and GPU busy. Requests show waiting, prefill, decode and preempted. Arrows lead from a request's
+arrival to the step of its first token and the step of its last.
 """
 
 from __future__ import annotations
@@ -43,25 +44,26 @@ from reports.run.rows import usable_blocks
 from sim.arrays import Int64
 from sim.errors import ScenarioError
 
-_LINES = 5000  # written at once
+_LINES = 5000  # lines per write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """What of a run goes into its trace."""
+    """Selection of what a trace contains."""
 
     max_requests: int = 20_000
-    """More are thinned evenly."""
+    """Most requests in the trace; more are thinned evenly."""
     start_s: float = 0.0
     end_s: float = math.inf
-    """Steps and requests that overlap this span of simulated time, whole."""
+    """End of the span of simulated time; steps and requests that overlap the span are included
+    whole."""
     every_step: bool = False
-    """A slice for each step too, not only for each run of equal steps."""
+    """Whether to add a slice per single step to the slices per run of equal steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceWritten:
-    """What went into a trace."""
+    """Summary of what a trace contains."""
 
     path: Path
     num_events: int
@@ -72,10 +74,10 @@ class TraceWritten:
 def write_perfetto(
     folder: Path | str, path: Path | str, options: TraceOptions | None = None
 ) -> TraceWritten:
-    """Write a result folder as a trace; gzipped where the path ends in ``.gz``.
+    """Write a result folder as a trace, gzipped if the path ends in ``.gz``.
 
-    Raises ScenarioError where the folder cannot be read, the span holds no time, or the file
-    cannot be written.
+    Raises `ScenarioError` if the folder cannot be read, the span is empty, or the file cannot be
+    written.
     """
     options = options or TraceOptions()
     if not 0 <= options.start_s < options.end_s or options.max_requests < 0:
@@ -139,7 +141,7 @@ def _overlapping(engine: EngineSteps, start_ns: int, end_ns: int) -> Int64:
 def _metadata(
     summary: Summary, options: TraceOptions, num_chosen: int, num_in_span: int
 ) -> dict[str, Any]:
-    """What the trace is of, and what of it was left out."""
+    """Return the metadata: what the trace shows, and what was left out."""
     shown = f"all {num_in_span:,} requests"
     if num_chosen < num_in_span:
         shown = f"{num_chosen:,} of {num_in_span:,} requests, evenly sampled; steps are of all"
@@ -158,7 +160,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         with path.open("w", encoding="utf-8") as file:
             yield file
         return
-    # No file name and no time inside: the same run gives the same bytes.
+    # No file name and no time in the gzip header, so that the same run gives the same bytes.
     with (
         path.open("wb") as raw,
         gzip.GzipFile("", "wb", 3, raw, mtime=0) as packed,
@@ -168,7 +170,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
 
 
 def _write(file: IO[str], events: Iterator[str], metadata: dict[str, Any]) -> int:
-    # Perfetto stops at a key it does not know, so the events come before the metadata.
+    # Perfetto stops at an unknown key, so the events come before the metadata.
     file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
     count, lines = 0, []
     for event in events:

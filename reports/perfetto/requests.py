@@ -32,7 +32,7 @@ _FACTS = (
 
 
 class Phase(NamedTuple):
-    """A part of a request's time in the system, ns."""
+    """One phase of a request's time in the system, in ns."""
 
     name: str
     start_ns: int
@@ -40,7 +40,8 @@ class Phase(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """Moments of the chosen requests in ns, each ``[requests]``; -1 where it never came."""
+    """Times of the chosen requests in ns, each ``[requests]``; -1 for an event that did not
+    happen."""
 
     arrival: Int64
     admitted: Int64
@@ -51,8 +52,8 @@ class _Times(NamedTuple):
 def chosen_requests(
     requests: pd.DataFrame, start_ns: int, end_ns: int, most: int
 ) -> tuple[pd.DataFrame, int]:
-    """Requests in the system at some time of the span, evenly thinned to ``most``; and how many
-    there were before."""
+    """Return the requests in the system during the span, thinned evenly to ``most``, and their
+    number before thinning."""
     arrival_s, e2e_s = (requests[name].to_numpy(float) for name in ("arrival_s", "e2e_s"))
     never_ends = np.where(requests["status"] == "rejected", 0.0, np.inf)
     left_s = arrival_s + np.where(np.isnan(e2e_s), never_ends, e2e_s)
@@ -71,10 +72,11 @@ def request_events(
     shown: dict[int, set[int]],
     run_end_ns: int,
 ) -> Iterator[str]:
-    """Every chosen request: its arrival, its phases, and arrows where its steps are shown.
+    """Yield the events of every chosen request: its arrival, its phases, and arrows if its steps
+    are shown.
 
-    ``preemptions`` is as preemptions.parquet, None where the run has none; ``shown`` the rows of
-    each engine's steps that are in the trace.
+    ``preemptions`` is the table of preemptions.parquet, or None if the run has none. ``shown``
+    holds, per engine, the rows of its steps that are in the trace.
     """
     times = _times(requests)
     redone = _redone(preemptions)
@@ -109,9 +111,11 @@ def request_events(
 def phases(
     arrival: int, admitted: int, first_token: int, end: int, redone: list[Span]
 ) -> list[Phase]:
-    """Waiting, prefill and decode, cut by the spans in which a preempted request was recomputed.
+    """Return waiting, prefill and decode, interrupted by the spans in which a preempted request was
+    recomputed.
 
-    Times in ns, -1 where it never came; phases follow each other without a gap, none is empty.
+    Times are in ns; -1 means that the event did not happen. Phases are contiguous, and none is
+    empty.
     """
     moments = [arrival, *(time if time >= 0 else end for time in (admitted, first_token)), end]
     names = ("waiting", "prefill", "decode")
@@ -139,7 +143,7 @@ def _times(requests: pd.DataFrame) -> _Times:
 
 
 def _rows(engines: dict[int, EngineSteps], requests: pd.DataFrame, at_ns: Int64) -> Int64:
-    """The run of steps that made a token visible at a time; -1 where there is none."""
+    """Return the row of the steps that made a token visible at each time; -1 if there is none."""
     found = np.full(len(at_ns), -1, np.int64)
     replica = requests["replica"].to_numpy()
     for name, engine in engines.items():
@@ -170,11 +174,11 @@ def _facts(request: int, status: str, prompt: int, output: int, *rest: int) -> s
 
 
 def _arrow(engine: EngineSteps, request: int, arrival_ns: int, rows: list[int]) -> Iterator[str]:
-    """From the arrival through the first token's step to the last token's."""
+    """Yield an arrow from the arrival through the first token's step to the last token's step."""
     pid = trace.engine_pid(engine.replica)
     yield trace.flow("s", pid, trace.EVENTS, request, arrival_ns)
     for row in rows:
-        # The last nanosecond inside the slice: at its end the next one has begun.
+        # The last nanosecond inside the slice, because the next slice begins at its end.
         at_ns = max(int(engine.end_ns[row]) - 1, int(engine.start_ns[row]))
         phase = "f" if row == rows[-1] else "t"
         yield trace.flow(phase, pid, trace.STEPS, request, at_ns)

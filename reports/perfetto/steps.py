@@ -1,4 +1,4 @@
-"""An engine's steps and counters as trace events."""
+"""Steps and counters of an engine as trace events."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ from sim.arrays import Int64
 if TYPE_CHECKING:
     import pandas as pd
 
-# A host needs milliseconds between steps; a longer gap between them is an engine with no work.
+# A host takes milliseconds between steps; a longer gap means that the engine had no work.
 _IDLE_GAP_NS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSteps:
-    """The runs of equal steps of one engine, in order; times in ns, each ``[rows]``."""
+    """Runs of equal steps of one engine, in order; times in ns, each ``[rows]``."""
 
     replica: int
     rows: pd.DataFrame
     start_ns: Int64
-    """When a run could begin: its plan, or the GPU's end of the run before."""
+    """Time from which each run of steps could begin: its plan or the GPU end of the run before,
+    whichever is later."""
     end_ns: Int64
-    """When its last step left the GPU."""
+    """Time at which its last step ended on the GPU."""
     gpu_ns: Int64
     visible_ns: Int64
-    """When each step's outputs became visible, ``[steps]``; a horizon may cut the last."""
+    """Time at which each step's outputs became visible, ``[steps]``; a horizon may omit the
+    last."""
 
     @property
     def first_step(self) -> Int64:
-        """Index of each run's first step, and one past the last."""
+        """Return the index of each run's first step, with the total number of steps at the end."""
         return np.concatenate([[0], np.cumsum(self.rows["steps"].to_numpy(np.int64))])
 
     def row_of(self, visible_ns: Int64) -> Int64:
-        """The run whose step made its outputs visible then."""
+        """Return the row of the step whose outputs became visible at each time."""
         step = np.searchsorted(self.visible_ns, visible_ns)
         row = np.searchsorted(self.first_step, step, side="right") - 1
         return np.minimum(row, len(self.rows) - 1)
 
 
 def engine_steps(steps: pd.DataFrame, step_times: pd.DataFrame) -> dict[int, EngineSteps]:
-    """The engines of a run by replica, from steps.parquet and step_times.parquet."""
+    """Return the engines of a run by replica, from steps.parquet and step_times.parquet."""
     times = {int(str(name)): rows["visible_ns"] for name, rows in step_times.groupby("replica")}
     found = {}
     for name, rows in steps.groupby("replica", sort=True):
@@ -64,7 +66,7 @@ def engine_steps(steps: pd.DataFrame, step_times: pd.DataFrame) -> dict[int, Eng
 
 
 def step_events(engine: EngineSteps, shown: Int64) -> Iterator[str]:
-    """A slice a run of equal steps, for the rows in ``shown``."""
+    """Yield a slice per run of equal steps, for the rows in ``shown``."""
     rows, pid = engine.rows.iloc[shown], trace.engine_pid(engine.replica)
     names = np.where(
         rows["prefill_tokens"] == 0,
@@ -90,7 +92,8 @@ def step_events(engine: EngineSteps, shown: Int64) -> Iterator[str]:
 
 
 def token_events(engine: EngineSteps, shown: Int64) -> Iterator[str]:
-    """A slice a single step: from the outputs of the step before, or the plan, to its own."""
+    """Yield a slice per single step: from the outputs of the previous step, or the plan, to its
+    own."""
     pid, first = trace.engine_pid(engine.replica), engine.first_step
     before_ns = np.concatenate([[0], engine.visible_ns[:-1]])
     plan_ns = whole_ns(engine.rows["plan_s"])
@@ -105,7 +108,8 @@ def token_events(engine: EngineSteps, shown: Int64) -> Iterator[str]:
 def counter_events(
     engine: EngineSteps, shown: Int64, usable_blocks: float, *, ends_idle: bool
 ) -> Iterator[str]:
-    """Counters where they change: state at each plan, rates over each run, zeros when idle."""
+    """Yield counters where they change: state at each plan, rates over each run of steps, zeros
+    when idle."""
     rows, pid = engine.rows, trace.engine_pid(engine.replica)
     length_s = np.maximum(engine.end_ns - engine.start_ns, 1) / 1e9
     steps = rows["steps"].to_numpy(float)
@@ -133,7 +137,7 @@ def counter_events(
 
 
 def preemption_events(engine: EngineSteps, shown: Int64) -> Iterator[str]:
-    """A moment where a plan preempted requests."""
+    """Yield an instant event for each plan that preempted requests."""
     count = engine.rows["preempted"].to_numpy(np.int64)
     plan_ns = whole_ns(engine.rows["plan_s"])
     for row in shown[count[shown] > 0].tolist():

@@ -1,1 +1,1 @@
-"""A plan's result: on the terminal and as a page."""
+"""Report of a plan: terminal text and page."""

@@ -1,4 +1,4 @@
-"""The answer of a plan, in sentences."""
+"""Sentences that answer a plan."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from reports.plan.facts import (
 )
 
 _STEPS = 6
-"""Falls of the cost that are told of a sampled search, after the first."""
+"""Most decreases in cost that are listed for a sampled search, after the first."""
 
 
 def headline(content: Content) -> str:
-    """The answer in one sentence."""
+    """Give the answer in one sentence."""
     load = level_text(content, content["question"]["level"])
     cheapest, sampled = content["counts"]["cheapest"], content["sampled"]
     if cheapest is None:
@@ -36,7 +36,7 @@ def headline(content: Content) -> str:
 
 
 def reasons(content: Content) -> tuple[str, ...]:
-    """What stands behind the answer, sentence by sentence; empty ones where there is nothing."""
+    """Return the sentences behind the answer; those without content are empty."""
     return (
         demand_sentence(content),
         sampled_sentences(content),
@@ -48,7 +48,7 @@ def reasons(content: Content) -> tuple[str, ...]:
 
 
 def demand_sentence(content: Content) -> str:
-    """How the load comes about; empty where it is simply given."""
+    """Say how the planned load was derived; empty if it was given directly."""
     asked = content["question"]
     parts = []
     if asked["growth_per_year"] and asked["years"]:
@@ -63,7 +63,8 @@ def demand_sentence(content: Content) -> str:
 
 
 def sampled_sentences(content: Content) -> str:
-    """What was tried of a space that was sampled, and how the cost fell; empty where all was."""
+    """Say what was tried of a sampled search space and how the cost fell; empty if every
+    candidate was tried."""
     row = content["sampled"]
     if row is None:
         return ""
@@ -85,7 +86,8 @@ def sampled_sentences(content: Content) -> str:
 
 
 def _curve(best: Sequence[Mapping[str, Any]]) -> str:
-    """``The cheapest so far was $9.00 an hour after 1 trial, $7.50 after 12``; of many the last."""
+    """Write ``The cheapest so far was $9.00 an hour after 1 trial, $7.50 after 12``, with only
+    the last of many decreases."""
     first = f"{usd(best[0]['usd_per_h'])} an hour after {best[0]['trials']:,} trial"
     rest = [f"{usd(one['usd_per_h'])} after {one['trials']:,}" for one in best[1:][-_STEPS:]]
     told = [f"{first}{'s' * (best[0]['trials'] != 1)}", *rest]
@@ -93,7 +95,7 @@ def _curve(best: Sequence[Mapping[str, Any]]) -> str:
 
 
 def certainty(content: Content) -> str:
-    """How sure it is that the targets are met; empty without a fleet."""
+    """Say how certain it is that the targets are met; empty if no fleet was found."""
     if not content["ranked"]:
         return ""
     asked, best = content["question"], content["ranked"][0]
@@ -112,7 +114,7 @@ def certainty(content: Content) -> str:
 
 
 def room(content: Content) -> str:
-    """What the winner carries, and what binds there."""
+    """Say how much load the cheapest fleet carries, and what limits it."""
     if not content["ranked"]:
         return ""
     best = content["ranked"][0]
@@ -127,7 +129,7 @@ def room(content: Content) -> str:
 
 
 def model_sentence(content: Content) -> str:
-    """How far the prices of steps may be off, beside the room there is."""
+    """Say how far predicted step times may be off, compared with the headroom."""
     half_width, label = content["evidence"]["half_width"], content["evidence"]["label"]
     if half_width is None:
         return ""
@@ -139,7 +141,7 @@ def model_sentence(content: Content) -> str:
 
 
 def counts_rows(content: Content) -> list[tuple[str, str, str]]:
-    """The three counts: label, GPUs, and what they are."""
+    """Return the three fleets of the answer as rows of label, GPUs, and price with engines."""
     counts, rows = content["counts"], []
     if counts["fits"] is not None:
         fits, which = counts["fits"], " tried" if content["sampled"] else ""
@@ -155,7 +157,7 @@ def counts_rows(content: Content) -> list[tuple[str, str, str]]:
 
 
 def spare_sentence(content: Content) -> str:
-    """What N+1 means here; or why there is none."""
+    """Say what N+1 means for this plan, or why there is no such fleet."""
     spare = content["counts"]["spare"]
     if content["counts"]["cheapest"] is None:
         return ""
@@ -167,7 +169,7 @@ def spare_sentence(content: Content) -> str:
 
 
 def relaxed_sentences(content: Content) -> list[str]:
-    """What binds where no fleet does, and what would relax it."""
+    """Say which constraint rules out every fleet, and what would relax it."""
     row = content["relaxed"]
     if row is None:
         return []

@@ -1,4 +1,4 @@
-"""What a plan found, as rows of text that the terminal and the page both show."""
+"""Rows of a plan that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from reports.schemas import PLAN
 from sim.errors import ScenarioError
 
 Content = dict[str, Any]
-"""What plan.json holds."""
+"""Content of plan.json."""
 
 
 def usd(value: float) -> str:
-    """An hourly rent: $7.50, $1,240."""
+    """Write a price per hour in dollars: $7.50, $1,240."""
     return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"
 
 
 def target_name(row: Mapping[str, Any]) -> str:
-    """``TTFT p99``, or ``chat TTFT p99``."""
+    """Name a target: ``TTFT p99``, or ``chat TTFT p99`` for a class."""
     of = f"{row['of_class']} " if row["of_class"] else ""
     return f"{of}{LATENCY_LABELS[row['metric']]} p{row['share'] * 100:g}"
 
 
 def target_text(row: Mapping[str, Any]) -> str:
-    """``TTFT p99 ≤ 500 ms``."""
+    """Write a target with its limit: ``TTFT p99 ≤ 500 ms``."""
     return f"{target_name(row)} ≤ {target(row['within_s'])}"
 
 
 def targets_text(content: Content) -> str:
-    """All of them."""
+    """Write all targets with their limits."""
     return ", ".join(target_text(row) for row in content["question"]["targets"])
 
 
 def level_text(content: Content, level: float) -> str:
-    """A load with its unit."""
+    """Write a load with its unit."""
     unit = content["question"]["unit"]
     text = f"{level:,.0f}" if unit in ("users", "requests in flight") else significant(level)
     return f"{text} {unit}"
 
 
 def runs_text(content: Content) -> str:
-    """``19 runs of 5,000 counted requests``."""
+    """Write how much was simulated: ``19 runs of 5,000 counted requests``."""
     asked = content["question"]
     runs = asked["replications"]
     return f"{runs:,} run{'s' * (runs != 1)} of {asked['requests']:,} counted requests"
 
 
 def gpus_of(fleet: Mapping[str, Any]) -> str:
-    """``24 x H100`` (with a sign for times), of several kinds all of them."""
+    """Write a fleet's GPUs, ``24 x H100`` (with a multiplication sign), listing every kind."""
     counts: dict[str, int] = {}
     for engine in fleet["engines"]:
         count = engine["replicas"] * engine["gpus"]
@@ -70,7 +70,8 @@ def gpus_of(fleet: Mapping[str, Any]) -> str:
 
 
 def engines_of(fleet: Mapping[str, Any]) -> str:
-    """``3 replicas of TP 2``, or ``2 prefill engines of TP 4 and 5 decode engines of TP 8``."""
+    """Write a fleet's engines: ``3 replicas of TP 2``, or ``2 prefill engines of TP 4 and 5
+    decode engines of TP 8``."""
     parts = []
     for engine in fleet["engines"]:
         role, count = engine["role"], engine["replicas"]
@@ -80,13 +81,13 @@ def engines_of(fleet: Mapping[str, Any]) -> str:
 
 
 def fleet_text(fleet: Mapping[str, Any]) -> str:
-    """A fleet in a line: GPUs, engines and options."""
+    """Write a fleet in one line: GPUs, engines and options."""
     options = [option_text(key, value) for key, value in fleet["options"].items()]
     return f"{gpus_of(fleet)} ({', '.join([engines_of(fleet), *options])})"
 
 
 def option_text(key: str, value: Any) -> str:
-    """``kv cache_dtype fp8``."""
+    """Write an option as words: ``kv cache_dtype fp8``."""
     section, _, name = key.rpartition(".")
     shown = f"{value:,}" if isinstance(value, int) else str(value)
     if value is None or isinstance(value, bool):
@@ -95,7 +96,7 @@ def option_text(key: str, value: Any) -> str:
 
 
 def account_text(name: str | None) -> str:
-    """An account as words."""
+    """Write an account's name as words."""
     return "" if name is None else humanised(name)
 
 
@@ -110,7 +111,7 @@ STAGES = {
 
 
 class RankedRow(NamedTuple):
-    """A ranked fleet, in text."""
+    """A ranked fleet, as text."""
 
     name: str
     engines: str
@@ -122,7 +123,7 @@ class RankedRow(NamedTuple):
 
 
 def read_plan_result(folder: Path | str) -> Content:
-    """Read ``plan.json``. Raises ScenarioError where it is missing or of another schema."""
+    """Read ``plan.json``. Raises `ScenarioError` if it is missing or has another schema."""
     path = Path(folder) / "plan.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -134,12 +135,12 @@ def read_plan_result(folder: Path | str) -> Content:
 
 
 def is_plan(folder: Path | str) -> bool:
-    """Whether a folder holds a plan's result."""
+    """Return whether a folder holds a plan's result."""
     return (Path(folder) / "plan.json").is_file()
 
 
 def ranked_rows(content: Content) -> list[RankedRow]:
-    """The ranked fleets, cheapest first."""
+    """Return the ranked fleets, cheapest first."""
     rows = []
     for one in content["ranked"]:
         headroom = MISSING if one["headroom"] is None else f"{one['headroom']:+.0%}"
@@ -166,7 +167,8 @@ def _engines(fleet: dict[str, Any]) -> str:
 
 
 def attained_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
-    """The winner, target by target: name, percentile, share, least of any run, share asked."""
+    """Return rows of the cheapest fleet, one per target: name, percentile, share, lowest share
+    of any run, share required."""
     if not content["ranked"]:
         return []
     pairs = zip(content["question"]["targets"], content["ranked"][0]["attained"], strict=True)
@@ -183,12 +185,13 @@ def attained_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
 
 
 def candidate_rows(content: Content) -> list[tuple[str, str, str]]:
-    """Every candidate: name, what became of it, and why."""
+    """Return every candidate: name, stage it reached, and reason."""
     return [(row["name"], _stage(row), _why(content, row)) for row in content["candidates"]]
 
 
 def _stage(row: dict[str, Any]) -> str:
-    """Of those that do not pass: whether more engines would cost too much, or change nothing."""
+    """Name the stage a candidate reached. For one that failed in simulation, say whether more
+    engines would cost too much or are not available."""
     if row["stage"] == "simulated" and not row["alone"]:
         return STAGES["supply" if row["tried"] == row["most_units"] else "cost"]
     return STAGES[row["stage"]]
@@ -224,7 +227,7 @@ def _why(content: Content, row: dict[str, Any]) -> str:
 
 
 def _missed(content: Content, row: dict[str, Any]) -> str:
-    """How the largest fleet that did not pass missed."""
+    """Say how the largest fleet that failed missed its targets."""
     missed = row["missed"]
     asked = content["question"]["targets"][missed["target"]]
     count = missed["units"]
@@ -255,7 +258,8 @@ def _most(row: dict[str, Any]) -> str:
 
 
 def fleet_rows(content: Content) -> list[tuple[str, str, str, str, str]]:
-    """Fleets that meet the targets, cheapest first: those on the front, and what they buy."""
+    """Return the fleets on the front of cost and latency, cheapest first: name, GPUs, cost,
+    share of the nearest target."""
     targets = content["question"]["targets"]
     return [
         (

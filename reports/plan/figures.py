@@ -12,13 +12,14 @@ _COLORS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.VIOLET, svg.PINK, svg.GRAY)
 
 
 def draw_plan(content: Content) -> dict[str, svg.Plot]:
-    """Every figure there is data for, by name, in the order of the page."""
+    """Draw every figure that has data, by name, in the order of the page."""
     plots = (front_figure(content), carried_figure(content))
     return {plot.name: plot for plot in plots if plot is not None}
 
 
 def front_figure(content: Content) -> svg.Plot | None:
-    """Cost against the latency nearest to its target, every fleet that meets the targets."""
+    """Draw cost against the latency nearest to its target, for every fleet that meets the
+    targets."""
     rows = content["fleets"]
     if len(rows) < 2:
         return None
@@ -78,7 +79,7 @@ def _is_long(names: list[str]) -> bool:
 
 
 def carried_figure(content: Content) -> svg.Plot | None:
-    """The planned load and what each ranked fleet carries, with the interval."""
+    """Draw the planned load and the load that each ranked fleet carries, with its interval."""
     rows: list[dict[str, Any]] = [one for one in content["ranked"] if one["capacity"] is not None]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""The page of a plan: one HTML file that holds all it shows."""
+"""The page of a plan: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _TONES = {"kept": "good", "misses": "poor", "too slow": "poor", "cannot run": "p
 def write_plan_page(folder: Path | str) -> Path:
     """Write ``plan.html`` into a folder with plan.json and plan.yaml.
 
-    The page needs no network and no script. The same folder gives the same bytes. Raises
-    ScenarioError where a file is missing or cannot be read.
+    The page needs no network and no script, and is identical for identical folders. Raises
+    `ScenarioError` if a file is missing or cannot be read.
     """
     folder = Path(folder)
     content = read_plan_result(folder)
@@ -50,7 +50,7 @@ def write_plan_page(folder: Path | str) -> Path:
 
 
 def render_plan(content: Content, plan_yaml: str) -> str:
-    """The page as text."""
+    """Render the page as HTML text."""
     found = bool(content["ranked"])
     best: dict[str, Any] = content["ranked"][0]["binding"] if found else {}
     heading = f"A fleet for {content['conditions']['model']}"
@@ -111,7 +111,7 @@ def render_plan(content: Content, plan_yaml: str) -> str:
 
 
 def _tiles(content: Content) -> list[Tile]:
-    """The three counts, and the winner's cost and headroom."""
+    """Return the three fleets of the answer, and the cheapest fleet's cost and headroom."""
     counts, tiles = content["counts"], []
     fewest = "Fewest tried that fit" if content["sampled"] else "Fewest that fit"
     labels = (("fits", fewest), ("cheapest", "Cheapest"), ("spare", "With N+1"))
@@ -148,7 +148,8 @@ def _commands(content: Content) -> list[dict[str, str]]:
 
 
 def _unsaid(fields: dict[str, Any]) -> str:
-    """What an engine's command does not say, but for where it runs and how many there are."""
+    """Name the engine and KV fields that no flag of this version expresses; empty if there are
+    none."""
     own = {key: value for key, value in fields.items() if key.startswith(("engine.", "kv."))}
     if not own:
         return ""

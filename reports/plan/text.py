@@ -1,4 +1,4 @@
-"""A plan on a terminal: the answer first, then what it rests on."""
+"""Terminal text of a plan: the answer first, then the tables behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST = 25
-"""Candidates that a terminal shows."""
+"""Most candidates that the terminal shows."""
 
 
 def print_plan(content: Content, console: Console | None = None) -> None:

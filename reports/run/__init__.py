@@ -1,1 +1,1 @@
-"""The report of one run: terminal summary and page."""
+"""Report of one run: terminal summary and page."""

@@ -1,4 +1,4 @@
-"""All figures of a report, from what a result folder holds."""
+"""Figures of a run's report, drawn from a result folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _DARK = ("#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c", "#a3213b")
 _BLUE, _VIOLET, _TEAL, _BROWN, _CRIMSON = _DARK
-# Fixed in both themes, unlike the lines of other figures: the hues must stay apart.
+# The same in both themes, unlike the lines of other figures, because the hues must stay distinct.
 ACCOUNT_COLORS = {
     "admission_queue": svg.ORANGE,
     "scheduling_wait": svg.SAND,
@@ -43,9 +43,9 @@ ACCOUNT_COLORS = {
 
 
 def account_breakdown(accounts: dict[str, list[AccountRow]]) -> svg.Plot | None:
-    """Where time goes: a stacked bar for each name, e.g. GPU, E2E and TTFT.
+    """Draw where time goes as one stacked bar per name, e.g. GPU, E2E and TTFT.
 
-    Rows are as ``account_rows`` returns them. None where there is no time to split.
+    Rows are as ``account_rows`` returns them. Returns None if there is no time to split.
     """
     bars = [(label, rows) for label, rows in accounts.items() if rows]
     if not bars:
@@ -110,10 +110,10 @@ _MOST_LINES = 6
 
 
 def engines_over_time(steps: pd.DataFrame, usable_blocks: float | None = None) -> svg.Plot | None:
-    """Running, waiting, KV occupancy and token rates over time, a line a replica.
+    """Draw running, waiting, KV occupancy and token rates over time, one line per replica.
 
-    ``usable_blocks`` is the KV blocks of a replica; without it, the most that were ever free
-    stand in for them. More than six replicas are shown as their mean and range. None where no
+    ``usable_blocks`` is the number of KV blocks of a replica; without it, the most that were ever
+    free replace it. More than six replicas are shown as their mean and range. Returns None if no
     step was taken.
     """
     if not len(steps):
@@ -207,7 +207,7 @@ def _plain(value: float, field: str) -> str:
 
 
 def draw_figures(summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Plot]:
-    """Draw every figure there is data for, by name, in the order of the report.
+    """Draw every figure that has data, by name, in the order of the report.
 
     Arguments are as ``read_summary``, ``read_requests`` and ``read_steps`` return them.
     """

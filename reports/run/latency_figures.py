@@ -1,4 +1,4 @@
-"""Figures of latency: how it is distributed, and how it moves over the run."""
+"""Figures of latency: its distribution, and its course over the run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def latency_distributions(requests: pd.DataFrame, targets_s: dict[str, float]) -> svg.Plot | None:
-    """Share of finished requests within a latency: TTFT, TPOT, E2E, with their SLO lines.
+    """Draw the share of finished requests within a latency, for TTFT, TPOT and E2E, with their SLO
+    lines.
 
-    ``requests`` is as ``read_requests`` returns it; ``targets_s`` is metric name -> seconds.
-    None where no request finished.
+    ``requests`` is as ``read_requests`` returns it; ``targets_s`` maps metric names to seconds.
+    Returns None if no request finished.
     """
     finished = _finished(requests)
     finished = finished[_is_measured(finished)]
@@ -48,9 +49,9 @@ def latency_distributions(requests: pd.DataFrame, targets_s: dict[str, float]) -
 
 
 def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> svg.Plot | None:
-    """TTFT and TPOT by time of arrival: median, and bands to p90 and p99.
+    """Draw TTFT and TPOT by time of arrival: the median, and bands to p90 and p99.
 
-    None where no request finished.
+    Returns None if no request finished.
     """
     finished = _finished(requests)
     metrics = [name for name in ("ttft", "tpot") if len(_values(finished, name))]
@@ -68,7 +69,7 @@ def latency_over_time(requests: pd.DataFrame, targets_s: dict[str, float]) -> sv
             found = windows(arrivals_s, values_s, (0.5, 0.9, 0.99), end_s=end_s)
             p50, p90, p99 = found.percentiles
             edges = found.edges_s / unit_s
-            # Windows are drawn as steps: a line between their middles would invent values.
+            # Draw windows as steps: a line between their centers would invent values.
             axes.stairs(p99, edges, baseline=p90, fill=True, color=svg.BLUE, alpha=0.16, lw=0)
             axes.stairs(p90, edges, baseline=p50, fill=True, color=svg.BLUE, alpha=0.34, lw=0)
             axes.stairs(p50, edges, baseline=None, color=svg.BLUE, lw=1.5)
@@ -108,14 +109,15 @@ def _finished(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_measured(requests: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which requests the figures are over; all of them where the run does not say."""
+    """Return which requests the figures cover; all of them if the run does not mark any as
+    measured."""
     if "measured" not in requests:
         return np.ones(len(requests), bool)
     return requests["measured"].to_numpy(bool)
 
 
 def _warm_up_s(requests: pd.DataFrame) -> float:
-    """Time before the first measured arrival; 0 where nothing that arrived is left out."""
+    """Return the seconds before the first measured arrival; 0 if no arrival is excluded."""
     measured = _is_measured(requests)
     arrivals_s = requests["arrival_s"].to_numpy(float)
     if not measured.any() or not (arrivals_s[~measured] < arrivals_s[measured].min()).any():
@@ -130,12 +132,12 @@ def _values(finished: pd.DataFrame, name: str) -> NDArray[np.float64]:
 def _draw_distribution(
     axes: Axes, name: str, values_s: NDArray[np.float64], target_s: float | None
 ) -> str:
-    """One panel; returns what it says in words."""
+    """Draw one panel and return its content in words."""
     label = LATENCY_LABELS[name]
     x_s, share = distribution(values_s)
     axes.step(np.append(x_s[0], x_s), np.append(0.0, share), where="post", color=svg.BLUE)
     highest_s = max(float(x_s[-1]), target_s or 0.0)
-    # The slowest few in a thousand hold the axis; the fastest must not stretch it.
+    # Cut the axis at the slowest few in a thousand; the fastest must not stretch it.
     svg.duration_axis(axes, max(float(x_s[0]), highest_s / 1e4), highest_s)
     axes.set_ylim(0, 1.04)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
@@ -153,7 +155,8 @@ def _draw_distribution(
     if target_s is not None:
         within = float((values_s <= target_s).mean())
         axes.axvline(target_s, color=svg.VERMILION, lw=1.1, ls=(0, (4, 3)))
-        # Right of the curve's foot is always free; the axis's own end may be too near.
+        # The space to the right of the curve's start is always free; the end of the axis may be too
+        # near.
         low_s, high_s = axes.get_xlim()
         is_near_end = np.log(target_s / low_s) > 0.6 * np.log(high_s / low_s)
         axes.annotate(

@@ -1,4 +1,4 @@
-"""The report page: one HTML file that holds all it shows."""
+"""The page of a run: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _BOOKS = {
 
 
 class ByteRow(NamedTuple):
-    """One account of a GPU's memory."""
+    """One account of a GPU's memory in bytes."""
 
     label: str
     size: str
@@ -68,7 +68,7 @@ class ByteRow(NamedTuple):
 
 
 def account_table(summary: Summary) -> dict[str, Any]:
-    """The time accounts, a row each: of the GPUs, of E2E and of TTFT."""
+    """Return the time accounts of the GPUs, E2E and TTFT, one row per account."""
     books = {
         heading: {row.account: row for row in account_rows(summary, key)}
         for heading, key in _BOOKS.items()
@@ -98,13 +98,13 @@ def _account_order(account: str) -> int:
 
 
 def byte_rows(summary: Summary) -> list[ByteRow]:
-    """One GPU's bytes by account, and their total."""
+    """Return the bytes of one GPU by account, and their total."""
     device = {
         name: value for name, value in section(summary, "device_bytes").items() if is_number(value)
     }
     total = device.pop("total", None)
     if total is not None and sum(device.values()) != total:
-        # Shown, not hidden: books that do not balance are a finding.
+        # Accounts that do not balance are shown, because that is a finding.
         device["not posted"] = total - sum(device.values())
     whole = total or sum(device.values())
     rows = [
@@ -137,7 +137,7 @@ _CONDITIONS = {
     "calibration_sha256": "Calibration (SHA-256)",
     "seed": "Seed",
 }
-# Which metrics a figure shows; its evidence is theirs.
+# Metrics that each figure shows; the figure's evidence is theirs.
 _FIGURE_METRICS = {
     "latency-distributions": ("ttft", "tpot", "e2e"),
     "latency-over-time": ("ttft", "tpot"),
@@ -157,7 +157,7 @@ class SloRow(NamedTuple):
 
 
 def page_facts(summary: Summary) -> dict[str, Any]:
-    """Everything the page says in words and tables, by the name the template uses."""
+    """Return the words and tables of the page, keyed by the names that the template uses."""
     answer = verdict(summary)
     return {
         "title": f"{system_text(summary)}: capacity report",
@@ -254,7 +254,7 @@ def _attainment_text(summary: Summary) -> str:
 
 
 def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
-    """Evidence label -> the metrics that carry it, for the caption of a figure."""
+    """Return evidence label -> the metrics that carry it, for the caption of a figure."""
     by_name = figures_by_name(summary)
     carried: dict[str, list[str]] = {}
     for name in metrics:
@@ -265,7 +265,7 @@ def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
 
 
 def condition_rows(summary: Summary) -> list[tuple[str, str]]:
-    """What a result was obtained with, as label and value."""
+    """Return the conditions of the result as rows of label and value."""
     conditions = section(summary, "conditions")
     pools = conditions.get("pools")
     if pools:
@@ -303,10 +303,8 @@ def condition_rows(summary: Summary) -> list[tuple[str, str]]:
 def write_page(folder: Path | str) -> Path:
     """Write ``report.html`` into a result folder and return its path.
 
-    The page needs no network and no script. The same folder gives the same bytes.
-
-    Raises:
-        ScenarioError: a file of the result folder is missing or cannot be read.
+    The page needs no network and no script, and is identical for identical folders. Raises
+    `ScenarioError` if a file of the result folder is missing or cannot be read.
     """
     folder = Path(folder)
     summary = read_summary(folder)
@@ -319,7 +317,8 @@ def write_page(folder: Path | str) -> Path:
 def render_page(
     summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame, scenario_yaml: str
 ) -> str:
-    """The page as text; arguments are what the readers of ``reports.folder`` return."""
+    """Render the page as HTML text. Arguments are as the readers of ``reports.folder`` return
+    them."""
     return templates.render_page(
         "run/page.html.j2",
         plots=draw_figures(summary, requests, steps),

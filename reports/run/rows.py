@@ -1,5 +1,5 @@
-"""Rows that terminal and page share: engines, classes, sources of kernel times, speculation, cache
-tiers."""
+"""Rows that terminal and page share: engines, classes, sources of kernel times, speculation,
+cache tiers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MEANS = ("running", "waiting")
 
 
 class EngineTable(NamedTuple):
-    """A table of engines and the words below it."""
+    """A table of engines and the note below it."""
 
     columns: list[Column]
     rows: list[tuple[str, ...]]
@@ -42,18 +42,20 @@ class EngineTable(NamedTuple):
 
 
 def usable_blocks(summary: Summary) -> float | None:
-    """KV blocks of an engine that can hold something; None where the summary does not say."""
+    """Return the KV blocks of an engine that can hold tokens; None if the summary does not state
+    them."""
     blocks = section(summary, "conditions").get("num_gpu_blocks")
-    # vLLM keeps one block as the null block; it never holds anything.
+    # vLLM reserves one block as the null block, which never holds tokens.
     return blocks - 1 if is_number(blocks) and blocks > 1 else None
 
 
 def engine_table(
     summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame
 ) -> EngineTable | None:
-    """The engines of a run, a row each; None where there are fewer than two.
+    """Return the engines of a run, one row each; None if there are fewer than two.
 
-    Of more than 16, the eight with the most GPU time and the eight with the least are shown.
+    With more than 16 engines, the eight with the most GPU time and the eight with the least are
+    shown.
     """
     import pandas as pd
 
@@ -74,7 +76,8 @@ def engine_table(
 
 
 def _engines(requests: pd.DataFrame, steps: pd.DataFrame, usable: float | None) -> pd.DataFrame:
-    """``_COLUMNS`` by replica; means are over the run, from the first arrival to the last step."""
+    """Return ``_COLUMNS`` by replica. Means are over the run, from the first arrival to the last
+    step."""
     import pandas as pd
 
     blocks = usable or float(steps["free_blocks"].max())
@@ -124,17 +127,17 @@ def _note(engines: pd.DataFrame, num_shown: int) -> str:
 
 
 class OperatorRow(NamedTuple):
-    """One family."""
+    """One operator family and the source of its kernel times."""
 
     family: str
     source: str
     tables: str
-    """How many, their kernels, and a hash of all; empty for constants."""
+    """Number of tables, their kernels, and a hash of all; empty for constants."""
     label: str
 
 
 def operator_rows(summary: Summary) -> list[OperatorRow]:
-    """The families of the model's operators; none where one set of constants serves all."""
+    """Return the families of the model's operators; empty if one set of constants serves all."""
     found = section(summary, "conditions").get("operators")
     families = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     if not any(one.get("tables") or one.get("source") == "datasheet" for one in families):
@@ -172,9 +175,11 @@ _NAMES = {"device": "device memory", "host": "host memory", "ssd": "disks", "rem
 
 
 def tier_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """A row of texts a tier, one for each of ``COLUMNS``; empty where there is device memory alone.
+    """Return one row of texts per cache tier, with one text per column of ``TIER_COLUMNS``; empty
+    if there is only device memory.
 
-    Hits are shares of the prompt tokens of finished requests; a link is busy a share of the run.
+    Hits are shares of the prompt tokens of finished requests; a link's busy time is a share of the
+    run.
     """
     facts = [f for f in entries(summary, "kv_tiers") if isinstance(f, dict)]
     several = len({f.get("pool") for f in facts}) > 1
@@ -203,5 +208,6 @@ def _tier_row(facts: dict[str, Any], several: bool) -> tuple[str, ...]:
 
 
 def _size(num_bytes: object) -> str:
-    """In GiB, three digits: a column of sizes is read side by side."""
+    """Write bytes in GiB with three significant digits, so that a column of sizes can be
+    compared."""
     return f"{significant(num_bytes / 2**30)} GiB" if is_number(num_bytes) else MISSING

@@ -1,4 +1,4 @@
-"""What speculation did in a run, in a few sentences for the terminal and the page."""
+"""Sentences about speculation in a run, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from reports.numbers import is_number, percent, significant
 
 
 def speculation_text(summary: Summary) -> str:
-    """What was drafted, what was accepted, and what that took; empty without speculation."""
+    """Say what was drafted, what was accepted, and what it cost; empty without speculation."""
     facts = section(summary, "speculation")
     if not facts:
         return ""

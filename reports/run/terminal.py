@@ -1,4 +1,4 @@
-"""The summary on a terminal: the answer first, then the tables it rests on."""
+"""Terminal summary of a run: the answer first, then the tables behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _LEAST_TARGETS = 10
-"""Where less width is left for the targets of classes, they stand below the table."""
+"""Least width in characters for the column of class targets; if less is left, they go below the
+table."""
 
 _TONES = {"good": "bold green", "bad": "bold red", "plain": "bold"}
 
@@ -37,7 +38,7 @@ _TONES = {"good": "bold green", "bad": "bold red", "plain": "bold"}
 def print_summary(summary: Summary, console: Console | None = None) -> None:
     """Print a summary (as ``read_summary`` returns it) to a terminal, a file or a pipe.
 
-    Where the output cannot take color or Unicode, plain text and ASCII are written.
+    An output without color or Unicode gets plain text or ASCII.
     """
     screen = Screen(console)
     answer = verdict(summary)

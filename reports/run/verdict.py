@@ -1,4 +1,5 @@
-"""The answer in sentences: is the SLO met, how near is saturation, what happened to requests."""
+"""Sentences that answer a run: whether the SLO is met, how near saturation is, what happened to
+requests."""
 
 from __future__ import annotations
 
@@ -41,12 +42,13 @@ CLASS_COLUMNS = (
 
 
 def class_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """A row of texts a class, one for each of ``COLUMNS``; empty where there are no classes."""
+    """Return one row of texts per class, with one text per column of ``CLASS_COLUMNS``; empty if
+    there are no classes."""
     return [_row(facts) for facts in entries(summary, "classes") if isinstance(facts, dict)]
 
 
 def has_class_targets(summary: Summary) -> bool:
-    """Whether any class has a target of its own or of the scenario."""
+    """Return whether any class has a target, its own or the scenario's."""
     return any(facts.get("targets") for facts in entries(summary, "classes"))
 
 
@@ -78,7 +80,7 @@ Tone = Literal["good", "bad", "plain"]
 
 
 class Verdict(NamedTuple):
-    """The answer: one sentence, what stands behind it, and how it should look."""
+    """The answer: one sentence, the reason behind it, and the tone to show it in."""
 
     sentence: str
     reason: str
@@ -86,10 +88,10 @@ class Verdict(NamedTuple):
 
 
 def verdict(summary: Summary) -> Verdict:
-    """Answer first: attainment, goodput and distance to saturation in one sentence.
+    """Give attainment, goodput and distance to saturation in one sentence.
 
-    A summary says which share of requests met the SLO, not which share is enough, unless
-    ``conditions.slo.attainment`` states it; only then does the answer say met or missed.
+    A summary states which share of requests met the SLO, but not which share is enough, unless
+    ``conditions.slo.attainment`` says so. Only then does the answer say met or missed.
     """
     attainment = section(summary, "slo").get("attainment")
     arrived = section(summary, "requests").get("arrived")
@@ -125,7 +127,8 @@ def verdict(summary: Summary) -> Verdict:
 
 
 def grows(summary: Summary) -> bool:
-    """Whether the run found its queue growing, so that its latencies depend on its length."""
+    """Return whether the run found its queue growing, so that latencies depend on the length of
+    the run."""
     return any(
         isinstance(warning, dict) and warning.get("code") == "unstable"
         for warning in entries(summary, "warnings")
@@ -133,14 +136,14 @@ def grows(summary: Summary) -> bool:
 
 
 def slo_targets(summary: Summary) -> dict[str, float]:
-    """The latency targets that are set, as metric name -> seconds, in the usual order."""
+    """Return the latency targets that are set, as metric name -> seconds, in the usual order."""
     slo = section(summary, "conditions", "slo")
     targets_s = {name: slo.get(f"{name}_s") for name in LATENCY_LABELS}
     return {name: value_s for name, value_s in targets_s.items() if is_number(value_s)}
 
 
 def requests_sentence(summary: Summary) -> str:
-    """How many requests arrived, and what became of them."""
+    """Say how many requests arrived and how they ended."""
     requests = section(summary, "requests")
     arrived = requests.get("arrived")
     if not is_number(arrived) or arrived == 0:
@@ -162,7 +165,7 @@ def requests_sentence(summary: Summary) -> str:
 
 
 def system_text(summary: Summary) -> str:
-    """The system in a few words: ``Llama-3.1-8B on 2 x H200``."""
+    """Describe the system in a few words: ``Llama-3.1-8B on 2 x H200``."""
     conditions = section(summary, "conditions")
     if conditions.get("pools"):
         return f"{conditions.get('model')} on {listed(pool_texts(summary))}"
@@ -175,7 +178,7 @@ def system_text(summary: Summary) -> str:
 
 
 def pool_texts(summary: Summary) -> list[str]:
-    """Each of several pools in a few words: ``2 x H100-SXM for prefill``."""
+    """Describe each pool in a few words: ``2 x H100-SXM for prefill``."""
     pools = section(summary, "conditions").get("pools") or []
     return [
         f"{pool['replicas']:,} \N{MULTIPLICATION SIGN} {_gpus_of(pool)}"
@@ -201,7 +204,7 @@ _LAYOUT = (
 
 
 def conditions_text(summary: Summary) -> str:
-    """Conditions and evidence on one line, for the foot of the terminal summary."""
+    """Write conditions and evidence on one line, for the end of the terminal summary."""
     conditions = section(summary, "conditions")
     layout = [
         f"{label} {conditions[key]}"
@@ -209,7 +212,7 @@ def conditions_text(summary: Summary) -> str:
         if is_number(conditions.get(key)) and not conditions.get("pools")
     ]
     policies = [str(conditions[key]) for key in ("scheduler", "router") if conditions.get(key)]
-    if conditions.get("pools"):  # each has its own
+    if conditions.get("pools"):  # each pool has its own policies
         of_pools = (f"{p['name']} {p['scheduler']} {p['router']}" for p in conditions["pools"])
         policies = [f"({', '.join(of_pools)})"]
     cost_model = conditions.get("cost_model")
@@ -262,7 +265,7 @@ def _distance(summary: Summary) -> list[str]:
 
 
 def parts_sentence(summary: Summary) -> str:
-    """How near each phase, and the network between, is to its own saturation."""
+    """Say how near each phase and the network between them are to their own saturation."""
     saturation = section(summary, "saturation")
     limits, offered = saturation.get("by_part_per_s"), saturation.get("offered_per_s")
     if not limits or not is_number(offered):
@@ -276,7 +279,7 @@ def parts_sentence(summary: Summary) -> str:
 
 
 def fleet_sentence(summary: Summary) -> str:
-    """What the ledgers between engines say: routing, reuse, network."""
+    """Say what the records between engines show: routing, reuse, network."""
     fleet, parts = section(summary, "fleet"), []
     overload = section(fleet, "routing").get("max_over_mean")
     if is_number(overload):
@@ -321,7 +324,7 @@ def _reason(summary: Summary) -> str:
 
 
 def _never_finished(summary: Summary) -> float:
-    """Share of arrived requests that did not finish."""
+    """Return the share of arrived requests that did not finish."""
     requests = section(summary, "requests")
     arrived, finished = requests.get("arrived"), requests.get("finished")
     return 1 - finished / arrived if is_number(finished) and is_number(arrived) and arrived else 0.0
@@ -338,4 +341,4 @@ SENTENCES: tuple[Callable[[Summary], str], ...] = (
     parts_sentence,
     fleet_sentence,
 )
-"""What stands below the answer, where there is such a thing."""
+"""Functions that write the sentences below the answer; each returns "" if it has nothing to say."""

@@ -1,1 +1,1 @@
-"""A sweep: its table as an answer, figures over its axes, and a page."""
+"""Report of a sweep: its answer, figures over its axes, and a page."""

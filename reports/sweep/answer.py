@@ -1,4 +1,4 @@
-"""The answer of a sweep in a few sentences."""
+"""Sentences that answer a sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def heading(content: Content) -> str:
-    """What was swept: ``Llama-3.1-8B on H200, over request rate and GPU``."""
+    """Name what was swept: ``Llama-3.1-8B on H200, over request rate and GPU``."""
     keys, base = axis_keys(content), content["base"]
     parts = [base[key] for key in ("model", "hardware.gpu") if key in base]
     labels = listed(small(axis_label(key, keys)) for key in keys)
@@ -29,7 +29,7 @@ def heading(content: Content) -> str:
 
 
 def headline(content: Content, points: pd.DataFrame) -> str:
-    """Which point is best, or that none keeps what is required."""
+    """Say which point is best, or that no point meets the requirement."""
     choice = content["choice"]
     if choice is None:
         return "No point was run to its end."
@@ -44,7 +44,7 @@ def headline(content: Content, points: pd.DataFrame) -> str:
 
 
 def reason(content: Content, points: pd.DataFrame) -> str:
-    """How many keep what is required, and how far behind the next one is."""
+    """Say how many points meet the requirement, and how far behind the second best is."""
     choice, ranking = content["choice"], kept_points(content)
     if choice is None:
         return ""
@@ -74,7 +74,7 @@ def reason(content: Content, points: pd.DataFrame) -> str:
 
 
 def alerts(content: Content, table: pd.DataFrame) -> list[str]:
-    """What a reader must not miss."""
+    """Return the warnings that a reader must see."""
     texts = []
     if content["missing"]:
         texts.append(
@@ -88,7 +88,8 @@ def alerts(content: Content, table: pd.DataFrame) -> list[str]:
 
 
 def best_note(content: Content, points: pd.DataFrame) -> str:
-    """That the best lies at an end of an axis, where a wider sweep may find better."""
+    """Say if the best point lies at an end of an axis, where a wider sweep may find a better
+    one."""
     ranking = kept_points(content)
     if not ranking:
         return ""
@@ -122,7 +123,7 @@ def _queue_text(choice: dict[str, Any]) -> str:
 
 
 def _nearest(content: Content, points: pd.DataFrame) -> str:
-    """The point of the highest attainment, where none has enough."""
+    """Describe the point with the highest attainment, for when no point meets the requirement."""
     if "attainment" not in points or points["attainment"].isna().all():
         return ""
     point = row_of(points, nearest_points(points)[0])

@@ -1,4 +1,4 @@
-"""What the table of a sweep says: points as means over replications, and what failed."""
+"""Facts from the table of a sweep: points as means over replications, and failures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.95
-"""Confidence of the intervals over replications."""
+"""Confidence level of the intervals over replications."""
 
 
 class Failure(NamedTuple):
-    """Points that failed alike."""
+    """Points that failed with the same message."""
 
     message: str
     points: int
@@ -25,29 +25,31 @@ class Failure(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The best point with one value of an axis."""
+    """The best point among those with one value of an axis."""
 
     axis: str
     value: str
     best: float | None
-    """The deciding figure there; None where no such point keeps what is required."""
+    """The deciding figure at that point; None if no such point meets the requirement."""
     point: int | None
     kept: int
     measured: int
 
 
 def axis_keys(content: Content) -> list[str]:
-    """The axes' fields, in their order; of zipped lists the first, which names the others."""
+    """Return the axes' fields in order. Of zipped lists only the first is returned, and stands
+    for all of them."""
     return [axis["key"] for axis in content["axes"] if axis["leads"]]
 
 
 def every_key(content: Content) -> list[str]:
-    """The fields of all axes."""
+    """Return the fields of all axes."""
     return [axis["key"] for axis in content["axes"]]
 
 
 def points_table(content: Content, table: pd.DataFrame) -> pd.DataFrame:
-    """A row a point of which every run was done, its axes and mean figures; index ``point``."""
+    """Return one row per point whose runs are all done, with its axes and mean figures; the
+    index is ``point``."""
     done = table.groupby("point")["status"].transform(lambda of_point: (of_point == "done").all())
     rows = table[done]
     names = [name for name in content["columns"] if name in table]
@@ -58,12 +60,13 @@ def points_table(content: Content, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def row_of(points: pd.DataFrame, point: int) -> dict[str, Any]:
-    """A point's axes and mean figures by column."""
+    """Return a point's axes and mean figures by column."""
     return {str(name): value for name, value in points.loc[[point]].to_dict("records")[0].items()}
 
 
 def half_widths(table: pd.DataFrame, figure: str) -> pd.Series[Any]:
-    """Half of Student's interval of a point's mean over its seeds; NaN with one seed."""
+    """Return the half-width of Student's t interval of each point's mean over its seeds; NaN
+    with one seed."""
     from scipy.special import stdtrit
 
     of_point = table[table["status"] == "done"].groupby("point")[figure]
@@ -74,13 +77,14 @@ def half_widths(table: pd.DataFrame, figure: str) -> pd.Series[Any]:
 
 
 def kept_points(content: Content) -> list[int]:
-    """Points that keep what is required, the best first."""
+    """Return the points that meet the requirement, best first."""
     choice = content["choice"]
     return [] if choice is None else list(choice["ranking"])
 
 
 def warning_codes(table: pd.DataFrame, point: int | None = None) -> dict[str, int]:
-    """Codes of warnings, with how many runs (of a point) carry each, the most common first."""
+    """Return warning codes with the number of runs (of a point) that carry each, most frequent
+    first."""
     if "warnings" not in table:
         return {}
     rows = table if point is None else table[table["point"] == point]
@@ -92,12 +96,12 @@ def warning_codes(table: pd.DataFrame, point: int | None = None) -> dict[str, in
 
 
 def nearest_points(points: pd.DataFrame) -> list[int]:
-    """Points by their attainment, the highest first, for where none has enough."""
+    """Return the points by attainment, highest first, for when none meets the requirement."""
     return [int(p) for p in points["attainment"].sort_values(ascending=False, kind="stable").index]
 
 
 def effects(content: Content, points: pd.DataFrame) -> list[Effect]:
-    """For each value of each axis of few values: the best that can be had with it."""
+    """Return the best result for each value of each axis that has few values."""
     choice = content["choice"]
     if choice is None:
         return []
@@ -129,12 +133,12 @@ def effects(content: Content, points: pd.DataFrame) -> list[Effect]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two cells are equal; nothing equals nothing."""
+    """Return whether two cells are equal; missing cells are equal to each other."""
     return axis_value(one) == axis_value(other)
 
 
 def failures(content: Content, table: pd.DataFrame) -> list[Failure]:
-    """What went wrong, most often first."""
+    """Return the failures, most frequent first."""
     bad = table[table["status"] != "done"].drop_duplicates("point")
     keys = axis_keys(content)
     found = []
@@ -147,9 +151,10 @@ def failures(content: Content, table: pd.DataFrame) -> list[Failure]:
 def over_others(
     content: Content, points: pd.DataFrame, figure: str, axes: Sequence[str]
 ) -> pd.DataFrame:
-    """One row a choice of ``axes``: the figure's best over all other axes, or mean of neither.
+    """Return one row per combination of ``axes``: the figure's best over all other axes, or its
+    mean if neither direction is better.
 
-    Only points whose axes and figure are known count.
+    Only points with known axes and figure count.
     """
     known = points[[*axes, figure]].dropna(subset=[figure])
     groups = known.groupby(list(axes), sort=False, dropna=False)[figure]

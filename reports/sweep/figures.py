@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDE = 30
-"""Largest over least value, from which a scale is logarithmic."""
+"""Ratio of the largest to the least value from which a scale is logarithmic."""
 _MOST_TICKS = 8
 
 
 def scale_x(axes: Axes, content: Content, key: str, cells: list[Any]) -> None:
-    """Numbers at themselves (in equal ratios where they span far), names side by side."""
+    """Place numbers by value (on a logarithmic scale if they span far) and names side by side."""
     axes.set_xlabel(axis_title(key, axis_keys(content), unit=True))
     if not all(is_number(cell) for cell in cells):
         axes.set_xticks(range(len(cells)), [axis_value(cell)[:22] for cell in cells])
@@ -48,7 +48,8 @@ def scale_x(axes: Axes, content: Content, key: str, cells: list[Any]) -> None:
 
 
 def scale_y(axes: Axes, content: Content, column: str, values: Any, scale: Scale) -> None:
-    """Latencies, and costs that span far, logarithmic; shares in percent; the rest from 0."""
+    """Scale latencies and wide-ranging costs logarithmically, shares in percent, and the rest
+    from 0."""
     from matplotlib.ticker import FuncFormatter
 
     unit, aim = unit_of(content, column), target_of(content, column)
@@ -70,7 +71,8 @@ def scale_y(axes: Axes, content: Content, column: str, values: Any, scale: Scale
 
 
 def target_of(content: Content, column: str) -> float | None:
-    """The SLO's target of a latency, or the share that is required to meet it."""
+    """Return the SLO's target of a latency, or the share that the requirement asks for; None if
+    there is neither."""
     first = column.partition(".")[0]
     if first in ("ttft", "tpot", "e2e"):
         aim: float | None = content["slo"].get(f"{first}_s")
@@ -85,7 +87,7 @@ _A_ROW = 2
 
 
 class _Look(NamedTuple):
-    """A line of one value of an axis."""
+    """Style of the line for one value of an axis."""
 
     color: str
     mark: str
@@ -95,7 +97,7 @@ class _Look(NamedTuple):
 def draw_plots(
     content: Content, table: pd.DataFrame, points: pd.DataFrame, specs: list[PlotSpec]
 ) -> list[svg.Plot]:
-    """Each figure that there is data for, in order."""
+    """Draw each figure that has data, in order."""
     drawn = []
     for index, spec in enumerate(specs):
         make = draw_heatmap if spec.kind == "heatmap" else draw_lines
@@ -108,7 +110,7 @@ def draw_plots(
 def draw_lines(
     content: Content, table: pd.DataFrame, points: pd.DataFrame, spec: PlotSpec, name: str
 ) -> svg.Plot | None:
-    """A panel a figure, or a value of the facet; a line a value of ``by``."""
+    """Draw one panel per figure or per value of the facet, with one line per value of ``by``."""
     panels = [panel for panel in panels_of(points, spec) if panel[2][panel[0]].notna().any()]
     if not panels:
         return None
@@ -119,7 +121,7 @@ def draw_lines(
         figure.set_layout_engine("constrained", wspace=0.06, hspace=0.08)
         for axes, (column, value, rows) in zip(grid, panels, strict=False):
             _draw_panel(axes, content, table, rows, spec, column)
-            # Panels of one figure are compared: one scale for all of them.
+            # Panels of one figure are compared, so they share one scale.
             values = points[column].dropna().to_numpy(float)
             scale_y(axes, content, column, values, money_scale(content, column, points[column]))
             title = f"{axis_title(str(spec.facet), keys)} {value}"
@@ -187,7 +189,7 @@ def _draw_points(
 def _line(
     content: Content, rows: pd.DataFrame, x: str, column: str, places: dict[str, int]
 ) -> tuple[Any, Any]:
-    """A figure over an axis, the best of all other axes at each place."""
+    """Return a figure over an axis, with the best over all other axes at each place."""
     line = over_others(content, rows, column, [x])
     xs = _places(line[x], places)
     order = np.argsort(xs, kind="stable")
@@ -195,7 +197,8 @@ def _line(
 
 
 def _places(cells: pd.Series[Any], places: dict[str, int]) -> Any:
-    """Where values stand on an axis: numbers at themselves, anything else in a row."""
+    """Return the positions on an axis: the values of numbers, and consecutive places for
+    anything else."""
     if cells.dtype.kind in "if":
         return cells.to_numpy(float)
     return np.array([places[axis_value(value)] for value in cells], dtype=float)

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 FILE = "sweep.json"
 
 Content = dict[str, Any]
-"""What sweep.json holds."""
+"""Content of sweep.json."""
 
 
 def is_sweep(folder: Path | str) -> bool:
-    """Whether a folder holds a sweep."""
+    """Return whether a folder holds a sweep."""
     return (Path(folder) / FILE).is_file()
 
 
 def read_sweep(folder: Path | str) -> tuple[Content, pd.DataFrame]:
-    """sweep.json and the table. Raises ScenarioError where one is missing or of another schema."""
+    """Read sweep.json and the table. Raises `ScenarioError` if one is missing or has another
+    schema."""
     import pandas as pd
 
     path = Path(folder) / FILE
@@ -40,7 +41,7 @@ def read_sweep(folder: Path | str) -> tuple[Content, pd.DataFrame]:
 
 
 def read_text(folder: Path | str, name: str) -> str:
-    """A text beside them. Raises ScenarioError where it is missing."""
+    """Read a text file of the folder. Raises `ScenarioError` if it is missing."""
     try:
         return (Path(folder) / name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

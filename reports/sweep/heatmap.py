@@ -1,4 +1,4 @@
-"""A figure over two axes as coloured cells."""
+"""Heat maps of a sweep: a figure over two axes as colored cells."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_NUMBERS = 130
-"""Cells in which numbers are still read."""
-# Not svg.INK and PAPER, which a dark page turns round: cells keep their colors.
+"""Most cells in which numbers are still readable."""
+# Not svg.INK and PAPER, which a dark page inverts: cells keep their colors.
 _DARK, _LIGHT = "#1f2328", "#fdfdfd"
 _SHADES = ("#d9e8f5", "#a3cbe3", "#5fa3d0", "#2474b3", "#084a87")
 _PALE = 0.28
@@ -36,7 +36,7 @@ _PALE = 0.28
 def draw_heatmap(
     content: Content, table: pd.DataFrame, points: pd.DataFrame, spec: PlotSpec, name: str
 ) -> svg.Plot | None:
-    """``x`` across, ``by`` upwards, a panel a value of the facet; darker is better."""
+    """Draw ``x`` across and ``by`` upwards, one panel per value of the facet; darker is better."""
     if spec.by is None:
         return None
     panels = [panel for panel in panels_of(points, spec) if panel[2][panel[0]].notna().any()]
@@ -93,7 +93,7 @@ def _draw_cells(
     colors = LinearSegmentedColormap.from_list("cells", shades)
     shows_numbers = len(xs) * len(ys) <= _MOST_NUMBERS
     cells = list(over_others(content, rows, column, [spec.x, by]).itertuples(index=False))
-    if is_decided(content, column):  # where some point keeps what is required, the best of those
+    if is_decided(content, column):  # where some points meet the requirement, the best of those
         cells += list(over_others(content, kept, column, [spec.x, by]).itertuples(index=False))
     values = {(axis_value(x), axis_value(y)): float(value) for x, y, value in cells}
     for (x, y), value in values.items():
@@ -122,7 +122,7 @@ def _draw_cells(
 
 
 def _ordered(cells: pd.Series[Any]) -> list[str]:
-    """Numbers by size, anything else as it came."""
+    """Sort numbers by size and keep anything else in order."""
     known = list(dict.fromkeys(cells.tolist()))
     if cells.dtype.kind in "if":
         known.sort()

@@ -1,4 +1,4 @@
-"""The page of a sweep: one HTML file that holds all it shows."""
+"""The page of a sweep: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _TILES = ("attainment", "ttft.p99", "tpot.p99")
 def write_sweep_page(folder: Path | str, plots: Sequence[str] = ()) -> Path:
     """Write ``sweep.html`` into the folder of a sweep and return its path.
 
-    ``plots``: figures in place of those the sweep asks for, each ``figure,axis[,axis[,kind]]``. The
-    page needs no network and no script. The same folder gives the same bytes. Raises ScenarioError
-    where a file is missing or a figure cannot be drawn.
+    ``plots`` are figures that replace those the sweep asks for, each ``figure,axis[,axis[,kind]]``.
+    The page needs no network and no script, and is identical for identical folders. Raises
+    `ScenarioError` if a file is missing or a figure cannot be drawn.
     """
     folder = Path(folder)
     content, table = read_sweep(folder)
@@ -60,7 +60,7 @@ def render_sweep(
     scenario_yaml: str,
     plots: Sequence[str] = (),
 ) -> str:
-    """The page as text."""
+    """Render the page as HTML text."""
     points = points_table(content, table)
     specs: list[PlotSpec] = [parse_plot(content, points, text) for text in plots]
     drawn = draw_plots(content, table, points, specs or wanted_plots(content, points))
@@ -109,7 +109,7 @@ def render_sweep(
 
 
 def _tiles(content: Content, points: pd.DataFrame) -> list[Tile]:
-    """The best point in a few numbers."""
+    """Return the headline numbers of the best point."""
     ranking = kept_points(content)
     if not ranking:
         return []

@@ -1,4 +1,4 @@
-"""Which figures a sweep's page has: those it asks for, or those of its first axes."""
+"""Choose the figures of a sweep's page: those it asks for, or those of its first axes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 MOST_LINES = 6
 _MOST_PANELS = 6
 _MOST_CELLS = 40
-"""Values along one side of a heat map."""
+"""Most values on one side of a heat map."""
 
 
 class PlotSpec(NamedTuple):
-    """One figure: panels of one x axis each, with lines, points or coloured cells."""
+    """One figure: panels with a common x axis that hold lines, points or colored cells."""
 
     figures: tuple[str, ...]
-    """Columns, a panel each."""
+    """Columns of the table, one panel each."""
     x: str
     by: str | None = None
     kind: str = "lines"
-    """``lines``, ``points`` (of random axes) or ``heatmap``."""
+    """``lines``, ``points`` (for random axes) or ``heatmap``."""
     facet: str | None = None
-    """An axis with a panel a value, of one figure."""
+    """An axis whose values get one panel each, for a single figure."""
 
 
 def wanted_plots(content: Content, points: pd.DataFrame) -> list[PlotSpec]:
-    """The figures the sweep asks for; without any, its first axes' (see `default_plots`)."""
+    """Return the figures that the sweep asks for, or `default_plots` if it asks for none."""
     asked = content["plots"]
     if not asked:
         return default_plots(content, points)
@@ -52,7 +52,8 @@ def spec_of(
     by: str | None = None,
     kind: str = "auto",
 ) -> PlotSpec:
-    """A figure over one or two axes. Raises ScenarioError for what is no axis, or no figure."""
+    """Specify a figure over one or two axes. Raises `ScenarioError` for an unknown axis or
+    figure."""
     keys = every_key(content)
     for key in (x, by):
         if key is not None and key not in keys:
@@ -72,7 +73,8 @@ def spec_of(
 
 
 def parse_plot(content: Content, points: pd.DataFrame, text: str) -> PlotSpec:
-    """``--plot figure,x[,by[,kind]]``; an axis by its last part will do. Raises ScenarioError."""
+    """Parse ``--plot figure,x[,by[,kind]]``; the last part of an axis suffices if unique. Raises
+    `ScenarioError`."""
     parts = [part.strip() for part in text.split(",")]
     if not 2 <= len(parts) <= 4 or not all(parts) or parts[3:] not in ([], ["lines"], ["heatmap"]):
         raise ScenarioError(
@@ -90,9 +92,10 @@ def parse_plot(content: Content, points: pd.DataFrame, text: str) -> PlotSpec:
 
 
 def default_plots(content: Content, points: pd.DataFrame) -> list[PlotSpec]:
-    """What decides, and the SLO's figures, over the longest axis of numbers, by another axis.
+    """Plot the deciding figure and the SLO's figures over the longest numeric axis, by another
+    axis.
 
-    Of more axes, a panel for each value of a third; a heat map where two axes are long.
+    With more axes, add panels for each value of a third; with two long axes, add a heat map.
     """
     choice = content["choice"]
     several = [key for key in axis_keys(content) if points[key].nunique(dropna=False) > 1]
@@ -126,20 +129,21 @@ def default_plots(content: Content, points: pd.DataFrame) -> list[PlotSpec]:
 
 
 def _effect(points: pd.DataFrame, key: str, column: str) -> float:
-    """How far a figure's median differs between the values of an axis, relative to its level."""
+    """Return how far a figure's median differs between the values of an axis, relative to its
+    level."""
     medians = points.groupby(key, dropna=False)[column].median()
     level = abs(float(points[column].median()))
     return float(medians.max() - medians.min()) / level if level else 0.0
 
 
 def is_decided(content: Content, column: str) -> bool:
-    """Whether a figure says which point is best, of those that keep what is required."""
+    """Return whether a figure decides which of the points that meet the requirement is best."""
     choice = content["choice"]
     return bool(choice and choice["require"] and choice["best"] == column)
 
 
 def panels_of(points: pd.DataFrame, spec: PlotSpec) -> list[tuple[str, str | None, pd.DataFrame]]:
-    """(figure, value of the facet, points) of each panel."""
+    """Return (figure, value of the facet, points) of each panel."""
     if spec.facet is None:
         return [(figure, None, points) for figure in spec.figures]
     cells = points[spec.facet]
@@ -149,7 +153,7 @@ def panels_of(points: pd.DataFrame, spec: PlotSpec) -> list[tuple[str, str | Non
 
 
 def plot_title(content: Content, spec: PlotSpec) -> str:
-    """``TTFT p99 over request rate, by GPU``."""
+    """Write the title of a figure: ``TTFT p99 over request rate, by GPU``."""
     keys = axis_keys(content)
     names = listed(figure_label(figure) for figure in spec.figures)
     by = f", by {small(axis_label(spec.by, keys))}" if spec.by is not None else ""
@@ -157,7 +161,7 @@ def plot_title(content: Content, spec: PlotSpec) -> str:
 
 
 def others_text(content: Content, points: pd.DataFrame, spec: PlotSpec) -> str:
-    """What became of the axes that a figure does not show; empty where it shows all."""
+    """Say how the axes that a figure does not show were reduced; empty if it shows all."""
     shown, keys = {spec.x, spec.by, spec.facet}, axis_keys(content)
     hidden = [k for k in keys if k not in shown and points[k].nunique(dropna=False) > 1]
     if not hidden or spec.kind == "points":
@@ -172,7 +176,7 @@ def others_text(content: Content, points: pd.DataFrame, spec: PlotSpec) -> str:
 
 
 def _facet(content: Content, points: pd.DataFrame, taken: set[str | None]) -> str | None:
-    """A further axis of few values."""
+    """Return a further axis with few values for the panels, or None."""
     for axis in content["axes"]:
         key: str = axis["key"]
         if key in taken or not axis["leads"] or axis["kind"] == "random":

@@ -1,4 +1,4 @@
-"""A sweep on a terminal: the answer first, then the best points."""
+"""Terminal text of a sweep: the answer first, then the best points."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN = 15
-"""Points of the table of the best."""
+"""Most points in the table of the best."""
 
 
 class Ranked(NamedTuple):
-    """The best points, in text."""
+    """The best points as a table of text."""
 
     headings: list[str]
     rows: list[list[str]]
 
 
 def shown_figures(content: Content, points: pd.DataFrame) -> list[str]:
-    """Columns of the table of the best: what decides, the SLO's, and what they rest on."""
+    """Return the columns of the table of the best: the deciding figure, the SLO's figures, and
+    what they rest on."""
     names = [content["choice"]["best"], "attainment", "ttft.p99", "tpot.p99", "e2e.p99"]
     names += ["gpu_busy", "gpus"]
     known = [name for name in dict.fromkeys(names) if name in points]
@@ -45,7 +46,7 @@ def shown_figures(content: Content, points: pd.DataFrame) -> list[str]:
 
 
 def ranked(content: Content, points: pd.DataFrame, most: int = SHOWN) -> Ranked:
-    """The best points that keep what is required; where none does, those nearest to it."""
+    """Return the best points that meet the requirement, or those nearest to it if none does."""
     keys = [key for key in axis_keys(content) if points[key].nunique(dropna=False) > 1]
     chosen = kept_points(content)[:most]
     if not chosen and "attainment" in points:
@@ -62,7 +63,7 @@ def ranked(content: Content, points: pd.DataFrame, most: int = SHOWN) -> Ranked:
 
 
 def effect_rows(content: Content, points: pd.DataFrame) -> list[tuple[str, list[Effect]]]:
-    """The best with each value of an axis, axis by axis."""
+    """Return the best result with each value of an axis, axis by axis."""
     by_axis: dict[str, list[Effect]] = {}
     for effect in effects(content, points):
         by_axis.setdefault(effect.axis, []).append(effect)
@@ -70,7 +71,7 @@ def effect_rows(content: Content, points: pd.DataFrame) -> list[tuple[str, list[
 
 
 def cause_rows(content: Content, points: pd.DataFrame) -> list[tuple[str, float]]:
-    """Where the end-to-end time of the best point goes: (account, share), the largest first."""
+    """Return where the end-to-end time of the best point goes: (account, share), largest first."""
     ranking = kept_points(content)
     if not ranking:
         return []
@@ -88,7 +89,7 @@ def cause_rows(content: Content, points: pd.DataFrame) -> list[tuple[str, float]
 
 
 def condition_rows(content: Content, table: pd.DataFrame) -> list[tuple[str, str]]:
-    """What all points have in common, and how many there were."""
+    """Return the conditions that all points share, and the number of points."""
     keys = axis_keys(content)
     rows = [(axis_label(key, keys), axis_value(value)) for key, value in content["base"].items()]
     for axis in content["axes"]:
@@ -124,7 +125,7 @@ def _left_out(content: Content) -> list[tuple[str, int]]:
 
 
 def evidence_rows(table: pd.DataFrame) -> list[tuple[str, float]]:
-    """Labels of the points' figures, and the share of runs with each."""
+    """Return the evidence labels of the points' figures, and the share of runs with each."""
     if "evidence" not in table:
         return []
     shares: Any = table["evidence"].dropna().value_counts(normalize=True, sort=True)
@@ -136,7 +137,7 @@ _LONGEST = 240
 
 
 def print_sweep(content: Content, table: pd.DataFrame, console: Console | None = None) -> None:
-    """Print what sweep.json and the table say to a terminal, a file or a pipe."""
+    """Print the contents of sweep.json and the table to a terminal, a file or a pipe."""
     from rich.console import Console
 
     chosen = console or Console(highlight=False)

@@ -1,4 +1,4 @@
-"""How a sweep's axes, figures and values are written."""
+"""Names and texts of a sweep's axes, figures and values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _FIGURES = {
 
 
 def axis_label(key: str, keys: Sequence[str]) -> str:
-    """An axis's name; of two fields with one last part, the whole field."""
+    """Name an axis, by its whole field if several fields end in the same part."""
     if key in _AXES:
         return _AXES[key][0]
     last = key.rpartition(".")[2]
@@ -66,26 +66,27 @@ def axis_label(key: str, keys: Sequence[str]) -> str:
 
 
 def axis_unit(key: str) -> str:
-    """Its unit; empty where it has none."""
+    """Return the unit of an axis; empty if it has none."""
     if key in _AXES:
         return _AXES[key][1]
     return "s" if key.endswith("_s") and not key.endswith("_per_s") else ""
 
 
 def small(label: str) -> str:
-    """A label inside a sentence: ``request rate``, but ``TP``, ``GPU`` and names of fields."""
+    """Write a label for the middle of a sentence: ``request rate``, but ``TP``, ``GPU`` and
+    field names are unchanged."""
     is_name = label[1:2].isupper() or "_" in label or "." in label
     return label if is_name else label[:1].lower() + label[1:]
 
 
 def axis_title(key: str, keys: Sequence[str], *, unit: bool = False) -> str:
-    """An axis's name over a panel or beside an axis, with its unit where wanted."""
+    """Name an axis for the top of a panel or the side of a plot, with its unit if ``unit``."""
     shown = axis_unit(key) if unit else ""
     return axis_label(key, keys) + (f" ({shown})" if shown else "")
 
 
 def axis_value(value: Any) -> str:
-    """A value as a reader would write it."""
+    """Write a value as a reader would."""
     if value is None or str(value) in ("nan", "<NA>"):
         return "none"
     if isinstance(value, bool) or str(value) in ("True", "False"):
@@ -94,7 +95,7 @@ def axis_value(value: Any) -> str:
 
 
 def settings_text(cells: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """``GPU H200, TP 2, request rate 8 requests/s``."""
+    """Write the settings of a point: ``GPU H200, TP 2, request rate 8 requests/s``."""
     parts = []
     for key in keys:
         unit, label = axis_unit(key), small(axis_label(key, keys))
@@ -103,7 +104,7 @@ def settings_text(cells: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def figure_label(name: str) -> str:
-    """A column's name: ``ttft.p99`` is ``TTFT p99``."""
+    """Name a column: ``ttft.p99`` becomes ``TTFT p99``."""
     if name in _FIGURES:
         return _FIGURES[name]
     first, _, rest = name.partition(".")
@@ -117,25 +118,25 @@ def figure_label(name: str) -> str:
 
 
 def in_a_sentence(name: str) -> str:
-    """A figure's name inside a sentence: ``goodput a GPU``, but ``TTFT p99``."""
+    """Name a figure for the middle of a sentence: ``goodput a GPU``, but ``TTFT p99``."""
     label = figure_label(name)
     return label if label[1:2].isupper() or label[2:3].isupper() else label[0].lower() + label[1:]
 
 
 def unit_of(content: Content, name: str) -> str:
-    """The unit of a figure; empty for a count or a column that is none."""
+    """Return the unit of a figure; empty for a count or an unknown column."""
     unit = (content["columns"].get(name) or {}).get("unit") or ""
     return "" if unit == "count" else unit
 
 
 def better_of(content: Content, name: str) -> str | None:
-    """``lower``, ``higher``, or None where neither is a gain."""
+    """Return ``lower``, ``higher``, or None if neither direction is better."""
     better: str | None = (content["columns"].get(name) or {}).get("better")
     return better
 
 
 def warning_text(code: str) -> str:
-    """A run's warning in a few words, by its code."""
+    """Describe the warning with this code in a few words."""
     return _WARNINGS.get(code, humanised(code))
 
 
@@ -147,7 +148,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(content: Content, name: str, values: Iterable[Any]) -> Scale:
-    """Durations in ms or s; else as `money_scale` has it."""
+    """Choose ms or s for durations, and `money_scale` for anything else."""
     known = [float(value) for value in values if is_number(value)]
     if unit_of(content, name) == "s":
         return Scale(*duration_unit(known))
@@ -155,7 +156,7 @@ def scale_of(content: Content, name: str, values: Iterable[Any]) -> Scale:
 
 
 def money_scale(content: Content, name: str, values: Iterable[Any]) -> Scale:
-    """Small parts of a cent by the thousand; anything else in its own unit."""
+    """Write small fractions of a cent per thousand, and anything else in its own unit."""
     unit = unit_of(content, name)
     known = [float(value) for value in values if is_number(value)]
     if name == "usd_per_good_request" and known and sorted(known)[len(known) // 2] < _SMALL_USD:
@@ -164,7 +165,7 @@ def money_scale(content: Content, name: str, values: Iterable[Any]) -> Scale:
 
 
 def value_text(content: Content, name: str, value: Any) -> str:
-    """A figure with its unit."""
+    """Write a figure with its unit."""
     if not is_number(value):
         return MISSING
     unit = unit_of(content, name)

@@ -1,1 +1,1 @@
-"""What a recorded workload looks like: terminal text and page."""
+"""Report of a recorded workload: terminal text and page."""

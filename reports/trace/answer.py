@@ -1,4 +1,4 @@
-"""What a recorded workload is, in a few sentences."""
+"""Sentences that describe a recorded workload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tokens(count: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Write a long time in the unit people would use: 58 min, 7 days."""
+    """Write a long time in the unit that people would use: 58 min, 7 days."""
     for unit, length_s in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length_s:
             value = seconds / length_s
@@ -30,7 +30,7 @@ def gap(seconds: float) -> str:
 
 
 def gib(row: dict[str, Any]) -> str:
-    """The ``capacity_bytes`` of a row in GiB (2**30 bytes)."""
+    """Write the ``capacity_bytes`` of a row in GiB (2**30 bytes)."""
     value = row.get("capacity_bytes")
     return f"{significant(value / 2**30)} GiB" if is_number(value) else MISSING
 
@@ -41,23 +41,24 @@ def _plain(value: float) -> str:
 
 Facts = dict[str, Any]
 
-# Of the CV of gaps within 5 minutes; a Poisson process has 1. Traces of services lie at 1.0 to 1.2
-# (chat), 2 and more (a few bursty clients) and 13 (on and off); the bounds between are ours.
+# Bounds on the CV of gaps within 5 minutes; a Poisson process has 1. Traces of services have 1.0 to
+# 1.2 (chat), 2 and more (a few bursty clients) and 13 (on and off); the bounds between them are our
+# choice.
 _SMOOTH_BELOW, _BURSTY_ABOVE, _VERY_BURSTY_ABOVE = 0.75, 1.3, 3.0
-# Counts that scatter this much more than the gaps explain come from a rate that moves.
+# Counts that vary this much more than the gaps explain come from a changing rate.
 _DRIFT_ABOVE = 3.0
 _WINDOW_WORDS = {60: "minute", 600: "10 minutes"}
 
 
 class Answer(NamedTuple):
-    """What this workload is, in a sentence, and what stands behind it."""
+    """One sentence that describes the workload, and the reasons behind it."""
 
     sentence: str
     reasons: tuple[str, ...]
 
 
 def answer(facts: Facts) -> Answer:
-    """Rate and lengths first, then how it arrives, what a prefix cache finds, and sessions."""
+    """Describe rate and lengths first, then arrivals, prefix cache hits, and sessions."""
     prompt, output = facts["prompt_tokens"], facts["output_tokens"]
     lengths = (
         f"{significant(prompt['mean'])} input and {significant(output['mean'])} output tokens on "
@@ -75,9 +76,9 @@ def answer(facts: Facts) -> Answer:
 
 
 def capacity_for(facts: Facts, share: float) -> dict[str, Any] | None:
-    """The capacity that finds a share of what is possible, as the facts have it.
+    """Return the least capacity that reaches a share of the possible hits, as listed in the facts.
 
-    None where that is not known, or not even the longest request would fit.
+    None if it is not known, or if the longest request would not fit.
     """
     lru = facts["lru"]
     rows = lru["for_share"] if lru else ()

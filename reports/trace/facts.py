@@ -1,4 +1,4 @@
-"""What is known of a trace, as sentences and rows that the terminal and the page both show."""
+"""Sentences and rows of a trace that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LRU_NOTE = (
 )
 
 Fact = tuple[str, str, str]
-"""Label, value, and what belongs to it."""
+"""Label, value and note of a fact."""
 
 
 def arrival_facts(facts: Facts) -> list[Fact]:
-    """How requests arrive."""
+    """Return how requests arrive."""
     found = facts["arrivals"]
     if found is None:
         return []
@@ -34,7 +34,7 @@ def arrival_facts(facts: Facts) -> list[Fact]:
     if is_number(found["hour_swing"]):
         times = f"{significant(found['hour_swing'])} \N{MULTIPLICATION SIGN}"
         rows.append(("Busiest hour of the day", times, "the quietest"))
-    # Below a tick of the clock, gaps are what spreading made of them.
+    # Below a tick of the clock, gaps only reflect how arrivals were spread within the tick.
     has_gaps = not facts["ticks_spread"]
     inside = found["interarrival_cv_300s_p50"]
     if is_number(inside) and has_gaps:
@@ -54,7 +54,7 @@ def arrival_facts(facts: Facts) -> list[Fact]:
 
 
 def length_rows(facts: Facts) -> list[tuple[str, ...]]:
-    """Input and output tokens, a cell for each of `LENGTHS`."""
+    """Return input and output tokens, with one cell per entry of `LENGTHS`."""
     return [
         (label, *(f"{facts[name][statistic]:,.0f}" for statistic in LENGTHS))
         for label, name in (("Input tokens", "prompt_tokens"), ("Output tokens", "output_tokens"))
@@ -62,7 +62,7 @@ def length_rows(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def correlation_note(facts: Facts) -> str:
-    """How input and output go together, in words."""
+    """Describe in words how input and output lengths correlate."""
     pearson, spearman = (facts["correlation"][name] for name in ("pearson", "spearman"))
     if not is_number(pearson) or not is_number(spearman):
         return "correlation of input and output: not defined, one of them is always the same"
@@ -75,7 +75,7 @@ def correlation_note(facts: Facts) -> str:
 
 
 def reuse_facts(facts: Facts) -> list[Fact]:
-    """What repeats."""
+    """Return what repeats between requests."""
     found = facts["reuse"]
     if found is None:
         return []
@@ -113,9 +113,9 @@ def reuse_facts(facts: Facts) -> list[Fact]:
 
 
 def reuse_rows(facts: Facts) -> list[tuple[str, ...]]:
-    """Time and distance to the next use, a cell for each of `QUANTILES`."""
+    """Return time and distance to the next use, with one cell per entry of `QUANTILES`."""
     found = facts["reuse"]
-    # Without a common clock, what other sessions use in between is not known.
+    # Without a common clock, it is not known what other sessions use in between.
     if found is None or facts["lru"] is None or not is_number(found["stack_distance_blocks_p50"]):
         return []
     block_tokens = found["prefix_block_tokens"]
@@ -129,13 +129,13 @@ def reuse_rows(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def lru_headers(facts: Facts) -> tuple[str, ...]:
-    """The columns of `lru_rows`."""
+    """Return the columns of `lru_rows`."""
     kv = ("KV cache",) if facts["kv_cache"] else ()
     return ("Capacity, tokens", *kv, "Hits", "Of what is possible")
 
 
 def lru_rows(facts: Facts) -> list[tuple[str, ...]]:
-    """Hits of an LRU by capacity, ascending, and those of a cache without limit."""
+    """Return the hits of an LRU cache by ascending capacity, and those of an unlimited cache."""
     rows = (facts["lru"] or {}).get("by_capacity", [])
     if not rows:
         return []
@@ -153,13 +153,13 @@ def lru_rows(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def lru_shares(facts: Facts) -> list[float]:
-    """The share of what is possible in each of `lru_rows`."""
+    """Return the share of the possible hits in each of `lru_rows`."""
     rows = (facts["lru"] or {}).get("by_capacity", [])
     return [*(row["share_of_possible"] for row in rows), 1.0] if rows else []
 
 
 def session_facts(facts: Facts) -> list[Fact]:
-    """Conversations and agent runs."""
+    """Return the facts about conversations and agent runs."""
     found = facts["sessions"]
     if found is None:
         return []

@@ -1,4 +1,4 @@
-"""The figures of a trace: when requests come, how long they are, what a prefix cache finds."""
+"""Figures of a trace: arrivals over time, lengths, and prefix cache hits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DASHES = (0, (4, 3))
 
 
 def draw_trace(facts: Facts) -> dict[str, svg.Plot]:
-    """Every figure there is data for, by name, in the order of the page."""
+    """Draw every figure that has data, by name, in the order of the page."""
     series = facts["series"]
     plots = (
         _arrivals_over_time(series.get("arrivals"), facts["arrivals_of"]),
@@ -75,7 +75,7 @@ def _gaps(series: dict[str, Any] | None) -> svg.Plot | None:
         return None
     with svg.drawing(svg.WIDTH_IN, 2.5) as figure:
         axes = figure.subplots()
-        # The shortest few in a hundred would stretch the axis over nothing.
+        # The shortest few in a hundred would stretch the axis over empty space.
         low_s = max(float(gap_s[is_positive][0]), _at(series, "gap_s", 0.01), mean_s / 1e4)
         svg.duration_axis(axes, low_s, float(gap_s[-1]))
         x_s = np.geomspace(*axes.get_xlim(), 160)
@@ -127,7 +127,7 @@ def _hits_by_capacity(facts: Facts) -> svg.Plot | None:
                 continue
             at = (row["capacity_tokens"], share * possible)
             axes.plot(*at, "o", ms=5, color=svg.BLUE)
-            # Left of a rising curve is free, unless the axis begins there.
+            # The space to the left of a rising curve is free, unless the axis begins there.
             is_far_left = np.log(at[0] / capacity[0]) < 0.4 * np.log(capacity[-1] / capacity[0])
             axes.annotate(
                 f"{share:.0%} of it: {tokens(row['capacity_tokens'])} tokens",
@@ -235,5 +235,5 @@ def _legend(axes: Axes, entries: list[tuple[str, str, Any]]) -> None:
 
 
 def _at(series: dict[str, Any], name: str, share: float) -> float:
-    """The least value that has this share at or below it."""
+    """Return the least value that has at least this share at or below it."""
     return float(series[name][int(np.searchsorted(series["share"], share - 1e-9))])

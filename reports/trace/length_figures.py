@@ -1,4 +1,4 @@
-"""How long prompts and outputs are, each alone and one against the other."""
+"""Figures of prompt and output lengths, each alone and one against the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEVELS = 6
 
 
 def length_distributions(series: dict[str, Any]) -> svg.Plot | None:
-    """Histograms of input and output tokens on a logarithmic axis."""
+    """Draw histograms of input and output tokens on a logarithmic axis."""
     panels = [(label, series[name]) for name, label in _PANELS if series.get(name)]
     if not panels:
         return None
@@ -65,12 +65,12 @@ def _between(edges: NDArray[np.float64], index: int) -> str:
 
 
 def input_against_output(series: dict[str, Any] | None) -> svg.Plot | None:
-    """Requests by input and output tokens, the darker the more."""
+    """Draw the density of requests over input and output tokens; darker means more."""
     if series is None:
         return None
     x_edges, y_edges = np.array(series["prompt_edges"]), np.array(series["output_edges"])
     counts = np.array(series["counts"])
-    # Levels in equal steps of the logarithm of the count: a tail must be seen beside a peak.
+    # Levels in equal steps of the logarithm of the count, so that a tail is visible beside a peak.
     bounds = np.unique(np.ceil(np.geomspace(1, counts.max() + 1, _LEVELS + 1)).astype(int))
     levels = list(pairwise(bounds.tolist()))
     with svg.drawing(svg.WIDTH_IN, 3.6) as figure:
@@ -114,7 +114,7 @@ def _draw_cells(
     low: int,
     high: int,
 ) -> Any:
-    """All cells of one level as one path; returns its entry of the legend."""
+    """Draw all cells of one level as one path, and return its legend entry."""
     from matplotlib.patches import Patch, PathPatch
     from matplotlib.path import Path
 

@@ -1,4 +1,4 @@
-"""The page of a trace: one HTML file that holds all it shows."""
+"""The page of a trace: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sim.errors import ScenarioError
 
 
 def write_trace_page(facts: Facts, path: Path) -> Path:
-    """Write the page to a file, or into a folder as ``trace.html``; returns where it is.
+    """Write the page to a file, or into a folder as ``trace.html``, and return its path.
 
-    The page needs no network and no script. The same facts give the same bytes. Raises
-    ScenarioError where it cannot be written.
+    The page needs no network and no script, and is identical for identical facts. Raises
+    `ScenarioError` if it cannot be written.
     """
     is_file = path.suffix.lower() in (".html", ".htm")
     page = path if is_file else path / "trace.html"
@@ -43,7 +43,7 @@ def write_trace_page(facts: Facts, path: Path) -> Path:
 
 
 def render_trace(facts: Facts) -> str:
-    """The page as text."""
+    """Render the page as HTML text."""
     said = answer(facts)
     numbers = [Column(name, "n") for name in QUANTILES]
     return render_page(

@@ -1,4 +1,4 @@
-"""What is known of a trace on a terminal: the answer first, then the tables it rests on."""
+"""Terminal text of a trace: the answer first, then the tables behind it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Predicted against measured: tables, figures and page."""
+"""Report of predictions against measurements: tables, figures and page."""

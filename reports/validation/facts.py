@@ -1,4 +1,4 @@
-"""What accuracy.json says, as rows for tables: the same for the terminal and the page."""
+"""Rows of accuracy.json that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _GOOD, _FAIR = 0.05, 0.15  # repeats of a real engine differ by 5% at p50, 10% a
 
 
 class Cell(NamedTuple):
-    """An error as text, and how good it is: ``good``, ``fair``, ``poor`` or nothing."""
+    """An error as text, with a tone: ``good``, ``fair``, ``poor`` or empty."""
 
     text: str
     tone: str
 
 
 class StepRow(NamedTuple):
-    """Errors of the controlled steps of one kind; the second count and median are held out."""
+    """Errors of the controlled steps of one kind. ``held_out`` and ``held_out_median`` are the
+    count and median of the held-out steps."""
 
     key: str
     kind: str
@@ -45,7 +46,7 @@ class StepRow(NamedTuple):
 
 
 def error_cell(error: object, *, signed: bool = True) -> Cell:
-    """A relative error as a percentage; none where nothing was measured."""
+    """Write a relative error as a percentage, or a dash if nothing was measured."""
     if not is_number(error):
         return Cell(MISSING, "")
     size = abs(error)
@@ -54,7 +55,7 @@ def error_cell(error: object, *, signed: bool = True) -> Cell:
 
 
 def step_rows(content: Content) -> list[StepRow]:
-    """One row a key and kind."""
+    """Return one row per engine key and kind of step."""
     scores = {(s["key"], s["kind"], s["half"]): s for s in content["steps"]}
     rows = []
     for (key, kind, half), score in scores.items():
@@ -79,7 +80,8 @@ def step_rows(content: Content) -> list[StepRow]:
 
 
 def conformance_rows(content: Content) -> list[list[str]]:
-    """(run, steps, share composed equally, share of prefix hits equal, columns that differ)."""
+    """Return (run, steps, share of steps composed equally, share with equal prefix hits, columns
+    that differ)."""
     rows = []
     for score in content["conformance"]:
         columns = [f"{n} {percent(s)}" for n, s in score["by_column"].items() if s not in (1, None)]
@@ -93,7 +95,7 @@ def conformance_rows(content: Content) -> list[list[str]]:
 
 
 def block_rows(content: Content) -> list[tuple[str, str, str, Cell]]:
-    """(key, predicted, recorded, error) of the KV blocks."""
+    """Return (key, predicted, recorded, error) of the number of KV blocks."""
     return [
         (f["run"].partition(":")[0], *triple(f))
         for f in content["figures"]
@@ -102,13 +104,13 @@ def block_rows(content: Content) -> list[tuple[str, str, str, Cell]]:
 
 
 def absolute_errors(figures: Iterable[dict[str, Any]], metrics: Iterable[str]) -> list[float]:
-    """Sizes of the errors of some metrics' figures."""
+    """Return the absolute errors of the figures of some metrics."""
     chosen = [f["error"] for f in figures if f["metric"] in set(metrics)]
     return [abs(error) for error in chosen if is_number(error)]
 
 
 def headline(content: Content) -> str:
-    """The answer in a sentence or two."""
+    """Give the answer in one or two sentences."""
     said = []
     below = [f for f in content["figures"] if f["regime"] in ("light", "busy")]
     above = [f for f in content["figures"] if f["regime"] == "saturated"]
@@ -134,7 +136,7 @@ def headline(content: Content) -> str:
 
 
 def condition_rows(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(key, [(name, value)]) of each recorded engine."""
+    """Return (key, [(name, value)]) of each recorded engine."""
     return [
         (key, [(name, _plain(value)) for name, value in conditions.items() if name != "runs"])
         for key, conditions in content["conditions"].items()
@@ -142,7 +144,7 @@ def condition_rows(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def triple(figure: dict[str, Any] | None, factor: float = 1.0) -> tuple[str, str, Cell]:
-    """Predicted and measured, times a factor, and the error of a figure."""
+    """Return a figure's predicted and measured values, times ``factor``, and its error."""
     if figure is None:
         return MISSING, MISSING, Cell(MISSING, "")
     written = [
@@ -175,7 +177,7 @@ class LatencyRow(NamedTuple):
 
 
 class LoadRow(NamedTuple):
-    """What a run was served: (predicted, measured, error) by metric."""
+    """Load of a run: (predicted, measured, error) by metric."""
 
     run: str
     regime: str
@@ -188,11 +190,11 @@ LOAD_COLUMNS = (
     ("running", "mean", "running"),
     ("running", "max", "most"),
 )
-"""(metric, statistic, header) of a load row's triples."""
+"""(metric, statistic, header) of each triple in a load row."""
 
 
 class GlanceRow(NamedTuple):
-    """Errors of a regime's figures, one cell a metric: median of the absolute errors and worst."""
+    """Errors of a regime's figures: the median and the worst absolute error per metric."""
 
     regime: str
     runs: str
@@ -203,13 +205,13 @@ GLANCE_COLUMNS = ("TTFT", "TPOT", "E2E", "throughput")
 
 
 def run_names(content: Content) -> list[str]:
-    """The serving runs that were scored, as ``key:run``."""
+    """Return the serving runs that were scored, as ``key:run``."""
     names = (f["run"] for f in content["figures"] if f["metric"] in LATENCIES)
     return list(dict.fromkeys(names))
 
 
 def latency_rows(content: Content) -> list[LatencyRow]:
-    """One row a run and latency, in the order of the runs."""
+    """Return one row per run and latency, in the order of the runs."""
     rows = []
     for run in run_names(content):
         for metric in LATENCIES:
@@ -224,7 +226,7 @@ def latency_rows(content: Content) -> list[LatencyRow]:
 
 
 def load_rows(content: Content) -> list[LoadRow]:
-    """One row a run."""
+    """Return one row per run with its load."""
     rows = []
     for run in run_names(content):
         conditions = run_conditions(content, run)
@@ -238,14 +240,14 @@ def load_rows(content: Content) -> list[LoadRow]:
 
 
 def run_conditions(content: Content, run: str) -> dict[str, Any]:
-    """Load, regime and loop of a run."""
+    """Return the load, regime and loop of a run."""
     key, _, name = run.partition(":")
     conditions: dict[str, Any] = content["conditions"].get(key, {}).get("runs", {}).get(name, {})
     return conditions
 
 
 def glance_rows(content: Content) -> list[GlanceRow]:
-    """One row a regime that has a run."""
+    """Return one row per regime that has a run."""
     rows = []
     for regime in REGIMES:
         figures = [f for f in content["figures"] if f["regime"] == regime]
@@ -258,7 +260,7 @@ def glance_rows(content: Content) -> list[GlanceRow]:
 
 
 def run_note(content: Content, run: str) -> str:
-    """What must be known of a run to read its figures."""
+    """Say what a reader must know about a run to interpret its figures."""
     conditions = run_conditions(content, run)
     parts = []
     if is_number(conditions.get("load")):

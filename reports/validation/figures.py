@@ -22,7 +22,7 @@ _SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
 
 
 def draw_validation(content: Content, latencies: pd.DataFrame) -> dict[str, svg.Plot]:
-    """Every figure there is data for, by name, in the order of the page."""
+    """Draw every figure that has data, by name, in the order of the page."""
     plots = (
         percentile_errors(content),
         latency_distributions(content, latencies),
@@ -32,7 +32,8 @@ def draw_validation(content: Content, latencies: pd.DataFrame) -> dict[str, svg.
 
 
 def percentile_errors(content: Content) -> svg.Plot | None:
-    """Errors of p50, p90 and p99 of each latency, a row a run; None without serving runs."""
+    """Draw the errors of p50, p90 and p99 of each latency, one row per run; None without serving
+    runs."""
     runs = run_names(content)
     if not runs:
         return None
@@ -59,7 +60,7 @@ def percentile_errors(content: Content) -> svg.Plot | None:
 
 
 def latency_distributions(content: Content, latencies: pd.DataFrame) -> svg.Plot | None:
-    """Share of requests within a latency, predicted and measured, a row a run."""
+    """Draw the share of requests within a latency, predicted and measured, one row per run."""
     runs = [run for run in run_names(content) if (latencies["run"] == run).any()]
     if not runs:
         return None
@@ -83,7 +84,7 @@ def latency_distributions(content: Content, latencies: pd.DataFrame) -> svg.Plot
 
 
 def steps_scatter(content: Content) -> svg.Plot | None:
-    """Predicted against measured time of each controlled step, a panel a kind."""
+    """Draw predicted against measured time of each controlled step, one panel per kind."""
     points = content["step_points"]
     if not points:
         return None

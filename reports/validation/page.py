@@ -1,4 +1,4 @@
-"""The page of a validation: one HTML file that holds all it shows."""
+"""The page of a validation: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 def write_validation_page(folder: Path | str) -> Path:
     """Write ``validation.html`` into a folder with accuracy.json and latencies.parquet.
 
-    The page needs no network and no script. The same folder gives the same bytes. Raises
-    ScenarioError where a file is missing or cannot be read.
+    The page needs no network and no script, and is identical for identical folders. Raises
+    `ScenarioError` if a file is missing or cannot be read.
     """
     import pandas as pd
 
@@ -58,7 +58,8 @@ def write_validation_page(folder: Path | str) -> Path:
 
 
 def render_validation(content: Content, latencies: pd.DataFrame) -> str:
-    """The page as text; ``latencies`` has run, metric, predicted and measured (s) a request."""
+    """Render the page as HTML text. ``latencies`` has the columns run, metric, predicted and
+    measured (s), one row per request."""
     return render_page(
         "validation/page.html.j2",
         "validation/page.css.j2",
@@ -85,7 +86,7 @@ def render_validation(content: Content, latencies: pd.DataFrame) -> str:
 
 
 def _title(content: Content) -> str:
-    """Which models on which devices, once each, without what stands in brackets."""
+    """Name the models and devices, each once, without what is in brackets."""
     conditions = content["conditions"].values()
     models = dict.fromkeys(str(c["model"]).partition(" (")[0] for c in conditions)
     gpus = dict.fromkeys(str(c["gpu"]) for c in conditions)

@@ -1,4 +1,4 @@
-"""The accuracy of a validation on a terminal: the answer first, then the tables it rests on."""
+"""Terminal text of a validation's accuracy: the answer first, then the tables behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MAX_WIDTH = 110
-_NARROW = 104  # below this width, what was measured is left out: the error tells it
+_NARROW = 104  # below this width the measured value is left out, because the error implies it
 _WRAPPED = ("columns that differ",)
 
 _Value = str | Cell
@@ -39,7 +39,7 @@ _Error = TypeVar("_Error", str, Cell)
 def print_validation(content: Content, console: Console | None = None) -> None:
     """Print the content of accuracy.json to a terminal, a file or a pipe.
 
-    Where the output cannot take color or Unicode, plain text and ASCII are written.
+    An output without color or Unicode gets plain text or ASCII.
     """
     from rich.console import Console
 
@@ -144,7 +144,7 @@ def _print_table(
     *,
     left: Sequence[str] = (),
 ) -> None:
-    """A titled table; nothing where there are no rows."""
+    """Print a titled table, or nothing if there are no rows."""
     if not rows:
         return
     screen.heading(title)
@@ -156,7 +156,7 @@ def _print_table(
 
 
 def _triples(screen: Screen, cells: Sequence[tuple[str, str, _Error]]) -> list[str | _Error]:
-    """(predicted, measured, error) side by side; without measured where space is short."""
+    """Return the cells of (predicted, measured, error), without measured if space is short."""
     parts: list[str | _Error] = []
     for predicted, measured, error in cells:
         parts += [predicted, error] if screen.width < _NARROW else [predicted, measured, error]
@@ -169,7 +169,7 @@ _HEADERS = ("metric", "statistic", "predicted", "measured", "error", "band")
 def print_accuracy(content: dict[str, Any], console: Console | None = None) -> None:
     """Print the JSON of a comparison to a terminal, a file or a pipe.
 
-    Where the output cannot take color or Unicode, plain text and ASCII are written.
+    An output without color or Unicode gets plain text or ASCII.
     """
     screen = Screen(console)
     figures = content["figures"]

@@ -1,1 +1,1 @@
-"""A baseline beside its variants: terminal table and page."""
+"""Report of a baseline beside its variants: terminal table and page."""

@@ -1,4 +1,5 @@
-"""The answer of a what-if in sentences: what is best, what a GPU gives, whole against product."""
+"""Sentences that answer a what-if: the best change, the gain per GPU, and all changes together
+against their product."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from reports.whatif.words import (
 
 
 class TogetherRow(NamedTuple):
-    """One figure of all changes together, against the product of the single ones."""
+    """One figure with all changes together, against the product of the single changes."""
 
     label: str
     together: str
@@ -28,12 +29,12 @@ class TogetherRow(NamedTuple):
 
 
 def heading(content: Content) -> str:
-    """The baseline's system."""
+    """Name the baseline's system."""
     return system_text({"conditions": content["baseline"]["conditions"]})
 
 
 def headline(content: Content) -> str:
-    """Which change is best for the figure that matters, and by how much."""
+    """Say which change is best for the deciding figure, and by how much."""
     answer = content["answer"]
     figure = figure_of(content, answer["figure"])
     label, base = in_a_sentence(figure["key"]), content["baseline"]["values"].get(figure["key"])
@@ -52,13 +53,13 @@ def headline(content: Content) -> str:
 
 
 def per_gpu_sentence(content: Content) -> str:
-    """What gives the most a GPU: more GPUs alone make most systems faster."""
+    """Say what gains the most per GPU, because more GPUs alone make most systems faster."""
     answer = content["answer"]
     figure = figure_of(content, answer["per_gpu_figure"])
     base = content["baseline"]["values"].get(figure["key"])
     gpus = {v["values"].get("gpus") for v in (content["baseline"], *ran(content))}
     if not is_number(base) or (answer["figure"] == "goodput" and len(gpus) == 1):
-        return ""  # nothing that the first sentence does not say
+        return ""  # nothing to add to the first sentence
     at = "at saturation" if figure["key"] == "saturation_per_gpu" else "within the SLO"
     best = find(content, answer["best_per_gpu"])
     if best is None and all(variant["changes_demand"] for variant in ran(content)):
@@ -76,7 +77,7 @@ def per_gpu_sentence(content: Content) -> str:
 
 
 def slo_sentence(content: Content) -> str:
-    """Which variants miss the SLO, the baseline among them."""
+    """Say which variants, including the baseline, miss the SLO."""
     answer = content["answer"]
     missing = [
         f"{variant['name']} ({percent(variant['values']['attainment'])})"
@@ -89,7 +90,7 @@ def slo_sentence(content: Content) -> str:
 
 
 def together_sentence(content: Content) -> str:
-    """Whether all changes at once do more or less than the product of the single ones."""
+    """Say whether all changes at once do more or less than the product of the single ones."""
     together = content["together"]
     if together["why_no_variant"]:
         return f"There is no variant of all changes: {together['why_no_variant']}."
@@ -110,7 +111,7 @@ def together_sentence(content: Content) -> str:
 
 
 def together_rows(content: Content) -> list[TogetherRow]:
-    """Every figure that has a product, as rows."""
+    """Return one row per figure that has a product."""
     rows = []
     for key, row in content["together"]["figures"].items():
         figure = figure_of(content, key)
@@ -129,7 +130,7 @@ def together_rows(content: Content) -> list[TogetherRow]:
 
 
 def why_sentence(content: Content) -> str:
-    """Why this figure decides."""
+    """Say why this figure decides."""
     answer = content["answer"]
     label = in_a_sentence(answer["figure"])
     label = label[0].upper() + label[1:]
@@ -139,7 +140,7 @@ def why_sentence(content: Content) -> str:
 
 
 def method_text(content: Content) -> str:
-    """How the intervals come about and what they leave out."""
+    """Explain how the intervals are computed and what they leave out."""
     method, counted = content["method"], content["baseline"]["counted"]
     requests = f"{counted:,} finished requests"
     level = f"{method['confidence']:.0%}"
@@ -175,19 +176,19 @@ def method_text(content: Content) -> str:
 
 
 def zero_text(content: Content) -> str:
-    """What ``~`` stands for."""
+    """Explain what ``~`` means."""
     if content["method"]["is_recorded"]:
         return "~ the interval holds zero: another stretch of such traffic may show no difference"
     return "~ the interval holds zero: no difference is shown"
 
 
 def find(content: Content, name: str | None) -> Variant | None:
-    """A variant that ran, by name."""
+    """Return a variant that ran, by name."""
     return next((variant for variant in ran(content) if variant["name"] == name), None)
 
 
 def figure_of(content: Content, key: str) -> dict[str, Any]:
-    """The description of a figure."""
+    """Return the description of a figure."""
     figure: dict[str, Any] = next(f for f in content["figures"] if f["key"] == key)
     return figure
 

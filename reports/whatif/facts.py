@@ -1,4 +1,4 @@
-"""What a what-if says, as rows and sentences that the terminal and the page both show."""
+"""Rows and sentences of a what-if that the terminal and the page share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ _PARTS = ("method", "figures", "shares", "baseline", "variants", "together", "an
 
 
 def is_whatif(folder: Path | str) -> bool:
-    """Whether a folder holds a what-if rather than a single run."""
+    """Return whether a folder holds a what-if rather than a single run."""
     return (Path(folder) / FILE).is_file()
 
 
 def read_whatif(folder: Path | str) -> Content:
     """Read ``whatif.json``.
 
-    Raises:
-        ScenarioError: the file is missing, is not JSON, is of another schema, or lacks a part.
+    Raises `ScenarioError` if the file is missing, is not JSON, has another schema, or lacks a part.
     """
     path = Path(folder) / FILE
     again = "Run `fleetcast whatif ... --out` again."
@@ -50,10 +49,9 @@ def read_whatif(folder: Path | str) -> Content:
 
 
 def read_scenarios(folder: Path | str, content: Content) -> dict[str, str]:
-    """YAML of each variant's scenario by name, of those that were written.
+    """Read the YAML of each variant's scenario that was written, by variant name.
 
-    Raises:
-        ScenarioError: a file that whatif.json names is missing.
+    Raises `ScenarioError` if a file that whatif.json names is missing.
     """
     texts = {}
     for variant in (content["baseline"], *content["variants"]):
@@ -76,9 +74,9 @@ class Compared(NamedTuple):
     value: str
     change: str
     tone: str
-    """``good``, ``bad`` or nothing."""
+    """``good``, ``bad`` or empty."""
     unsure: bool
-    """Whether the change's interval holds zero."""
+    """Whether the change's interval includes zero."""
 
 
 class FigureRow(NamedTuple):
@@ -90,7 +88,7 @@ class FigureRow(NamedTuple):
     base: str
     cells: tuple[Compared, ...]
     product: str
-    """What the single changes would multiply to; empty where that is not known."""
+    """Product of the single changes; empty if it is not known."""
 
 
 class AccountDelta(NamedTuple):
@@ -103,7 +101,7 @@ class AccountDelta(NamedTuple):
 
 
 class WarningRow(NamedTuple):
-    """What a variant warns of that the baseline does not, or the other way round."""
+    """A warning that a variant has and the baseline has not, or the reverse."""
 
     variant: str
     text: str
@@ -111,17 +109,18 @@ class WarningRow(NamedTuple):
 
 
 def ran(content: Content) -> list[Variant]:
-    """The variants that were simulated, without the baseline."""
+    """Return the variants that were simulated, without the baseline."""
     return [variant for variant in content["variants"] if variant["refused"] is None]
 
 
 def refusals(content: Content) -> list[tuple[str, str]]:
-    """(name, reason) of what could not be run."""
+    """Return (name, reason) of each variant that could not be run."""
     return [(v["name"], v["refused"]) for v in content["variants"] if v["refused"] is not None]
 
 
 def figure_rows(content: Content, *, compact: bool) -> list[FigureRow]:
-    """A row for each figure that some variant has; only the table's where ``compact``."""
+    """Return one row per figure that some variant has; with ``compact``, only the figures of the
+    short table."""
     rows = []
     variants = ran(content)
     products = content["together"]["figures"]
@@ -148,7 +147,8 @@ def figure_rows(content: Content, *, compact: bool) -> list[FigureRow]:
 
 
 def account_deltas(content: Content, of: str = "e2e") -> list[AccountDelta]:
-    """Accounts with time in them, in the order met; a variant's deltas sum to its whole."""
+    """Return the accounts with time in them, in the order of the baseline. A variant's deltas
+    sum to its total change."""
     base = content["baseline"]["accounts_ns"][of]
     others = [variant["accounts_ns"][of] for variant in ran(content)]
     rows = []
@@ -162,7 +162,7 @@ def account_deltas(content: Content, of: str = "e2e") -> list[AccountDelta]:
 
 
 def warning_rows(content: Content) -> list[WarningRow]:
-    """Warnings of variants that differ from the baseline's, variant by variant."""
+    """Return the warnings of variants that differ from the baseline's, variant by variant."""
     replications = content["method"]["replications"]
     base = _by_code(content["baseline"], replications)
     rows = []
@@ -186,13 +186,13 @@ def warning_rows(content: Content) -> list[WarningRow]:
 
 
 def base_warnings(content: Content) -> list[str]:
-    """The baseline's own warnings."""
+    """Return the baseline's own warnings."""
     texts = _by_code(content["baseline"], content["method"]["replications"])
     return [sentence(text) for text in texts.values()]
 
 
 def evidence_rows(content: Content) -> list[tuple[str, str, str]]:
-    """(name, weakest label, shares in words) of the baseline and all that ran."""
+    """Return (name, weakest label, shares in words) of the baseline and all variants that ran."""
     rows = []
     for variant in (content["baseline"], *ran(content)):
         shares = evidence_shares(variant)
@@ -201,12 +201,13 @@ def evidence_rows(content: Content) -> list[tuple[str, str, str]]:
     return rows
 
 
-# Said elsewhere, or too long to stand side by side.
+# Shown elsewhere, or too long to stand side by side.
 _NOT_COMPARED = ("notes", "operators", "calibration_sha256")
 
 
 def condition_changes(content: Content) -> list[tuple[str, list[str]]]:
-    """Conditions in which some variant differs: name, then baseline's and each variant's."""
+    """Return the conditions in which variants differ: name, then the baseline's and each
+    variant's value."""
     conditions = [v["conditions"] for v in (content["baseline"], *ran(content))]
     rows = []
     for name in conditions[0]:
@@ -217,12 +218,13 @@ def condition_changes(content: Content) -> list[tuple[str, list[str]]]:
 
 
 def settings_text(variant: Variant) -> str:
-    """What a variant changes: ``engine.tensor_parallel_size=2, kv.cache_dtype=fp8``."""
+    """Write what a variant changes: ``engine.tensor_parallel_size=2, kv.cache_dtype=fp8``."""
     return ", ".join(f"{key}={_setting(value)}" for key, value in variant["settings"].items())
 
 
 def _is_dull(figure: dict[str, Any], values: list[Any]) -> bool:
-    """Shares and counts of what mostly does not happen are left out where it does not."""
+    """Return whether a figure about a rare event, such as preemption, shows that it never
+    happened."""
     dull = {"availability": 1.0, "preemptions": 0.0}
     return figure["key"] in dull and all(value == dull[figure["key"]] for value in values)
 
@@ -247,7 +249,8 @@ def _compared(variant: Variant, figure: dict[str, Any], per_unit: float) -> Comp
 
 
 def _by_code(variant: Variant, replications: int) -> dict[str, str]:
-    """Warning texts by code; being beyond saturation is another matter than being near it."""
+    """Return warning texts by code. Load beyond saturation gets a code of its own, distinct from
+    load near it."""
     texts = {}
     load = variant["values"].get("load")
     for warning in variant["warnings"]:

@@ -1,4 +1,4 @@
-"""Figures of a what-if: accounts that moved, latency distributions, rates by variant."""
+"""Figures of a what-if: accounts that changed, latency distributions, rates by variant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RATES = ("saturation", "saturation_per_gpu", "goodput", "goodput_per_gpu", "out
 
 
 def draw_whatif(content: Content) -> dict[str, svg.Plot]:
-    """Every figure there is data for, by name, in the order of the page."""
+    """Draw every figure that has data, by name, in the order of the page."""
     plots = (
         waterfall(content, "e2e"),
         waterfall(content, "ttft"),
@@ -34,7 +34,7 @@ def draw_whatif(content: Content) -> dict[str, svg.Plot]:
 
 
 def waterfall(content: Content, of: str) -> svg.Plot | None:
-    """From the baseline's mean E2E or TTFT to each variant's, account by account."""
+    """Draw the accounts that lead from the baseline's mean E2E or TTFT to each variant's."""
     variants = ran(content)
     every = account_deltas(content, of)
     if not every or not variants:
@@ -74,7 +74,7 @@ def waterfall(content: Content, of: str) -> svg.Plot | None:
 
 
 def distributions(content: Content) -> svg.Plot | None:
-    """Latency distributions of the baseline and all variants, one over another."""
+    """Draw the latency distributions of the baseline and all variants in common panels."""
     every = [content["baseline"], *ran(content)]
     metrics = [m for m in ("ttft", "tpot", "e2e") if any(v["distributions_s"][m] for v in every)]
     if not metrics:
@@ -116,7 +116,7 @@ def distributions(content: Content) -> svg.Plot | None:
 
 
 def rates(content: Content) -> svg.Plot | None:
-    """Saturation, goodput and throughput of every variant, in all and a GPU."""
+    """Draw saturation, goodput and throughput of every variant, in total and per GPU."""
     every = [content["baseline"], *ran(content)]
     keys = [key for key in _RATES if is_number(every[0]["values"].get(key))]
     if "goodput" in keys:
@@ -147,7 +147,8 @@ def rates(content: Content) -> svg.Plot | None:
 
 
 def _draw_waterfall(axes: Axes, before_s: float, deltas_s: list[float], rest_s: float) -> float:
-    """One panel; returns where it ends. ``rest_s``: the accounts that have no bar."""
+    """Draw one panel and return where it ends. ``rest_s`` is the sum of the accounts without a
+    bar."""
     at_s = before_s
     axes.barh(0, before_s, height=0.66, color=_WHOLE)
     for row, delta_s in enumerate(deltas_s, 1):
@@ -223,6 +224,6 @@ def _draw_rates(axes: Axes, content: Content, every: list[Variant], key: str) ->
 
 
 def _broken(name: str) -> str:
-    """A long name on two lines."""
+    """Break a long setting into two lines after its ``=``."""
     head, sign, tail = name.partition("=")
     return f"{head}{sign}\n{tail}" if sign and len(name) > 18 else name

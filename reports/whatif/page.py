@@ -1,4 +1,4 @@
-"""The page of a what-if: one HTML file that holds all it shows."""
+"""The page of a what-if: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Row = list[str | Cell]
 def write_whatif_page(folder: Path | str) -> Path:
     """Write ``whatif.html`` into the folder of a what-if and return its path.
 
-    The page needs no network and no script. The same folder gives the same bytes. Raises
-    ScenarioError where a file is missing or cannot be read.
+    The page needs no network and no script, and is identical for identical folders. Raises
+    `ScenarioError` if a file is missing or cannot be read.
     """
     folder = Path(folder)
     content = read_whatif(folder)
@@ -58,7 +58,7 @@ def write_whatif_page(folder: Path | str) -> Path:
 
 
 def render_whatif(content: Content, scenarios: Mapping[str, str]) -> str:
-    """The page as text; ``scenarios`` are YAML texts by variant."""
+    """Render the page as HTML text. ``scenarios`` are YAML texts by variant."""
     names = [variant["name"] for variant in ran(content)]
     return render_page(
         "whatif/page.html.j2",
@@ -162,7 +162,7 @@ def _condition_table(content: Content, names: list[str]) -> dict[str, Any]:
 
 
 def _tiles(content: Content) -> list[Tile]:
-    """The best variant in a few numbers; the baseline's where none is better."""
+    """Return the headline numbers of the best variant, or of the baseline if none is better."""
     best = find(content, content["answer"]["best"])
     if best is None:
         return []
@@ -196,5 +196,5 @@ def _signed(delta_s: float) -> str | Cell:
 
 
 def _breakable(name: str) -> str:
-    """A heading that a browser may break where a reader would."""
+    """Allow a browser to break a heading after punctuation."""
     return re.sub(r"([=_,.:/])", "\\1\N{ZERO WIDTH SPACE}", name)

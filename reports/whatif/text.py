@@ -1,4 +1,4 @@
-"""A what-if on a terminal: the answer first, then the tables it rests on."""
+"""Terminal text of a what-if: the answer first, then the tables behind it."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ _ASCII = str.maketrans({"±": "+-", "\N{MULTIPLICATION SIGN}": "x", "\N{EN DASH}
 
 
 class Block(NamedTuple):
-    """A variant's column: its header, and a cell a row of (value, change, style)."""
+    """A variant's column: its header, and a cell of (value, change, style) per row."""
 
     header: str
     cells: list[tuple[str, str, str]]
-    """Styles: ``good``, ``bad``, ``unsure`` or nothing."""
+    """Cells; a style is ``good``, ``bad``, ``unsure`` or empty."""
 
 
 class _Part(NamedTuple):
-    """A piece of a line with its style."""
+    """A part of a line with its style."""
 
     text: str
     style: str = ""
 
 
 class Printer:
-    """Carries the console and its limits."""
+    """Prints to a console within its width and character set."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -63,18 +63,18 @@ class Printer:
         self._width = min(console.width, _MAX_WIDTH)
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a paragraph."""
+        """Print a paragraph in the given style."""
         self._show([_Part(text, style)], wrap=True)
 
     def bar(self, share: float) -> str:
-        """A bar for a signed share of the widest."""
+        """Draw a bar for a signed share of the widest bar."""
         if self._ascii_only:
             return "#" * round(abs(share) * _BAR)
         eighths = round(abs(share) * _BAR * 8)
         return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
     def grid(self, labels: list[tuple[str, str]], base: list[str], blocks: Sequence[Block]) -> None:
-        """A table of a baseline and its variants, in as many parts as the width asks for."""
+        """Print a table of a baseline and its variants, split into parts that fit the width."""
         lead = max(len(label) for label, _ in labels)
         unit = max(len(unit_text) for _, unit_text in labels)
         first = max(len("baseline"), *(len(text) for text in base))
@@ -111,7 +111,7 @@ class Printer:
     def _header(
         self, left: int, before: int, first: int, blocks: Sequence[Block], columns: list[int]
     ) -> None:
-        """Names over their columns, broken at their width where they are longer."""
+        """Return the lines of names over their columns; names longer than a column are broken."""
         folded = [_fold(block.header, width) for block, width in zip(blocks, columns, strict=True)]
         height = max(len(lines) for lines in folded)
         for line in range(height):
@@ -146,7 +146,7 @@ class Printer:
 
 
 def _fold(text: str, width: int) -> list[str]:
-    """Break a name after ``_``, ``-``, a comma or a blank, and after ``=`` where it must be."""
+    """Break a name after ``_``, ``-``, a comma or a blank, and after ``=`` if necessary."""
     tokens = re.findall(r"[^_, -]*[_, -]|[^_, -]+", text)
     lines = [""]
     for token in tokens:
@@ -158,13 +158,13 @@ def _fold(text: str, width: int) -> list[str]:
 
 
 _PIPE_WIDTH = 110
-_LEAST_SHOWN = 1e-3  # of mean end-to-end time: smaller accounts are in the page and the JSON
+_LEAST_SHOWN = 1e-3  # share of mean end-to-end time; smaller accounts are in the page and the JSON
 
 
 def print_whatif(content: Content, console: Console | None = None) -> None:
     """Print the content of whatif.json to a terminal, a file or a pipe.
 
-    Where the output cannot take color or Unicode, plain text and ASCII are written.
+    An output without color or Unicode gets plain text or ASCII.
     """
     from rich.console import Console
 
@@ -261,7 +261,7 @@ def _print_warnings(printer: Printer, content: Content) -> None:
 
 
 def _signed(value: float, decimals: int) -> str:
-    """With its sign; what rounds to nothing is 0."""
+    """Write a number with its sign, and 0 without one if it rounds to zero."""
     text = f"{value:+,.{decimals}f}"
     return text if text.strip("+-0.") else "0"
 

@@ -1,4 +1,4 @@
-"""How a what-if's figures, changes and intervals are written for people."""
+"""Texts of a what-if's figures, changes and intervals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MANY_TIMES = 10
 
 
 def label_of(key: str) -> str:
-    """A figure's name: ``ttft.p99`` is ``TTFT p99``."""
+    """Name a figure: ``ttft.p99`` becomes ``TTFT p99``."""
     name, _, statistic = key.partition(".")
     if name in LATENCY_LABELS:
         return f"{LATENCY_LABELS[name]} {statistic}"
@@ -47,20 +47,20 @@ def label_of(key: str) -> str:
 
 
 def in_a_sentence(key: str) -> str:
-    """A figure's name inside a sentence: ``goodput``, but ``TTFT p99``."""
+    """Name a figure for the middle of a sentence: ``goodput``, but ``TTFT p99``."""
     label = label_of(key)
     return label if label[1:2].isupper() or label[2:3].isupper() else label[0].lower() + label[1:]
 
 
 def unit_of(figure: dict[str, Any], values: list[object]) -> tuple[str, float]:
-    """The unit a row is written in, and how many of it make one of the figure's own."""
+    """Return the unit of a row, and how many of it make one of the figure's own unit."""
     if figure["unit"] == "s":
         return duration_unit(values)
     return _UNITS.get(figure["unit"], figure["unit"]), 1.0
 
 
 def value_text(value: object, figure: dict[str, Any], per_unit: float = 1.0) -> str:
-    """A value in its row's unit, without it; a share carries its percent sign."""
+    """Write a value in its row's unit, without naming it; a share carries its percent sign."""
     if not is_number(value):
         return MISSING
     if figure["unit"] == "fraction":
@@ -71,7 +71,7 @@ def value_text(value: object, figure: dict[str, Any], per_unit: float = 1.0) -> 
 
 
 def spelled(value: object, figure: dict[str, Any]) -> str:
-    """A value with its unit, for a sentence."""
+    """Write a value with its unit, for a sentence."""
     if figure["unit"] == "s":
         return duration(value)
     unit = "" if figure["unit"] in ("fraction", "count") else f" {figure['unit']}"
@@ -79,7 +79,7 @@ def spelled(value: object, figure: dict[str, Any]) -> str:
 
 
 def spelled_pair(after: object, before: object, figure: dict[str, Any]) -> tuple[str, str]:
-    """Two values in one unit, that of the second."""
+    """Write two values in one unit, which the second value decides."""
     if figure["unit"] != "s" or not (is_number(after) and is_number(before)):
         return spelled(after, figure), value_text(before, figure)
     unit, per_second = duration_unit([before])
@@ -87,10 +87,12 @@ def spelled_pair(after: object, before: object, figure: dict[str, Any]) -> tuple
 
 
 def change_text(change: dict[str, Any], figure: dict[str, Any]) -> str:
-    """A change with its interval: ``-27.6% ±0.3``, ``same``, or nothing where there is none.
+    """Write a change with its interval: ``-27.6% ±0.3``, ``same``, or "" if there is no change to
+    state.
 
-    In percent of the baseline, or as a multiple from 10 on (``x181``); of a share in percentage
-    points; of a count as it is. What rounds to nothing, interval and all, is ``0.0%``.
+    In percent of the baseline, or as a multiple from 10 on (``x181``). Shares change in percentage
+    points, and counts in absolute numbers. A change that rounds to zero, interval included, is
+    ``0.0%``.
     """
     delta, half = change.get("delta"), change.get("half_width")
     if not is_number(delta):
@@ -111,19 +113,20 @@ def change_text(change: dict[str, Any], figure: dict[str, Any]) -> str:
 
 
 def told_apart(change: dict[str, Any]) -> bool:
-    """Whether a change is more than its interval leaves open."""
+    """Return whether a change is distinguishable from zero given its interval."""
     return is_number(change.get("delta")) and change["delta"] != 0 and not change["holds_zero"]
 
 
 def tone_of(change: dict[str, Any], better: str | None) -> str:
-    """``good``, ``bad`` or, for what is neither a gain nor a loss, or not told apart, nothing."""
+    """Return ``good``, ``bad``, or "" for a change that is neither or is not distinguishable
+    from zero."""
     if better is None or not told_apart(change):
         return ""
     return "good" if (change["delta"] < 0) == (better == "lower") else "bad"
 
 
 def _in_hundredths(value: float, half: float | None, sign: str) -> str:
-    """As many decimals as the interval leaves meaning in."""
+    """Write a value in percent with as many decimals as its interval supports."""
     precise = abs(value) < 99.95 if half is None else half < 1.95 and abs(value) < 999.5
     decimals = int(precise)
     if abs(value) < 0.05 and (half is None or half < 0.05):

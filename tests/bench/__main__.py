@@ -1,11 +1,11 @@
-"""Speed and size of the simulator, printed: ``make bench`` or ``python -m tests.bench [--quick]``.
+"""Measure speed and size of the simulator: ``make bench`` or ``python -m tests.bench [--quick]``.
 
-With ``--cpu-calibration`` alone: how well a calibration of this processor predicts a transformer's
-decoding loop on it (two minutes; it needs torch). ``make bench`` ends with the same. With
-``--fleet`` alone: a million requests on 256 engines (ten minutes; `tests.bench.fleet`).
+With ``--cpu-calibration`` alone, measure how well a calibration of this processor predicts a
+transformer's decoding loop on it (two minutes; needs torch); ``make bench`` ends with this. With
+``--fleet`` alone, run a million requests on 256 engines (ten minutes; `tests.bench.fleet`).
 
-Rates are requests per second of one core's CPU time. Machines are noisy: compare figures of one
-run, and read medians. Every measurement is a process of its own, so that memory is its own too.
+Rates are requests per second of one core's CPU time. Machines are noisy, so compare figures of one
+run, and read medians. Every measurement is a process of its own, so that its memory is its own too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPECULATING: dict[str, Any] = {
 
 
 def main() -> None:
-    """Print all benchmarks."""
+    """Run and print all benchmarks."""
     source = "trace" if AZURE.exists() else "preset"
     print(f"One replica, Llama-3.1-8B on H200, Azure conversation {source}; work is a request")
     _row("requests/s", "simulated per core-s", "events", "plans", "steps")

@@ -1,9 +1,9 @@
 """A large fleet in one process: 256 engines, a million requests, and a router that watches caches.
 
-Lengths are the Azure conversation trace's (its preset's where the trace is absent), 5 requests/s an
-engine. The trace has no prefixes; here every four requests are turns of one conversation (assumed),
-half a minute apart, that share as much of their prompts as both have, in ids of 512 tokens as
-Mooncake's or of 128 (four times as many cache entries to keep).
+Lengths are those of the Azure conversation trace (or its preset if the trace is absent), at 5
+requests/s per engine. The trace has no prefixes. Here every four requests are turns of one
+conversation (assumed), half a minute apart. Turns share the part of their prompts that both can
+have, in ids of 512 tokens as in Mooncake, or of 128 (four times the number of cache entries).
 """
 
 from __future__ import annotations

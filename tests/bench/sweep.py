@@ -1,4 +1,4 @@
-"""How long a sweep of many short runs takes, and how much of two cores it makes use of."""
+"""Measure how long a sweep of many short runs takes, and how much of two cores it uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGET_EFFICIENCY = 0.85
 
 
 class Measured(NamedTuple):
-    """One sweep."""
+    """Measured times of one sweep."""
 
     wall_s: float
     cpu_s: float

@@ -1,4 +1,4 @@
-"""The decoding loop on a processor, and its price from measured operators."""
+"""Tests of the decoding loop on a processor, and of its price from measured operators."""
 
 from __future__ import annotations
 

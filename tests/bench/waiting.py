@@ -1,4 +1,4 @@
-"""What a step costs the simulator while many requests wait, for each scheduler."""
+"""Measure the simulator's cost of a step while many requests wait, for each scheduler."""
 
 from __future__ import annotations
 

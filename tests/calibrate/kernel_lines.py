@@ -1,4 +1,4 @@
-"""Made-up lines of kernel timings, as `calibrate.measure` writes them."""
+"""Invented lines of kernel timings, in the format of `calibrate.measure`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ for _kind in ("kda", "gdn"):
 def timing(
     family: TableKind, shape: Mapping[str, Any], seconds: float, **fields: Any
 ) -> dict[str, Any]:
-    """One line."""
+    """Return one line of a timing."""
     return {
         "kind": "timing",
         "machine": MACHINE["id"],
@@ -135,6 +135,6 @@ def _family(family: TableKind, scale: float, slope: float) -> Iterator[dict[str,
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
-    """To a file."""
+    """Write the lines to a file."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""Published figures that follow from arithmetic alone, to the digits they are published with."""
+"""Published figures that follow from arithmetic alone, to the published digits."""
 
 from __future__ import annotations
 

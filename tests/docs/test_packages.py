@@ -1,4 +1,4 @@
-"""What is installed is what is in the tree, and every policy that is listed can be used."""
+"""The installed packages are those of the tree, and every listed policy can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Small runs of every architecture: they end, jump as they step, and their books balance."""
+"""Small runs of every architecture end, are equal in jumps and steps, and have balanced
+accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jumped runs equal stepped runs, to the nanosecond, whatever the policy and the pressure."""
+"""Jumped runs equal stepped runs to the nanosecond, for every policy and memory pressure."""
 
 from __future__ import annotations
 

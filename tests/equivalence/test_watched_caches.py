@@ -1,4 +1,5 @@
-"""Routers that watch caches know at every choice what they would know if engines only stepped."""
+"""Watchers of caches know at every choice what stepping would have reported, and when it
+happened."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Notebook:
         return self._next
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Ignore loads: only caches are noted."""
+        """Ignore the published load."""
 
     def _note(self, replica: int, prefix_id: int, blocks: int) -> None:
         self._known[replica, prefix_id] = blocks
@@ -113,7 +114,8 @@ def watched(
 def test_jumps_tell_what_steps_tell(
     when: Watch, seed: int, cost: AffineCost, roles: list[Role], is_async: bool
 ) -> None:
-    """Routers know the same at every choice; with times (or at once) also in which order."""
+    """Jumps and steps give equal knowledge at every choice and, unless deferred, equal changes
+    in order."""
     engine = replace(TIGHT, async_scheduling=is_async)
     table = crowded(seed)
     stepped, _ = watched(table, when, replace(engine, fast_forward=False), cost, roles)

@@ -1,4 +1,4 @@
-"""What drafts come to: closed forms, trees, records, and draws that belong to a request."""
+"""Acceptance of drafts: closed forms, trees, records, and draws that belong to a request."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_record_is_replayed() -> None:
 
 
 def test_draws_belong_to_a_request() -> None:
-    """The same whoever else is there, and going on where a request was interrupted."""
+    """Draws do not depend on other requests, and continue where a request was interrupted."""
     assert [uniform(3, 9, i) for i in range(5, 9)] == uniforms(3, 9, 4, 5).tolist()
     assert uniforms(3, 9, 2000)[1999] == uniform(3, 9, 1999)
     chain = Chain([[0.7]])

@@ -1,4 +1,4 @@
-"""Routers: who gets a request, and what each promises about it."""
+"""Routers: which replica gets a request, and what each router guarantees."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Spy:
         return self._next
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Nothing to note."""
+        """Ignore the published load."""
 
 
 def is_cached(kv: KVCache, prefix_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""One contract for every registered scheduler, and what each of them does that others do not."""
+"""The contract of every registered scheduler, and the distinct behavior of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits of a run: nothing that a request, a block or an account holds is lost."""
+"""Audits of a run: every request, block and account is conserved."""
 
 from __future__ import annotations
 
@@ -82,9 +82,10 @@ class Auditor:
 
 
 def uncomputed_tokens(request: Request) -> int:
-    """Tokens that a prefilling request must still compute: prompt, and answer before a preemption.
+    """Return the tokens a prefilling request must still compute: the prompt, and the answer so far
+    if it was preempted, less those computed.
 
-    A request that is swapped in where it decoded has none.
+    A request that is swapped in while decoding has nothing to prefill.
     """
     if request.status is Status.DECODING:
         return 0
@@ -202,7 +203,7 @@ def ns(log: RunLog, name: str) -> Int64:
 
 
 def statuses(log: RunLog) -> NDArray[np.int8]:
-    """The status of each request."""
+    """Return the status of each request."""
     return np.frombuffer(log.requests.status, np.int8)
 
 
@@ -219,7 +220,7 @@ def check_requests(log: RunLog) -> None:
 
 
 def check_closed_loop(log: RunLog) -> None:
-    """After a run to its end: no request was sent before enough others had left."""
+    """Check, for a complete run, that no request was sent before enough others had left."""
     limit = log.table.max_concurrency
     if limit is not None:
         left_ns = np.sort(ns(log, "finished_ns"))
@@ -227,9 +228,9 @@ def check_closed_loop(log: RunLog) -> None:
 
 
 def check_sampled_tokens(log: RunLog) -> None:
-    """After a run to its end: each answer token is sampled once, preempted or not.
+    """Check, for a complete run, that each answer token is sampled once, even after preemption.
 
-    From the second on, once for each hypothesis.
+    From the second token on, it is sampled once per hypothesis.
     """
     sampled = sum(int((s.column("steps") * s.column("logits")).sum()) for s in log.steps)
     for s in log.steps:
@@ -247,7 +248,7 @@ def check_sampled_tokens(log: RunLog) -> None:
 
 
 def check_prefilled_tokens(log: RunLog, auditors: list[Auditor]) -> None:
-    """After a run to its end: what was prefilled is what admissions asked for, nothing else."""
+    """Check, for a complete run, that exactly the tokens required by admissions were prefilled."""
     prefilled = sum(int(s.column("prefill_tokens").sum()) for s in log.steps)
     assert prefilled == sum(auditor.due_tokens for auditor in auditors)
     if not any(log.requests.preemptions):
@@ -257,7 +258,8 @@ def check_prefilled_tokens(log: RunLog, auditors: list[Auditor]) -> None:
 
 
 def check_empty(auditors: list[Auditor]) -> None:
-    """After a run to its end: every engine is empty, and all its blocks are free."""
+    """Check, for a complete run, that no request is left in any engine and that all blocks are
+    free."""
     for view in (auditor.view for auditor in auditors if auditor.view is not None):
         audit_blocks(view)
         assert not view.running
@@ -314,7 +316,7 @@ def check_token_times(log: RunLog) -> None:
 
 
 def check_run_to_the_end(log: RunLog, auditors: list[Auditor]) -> None:
-    """All checks above, and no request is left unfinished."""
+    """All of the above, and nobody is left unfinished."""
     assert (statuses(log) != Status.UNFINISHED).all()
     check_requests(log)
     check_closed_loop(log)

@@ -1,4 +1,4 @@
-"""Specifications of generated workloads with shared prefixes, and readings of them."""
+"""Specifications of generated workloads with shared prefixes, and functions to read the results."""
 
 from __future__ import annotations
 

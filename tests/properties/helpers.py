@@ -1,4 +1,4 @@
-"""What several tests need: plain cost models, small runs, and where the shared data lies."""
+"""Helpers for several tests: plain cost models, small runs, and the location of the shared data."""
 
 from __future__ import annotations
 

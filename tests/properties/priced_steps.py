@@ -1,4 +1,5 @@
-"""Steps to price: their sums as columns, any mixture of decodes and a chunk, and longer ones."""
+"""Steps to price: their totals as columns, with any mixture of decodes and a chunk, and longer
+ones."""
 
 from __future__ import annotations
 

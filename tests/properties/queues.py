@@ -1,4 +1,4 @@
-"""Engines that serve one request a step, as queues with known answers."""
+"""Engines that serve one request per step, as queues with known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of scenarios share: small scenarios, traces, and what their runs say."""
+"""Helpers for tests of scenarios: small scenarios, traces, and the output of their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets with admission, impatient clients, faults and scaling, as several tests draw them."""
+"""Strategies for fleets with admission, impatient clients, faults and scaling."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TIMES = st.integers(0, 800).map(lambda ms: ms * MS)
 
 @st.composite
 def faults(draw: st.DrawFn, replicas: int, links: bool) -> Fault:
-    """Any fault that a fleet of this many replicas can have."""
+    """Any fault that a fleet of so many replicas can have."""
     kinds: list[Kind] = ["engine_crash", "engine_crash", "gpu_lost", "slow_node"]
     if links:
         kinds += ["link_slow", "link_cut"]
@@ -181,7 +181,7 @@ def fleets(
 
 
 def stepped(fleet: Fleet) -> Fleet:
-    """The fleet with engines that take every step."""
+    """Return the fleet without jumps."""
     pools = tuple(
         replace(pool, engine=replace(pool.engine, fast_forward=False)) for pool in fleet.pools
     )

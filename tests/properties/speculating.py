@@ -1,4 +1,4 @@
-"""Engines that speculate: configurations, policies, and runs with everything at once."""
+"""Engines that speculate: configurations, policies, and runs with all features at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``python -m tests.published``: our figures beside published ones, with conditions and errors."""
+"""Print our figures beside published ones, with conditions and errors: ``python -m
+tests.published``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Memory saved by sharing blocks, parallel sampling and beam search (arXiv 2309.06180, figure 15).
 
-OPT-13B on Alpaca: blocks saved, of those that sequences would hold if each had its own. What is
-saved is a matter of lengths, the size of a block and how beams descend from each other.
+OPT-13B on Alpaca: blocks saved, relative to those that sequences would hold without sharing. The
+saving depends on lengths, the size of a block and how beams descend from each other.
 """
 
 from __future__ import annotations

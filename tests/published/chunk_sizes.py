@@ -1,7 +1,7 @@
 """Chunk sizes of Sarathi-Serve (arXiv 2403.02310): small ones waste prefill, large ones stall.
 
-Capacity as the paper has it: the highest rate with a P99 time between tokens within a target and a
-median wait of at most 2 s. Yi-34B on two A100-80G, lengths of its chat trace.
+Capacity is as defined in the paper: the highest rate with a P99 time between tokens within a target
+and a median wait of at most 2 s. Yi-34B on two A100-80G, lengths of its chat trace.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pool(scheduler: Any) -> PoolConfig:
 
 
 def requests(rate_per_s: float) -> RequestTable:
-    """The same requests at any rate."""
+    """Return requests whose lengths and relative arrivals are equal at any rate."""
     rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(1.0, _REQUESTS)) / rate_per_s
     lengths = []

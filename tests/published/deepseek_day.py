@@ -1,8 +1,8 @@
 """DeepSeek's published day (V3/R1 online inference, 27-28 February 2025) as a plan.
 
-How many nodes carry the day's tokens, split over prefill and decode engines of the published
-layouts. The plan is of a seventh of the day's load, with which one decode engine is busy: engines
-do not talk to one another, so that all of it takes seven times as many.
+It asks how many nodes carry the day's tokens, split over prefill and decode engines of the
+published layouts. The plan is for a seventh of the day's load, which keeps one decode engine busy.
+Engines do not communicate, so the whole load takes seven times that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""B9: DistServe's first figure: what prefill and decode on GPUs of their own are worth.
+"""B9: DistServe's first figure: the gain from prefill and decode on GPUs of their own.
 
 OPT-13B in 16 bits, prompts of 512 and answers of 64 tokens, Poisson, A100-80GB. A rate counts if
-90% of requests have their first token within 0.4 s, and 90% at most 0.04 s a token after it. Steps
-are priced by the two fits that DistServe's own simulator uses, nothing else; prompts and decodes do
+90% of requests have their first token within 0.4 s, and 90% at most 0.04 s per token after it.
+Steps are priced only by the two fits that DistServe's own simulator uses. Prompts and decodes do
 not share steps, as in the engines of its day.
 """
 
@@ -71,11 +71,11 @@ class DistServeFit:
         return 7.17 + 5.80e-4 * context + 0.158 * seqs
 
     def schedule_ns(self, running: int) -> int:
-        """In the fits."""
+        """Return 0, because the fits include scheduling."""
         return 0
 
     def update_ns(self, seqs: int) -> int:
-        """In the fits."""
+        """Return 0, because the fits include updates."""
         return 0
 
     def split(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
@@ -116,7 +116,7 @@ def apart(prefills: int, decodes: int, **free: bool) -> Fleet:
 
 
 def table_at(rate_per_s: float) -> RequestTable:
-    """The same arrivals, faster or slower."""
+    """Return equal arrivals scaled to a rate."""
     lengths = np.full(_REQUESTS, _PROMPT), np.full(_REQUESTS, _OUTPUT)
     return request_table(np.cumsum(_GAPS) / rate_per_s, *lengths)
 

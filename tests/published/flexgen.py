@@ -1,9 +1,10 @@
 """B19: FlexGen's table on a T4 with 208 GB of DRAM and an SSD, 512 in and 32 out (2303.06865).
 
-Placements and batches are those of its benchmark scripts, the order of transfers and kernels that
-of its source. What the machine reaches is from the authors' cost model (experimental/cost_model.py,
-"aligned on google cloud T4", which they fitted to runs of their own); the disk, and what the device
-memory reaches, are what such parts do. Nothing is fitted to the table here.
+Placements and batches are those of its benchmark scripts, and the order of transfers and kernels is
+that of its source. The rates of the machine are from the authors' cost model
+(experimental/cost_model.py, "aligned on google cloud T4", which they fitted to runs of their own);
+those of the disk and the device memory are typical of such parts. No constant is fitted to the
+table here.
 """
 
 from __future__ import annotations

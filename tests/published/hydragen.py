@@ -1,7 +1,7 @@
 """A3: Hydragen, prefixes read once (arXiv 2402.05099): CodeLlama-13B on eight A100, batch 1,024.
 
-Completions of 128 tokens behind one prefix; decoding alone is counted. Conditions are those of the
-authors' scripts (docs/sweeps_from_paper.md of ScalingIntelligence/hydragen). Nothing is fitted.
+Completions of 128 tokens after one prefix; only decoding is counted. Conditions are those of the
+authors' scripts (docs/sweeps_from_paper.md of ScalingIntelligence/hydragen). No constant is fitted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cost(kernel: str) -> RooflineStepCost:
 
 
 def tokens_per_s(kernel: str, prefix: int, seqs: int = BATCH) -> float:
-    """Of decoding, on the GPUs' time."""
+    """Return decoding throughput by the GPUs' time."""
     shared = (seqs * prefix, prefix, seqs) if kernel == "tree" else ()
     shape = StepShape(seqs, seqs * prefix, logits=seqs, shared=shared)
     run = cost(kernel).price_decodes(shape, OUTPUT)

@@ -1,4 +1,5 @@
-"""B21 and B16: kernel curves, half of the points predicting the other half; DeepEP's latency."""
+"""B21 and B16: kernel curves, with half of the points predicting the other half; DeepEP's
+latency."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def deepep_rows() -> list[Row]:
 
 
 def sections() -> list[Section]:
-    """Both."""
+    """Return the sections of B21 and B16."""
     curves = [row for generation in ("fa3", "fa2") for row in held_out(generation)]
     deepep = deepep_rows()
     return [

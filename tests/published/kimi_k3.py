@@ -1,7 +1,7 @@
-"""B4: Kimi-K3 on GB300, one sequence (vLLM blog, 2026-07-27): without DSpark, which speculates.
+"""B4: Kimi-K3 on GB300, one sequence (vLLM blog, 2026-07-27), without DSpark, which speculates.
 
-Sizes are exact; the speed is printed as priced, nothing is tuned to it. The prompt lengths of
-SPEED-Bench are not published: a context of 2,000 tokens stands for them, and hardly matters.
+Sizes are exact; the speed is printed as priced, without tuning. The prompt lengths of SPEED-Bench
+are not published; a context of 2,000 tokens replaces them, and hardly matters.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cost(ranks: int) -> RooflineStepCost:
 
 
 def tokens_per_s(ranks: int) -> float:
-    """Of one sequence, as the slower of GPU and host allows."""
+    """Return the tokens per second of one sequence, as the slower of GPU and host allows."""
     return 1 / step_seconds(cost(ranks), decode_shape(1, CONTEXT), async_scheduling=True)
 
 
@@ -61,7 +61,7 @@ def parts_ms(ranks: int) -> dict[str, float]:
 
 
 def sections() -> list[Section]:
-    """Sizes, then speed."""
+    """Return the sections of sizes and speed."""
     kimi = load_model("kimi-k3")
     rank = shard(model(), 8)
     sizes = [

@@ -58,7 +58,7 @@ def costs(gpu_name: str, ranks: int = RANKS) -> tuple[RooflineStepCost, Roofline
 
 
 def decode_ms(cost: RooflineStepCost, seqs: int, context: int) -> float:
-    """One step."""
+    """Return the time of one decode step in ms."""
     clips = cost.shard.model.clip_tokens
     return cost.price(decode_shape(seqs, context, clips)).gpu_ns * 1e-6
 
@@ -70,7 +70,7 @@ def decode_ratio(gpu_name: str, context: int, ranks: int = RANKS) -> float:
 
 
 def prefill_ratio(gpu_name: str, tokens: int, ranks: int = RANKS) -> float:
-    """The same of a prompt, chunk after chunk."""
+    """Return the twin's prefill time over Kimi Linear's, for a prompt computed chunk by chunk."""
     kimi, twin = (
         sum(
             cost.price(chunk_shape(start, CHUNK, cost.shard.model.clip_tokens)).gpu_ns

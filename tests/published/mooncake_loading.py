@@ -1,8 +1,9 @@
-"""B14: when Mooncake loads a prefix instead of computing it, and what its trace can hit.
+"""B14: when Mooncake loads a prefix instead of computing it, and the hits that its trace allows.
 
 The rule of its section 5.1: with l layers of width d, grouped-query attention of factor gqa and KV
-of s bytes an element, p tokens take l (a p^2 d + b p d^2) operations to compute and 2 l p d s / gqa
-bytes to load; on G FLOP/s loading is sooner from B = G 2 d s / (gqa (a p d + b d^2)) bytes/s on.
+of s bytes per element, p tokens take l (a p^2 d + b p d^2) operations to compute and 2 l p d s /
+gqa bytes to load; at G FLOP/s loading is faster from B = G 2 d s / (gqa (a p d + b d^2)) bytes/s
+on.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _loads(bytes_per_s: float, flop_per_s: float) -> bool:
         tiers.ways[0].store.put((prefix_id, 0, 1))
 
     def prefill_ns(request: Request, computed_tokens: int) -> int:
-        """Of the prefix alone: what comes after it is computed either way."""
+        """Return the time of the prefix alone, because what follows it is computed in any case."""
         tokens = _TOKENS - computed_tokens
         return round(_LAYERS * (_A * tokens**2 * _D + _B * tokens * _D**2) / flop_per_s * 1e9)
 
@@ -100,7 +101,7 @@ def trace_rows() -> list[Row]:
 
 
 def sections() -> list[Section]:
-    """For `tests.published`."""
+    """Return the section for `tests.published`."""
     return [
         Section(
             "B14  Mooncake: load or compute (FAST'25, 2407.00079)",

@@ -1,9 +1,9 @@
-"""B14: what prefix affinity with a load bound is worth on Mooncake's conversation trace.
+"""B14: the gain from prefix affinity with a load bound on Mooncake's conversation trace.
 
 The paper's fleet, without its disaggregation: Llama-3-70B on 16 nodes of eight A100-80G (it has the
 A800, whose NVLink is slower), its TTFT target of 30 s and the middle one of its three TBT targets.
-The trace's clock runs faster until a random router keeps 90% of requests within the SLO; at that
-rate the routers are compared on the same requests. No constant is fitted to the outcome.
+The trace's clock is sped up until a random router keeps 90% of requests within the SLO; at that
+rate the routers are compared on equal requests. No constant is fitted to the outcome.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Outcome(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Of the bounded router to another, and the half-width of its 95% paired interval."""
+    """Difference of the bounded router to another, and the half-width of its 95% paired
+    interval."""
 
     value: float
     half_width: float

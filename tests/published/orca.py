@@ -1,8 +1,8 @@
 """B12: Orca's iteration-level scheduling over FasterTransformer's static batches (OSDI 2022).
 
 A 175B GPT on two nodes of eight A100-40G, tensor parallel 8 and pipeline parallel 2, synthetic
-prompts and answers. The paper reads off the rate at which the median latency a token is 190 ms,
-twice what its Orca has alone: 6.81 against 0.185 requests/s.
+prompts and answers. The paper reads off the rate at which the median latency per token is 190 ms,
+twice that of its Orca alone: 6.81 against 0.185 requests/s.
 """
 
 from __future__ import annotations

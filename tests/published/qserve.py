@@ -1,7 +1,7 @@
 """B18: QServe's throughput table: two GPUs, eight models, four schemes (arXiv 2405.04532).
 
 Throughput is output tokens over prefill and decode of one static batch, 1,024 in and 512 out. The
-constants are the generic ones of efficiency.yaml; nothing is fitted to this table.
+constants are the generic ones of efficiency.yaml; none is fitted to this table.
 """
 
 from __future__ import annotations

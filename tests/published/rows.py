@@ -1,4 +1,4 @@
-"""One line of the comparison with a published figure, and how lines are printed."""
+"""Rows of the comparison with published figures, and how they are printed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """B5 to B8: published results of speculative decoding.
 
-Acceptance is taken as published; what is predicted is what drafting and verifying take. Nothing is
+Acceptance is taken from the papers; the cost of drafting and verifying is predicted. No constant is
 tuned to these figures.
 """
 
@@ -132,7 +132,7 @@ def _step_ns(of: SpeculativeStepCost, shape: StepShape) -> float:
 
 @cache
 def dflash_overhead() -> float:
-    """Of a block of 16, of which 15 are drafted."""
+    """Return the overhead of a block of 16 tokens, of which 15 are drafted."""
     return overhead(cost("qwen3-8b", "H200", "dflash", 15))
 
 
@@ -258,5 +258,5 @@ def dspark() -> Section:
 
 
 def sections() -> list[Section]:
-    """All of them."""
+    """Return the sections of all papers."""
     return [leviathan(), chen(), medusa(), dflash(), others(), dspark()]

@@ -1,4 +1,4 @@
-"""Published results of batching policies: what is met is asserted, what is missed is counted."""
+"""Published results of batching policies: matches are asserted, and misses are counted."""
 
 from __future__ import annotations
 

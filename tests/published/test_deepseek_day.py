@@ -1,4 +1,5 @@
-"""DeepSeek's published day: its economics exactly, and what a plan of it asks (B15)."""
+"""DeepSeek's published day: its economics exactly, and the fleet that a plan of it requires
+(B15)."""
 
 from __future__ import annotations
 

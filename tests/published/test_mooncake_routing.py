@@ -1,4 +1,4 @@
-"""B14 at the rate the command finds; `python -m tests.published b14` finds and prints it."""
+"""B14 at the rate that `python -m tests.published b14` finds and prints."""
 
 from __future__ import annotations
 

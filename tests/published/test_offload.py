@@ -1,4 +1,5 @@
-"""Offloading: the slowest of transfers and computing, and where more of anything must not help."""
+"""Offloading: a layer takes the slowest of transfers and computing, and more of the rest does
+not help."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Figures that papers print, predicted from public inputs; `python -m tests.published` shows all.
 
-The bars asserted are those that are met. What misses its bar is counted here too, so that a change
-for better or worse is noticed; the reasons are in the printed notes and the README.
+The bars that are met are asserted. Figures that miss their bar are counted here too, so that any
+change is noticed; the reasons are in the printed notes and the README.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published results of speculative decoding: what is met is asserted, what is missed is counted."""
+"""Published results of speculative decoding: matches are asserted, and misses are counted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """B11: batched requests of Orca's reservations and of vLLM (arXiv 2309.06180, figures 2 and 13).
 
-OPT-13B on one A100-40G with 12 GB for the KV cache, ShareGPT at 2 requests/s. What a batch holds is
-a matter of memory; whether a queue feeds it is one of speed, and the engines of 2023 were slower
-than ours: figures are given at the published rate, and with a queue that never empties.
+OPT-13B on one A100-40G with 12 GB for the KV cache, ShareGPT at 2 requests/s. The size of a batch
+depends on memory; whether a queue fills it depends on speed, and the engines of 2023 were slower
+than ours. Figures are therefore given at the published rate, and with a queue that never empties.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def memory_ratio(tokens: int) -> float:
 
 
 def sections() -> list[Section]:
-    """Memory and prefill."""
+    """Return the section of memory and prefill."""
     yoco, transformer = models()
     return [
         Section(

@@ -1,4 +1,4 @@
-"""A page as its tests see it."""
+"""Parser for the pages that the tests read."""
 
 from html.parser import HTMLParser
 from pathlib import Path

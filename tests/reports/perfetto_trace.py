@@ -1,4 +1,4 @@
-"""A hard run, and what its Perfetto trace says when it is read back."""
+"""A demanding run, and its Perfetto trace as it is read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small synthetic result folder, as a run would leave it."""
+"""A small synthetic result folder in the format of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing to complain of, nothing repaired, nothing cut off."""
+"""Pages in a real browser have no errors, no repaired markup and no cut-off content."""
 
 from __future__ import annotations
 

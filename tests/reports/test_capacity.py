@@ -1,4 +1,4 @@
-"""What a capacity search says on a terminal and on its page, from capacity.json alone."""
+"""Terminal text and page of a capacity search, from capacity.json alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a result folder: what is there is read, what is not is named."""
+"""Reading a result folder: existing files are read, and missing ones are named."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The frame all pages share: what a short template makes of it."""
+"""The frame that all pages share, tested with a short template."""
 
 import re
 from typing import Any

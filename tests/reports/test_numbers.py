@@ -1,4 +1,4 @@
-"""How numbers are written, and the sentence that answers."""
+"""Formatting of numbers, and the sentence that answers a run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``--open``: the report in the reader's browser, and no failure where there is none."""
+"""``--open`` shows the report in the reader's browser, and does not fail without one."""
 
 import webbrowser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Perfetto trace of a run, read back: steps, counters, and what was asked to be left out."""
+"""The Perfetto trace of a run, read back: steps, counters, and excluded parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan's terminal text and page say: of a fleet, of none, and of what would relax it."""
+"""Terminal text and page of a plan, with a fleet, without one, and with relaxed limits."""
 
 from __future__ import annotations
 

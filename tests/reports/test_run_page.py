@@ -1,4 +1,4 @@
-"""The report page: whole, valid in structure, the same each time, and safe to open."""
+"""The report page is complete, valid in structure, reproducible, and safe to open."""
 
 import json
 import re

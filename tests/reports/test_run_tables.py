@@ -1,4 +1,4 @@
-"""What the report page says in words and tables, without its figures."""
+"""Words and tables of the report page, without its figures."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The numbers behind the figures: thinned, not changed."""
+"""The numbers behind the figures are thinned, but not changed."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""What a sweep says on a terminal and on its page, from its folder alone."""
+"""Terminal text and page of a sweep, from its folder alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terminal summary: its facts, its width, and streams that can show little."""
+"""The terminal summary: its facts, its width, and limited output streams."""
 
 import io
 import subprocess

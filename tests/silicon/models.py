@@ -1,4 +1,5 @@
-"""The two predictors that `tests.silicon` compares at a measured point: fleetcast's and AIC's."""
+"""The two predictors that `tests.silicon` compares at a measured point: fleetcast and
+AIConfigurator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Measured serving points of AIConfigurator's package: closed loops on real GPUs.
 
 ``aiconfigurator_core/systems/silicon_sample.csv`` (Apache-2.0, NVIDIA CORPORATION & AFFILIATES) is
-read from the installed package; nothing of it is copied into fleetcast: install the extra ``aic``.
-Times there are in ms and, where AIConfigurator names the statistic, averages over requests.
+read from the installed package, and not copied into fleetcast: install the extra ``aic``. Times
+there are in ms and, where AIConfigurator names the statistic, averages over requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Vidur's A100 kernel times: predicted from a datasheet, and from tables of half the shapes."""
+"""Vidur's A100 kernel times, predicted from a datasheet, and from tables of half the shapes."""
 
 from __future__ import annotations
 

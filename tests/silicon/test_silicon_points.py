@@ -1,4 +1,4 @@
-"""Measured serving points of AIConfigurator's package: how they are read, and three predicted."""
+"""Measured serving points of AIConfigurator's package: how they are read, and three predictions."""
 
 from __future__ import annotations
 

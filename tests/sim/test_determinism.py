@@ -1,4 +1,4 @@
-"""The same scenario and seed give the same bits, whatever else the computer is doing."""
+"""A scenario and a seed determine every bit of the result, whatever else the computer is doing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bits(NamedTuple):
 
 
 def bits(result: RunResult) -> Bits:
-    """Of a run."""
+    """Return the result of a run without its wall-clock time."""
     summary = {**result.summary, "run": {**result.summary["run"]}}
     del summary["run"]["wall_s"]
     return Bits(summary, result.requests, result.steps)

@@ -1,4 +1,4 @@
-"""Prefix chains: cut, copied and coarsened, checked against the plain way to say it."""
+"""Prefix chains: cut, copied and coarsened, checked against a plain implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded sessions: drawn, cut, repeated, stretched and replayed, and what stays true of them."""
+"""Recorded sessions: drawn, cut, repeated, stretched and replayed, and their invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms: what they change, what they leave, and the identities between them."""
+"""Transforms: what they change, what they preserve, and the identities between them."""
 
 import math
 from collections.abc import Callable

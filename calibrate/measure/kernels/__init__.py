@@ -1,9 +1,9 @@
-"""The kernels that can be measured, by operator family.
+"""Kernels that can be measured, by operator family.
 
 A module has ``cases(quick, device)``, which yields its grid with the smallest shapes first,
 ``prepare(case, device, seed)``, which returns a `Prepared`, and ``TOLERANCE``, the largest relative
 error by number format. It may have ``work(case)``, the FLOPs and bytes of a call, from which the
-time of a case is foreseen. Families that need several processes have ``measure`` instead of
+time of a case is predicted. Families that need several processes have ``measure`` instead of
 ``prepare`` (see `collectives`).
 """
 
@@ -36,5 +36,5 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def modules_of(family: str) -> list[ModuleType]:
-    """The modules that measure a family of `FAMILIES`."""
+    """Return the modules that measure a family of `FAMILIES`."""
     return [import_module(f"{__name__}.{name}") for name in FAMILIES[family]]

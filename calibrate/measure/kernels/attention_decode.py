@@ -1,7 +1,7 @@
-"""Decode attention over paged KV: one new token of each sequence, blocks of 16 tokens.
+"""Measure decode attention over paged KV: one new token per sequence, blocks of 16 tokens.
 
-Kernel ``triton`` is ours (`decode_triton`); ``torch``, on a processor, has the KV of a sequence in
-one piece, token by token, as it is written.
+Kernel ``triton`` is ours (`decode_triton`). ``torch``, on a processor, has the KV of a sequence
+contiguous, token by token, in the order it is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from calibrate.measure.kernels.kv_pool import MOST_NUMBERS, shared_pool
 from calibrate.measure.machine import streamed_l2_bytes
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "fp8": 1e-2}
-"""fp8 is what the cache holds: the reference reads the same numbers."""
+"""Largest relative error by number format. fp8 is the format of the cache, and the reference
+reads the same numbers."""
 BLOCK_SIZE = 16
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 _SEQS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -35,7 +36,8 @@ _WINDOW_CONTEXTS = (64, 128, 256, 512, 1024, 4096, 131072)
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """On a GPU bfloat16 over all heads, an fp8 cache over some."""
+    """Yield bfloat16 cases over all heads and an fp8 cache over some; on a processor, a small
+    float32 grid."""
     if device == "cpu":
         small = (1, 4), (64, 512)
         yield from _grid("torch", "float32", (Heads(8, 2, 64),), *small)
@@ -59,7 +61,8 @@ def _grid(
     seqs: tuple[int, ...],
     contexts: tuple[int, ...],
 ) -> Iterator[Case]:
-    """Smallest first: what a call can read is bounded, and a cache lies in it wholly."""
+    """Yield cases, smallest first. The KV that a call can read is limited, and must lie in the
+    pool completely."""
     activations = "bfloat16" if kv == "fp8" else kv
     for context in contexts:
         for count in seqs:
@@ -78,7 +81,7 @@ def _kv_numbers(heads: Heads, tokens: int) -> int:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs, and bytes of queries, visible keys and values, and results."""
+    """Return FLOPs, and bytes of queries, visible keys and values, and results."""
     heads, seqs, context = _sizes(case)
     looked_at = seen(context, heads.window)
     numbers = heads.q_heads * heads.head_dim
@@ -93,7 +96,7 @@ def _sizes(case: Case) -> tuple[Heads, int, int]:
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Block tables of their own for each copy, all in one pool."""
+    """Prepare copies with block tables of their own, all in one pool."""
     import torch
 
     heads, seqs, context = _sizes(case)
@@ -103,10 +106,10 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
     pool = shared_pool(kv, 2, block_numbers, device)
     blocks = -(-context // BLOCK_SIZE)
     copies = num_copies(num_bytes, streamed_l2_bytes(device))
-    if case.kernel == "torch":  # it copies from the pool
+    if case.kernel == "torch":  # this kernel copies from the pool
         tables = torch.cat([pool.tables(1, seqs, blocks, draw) for _ in range(copies)])
     else:
-        # Long windowed contexts: no more copies than the pool has blocks for.
+        # For long windowed contexts, at most the copies for which the pool has blocks.
         copies = max(1, min(copies, pool.num_blocks // (seqs * blocks)))
         tables = pool.tables(copies, seqs, blocks, draw)
     block_shape = BLOCK_SIZE, heads.kv_heads, heads.head_dim
@@ -177,7 +180,7 @@ def _on_host(
 
 
 def reference(query: Any, keys: Any, values: Any, table: Any, context: int, heads: Heads) -> Any:
-    """float32 [seqs, q_heads, head_dim], a sequence at a time."""
+    """Compute float32 [seqs, q_heads, head_dim], one sequence at a time."""
     import torch
 
     first = context - seen(context, heads.window)
@@ -191,7 +194,7 @@ def reference(query: Any, keys: Any, values: Any, table: Any, context: int, head
 
 
 def _gathered(part: Any, blocks: Any) -> Any:
-    """float32; fp8 as the bytes that it is, which every device can index."""
+    """Return the blocks as float32. fp8 is indexed as bytes, which every device supports."""
     import torch
 
     if part.dtype.itemsize > 1:

@@ -1,8 +1,8 @@
-"""Causal attention of equal prompts behind cached prefixes.
+"""Measure causal attention of equal prompts after cached prefixes.
 
-Kernel ``triton`` is ours (`prefill_triton`); ``torch_cudnn`` and ``torch_flash`` are torch's, the
-first for prompts without a prefix (its mask is aligned to the first key), neither with a window.
-``torch``, on a processor, is what torch chooses there.
+Kernel ``triton`` is ours (`prefill_triton`). ``torch_cudnn`` and ``torch_flash`` are torch's; the
+first takes only prompts without a prefix (its mask is aligned to the first key), and neither
+supports a window. ``torch``, on a processor, is whatever torch chooses there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calibrate.measure.machine import streamed_l2_bytes
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MOST_TOKENS = 16384
-# On both sides of where tiles of queries, and waves of them, step.
+# Sizes on both sides of the steps in tiles of queries, and in waves of tiles.
 _NEW = (
     *(16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288),
@@ -39,16 +39,17 @@ _SEQS = (1, 4, 32)
 _FEW_PREFIXES = (0, 2048, 16384, 65536)
 _FEW_SEQS = (1, 8)
 _MOST_KV_TOKENS = 2**20
-"""Of all prompts, prefixes included."""
+"""Most KV tokens of all prompts together, including prefixes."""
 _MOST_SCORES = 2**28
-"""That the check has in memory at a time: 1 GiB, several times over."""
+"""Most scores that the check has in memory at a time: 1 GiB, held several times."""
 
 Axis = tuple[int, ...]
 Call = Callable[[], Any]
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """On a GPU ours over everything, torch's over prompts long enough to be bound by it."""
+    """Yield our kernel over the whole grid, and torch's over fewer heads and prefixes; on a
+    processor, a small float32 grid."""
     if device == "cpu":
         heads = (Heads(8, 2, 64),) if quick else (Heads(8, 2, 64), LLAMA_8B[2], WINDOWED[0])
         yield from _grid("torch", "float32", heads, (16, 128), (0, 256), (1, 2))
@@ -98,7 +99,8 @@ def _grid(
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs of the visible pairs, and bytes of queries, visible keys and values, and results."""
+    """Return FLOPs of the visible pairs, and bytes of queries, visible keys and values, and
+    results."""
     heads, new, prefix, seqs = _sizes(case)
     pairs = causal_pairs(prefix + new, heads.window) - causal_pairs(prefix, heads.window)
     kv_tokens = min(prefix + new, heads.window + new) if heads.window else prefix + new
@@ -114,7 +116,8 @@ def _sizes(case: Case) -> tuple[Heads, int, int, int]:
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Queries, keys and values token by token, as projections leave them; KV contiguous."""
+    """Prepare queries, keys and values token by token, as projections produce them, with
+    contiguous KV."""
     import torch
 
     heads, new, prefix, seqs = _sizes(case)
@@ -165,7 +168,8 @@ def _triton(heads: Heads, new: int, prefix: int, seqs: int, query: Any) -> Calla
 
 
 def _flash(heads: Heads, new: int, prefix: int, seqs: int, query: Any) -> Callable[..., Any]:
-    """torch's FlashAttention aligns its causal mask to the last key, and shares KV heads."""
+    """Return torch's FlashAttention, which aligns its causal mask to the last key, and shares KV
+    heads."""
     import torch
 
     _no_window(heads)
@@ -179,7 +183,8 @@ def _flash(heads: Heads, new: int, prefix: int, seqs: int, query: Any) -> Callab
 
 
 def _cudnn(heads: Heads, new: int, prefix: int, seqs: int, query: Any) -> Callable[..., Any]:
-    """cuDNN's, which shares KV heads as well; its causal mask is aligned to the first key."""
+    """Return cuDNN's attention, which also shares KV heads; its causal mask is aligned to the
+    first key."""
     import torch
 
     _no_window(heads)
@@ -220,7 +225,8 @@ _KERNELS = {"triton": _triton, "torch_flash": _flash, "torch_cudnn": _cudnn, "to
 
 
 def reference(query: Any, keys: Any, values: Any, heads: Heads) -> Any:
-    """float32, a KV head and so many queries at a time that their scores fit into memory."""
+    """Compute attention in float32, for one KV head and as many queries at a time as fit into
+    memory."""
     import torch
 
     new, length = query.shape[1], keys.shape[1]
@@ -228,7 +234,8 @@ def reference(query: Any, keys: Any, values: Any, heads: Heads) -> Any:
     at = torch.arange(length, device=query.device)
     out = torch.empty(query.shape, dtype=torch.float32, device=query.device)
     for begin, end in _chunks(new, _MOST_SCORES // (length * heads.group)):
-        # Keys from the first that the first query sees to the last that the last one does.
+        # Keys from the first one that the first query sees to the last one that the last query
+        # sees.
         visible = slice(prefix + begin + 1 - seen(prefix + begin + 1, heads.window), prefix + end)
         ahead = at[visible] - at[prefix + begin : prefix + end, None]
         hidden = (ahead > 0) | (ahead <= -seen(length, heads.window))

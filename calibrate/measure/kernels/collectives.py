@@ -1,8 +1,8 @@
-"""Collectives between the devices of one machine: NCCL on GPUs, gloo on a processor.
+"""Measure collectives between the devices of one machine: NCCL on GPUs, gloo on a processor.
 
-``bytes`` are one rank's input: of ``all_gather`` what it contributes, of ``reduce_scatter`` and
-``all_to_all`` the whole of what it holds, of ``send_recv`` what rank 0 sends to rank 1. One process
-a rank measures; the first reports. How NCCL is set up is left as the environment has it.
+``bytes`` are one rank's input: for ``all_gather`` what it contributes, for ``reduce_scatter`` and
+``all_to_all`` everything it holds, for ``send_recv`` what rank 0 sends to rank 1. Every rank is a
+process that measures, and the first one reports. NCCL is configured by the environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibrate.measure.kernels.collectives_rank import Task, rank_main
 
 _FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 _FACTOR_2 = [2**power for power in range(8, 31)]
-# Between them, every other one: what interpolation is held to.
+# Every other size between them, to check interpolation with.
 _BETWEEN = [3 * 2**power for power in range(9, 29, 2)]
 _CPU_BYTES = [2**power for power in range(8, 23, 7)]
 _GPU_LINK_BYTES_PER_S = 2e11
@@ -29,7 +29,7 @@ Result = tuple[Case, dict[str, Any]]
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """All collectives over all devices, and over 2, 4, ... of them; sends between two."""
+    """Yield all collectives over all devices, and over 2, 4, ... of them; sends are between two."""
     sizes = sorted(_FACTOR_2[::3] if quick else _FACTOR_2 + _BETWEEN)
     if device == "cpu":
         sizes = _CPU_BYTES
@@ -46,13 +46,14 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """No FLOPs; what one rank's link moves, counted as that much more memory traffic."""
+    """Return no FLOPs, and the bytes on one rank's link converted to memory traffic that takes
+    equally long."""
     factor = int(case.shape["ranks"]) if case.family == "all_gather" else 1
     return 0.0, float(factor * int(case.shape["bytes"])) * 3.5e12 / _GPU_LINK_BYTES_PER_S
 
 
 def measure(cases: Sequence[Case], device: str, seed: int, until: float) -> Iterator[Result]:
-    """The fields of each case's line, of as many cases as the time allows."""
+    """Yield the fields of each case's line, for the cases that the time allows."""
     for ranks in sorted({int(case.shape["ranks"]) for case in cases}):
         group = [case for case in cases if case.shape["ranks"] == ranks]
         if ranks < 2:
@@ -79,7 +80,8 @@ def _now() -> float:
 
 
 def _rank_counts(device: str) -> list[int]:
-    """Smallest first; [1] or [0] where there is nothing to measure between."""
+    """Return the numbers of ranks, smallest first; [1] or [0] if there are fewer than two
+    devices."""
     if device == "cpu":
         return [2]
     try:
@@ -92,10 +94,11 @@ def _rank_counts(device: str) -> list[int]:
 
 
 def _group_results(task: Task) -> Iterator[Result]:
-    """Results in the order of the cases; ends early if the time is over or the ranks are lost.
+    """Yield results in the order of the cases. Ends early if the time is over or the ranks are
+    lost.
 
-    Where a rank fails alone the others wait for it for ever: they are ended, and the case is
-    refused with ``group_lost``.
+    If one rank fails, the others would wait for it forever. They are ended, and the case is refused
+    with ``group_lost``.
     """
     import torch.multiprocessing as mp
 
@@ -125,7 +128,7 @@ def _group_results(task: Task) -> Iterator[Result]:
 
 
 def _next_report(reports: Any, ranks: Sequence[Any]) -> dict[str, Any] | None:
-    """None where rank 0 says that the time is over."""
+    """Return the next report, or None if rank 0 says that the time is over."""
     start = _now()
     while _now() - start < _LONGEST_SILENCE_S:
         try:

@@ -1,4 +1,4 @@
-"""What one rank does: the same calls as all others, in step with them."""
+"""The process of one rank, which makes the same calls as all others, in step with them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from calibrate.measure.timing import Pacer, Timing, time_calls
 TOLERANCE = {"bfloat16": 1e-2, "float32": 1e-5}
 
 _LARGEST_CHECKED_BYTES = 2**26
-"""Of all ranks together."""
+"""Most bytes of all ranks together that are checked."""
 _FAILED = 1e30
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a group of ranks measures, in order, within a time."""
+    """Cases that a group of ranks measures, in order, within a time in seconds."""
 
     ranks: int
     cases: Sequence[Case]
@@ -31,7 +31,7 @@ class Task:
 
 
 def rank_main(rank: int, port: int, task: Task, reports: Any) -> None:
-    """Entry point of a rank's process; rank 0 puts a dict for each case, None at the time's end."""
+    """Run a rank's process. Rank 0 puts a dict for each case, and None when the time is over."""
     import torch
     import torch.distributed as dist
 
@@ -82,7 +82,7 @@ def _case_fields(rank: int, case: Case, task: Task, pacer: Pacer) -> dict[str, A
     except RuntimeError:
         if not prepared.graphable:
             raise
-        # Where NCCL cannot be captured: the line says that it is outside a graph.
+        # NCCL cannot be captured here, and the line will say that it is outside a graph.
         timing = _timed(replace(prepared, graphable=False), task, pacer)
     return timing_fields(asdict(timing), error, prepared)
 
@@ -92,7 +92,7 @@ def _timed(prepared: Prepared, task: Task, pacer: Pacer) -> Timing:
 
 
 def _checked(prepared: Prepared, device: str) -> float | None:
-    """The largest error of any rank; what is no number counts as failed."""
+    """Return the largest error of any rank; an error that is not a number counts as failed."""
     if prepared.error is None:
         return None
     error = prepared.error()
@@ -100,7 +100,7 @@ def _checked(prepared: Prepared, device: str) -> float | None:
 
 
 def _agreed(value: float, device: str) -> float:
-    """Rank 0's value."""
+    """Return rank 0's value on every rank."""
     import torch
     import torch.distributed as dist
 
@@ -119,7 +119,8 @@ def _largest(value: float, device: str) -> float:
 
 
 def prepare(rank: int, case: Case, device: str, seed: int) -> Prepared:
-    """This rank's part: random inputs, of which each rank can make every other's."""
+    """Prepare this rank's part, with random inputs of which each rank can generate every
+    other's."""
     import torch
 
     ranks, num_bytes = int(case.shape["ranks"]), int(case.shape["bytes"])
@@ -207,7 +208,7 @@ _MAKERS: dict[str, Callable[[int, int, Any], Made]] = {
 
 
 def _expected(family: str, rank: int, ranks: int, inputs: list[Any]) -> Any:
-    """What ``rank`` should end up with, in float32."""
+    """Return the expected result of ``rank``, in float32."""
     import torch
 
     if family == "send_recv":

@@ -1,8 +1,10 @@
-"""Copies of memory: host to device, device to host, inside the device, and scattered KV blocks.
+"""Measure memory copies: host to device, device to host, inside the device, and scattered KV
+blocks.
 
-``bytes`` are those copied. Host memory is pinned; its copies are launched one by one, as engines
-do. ``kv_blocks`` gathers random 64 KiB blocks (16 tokens of 8 KV heads, 128 wide, keys and values
-in 16 bits) into one buffer, as before a transfer. On a processor ``d2d`` is its own memory.
+``bytes`` is the number of bytes copied. Host memory is pinned, and its copies are launched one by
+one, as engines do. ``kv_blocks`` gathers random 64 KiB blocks (16 tokens of 8 KV heads, 128 wide,
+keys and values in 16 bits) into one buffer, as before a transfer. On a processor, ``d2d`` is within
+its own memory.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _LARGEST_CHECKED = 64 * _MIB
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """Powers of 2, and half as much again; whole blocks for scattered ones."""
+    """Yield powers of 2, and 1.5 times those; whole blocks for scattered copies."""
     for direction in ("d2d", "kv_blocks") if device == "cpu" else _LARGEST:
         largest = 16 * _MIB if device == "cpu" else _LARGEST[direction]
         unit = _BLOCK_BYTES if direction == "kv_blocks" else 4 * _KIB
@@ -40,14 +42,14 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """Read once, written once; a slow link counts as if it were more memory traffic."""
+    """Return bytes read once and written once. A slow link counts as more memory traffic."""
     num_bytes = float(case.shape["bytes"])
     through_link = case.shape["direction"] in ("h2d", "d2h")
     return 0.0, num_bytes * (80 if through_link else 2)
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Random bytes."""
+    """Prepare copies of random bytes."""
     import torch
 
     direction, num_bytes = str(case.shape["direction"]), int(case.shape["bytes"])
@@ -115,7 +117,7 @@ def _scattered(num_bytes: int, device: str, draw: Any, count: int) -> list[Copy]
 
 @lru_cache(maxsize=1)
 def _pinned(num_bytes: int) -> Any:
-    """One buffer for all copies: pinning memory is slow."""
+    """Allocate one pinned buffer for all copies, because pinning memory is slow."""
     import torch
 
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)

@@ -1,4 +1,4 @@
-"""Paged decode attention in Triton: the query heads of a KV head are one tile, KV is split."""
+"""Paged decode attention in Triton: the query heads of a KV head form one tile, and KV is split."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from calibrate.measure.kernels.split_kv import combine, partial_buffers
 from calibrate.measure.kernels.split_plan import split_tiles
 
 _TILE_NUMBERS = 16384
-"""Of keys that a program loads at a time."""
+"""Numbers of keys that a program loads at a time."""
 _ROWS = 16
-"""The tensor cores take no fewer; groups of fewer query heads are padded."""
+"""Least number of rows that the tensor cores take; groups with fewer query heads are padded."""
 _NUM_STAGES = 5
-"""Block table and keys take two each: two tiles are on their way while one is worked on."""
+"""Pipeline stages. Block table and keys take two each, so two tiles are being loaded while one
+is processed."""
 _RESIDENT = {False: 1, True: 2}
-"""Programs that one multiprocessor holds, by whether the cache is fp8: on an H200 one with two
-large tiles on their way moves more bytes than three with small ones, but two with tiles of half
-the bytes move a third more than one."""
+"""Programs that one multiprocessor holds, by whether the cache is fp8. On an H200, one program
+that loads two large tiles ahead moves more bytes than three with small tiles, but two with tiles
+of half the bytes move a third more than one."""
 
 
 @triton.jit
 def _halves(
     words: tl.tensor, tile_tokens: tl.constexpr, words_per_row: tl.constexpr, has_asm: tl.constexpr
 ) -> tl.tensor:
-    """float16 [tile_tokens, 4 words_per_row] of fp8 (e4m3) numbers, four per int32 of ``words``.
+    """Convert fp8 (e4m3) numbers, four per int32 of ``words``, to float16 [tile_tokens, 4
+    words_per_row].
 
-    Triton's own conversion goes byte by byte once shared memory is involved.
+    Triton's own conversion goes byte by byte if shared memory is involved.
     """
     if has_asm:
         a, b, c, d = tl.inline_asm_elementwise(
@@ -58,7 +60,7 @@ def _halves(
 
 @triton.jit
 def _half(words: tl.tensor) -> tl.tensor:
-    """The lowest byte as float16: the exponent's bias differs by 8."""
+    """Convert the lowest byte to float16; the biases of the two exponents differ by 8."""
     bits = ((words & 0x80) << 8) | ((words & 0x7F) << 7)
     return bits.to(tl.int16).to(tl.float16, bitcast=True) * 256.0
 
@@ -90,10 +92,10 @@ def decode_kernel(
     is_fp8: tl.constexpr,
     has_asm: tl.constexpr,
 ) -> None:
-    """Program (KV head, split, sequence).
+    """Compute one split for one KV head of one sequence. Grid: (KV heads, splits, sequences).
 
-    ``keys``, ``values``: [blocks, block_size, kv_heads, head_dim], where ``is_fp8`` as int32 of
-    four; ``block_table``: [seqs, table_stride]; ``scale``: of scores, in base 2.
+    ``keys``, ``values``: [blocks, block_size, kv_heads, head_dim], if ``is_fp8`` as int32 of four
+    numbers each; ``block_table``: [seqs, table_stride]; ``scale``: factor of the scores, in base 2.
     """
     head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(1)
@@ -148,7 +150,7 @@ def decode_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedDecode:
-    """One launch's shape: how work is cut, and room for partial results."""
+    """Launch parameters for one shape: how work is split, and buffers for partial results."""
 
     kv_heads: int
     group: int
@@ -164,7 +166,8 @@ class PagedDecode:
     def __call__(
         self, query: Any, keys: Any, values: Any, table: Any, contexts: Any, out: Any
     ) -> None:
-        """``query``, ``out``: [seqs, kv_heads * group, head_dim]; keys and values of the kernel."""
+        """Run the kernel. ``query``, ``out``: [seqs, kv_heads * group, head_dim]; keys and
+        values as in `decode_kernel`."""
         seqs = query.shape[0]
         decode_kernel[(self.kv_heads, self.splits, seqs)](
             query,
@@ -196,7 +199,7 @@ class PagedDecode:
 
 
 def tokens_per_tile(head_dim: int) -> int:
-    """Tokens of KV that a program loads at a time."""
+    """Return the tokens of KV that a program loads at a time."""
     return _TILE_NUMBERS // head_dim
 
 
@@ -213,7 +216,7 @@ def paged_decode(
     device: str,
     splits: int | None = None,
 ) -> PagedDecode:
-    """Cuts the work; ``context_tokens``: of the longest sequence. ``window`` 0: none."""
+    """Split the work. ``context_tokens`` is the longest sequence's; ``window`` 0 means none."""
     if group > _ROWS:
         raise ValueError(f"{group} query heads a KV head, at most {_ROWS}")
     seen = min(context_tokens, window) if window else context_tokens

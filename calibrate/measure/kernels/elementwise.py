@@ -1,8 +1,10 @@
-"""The small operators between matrix products: norms, rotary positions, activations, conversions.
+"""Measure the small operators between matrix products: norms, rotary positions, activations,
+conversions.
 
-``width`` is the elements of a row that are put out: of ``silu_mul`` half of those read, of
-``rotary`` all queries and keys, of ``kv_write`` a token's keys and values together. On a GPU kernel
-``triton`` is ours, ``inductor`` what torch compiles; ``torch`` on a processor.
+``width`` is the number of output elements per row: for ``silu_mul`` half of those read, for
+``rotary`` all queries and keys, for ``kv_write`` a token's keys and values together. On a GPU,
+kernel ``triton`` is ours and ``inductor`` is compiled by torch; on a processor, the kernel is
+``torch``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _QUICK_WIDTHS = {
 }
 _ON_GPU = ("triton", "inductor")
 _COMPILED = ("add_rms_norm", "residual_add", "silu_mul", "rotary")
-"""What vLLM has torch compile; it writes to the cache, and quantises, with kernels of its own."""
+"""Operators that vLLM has torch compile. It writes to the cache and quantizes with kernels of
+its own."""
 _HEAD_DIM = 128
 _GROUP = 128
 _POSITIONS = 8192
@@ -48,7 +51,7 @@ _SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """All operators, a few widths each."""
+    """Yield all operators, with a few widths each."""
     kernels, number = (("torch",), "float32") if device == "cpu" else (_ON_GPU, "bfloat16")
     kernels = kernels[:1] if quick else kernels  # compiling takes minutes
     rows = (1, 16, 256) if device == "cpu" else _ROWS[::5] if quick else _ROWS
@@ -69,7 +72,7 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs (a handful an element), and bytes of rows in and out."""
+    """Return FLOPs (a few per element), and bytes of input and output rows."""
     rows, width = int(case.shape["rows"]), int(case.shape["width"])
     size = _SIZES[case.formats["activations"]]
     bytes_per_element = {
@@ -86,7 +89,7 @@ def work(case: Case) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One call of an operator: its arguments, what it puts out, and the same in float32."""
+    """One call of an operator: its arguments, its output, and a float32 reference."""
 
     arguments: tuple[Any, ...]
     result: Callable[[], Any]
@@ -95,33 +98,33 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Makes tensors of a case."""
+    """Creates the tensors of a case."""
 
     device: str
     dtype: Any
     draw: Any
 
     def random(self, *shape: int) -> Any:
-        """Normal numbers."""
+        """Return normally distributed numbers."""
         import torch
 
         return torch.randn(shape, device=self.device, dtype=self.dtype, generator=self.draw)
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
-        """Room for a result."""
+        """Return an uninitialized tensor for a result."""
         import torch
 
         return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
 
     def indices(self, count: int, below: int) -> Any:
-        """``count`` different numbers in random order."""
+        """Return ``count`` distinct numbers in random order."""
         import torch
 
         return torch.randperm(below, device=self.device, generator=self.draw)[:count]
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Random inputs in copies that no cache holds."""
+    """Prepare random inputs in more copies than a cache holds."""
     import torch
 
     functions = import_module(f"{__package__}.elementwise_{case.kernel}")
@@ -208,7 +211,7 @@ def _quantise_fp8(source: Source, rows: int, width: int, group: int | None = Non
         return out.float().view(scales.numel(), -1) * scales.view(-1, 1)
 
     def reference() -> Any:
-        """The nearest fp8 numbers at the scale that the largest value sets."""
+        """Return the nearest fp8 numbers at the scale set by the largest value."""
         values = x.float().view(scales.numel(), -1)
         exact = values.abs().amax(1, keepdim=True) / 448
         return (values / exact).to(torch.float8_e4m3fn).float() * exact

@@ -1,6 +1,6 @@
-"""The small operators between matrix products as torch compiles them: what vLLM runs.
+"""The small operators between matrix products as compiled by torch, which is what vLLM runs.
 
-vLLM writes them in torch and compiles the model for any number of rows and the widths it has.
+vLLM writes them in torch and compiles the model for any number of rows and for its own widths.
 Tensors are [rows, width], contiguous.
 """
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-# Each width is compiled by itself, as a model's is, and one row apart from several.
+# Every width is compiled separately, as in a model, and one row separately from several.
 torch._dynamo.config.automatic_dynamic_shapes = False
 torch._dynamo.config.recompile_limit = 64
 _COMPILED_ROWS = 8192
-"""The default max_num_batched_tokens."""
+"""Rows for which vLLM compiles: the default max_num_batched_tokens."""
 _HEAD_DIM = 128
 _QUERY_HEADS_A_KEY_HEAD = 4
-"""Queries and keys are turned by a kernel each."""
+"""Query heads per key head. Queries and keys are rotated by one kernel each."""
 
 
 def _compiled(*fixed: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for any number of rows; the arguments at ``fixed`` have none."""
+    """Compile for any number of rows; the arguments at ``fixed`` have no rows."""
 
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
         compiled = torch.compile(function, fullgraph=True)
@@ -42,7 +42,8 @@ def _compiled(*fixed: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _tall(tensor: Any) -> Any:
-    """As many rows as vLLM compiles with: block sizes are chosen for them, and kept for fewer."""
+    """Return a tensor with as many rows as vLLM compiles with; block sizes are chosen for them,
+    and kept for fewer rows."""
     tall = torch.zeros(
         (_COMPILED_ROWS, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device
     )
@@ -52,7 +53,7 @@ def _tall(tensor: Any) -> Any:
 
 @_compiled(2)
 def add_rms_norm(x: Any, residual: Any, weight: Any, total: Any, out: Any) -> None:
-    """total = x + residual; out = total over its root mean square, times weight."""
+    """Compute total = x + residual and out = total over its root mean square, times weight."""
     summed = x.float() + residual.float()
     total.copy_(summed.to(total.dtype))
     normed = summed * torch.rsqrt(summed.pow(2).mean(-1, keepdim=True) + 1e-6)
@@ -61,13 +62,13 @@ def add_rms_norm(x: Any, residual: Any, weight: Any, total: Any, out: Any) -> No
 
 @_compiled()
 def residual_add(x: Any, residual: Any, out: Any) -> None:
-    """out = x + residual."""
+    """Compute out = x + residual."""
     out.copy_(x + residual)
 
 
 @_compiled()
 def silu_mul(x: Any, out: Any) -> None:
-    """out = silu(x's first half) * its second half; ``x`` is [rows, 2 width]."""
+    """Compute out = silu(x's first half) * its second half; ``x`` is [rows, 2 width]."""
     half = x.shape[-1] // 2
     out.copy_(torch.nn.functional.silu(x[..., :half]) * x[..., half:])
 
@@ -86,6 +87,7 @@ def _turned(x: Any, positions: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
 
 
 def rotary(x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> tuple[Any, ...]:
-    """Turned queries and keys; cos and sin are [positions, head_dim / 2], ``out`` is not used."""
+    """Rotate queries and keys, and return them. cos and sin are [positions, head_dim / 2];
+    ``out`` is not used."""
     parts: tuple[Any, ...] = _turned(x, positions, cos, sin)
     return parts

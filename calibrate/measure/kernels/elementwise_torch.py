@@ -11,24 +11,24 @@ _FP8_MOST = 448.0
 
 
 def add_rms_norm(x: Any, residual: Any, weight: Any, total: Any, out: Any) -> None:
-    """total = x + residual; out = total over its root mean square, times weight."""
+    """Compute total = x + residual and out = total over its root mean square, times weight."""
     torch.add(x, residual, out=total)
     out.copy_(functional.rms_norm(total, (x.shape[1],), weight, 1e-6))
 
 
 def residual_add(x: Any, residual: Any, out: Any) -> None:
-    """out = x + residual."""
+    """Compute out = x + residual."""
     torch.add(x, residual, out=out)
 
 
 def silu_mul(x: Any, out: Any) -> None:
-    """out = silu(x's first half) * its second half."""
+    """Compute out = silu(x's first half) * its second half."""
     gate, up = x.chunk(2, dim=1)
     torch.mul(functional.silu(gate), up, out=out)
 
 
 def rotary(x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> None:
-    """Turns the two halves of each head."""
+    """Rotate the two halves of each head."""
     half = cos.shape[1]
     first, second = x.view(len(x), -1, 2, half).unbind(2)
     turned = out.view(len(x), -1, 2, half)
@@ -38,20 +38,20 @@ def rotary(x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> None:
 
 
 def quantise_fp8(x: Any, out: Any, scales: Any) -> None:
-    """One scale a row."""
+    """Quantize to fp8 with one scale per row."""
     scales.copy_(x.abs().amax(1, keepdim=True).clamp(min=1e-12) / _FP8_MOST)
     out.copy_((x / scales).clamp(-_FP8_MOST, _FP8_MOST))
 
 
 def quantise_fp8_block(x: Any, out: Any, scales: Any) -> None:
-    """One scale for each group of a row."""
+    """Quantize to fp8 with one scale per group of a row."""
     quantise_fp8(
         x.view(scales.numel(), -1), out.view(scales.numel(), -1), scales.view(scales.numel(), 1)
     )
 
 
 def kv_write(x: Any, slots: Any, keys: Any, values: Any) -> None:
-    """Row by row, ``x``'s halves go to a slot of ``keys`` and ``values``."""
+    """Write the two halves of each row of ``x`` to a slot of ``keys`` and ``values``."""
     key, value = x.chunk(2, dim=1)
     keys.index_copy_(0, slots, key)
     values.index_copy_(0, slots, value)

@@ -1,6 +1,6 @@
 """Triton kernels of the small operators between matrix products; each reads and writes once.
 
-Tensors are [rows, width], contiguous; sums and scales are taken in float32.
+Tensors are [rows, width], contiguous; sums and scales are computed in float32.
 """
 
 from __future__ import annotations
@@ -156,27 +156,27 @@ def _kv_write(
 
 
 def add_rms_norm(x: Any, residual: Any, weight: Any, total: Any, out: Any) -> None:
-    """total = x + residual; out = total over its root mean square, times weight."""
+    """Compute total = x + residual and out = total over its root mean square, times weight."""
     rows, width = x.shape
     block, warps = _row_block(width)
     _add_rms_norm[rows,](x, residual, weight, total, out, width, 1e-6, block=block, num_warps=warps)
 
 
 def residual_add(x: Any, residual: Any, out: Any) -> None:
-    """out = x + residual."""
+    """Compute out = x + residual."""
     count = x.numel()
     _residual_add[triton.cdiv(count, _FLAT),](x, residual, out, count, block=_FLAT)
 
 
 def silu_mul(x: Any, out: Any) -> None:
-    """out = silu(x's first half) * its second half; ``x`` is [rows, 2 width]."""
+    """Compute out = silu(x's first half) * its second half; ``x`` is [rows, 2 width]."""
     rows, width = out.shape
     block = min(_FLAT, triton.next_power_of_2(width))
     _silu_mul[rows, triton.cdiv(width, block)](x, out, width, block=block)
 
 
 def rotary(x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> None:
-    """Turns the two halves of each head; cos and sin are [positions, head_dim / 2]."""
+    """Rotate the two halves of each head; cos and sin are [positions, head_dim / 2]."""
     rows, width = x.shape
     half = cos.shape[1]
     heads = width // (2 * half)
@@ -185,14 +185,14 @@ def rotary(x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> None:
 
 
 def quantise_fp8(x: Any, out: Any, scales: Any) -> None:
-    """One scale a row: ``scales`` is [rows, 1]."""
+    """Quantize to fp8 with one scale per row; ``scales`` is [rows, 1]."""
     rows, width = x.shape
     block, warps = _row_block(width)
     _quantise_fp8[rows,](x, out, scales, width, block=block, num_warps=warps)
 
 
 def quantise_fp8_block(x: Any, out: Any, scales: Any) -> None:
-    """One scale for each group of a row: ``scales`` is [rows, groups]."""
+    """Quantize to fp8 with one scale per group of a row; ``scales`` is [rows, groups]."""
     rows, groups = scales.shape
     grid = (rows, triton.cdiv(groups, _GROUPS))
     group = x.shape[1] // groups
@@ -200,7 +200,8 @@ def quantise_fp8_block(x: Any, out: Any, scales: Any) -> None:
 
 
 def kv_write(x: Any, slots: Any, keys: Any, values: Any) -> None:
-    """Row by row, ``x``'s halves go to a slot of ``keys`` and ``values``, [slots, width / 2]."""
+    """Write the two halves of each row of ``x`` to a slot of ``keys`` and ``values``, [slots,
+    width / 2]."""
     rows, width = x.shape
     half = width // 2
     block = max(1024, triton.next_power_of_2(half))
@@ -208,6 +209,7 @@ def kv_write(x: Any, slots: Any, keys: Any, values: Any) -> None:
 
 
 def _row_block(width: int) -> tuple[int, int]:
-    """A whole row a program, and its warps: at most 32 numbers a thread."""
+    """Return the block size for a whole row per program, and its warps: at most 32 numbers per
+    thread."""
     block = triton.next_power_of_2(width)
     return block, min(32, max(4, block // 512))

@@ -1,7 +1,7 @@
-"""Rows of an embedding table by token id, through torch.
+"""Measure lookups of rows of an embedding table by token id, through torch.
 
-``rows`` tokens of ``width`` (the hidden size) from a table [vocab, width]. The table is far larger
-than any cache and the ids are random, so the copies share it.
+``rows`` tokens of ``width`` (the hidden size) are read from a table [vocab, width]. The table is
+far larger than any cache and the ids are random, so all copies share it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from calibrate.measure.case import Case, Prepared, relative_error
 
 TOLERANCE = {"float32": 0.0, "bfloat16": 0.0}
 
-# Llama-3.1-8B, Qwen3-30B-A3B, DeepSeek-V3.
+# Vocabulary and hidden size of Llama-3.1-8B, Qwen3-30B-A3B, DeepSeek-V3.
 _TABLES = ((128256, 4096), (151936, 2048), (129280, 7168))
 # torch has one kernel for up to 16 ids and another for more.
 _ROWS = (
@@ -26,7 +26,7 @@ _SIZES = {"float32": 4, "bfloat16": 2}
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """A few tables by tokens of a step."""
+    """Yield a few tables by the number of tokens in a step."""
     tables = ((32000, 512),) if device == "cpu" else _TABLES[:1] if quick else _TABLES
     rows = _ROWS[:5:2] if device == "cpu" else _ROWS[::6] if quick else _ROWS
     for vocab, width in tables:
@@ -40,13 +40,13 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """No FLOPs; the ids, and each row once in and once out."""
+    """Return no FLOPs, and bytes of the ids and of each row, read once and written once."""
     rows, width = int(case.shape["rows"]), int(case.shape["width"])
     return 0.0, float(rows * (8 + 2 * width * _SIZES[case.formats["activations"]]))
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """A random table and random ids."""
+    """Prepare a random table and random ids."""
     import torch
 
     draw = torch.Generator(device).manual_seed(seed)

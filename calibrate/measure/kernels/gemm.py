@@ -1,9 +1,9 @@
-"""Matrix products through torch (cuBLAS on NVIDIA): out [m, n] = a [m, k] times w [n, k]^T.
+"""Measure matrix products through torch (cuBLAS on NVIDIA): out [m, n] = a [m, k] times w [n, k]^T.
 
-Kernel ``torch``: both operands in one format; ``fp8`` has a scale for each tensor (activations'
-known beforehand) and accumulates fast, ``int8`` puts out int32, to be scaled by what follows; with
-``fp8_block`` weights there is a scale for 128 numbers of a row of activations and for 128 x 128
-weights. Kernel ``torch_row``: ``fp8`` with a scale for each row of both.
+Kernel ``torch`` has both operands in one format. ``fp8`` has one scale per tensor (activations'
+known beforehand) and fast accumulation. ``int8`` returns int32, to be scaled by the next operator.
+With ``fp8_block`` weights there is one scale per 128 numbers of a row of activations and per 128 x
+128 weights. Kernel ``torch_row`` is ``fp8`` with one scale per row of both operands.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _OUTPUT_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 2, "int8": 4}
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """bfloat16 over all matrices; the narrow formats over those that are served in them."""
+    """Yield bfloat16 over all matrices, and the narrow formats over those that are served in
+    them."""
     if device == "cpu":
         for number in ("float32", "bfloat16"):
             yield from _grid("torch", number, number, cpu_grid(quick))
@@ -57,7 +58,7 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def _grid(kernel: str, activations: str, weights: str, grid: Grid) -> Iterator[Case]:
-    """Smallest matrices first, each shape once."""
+    """Yield each shape once, smallest matrices first."""
     shapes = {(matrix, m) for matrices, rows in grid for matrix in matrices for m in rows}
     for matrix, m in sorted(shapes, key=lambda shape: (shape[0].n * shape[0].k, shape)):
         if m >= FEWEST_ROWS.get(weights, 1):
@@ -70,7 +71,7 @@ def _grid(kernel: str, activations: str, weights: str, grid: Grid) -> Iterator[C
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs, and bytes of both inputs and the output, scales left out."""
+    """Return FLOPs, and bytes of both inputs and the output without scales."""
     m, n, k = _sizes(case)
     number = case.formats["activations"]
     num_bytes = (m * k + n * k) * _INPUT_BYTES[number] + m * n * _OUTPUT_BYTES[number]
@@ -78,7 +79,7 @@ def work(case: Case) -> tuple[float, float]:
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Random inputs in copies that no cache holds."""
+    """Prepare random inputs in more copies than a cache holds."""
     import torch
 
     draw = torch.Generator(device).manual_seed(seed)
@@ -99,7 +100,7 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
 
 
 Sizes = tuple[int, int, int]
-# The call, what it writes, and the same product in float32.
+# The call, its output, and a function that computes the same product in float32.
 Product = tuple[Callable[[], object], Any, Callable[[], Any]]
 
 
@@ -127,7 +128,8 @@ def _plain(number: str) -> Callable[[Sizes, str, Any], Product]:
 
 
 def _fp8(scales_of: Callable[[int, str, Any], Any]) -> Callable[[Sizes, str, Any], Product]:
-    """``scales_of(rows, device, draw)``: scales [rows, 1] or one for all."""
+    """Return a maker of fp8 products. ``scales_of(rows, device, draw)`` returns scales [rows,
+    1], or one for all."""
 
     def make(sizes: Sizes, device: str, draw: Any) -> Product:
         import torch
@@ -162,7 +164,8 @@ def _fp8_block(sizes: Sizes, device: str, draw: Any) -> Product:
     a, w = (_random_fp8(rows, k, device, draw) for rows in (m, n))
     out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
     blocks_k, blocks_n = -(-k // _BLOCK), -(-n // _BLOCK)
-    # The layouts that torch asks for: a row's scales m apart, those of w padded to 4 along k.
+    # The layouts that torch requires: scales of a row are m apart, and those of w are padded to 4
+    # along k.
     scale_a = _scales((blocks_k, m), device, draw).t()
     scale_w = _scales((blocks_n, -(-blocks_k // 4) * 4), device, draw)
     transposed, scale_t = w.t(), scale_w.t()
@@ -221,7 +224,7 @@ def _scales(shape: tuple[int, ...], device: str, draw: Any) -> Any:
     return 0.5 + torch.rand(shape, device=device, dtype=torch.float32, generator=draw)
 
 
-# By kernel and format of the weights.
+# Makers by kernel and format of the weights.
 _MAKERS: dict[tuple[str, str], Callable[[Sizes, str, Any], Product]] = {
     ("torch", "float32"): _plain("float32"),
     ("torch", "bfloat16"): _plain("bfloat16"),

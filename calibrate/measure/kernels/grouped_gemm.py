@@ -1,9 +1,9 @@
-"""The routed experts of an MoE layer on one rank: family grouped_gemm.
+"""Measure the routed experts of an MoE layer on one rank: family grouped_gemm.
 
-``tokens`` are those of all ``ep`` ranks; the rank has those that reach its experts, about
-tokens * top_k / ep assignments. ``inter`` is the whole model's, split by ``tp``. Timed: sorting
-rows by expert, gate_up, SiLU and product, down, the weighted sum; in fp8 also quantising the rows.
-The router before it and exchanges between ranks are not part.
+``tokens`` are those of all ``ep`` ranks; the rank receives those that reach its experts, about
+tokens * top_k / ep assignments. ``inter`` is the whole model's, split by ``tp``. The timing covers
+sorting rows by expert, gate_up, SiLU and product, down, and the weighted sum; in fp8 also
+quantizing the rows. It excludes the router before it and exchanges between ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "fp8": 4e-2}
 
 
 class Model(NamedTuple):
-    """The experts of a model, as published, on one of tp * ep ranks."""
+    """Experts of a model, as published, on one of tp * ep ranks."""
 
     hidden: int
     inter: int
@@ -35,7 +35,7 @@ _DEEPSEEK_V3 = Model(7168, 2048, 8, 256)
 _GPT_OSS_120B = Model(2880, 2880, 4, 128)
 _KIMI_LINEAR = Model(2304, 1024, 8, 256)
 
-# Twice as dense as powers of two; finer where experts fill their blocks, and just beyond.
+# Twice as dense as powers of two, and finer where experts fill their blocks and just beyond.
 _TOKENS = (
     *(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 272, 320, 384, 448, 512, 544),
     *(640, 768, 896, 1024, 1088, 1280, 1536, 1792, 2048, 2176, 2560, 3072, 3584, 4096, 4352, 5120),
@@ -58,13 +58,14 @@ _GRIDS: tuple[tuple[str, Model], ...] = (
 )
 _FEW_TOKENS = 256
 _FEWEST_DRAWS = 8
-"""Copies with so few tokens: how many experts they touch is chance, and the mean is wanted."""
+"""Fewest copies if there are few tokens. The number of experts they touch is random, and the
+mean is wanted."""
 _CPU_MODEL = Model(256, 512, 2, 8)
 _CPU_TOKENS = (1, 4, 16, 64)
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """Model by model, as their weights are kept from case to case."""
+    """Yield cases model by model, because weights are kept from case to case."""
     if device == "cpu":
         yield from _cases("torch", "float32", _CPU_MODEL, _CPU_TOKENS[:: 2 if quick else 1])
         return
@@ -87,7 +88,7 @@ def _cases(kernel: str, number: str, model: Model, all_tokens: tuple[int, ...]) 
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs and fewest bytes of a call with its expected assignments, equally spread."""
+    """Return FLOPs and least bytes of a call with its expected assignments, equally spread."""
     experts = experts_of(case.shape)
     rows = experts.expected_rows(int(case.shape["tokens"]))
     return _work(experts, rows, min(rows, experts.local_experts), case.formats["weights"])
@@ -96,13 +97,14 @@ def work(case: Case) -> tuple[float, float]:
 def _work(experts: Experts, rows: float, touched: float, number: str) -> tuple[float, float]:
     weights = 3 * experts.hidden * experts.inter
     stored, elem = {"fp8": 1, "float32": 4}.get(number, 2), 4 if number == "float32" else 2
-    # Each row: hidden in and out, gate_up out and in, the product out and in.
+    # Per row: hidden in and out, gate_up out and in, the product out and in.
     activations = elem * rows * (2 * experts.hidden + 6 * experts.inter)
     return 2.0 * weights * rows, stored * weights * touched + activations
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Copies share the weights, of which each reads others, and have rows of their own."""
+    """Prepare copies with rows of their own. They share the weights, of which each reads
+    different ones."""
     import torch
 
     from calibrate.measure.kernels import moe_layer as moe
@@ -142,7 +144,7 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
 def _runner(
     kernel: str, experts: Experts, weights: Any, number: str, copies: list[Any]
 ) -> tuple[Any, Any]:
-    """A function of tokens that runs the layer, and where it writes."""
+    """Return a function of tokens that runs the layer, and the tensor it writes to."""
     import torch
 
     from calibrate.measure.kernels import moe_layer as moe

@@ -1,4 +1,4 @@
-"""A pool of KV blocks that cases share, as an engine's requests do: filling it takes longest."""
+"""A pool of KV blocks that cases share, as an engine's requests do, because filling it is slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 _CHUNK_NUMBERS = 2**28
 MOST_NUMBERS = 112 * _CHUNK_NUMBERS
-"""Of keys and values in one call: 60 GB in 16 bits."""
+"""Most numbers of keys and values in one call: 60 GB in 16 bits."""
 _CPU_NUMBERS = 2**24
 _DTYPES = {
     "float32": "float32",
@@ -15,7 +15,7 @@ _DTYPES = {
     "bfloat16": "bfloat16",
     "fp8": "float8_e4m3fn",
 }
-# By format and device.
+# Pools by format and device.
 _held: dict[tuple[str, str], Any] = {}
 
 
@@ -24,7 +24,7 @@ class Pool:
     """Random numbers in ``parts`` equal regions (keys and values, or latents alone)."""
 
     regions: Any
-    """[parts, numbers]."""
+    """Tensor [parts, numbers]."""
     block_numbers: int
 
     @property
@@ -32,14 +32,15 @@ class Pool:
         return int(self.regions.shape[1]) // self.block_numbers
 
     def blocks(self, part: int, *shape: int) -> Any:
-        """Region ``part`` as [num_blocks, *shape]."""
+        """Return region ``part`` as [num_blocks, *shape]."""
         numbers = self.num_blocks * self.block_numbers
         return self.regions[part, :numbers].view(self.num_blocks, *shape)
 
     def tables(self, copies: int, seqs: int, blocks: int, draw: Any) -> Any:
-        """int32 [copies, seqs, blocks]: blocks of the pool in random order, none twice.
+        """Return block tables, int32 [copies, seqs, blocks], with distinct blocks of the pool in
+        random order.
 
-        Raises ValueError where the pool has too few.
+        Raises `ValueError` if the pool has too few blocks.
         """
         import torch
 
@@ -51,7 +52,8 @@ class Pool:
 
 
 def shared_pool(number_format: str, parts: int, block_numbers: int, device: str) -> Pool:
-    """The pool in a format: `MOST_NUMBERS`, or fewer where half the free memory is less."""
+    """Return the pool in a format, with `MOST_NUMBERS` numbers or half of the free memory if
+    that is less."""
     if (number_format, device) not in _held:
         _held[number_format, device] = _filled(number_format, device)
     numbers = _held[number_format, device]
@@ -59,7 +61,8 @@ def shared_pool(number_format: str, parts: int, block_numbers: int, device: str)
 
 
 def _filled(number_format: str, device: str) -> Any:
-    """Normally distributed; drawn in bfloat16 where the format cannot be drawn in."""
+    """Return normally distributed numbers, drawn in bfloat16 for formats that cannot be drawn
+    directly."""
     import torch
 
     dtype = getattr(torch, _DTYPES[number_format])
@@ -67,7 +70,7 @@ def _filled(number_format: str, device: str) -> Any:
     if device != "cpu":
         torch.cuda.empty_cache()
         most = torch.cuda.mem_get_info()[0] // 2 // dtype.itemsize
-        # Whole chunks: kernels load 16 bytes at a time, from the second region too.
+        # Whole chunks, because kernels load 16 bytes at a time from the second region too.
         numbers = min(MOST_NUMBERS, most) // _CHUNK_NUMBERS * _CHUNK_NUMBERS
     draw = torch.Generator(device).manual_seed(0)
     pool = torch.empty(numbers, dtype=dtype, device=device)

@@ -1,8 +1,9 @@
-"""What starting kernels costs, measured with one that adds 1 to one number.
+"""Measure the cost of starting kernels, with a kernel that adds 1 to one number.
 
-``eager``: the host's seconds to launch ``kernels`` of them one by one; ``graph``: its seconds to
-launch a CUDA graph of ``kernels`` of them; ``node``: the device's seconds for one such kernel among
-many in a graph, the least that any kernel takes. On a processor, ``eager`` is the call itself.
+``eager`` is the host's time in seconds to launch ``kernels`` of them one by one. ``graph`` is its
+time to launch a CUDA graph of ``kernels`` of them. ``node`` is the device's time for one such
+kernel among many in a graph, which is the least that any kernel takes. On a processor, ``eager`` is
+the call itself.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _KERNELS = {
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """The same for quick runs: there are few."""
+    """Yield all cases; quick runs get the same, because there are few."""
     for mode in ("eager",) if device == "cpu" else _KERNELS:
         for kernels in _KERNELS[mode][: 3 if device == "cpu" else None]:
             yield Case(family="launch", kernel="torch", shape={"mode": mode, "kernels": kernels})
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """A number that counts the kernels that ran."""
+    """Prepare a number that counts the kernels that ran."""
     import torch
 
     mode, kernels = str(case.shape["mode"]), int(case.shape["kernels"])

@@ -1,8 +1,8 @@
-"""Prompts through the gated delta rule: families kda_chunk and gdn_chunk.
+"""Measure prompts through the gated delta rule: families kda_chunk and gdn_chunk.
 
-What an engine calls for a linear-attention layer after its projections, convolutions and gates,
-with the state before and after in float32. ``heads`` are value heads; GDN has half as many key
-heads (Qwen3-Next). ``tokens`` are one sequence's.
+This is what an engine calls for a linear-attention layer after its projections, convolutions and
+gates, with the state before and after in float32. ``heads`` are value heads; GDN has half as many
+key heads (Qwen3-Next). ``tokens`` are those of one sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_CHECKED_TOKENS = 256
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """The grid; nothing on a CPU, where the kernels do not run."""
+    """Yield the grid, or nothing on a CPU, where the kernels do not run."""
     if device == "cpu":
         return
     for kind, all_heads in HEADS.items():
@@ -62,7 +62,7 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """What the kernels hand on to each other; rows and chunks as in `linear_chunk_triton`."""
+    """Buffers between the kernels; rows and chunks are as in `linear_chunk_triton`."""
 
     sums: Any
     system: Any
@@ -78,7 +78,7 @@ class Workspace:
 
 
 def make_workspace(inputs: Inputs) -> Workspace:
-    """Buffers for inputs of this size, uninitialised."""
+    """Allocate uninitialized buffers for inputs of this size."""
     import torch
 
     rows, heads, dv = inputs.values.shape
@@ -104,12 +104,12 @@ def make_workspace(inputs: Inputs) -> Workspace:
 
 
 def block_v(seqs: int, heads: int, dv: int) -> int:
-    """Columns of a state that one program carries: few where that is needed to fill a GPU."""
+    """Return the columns of a state per program: few if that is needed to fill a GPU."""
     return min(dv, 64 if seqs * heads * dv // 64 >= 128 else 32)
 
 
 def launch(inputs: Inputs, states: Any, space: Workspace) -> None:
-    """All kernels of one layer: ``space.out`` and ``space.final`` from ``states``."""
+    """Run all kernels of one layer, from ``states`` to ``space.out`` and ``space.final``."""
     from calibrate.measure.kernels import linear_chunk_triton as first
     from calibrate.measure.kernels import linear_state_triton as second
 
@@ -149,7 +149,8 @@ def launch(inputs: Inputs, states: Any, space: Workspace) -> None:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs of the chunked form; bytes of inputs, outputs, and states before and after."""
+    """Return FLOPs of the chunked form, and bytes of inputs, outputs, and states before and
+    after."""
     seqs, tokens, heads, dk, dv = sizes(case.shape)
     flops = seqs * tokens * heads * (6 * dk * dv + CHUNK * (3 * dk + 2 * dv))
     token_bytes, state_bytes = token_and_state_bytes(_kind(case), case)
@@ -157,7 +158,7 @@ def work(case: Case) -> tuple[float, float]:
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Random prompts and states; buffers between the kernels are shared by all copies."""
+    """Prepare random prompts and states. All copies share the buffers between the kernels."""
     import torch
 
     dtype = getattr(torch, case.formats["activations"])

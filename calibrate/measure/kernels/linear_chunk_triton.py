@@ -1,17 +1,17 @@
-"""The gated delta rule over prompts in Triton, chunk by chunk of 64 tokens.
+"""Gated delta rule over prompts in Triton, chunk by chunk of 64 tokens.
 
-Within a chunk let G_i be the sum of log decays up to its i-th token, S the state before it, and
+Within a chunk, let G_i be the sum of log decays up to its i-th token, S the state before it, and
 u_i the correction that token i writes (beta_i (v_i - S_i^T k_i), S_i the decayed state it meets).
-Unrolling the recurrence gives one unit lower-triangular system, with
-A_ij = beta_i sum_d k_id k_jd exp(G_id - G_jd) below the diagonal and 0 elsewhere:
+Unrolling the recurrence gives one unit lower-triangular system, with A_ij = beta_i sum_d k_id k_jd
+exp(G_id - G_jd) below the diagonal and 0 elsewhere:
   U = (I + A)^-1 beta (V - (exp(G) K) S) = U' - W S
   O = (exp(G) Q) S + P U,  P_ij = sum_d q_id k_jd exp(G_id - G_jd) for j <= i
   S' = diag(exp(G_last)) S + (exp(G_last - G) K)^T U
-All but the S of each chunk is computed in all chunks at once; only `carry_states` goes through them
-in order. Exponents are never positive, so that nothing overflows however strong the decay is.
+Everything except the S of each chunk is computed for all chunks at once; only `carry_states`
+processes them in order. Exponents are never positive, so that strong decay cannot overflow.
 
-Rows are tokens, prompts of equal length one after another; a tail chunk is masked. With
-``per_channel`` a decay is [row, head, dk] (KDA), else [row, head] (GDN).
+Rows are tokens, of prompts of equal length one after another; the last chunk of a prompt is masked.
+With ``per_channel`` a decay is [row, head, dk] (KDA), else [row, head] (GDN).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK = 64
 
 @triton.jit
 def chunk_rows(tokens: tl.tensor, chunks: tl.tensor, size: tl.constexpr) -> tl.tensor:
-    """First row of this program's chunk, and how many rows it has."""
+    """Return the first row of this program's chunk, and its number of rows."""
     chunk = tl.program_id(0)
     first = chunk % chunks * size
     return chunk // chunks * tokens + first, tl.minimum(tokens - first, size)
@@ -41,7 +41,7 @@ def sum_decays(
     dk: tl.constexpr,
     per_channel: tl.constexpr,
 ) -> None:
-    """Sums of log decays from the start of each chunk. Grid: (chunks of all prompts, heads)."""
+    """Sum the log decays from the start of each chunk. Grid: (chunks of all prompts, heads)."""
     first, count = chunk_rows(tokens, chunks, size)
     rows = tl.arange(0, size)
     item = (first + rows) * heads + tl.program_id(1)
@@ -71,7 +71,8 @@ def scores_by_head(
     size: tl.constexpr,
     dk: tl.constexpr,
 ) -> None:
-    """A (float32) and P [row, head, size] where a head has one decay. Grid as `sum_decays`."""
+    """Compute A (float32) and P [row, head, size] if a head has one decay. Grid as in
+    `sum_decays`."""
     first, count = chunk_rows(tokens, chunks, size)
     head = tl.program_id(1)
     rows = tl.arange(0, size)
@@ -113,11 +114,11 @@ def scores_by_channel(
     dk: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """A and P where each channel has a decay: ``part`` rows a program.
+    """Compute A and P if each channel has a decay, for ``part`` rows per program.
 
-    Grid: (chunks of all prompts, heads, size / part). Columns before these rows are a product
-    of rows decayed since the first of them and columns decayed until then; the square at the
-    diagonal, where no such point lies between, is summed column by column.
+    Grid: (chunks of all prompts, heads, size / part). Columns before these rows are a product of
+    rows decayed since the first of them and columns decayed until then. The square at the diagonal
+    has no such point between rows and columns, and is summed column by column.
     """
     first, count = chunk_rows(tokens, chunks, size)
     head = tl.program_id(1)

@@ -8,16 +8,16 @@ from typing import Any
 from calibrate.measure.case import Case, Shape
 
 HEADS = {"kda": (4, 8, 16, 32), "gdn": (8, 16, 32)}
-"""Of one rank: Kimi Linear's 32 and Qwen3-Next's 32 value heads, split by tensor parallelism."""
+"""Value heads of one rank: the 32 of Kimi Linear and of Qwen3-Next, split by tensor parallelism."""
 HEAD_DIM = 128
 VALUE_HEADS_A_KEY_HEAD = {"kda": 1, "gdn": 2}
 STATE_BYTES = 4
 CHUNK = 64
-"""Tokens that a prompt is cut into."""
+"""Tokens per chunk of a prompt."""
 
 
 def token_and_state_bytes(kind: str, case: Case) -> tuple[float, float]:
-    """Bytes of all tokens' inputs and outputs, and of the states of all sequences."""
+    """Return the bytes of all tokens' inputs and outputs, and of the states of all sequences."""
     seqs, tokens, heads, dk, dv = sizes(case.shape)
     elem = 4 if case.formats["activations"] == "float32" else 2
     key_heads = max(1, heads // VALUE_HEADS_A_KEY_HEAD[kind])
@@ -27,7 +27,7 @@ def token_and_state_bytes(kind: str, case: Case) -> tuple[float, float]:
 
 
 def sizes(shape: Shape) -> tuple[int, int, int, int, int]:
-    """seqs, tokens, heads, head_k_dim, head_v_dim."""
+    """Return seqs, tokens, heads, head_k_dim, head_v_dim of a shape."""
     names = ("seqs", "tokens", "heads", "head_k_dim", "head_v_dim")
     seqs, tokens, heads, dk, dv = (int(shape[name]) for name in names)
     return seqs, tokens, heads, dk, dv
@@ -35,17 +35,17 @@ def sizes(shape: Shape) -> tuple[int, int, int, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Prompts of equal length, one after another: a row is a token."""
+    """Prompts of equal length, one after another; a row is a token."""
 
     query: Any
-    """[rows, key heads, head_k_dim]; keys alike, of length 1."""
+    """Tensor [rows, key heads, head_k_dim]; keys have the same shape and length 1."""
     keys: Any
     values: Any
-    """[rows, heads, head_v_dim]."""
+    """Tensor [rows, heads, head_v_dim]."""
     log_decay: Any
-    """float32: [rows, heads, head_k_dim] in KDA, [rows, heads] in GDN; at most 0."""
+    """float32 tensor, [rows, heads, head_k_dim] in KDA, [rows, heads] in GDN; at most 0."""
     beta: Any
-    """float32: [rows, heads], in 0 to 1."""
+    """float32 tensor [rows, heads], from 0 to 1."""
     seqs: int
     tokens: int
 
@@ -59,7 +59,8 @@ class Inputs:
 
 
 def make_inputs(kind: str, shape: Shape, dtype: Any, device: str, seed: int) -> Inputs:
-    """Random inputs: gates as trained models have them, from almost 1 down to e^-5 a token."""
+    """Return random inputs with gates as in trained models, from almost 1 down to e^-5 per
+    token."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -84,9 +85,10 @@ def make_inputs(kind: str, shape: Shape, dtype: Any, device: str, seed: int) -> 
 
 
 def delta_rule(inputs: Inputs, states: Any) -> tuple[Any, Any]:
-    """Token by token: (outputs [rows, heads, head_v_dim], states after), both float32.
+    """Compute the recurrence token by token: (outputs [rows, heads, head_v_dim], states after), in
+    float32.
 
-    ``states``: [seqs, heads, head_k_dim, head_v_dim] float32, before.
+    ``states`` is the state before: float32 [seqs, heads, head_k_dim, head_v_dim].
     """
     import torch
 

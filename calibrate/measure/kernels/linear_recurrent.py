@@ -1,7 +1,7 @@
-"""One decode step of the gated delta rule: families kda_recurrent and gdn_recurrent.
+"""Measure one decode step of the gated delta rule: families kda_recurrent and gdn_recurrent.
 
-The states of a batch lie anywhere in a pool, as an engine keeps them, and are found by slot; each
-is read and written once, in float32. ``heads`` are value heads; GDN has half as many key heads.
+The states of a batch lie anywhere in a pool, as in an engine, and are found by slot; each is read
+and written once, in float32. ``heads`` are value heads; GDN has half as many key heads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_CHECKED_SEQS = 64
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """The grid, smallest batches first."""
+    """Yield the grid, smallest batches first."""
     on_cpu = device == "cpu"
     all_seqs = _CPU_SEQS if on_cpu else _SEQS
     for kind, all_heads in HEADS.items():
@@ -52,12 +52,13 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def block_v(seqs: int, heads: int, dv: int) -> int:
-    """Columns of a state in one program: few where that is needed to fill a GPU."""
+    """Return the columns of a state per program: few if that is needed to fill a GPU."""
     return min(dv, 32 if seqs * heads * dv // 32 >= 512 else 8)
 
 
 def launch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
-    """One step: ``out`` from, and into, the states of ``pool`` [slots, heads, dk, dv]."""
+    """Run one step, which reads and updates the states of ``pool`` [slots, heads, dk, dv] and
+    writes ``out``."""
     from calibrate.measure.kernels.linear_triton import delta_step
 
     _, heads, dv = inputs.values.shape
@@ -71,7 +72,7 @@ def launch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
 
 
 def step_in_torch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
-    """The same with torch's own operations, as batched products of all heads."""
+    """Run one step with torch's own operations, as batched products of all heads."""
     seqs, heads, dv = inputs.values.shape
     group, dk = heads // inputs.keys.shape[1], inputs.keys.shape[2]
     keys = inputs.keys.float().repeat_interleave(group, 1).reshape(-1, 1, dk)
@@ -85,21 +86,21 @@ def step_in_torch(inputs: Inputs, slots: Any, pool: Any, out: Any) -> None:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs and bytes of one step."""
+    """Return FLOPs and bytes of one step."""
     seqs, _, heads, dk, dv = sizes(case.shape)
     token_bytes, state_bytes = token_and_state_bytes(_kind(case), case)
     return float(seqs * heads * 7 * dk * dv), token_bytes + 2 * state_bytes
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Copies have tokens and slots of their own in one pool."""
+    """Prepare copies with tokens and slots of their own in one pool."""
     import torch
 
     dtype = getattr(torch, case.formats["activations"])
     step = step_in_torch if case.kernel == "torch" else launch
     flops, num_bytes = work(case)
     token_bytes, state_bytes = token_and_state_bytes(_kind(case), case)
-    # A state that is written is the one that was read.
+    # The state that is written is the one that was read.
     count = num_copies(token_bytes + state_bytes, l2_bytes(device))
     copies = [
         make_inputs(_kind(case), case.shape, dtype, device, seed + number)

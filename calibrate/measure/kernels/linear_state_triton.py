@@ -1,4 +1,5 @@
-"""The gated delta rule over prompts in Triton, second half: `linear_chunk_triton` says what of."""
+"""Gated delta rule over prompts in Triton, second half; `linear_chunk_triton` defines the
+symbols."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from calibrate.measure.kernels.linear_chunk_triton import chunk_rows
 
 @triton.jit
 def _next_row(found: tl.tensor, lower: tl.tensor, at: tl.tensor) -> tl.tensor:
-    """One row of (I + lower)^-1 by forward substitution, from the rows above it in ``found``."""
+    """Compute one row of (I + lower)^-1 by forward substitution, from the rows above it in
+    ``found``."""
     factors = tl.sum(tl.where(at, lower, 0.0), 0)
     return tl.where(at, found - tl.sum(factors[:, None] * found, 0)[None, :], found)
 
@@ -35,9 +37,10 @@ def solve_systems(
     chunks: tl.tensor,
     heads: tl.tensor,
 ) -> None:
-    """(I + A)^-1 of each chunk of 64, in squares of 16. Grid: (chunks of all prompts, heads).
+    """Compute (I + A)^-1 of each chunk of 64, in squares of 16. Grid: (chunks of all prompts,
+    heads).
 
-    Forward substitution at the diagonal, and by squares below it; all in float32.
+    Uses forward substitution at the diagonal and products of squares below it, all in float32.
     """
     part: tl.constexpr = 16
     size: tl.constexpr = 64
@@ -122,7 +125,7 @@ def prepare_chunks(
     block: tl.constexpr,
     per_channel: tl.constexpr,
 ) -> None:
-    """W, U' and exp(G_last - G) K, rows by head. Grid: (chunks of all prompts, heads)."""
+    """Compute W, U' and exp(G_last - G) K, rows by head. Grid: (chunks of all prompts, heads)."""
     first, count = chunk_rows(tokens, chunks, size)
     head = tl.program_id(1)
     rows = tl.arange(0, size)
@@ -174,7 +177,7 @@ def carry_states(
     block_v: tl.constexpr,
     per_channel: tl.constexpr,
 ) -> None:
-    """From ``states`` through the chunks to ``final`` ([seqs, heads, dk, dv] float32).
+    """Carry ``states`` through the chunks to ``final`` ([seqs, heads, dk, dv] float32).
 
     Writes the state before each chunk, [chunk, head, dk, dv], and U. Grid: (dv / block_v, heads,
     seqs).
@@ -232,7 +235,7 @@ def read_states(
     dv: tl.constexpr,
     per_channel: tl.constexpr,
 ) -> None:
-    """O = (exp(G) Q) S + P U. Grid: (chunks of all prompts, heads)."""
+    """Compute O = (exp(G) Q) S + P U. Grid: (chunks of all prompts, heads)."""
     first, count = chunk_rows(tokens, chunks, size)
     head = tl.program_id(1)
     rows, dims, columns = tl.arange(0, size), tl.arange(0, dk), tl.arange(0, dv)

@@ -1,9 +1,9 @@
-"""The gated delta rule in Triton: one token a sequence, its state read and written once.
+"""Gated delta rule in Triton: one token per sequence, whose state is read and written once.
 
 A head keeps a state S of [dk, dv] in float32. A token decays it (each of dk channels by its own
 factor in KDA, arXiv 2510.26692; all by one in Gated DeltaNet, arXiv 2412.06464), replaces a share
-beta of what it holds for the key k by the value v, and reads it with the query q:
-S = diag(alpha) S; S += beta k (v - S^T k)^T; o = S^T q.
+beta of what it holds for the key k by the value v, and reads it with the query q: S = diag(alpha)
+S; S += beta k (v - S^T k)^T; o = S^T q.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def delta_step(
     block_v: tl.constexpr,
     per_channel: tl.constexpr,
 ) -> None:
-    """Grid: (heads * dv / block_v, seqs). ``states`` [slots, heads, dk, dv] is updated."""
+    """Update ``states`` [slots, heads, dk, dv] by one token and read them. Grid: (heads * dv /
+    block_v, seqs)."""
     tile, seq = tl.program_id(0), tl.program_id(1)
     tiles: tl.constexpr = dv // block_v
     head = tile // tiles

@@ -1,4 +1,4 @@
-"""Absorbed MLA decode over paged latents: one new token of each sequence, blocks of 64 tokens.
+"""Measure absorbed MLA decode over paged latents: one new token per sequence, blocks of 64 tokens.
 
 Kernel ``triton`` is ours (`mla_triton`); ``torch``, on a processor, has its latents contiguous.
 """
@@ -17,10 +17,11 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 BLOCK_SIZE = 64
 RANK, ROPE = 512, 64
 SCALE = 192**-0.5
-"""Scores before absorption are over 128 + 64 dimensions (DeepSeek V3, Kimi K2)."""
+"""Scale of the scores, which before absorption are over 128 + 64 dimensions (DeepSeek V3, Kimi
+K2)."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _HEADS = (16, 32, 64, 128)
-"""Of one rank: DeepSeek V3 has 128, Kimi K2 64, at tensor parallelism 1 to 8."""
+"""Heads of one rank: DeepSeek V3 has 128, Kimi K2 64, at tensor parallelism 1 to 8."""
 _SEQS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 _CONTEXTS = (
     *(64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384),
@@ -29,7 +30,7 @@ _CONTEXTS = (
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """Smallest first."""
+    """Yield the grid, smallest cases first."""
     if device == "cpu":
         yield from _grid("torch", "float32", (16,), (1, 4), (64, 512))
     elif quick:
@@ -64,7 +65,7 @@ def _grid(
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs of scores and sums, and bytes of queries, latents and results."""
+    """Return FLOPs of scores and sums, and bytes of queries, latents and results."""
     heads, seqs, context = _sizes(case)
     flops = 2.0 * seqs * heads * context * (2 * RANK + ROPE)
     numbers = seqs * (context * (RANK + ROPE) + heads * (2 * RANK + ROPE))
@@ -77,7 +78,7 @@ def _sizes(case: Case) -> tuple[int, int, int]:
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Block tables of their own for each copy, all in one pool."""
+    """Prepare copies with block tables of their own, all in one pool."""
     import torch
 
     heads, seqs, context = _sizes(case)
@@ -134,7 +135,7 @@ def _on_host(query: Any, latents: Any, tables: Any, context: int) -> list[Callab
 
 
 def reference(query: Any, latents: Any, table: Any, context: int) -> Any:
-    """float32 [seqs, heads, RANK], a sequence at a time."""
+    """Compute float32 [seqs, heads, RANK], one sequence at a time."""
     import torch
 
     size = *query.shape[:2], RANK

@@ -1,4 +1,4 @@
-"""Absorbed MLA decode in Triton: all query heads share one latent of each token, KV is split."""
+"""Absorbed MLA decode in Triton: all query heads share one latent per token, and KV is split."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def mla_kernel(
     tile_rows: tl.constexpr,
     tile_tokens: tl.constexpr,
 ) -> None:
-    """Program (tile of heads, split, sequence); ``tile_tokens`` divides ``block_size``.
+    """Compute one split for a tile of heads of one sequence; ``tile_tokens`` divides
+    ``block_size``.
 
-    ``query``: [seqs, heads, rank + rope]; ``latents``: [blocks, block_size, rank + rope], whose
-    first ``rank`` are also the values; ``out``: [seqs, heads, rank]; ``scale``: of scores, in base
-    2.
+    Grid: (tiles of heads, splits, sequences). ``query``: [seqs, heads, rank + rope]; ``latents``:
+    [blocks, block_size, rank + rope], whose first ``rank`` are also the values; ``out``: [seqs,
+    heads, rank]; ``scale``: factor of the scores, in base 2.
     """
     split, seq = tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(1)
@@ -86,7 +87,7 @@ def mla_kernel(
 
 
 class Tiles(NamedTuple):
-    """Heads and tokens that a program works on at a time, and how it is launched."""
+    """Heads and tokens that a program processes at a time, and its launch options."""
 
     heads: int
     tokens: int
@@ -97,7 +98,7 @@ class Tiles(NamedTuple):
 
 
 def tiles_of(heads: int) -> Tiles:
-    """From 64 heads on the tensor cores work by warp group."""
+    """Choose the tiles. From 64 heads on, the tensor cores work by warp group."""
     if heads <= 16:
         return Tiles(16, 64, 4, 2, 2)
     if heads <= 32:
@@ -107,7 +108,7 @@ def tiles_of(heads: int) -> Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlaDecode:
-    """One launch's shape: how work is cut, and room for partial results."""
+    """Launch parameters for one shape: how work is split, and buffers for partial results."""
 
     tiles: Tiles
     rank: int
@@ -120,7 +121,7 @@ class MlaDecode:
     lse: Any
 
     def __call__(self, query: Any, latents: Any, table: Any, contexts: Any, out: Any) -> None:
-        """All contiguous, as `mla_kernel` has them."""
+        """Run the kernel. All tensors are contiguous, with the shapes of `mla_kernel`."""
         seqs, heads = query.shape[:2]
         mla_kernel[(-(-heads // self.tiles.heads), self.splits, seqs)](
             query,
@@ -157,7 +158,8 @@ def mla_decode(
     scale: float,
     device: str,
 ) -> MlaDecode:
-    """Cuts the work; ``context_tokens``: of the longest sequence; ``scale``: of scores."""
+    """Split the work. ``context_tokens`` is the longest sequence's; ``scale`` is the factor of
+    the scores."""
     tiles = tiles_of(heads)
     programs = seqs * -(-heads // tiles.heads)
     cut = split_tiles(

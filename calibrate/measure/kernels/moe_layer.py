@@ -1,8 +1,8 @@
-"""The routed experts of one MoE layer on one rank: weights, kernels, and a reference.
+"""Routed experts of one MoE layer on one rank: weights, kernels, and a reference.
 
-As vLLM's fused_moe: assignments are sorted by expert into blocks, gate_up gathers their rows, SiLU
-and product, down writes rows times routing weights, which are summed by token. fp8 has one scale a
-tensor for activations, known beforehand, and one an expert for weights.
+As in vLLM's fused_moe, assignments are sorted by expert into blocks; gate_up gathers their rows;
+then come SiLU and product; down writes rows times routing weights, which are summed by token. fp8
+has one scale per tensor for activations, known beforehand, and one per expert for weights.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from calibrate.measure.kernels.moe_routing import Experts
 _UNIT = 64
 _MOST_EXPERTS = 256
 _CHECKED_ROWS = 16
-# Scales that fit activations and what SiLU and product make of them, drawn as below, into e4m3.
+# Scales that fit activations, and the output of SiLU and product, as drawn below, into e4m3.
 _ROW_SCALE, _INNER_SCALE = 1 / 32, 1 / 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """gate_up [experts, 2 inter, hidden], down [experts, hidden, inter]; scales [experts]."""
+    """Weights of the experts: gate_up [experts, 2 inter, hidden], down [experts, hidden, inter],
+    scales [experts]."""
 
     gate_up: Any
     down: Any
@@ -32,20 +33,21 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Rows that reach this rank [rows, hidden], their local experts and weights [rows, top_k]."""
+    """Rows that reach this rank [rows, hidden], with their local experts and weights [rows,
+    top_k]."""
 
     rows: Any
     expert_ids: Any
     routing: Any
     routed: int
-    """Assignments to this rank's experts."""
+    """Number of assignments to this rank's experts."""
     touched: int
-    """Experts of this rank that have any."""
+    """Number of this rank's experts that have any assignment."""
 
 
 @lru_cache(maxsize=1)
 def make_weights(experts: Experts, number: str, device: str) -> Weights:
-    """Random weights, kept until other ones are asked for: they are large."""
+    """Return random weights. They are large, and kept until others are requested."""
     import torch
 
     generator = torch.Generator(device).manual_seed(experts.hidden + experts.inter)
@@ -65,7 +67,7 @@ def make_weights(experts: Experts, number: str, device: str) -> Weights:
 
 
 def make_tokens(experts: Experts, expert_ids: Any, number: str, generator: Any) -> Tokens:
-    """Random rows and routing weights for ``expert_ids``."""
+    """Return random rows and routing weights for ``expert_ids``."""
     import torch
 
     device = expert_ids.device
@@ -83,14 +85,14 @@ def make_tokens(experts: Experts, expert_ids: Any, number: str, generator: Any) 
 
 
 def block_m(routed: int, local_experts: int) -> int:
-    """Rows of a block: about as many as an expert has, from 16 to 128."""
+    """Return the rows per block, from 16 to 128: about as many as an expert has."""
     rows = -(-routed // local_experts)
     return 16 if rows <= 16 else 64 if rows <= 96 else 128
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights and buffers of a layer; `launch` runs it on tokens, all kernels in order."""
+    """Weights and buffers of a layer; `launch` runs all kernels in order on given tokens."""
 
     experts: Experts
     weights: Weights
@@ -99,7 +101,7 @@ class Layer:
     buffers: dict[str, Any]
 
     def launch(self, tokens: Tokens) -> None:
-        """Into ``self.buffers["out"]``, first rows."""
+        """Run the layer. The results are the first rows of ``self.buffers["out"]``."""
         from calibrate.measure.kernels import moe_triton as kernels
 
         b, e, is_fp8 = self.buffers, self.experts, self.number == "fp8"
@@ -151,19 +153,21 @@ class Layer:
         )
 
 
-# By rows of a block: columns of a tile, warps, stages. Few rows: tiles that keep memory busy.
+# By rows per block: columns of a tile, warps, stages. With few rows, tiles that keep memory busy.
 _TILES = {16: (64, 4, 5), 64: (128, 4, 4), 128: (128, 8, 3)}
 
 
 def max_blocks(routed: int, local_experts: int, size: int) -> int:
-    """Blocks of ``size`` that ``routed`` rows fill at most, each expert's padded to whole ones."""
+    """Return the most blocks of ``size`` that ``routed`` rows can fill if each expert's rows are
+    padded to whole blocks."""
     return (routed + min(routed, local_experts) * (size - 1)) // size
 
 
 def make_layer(
     experts: Experts, weights: Weights, number: str, most_rows: int, most_routed: int
 ) -> Layer:
-    """A layer with buffers for up to so many rows and assignments to this rank."""
+    """Return a layer with buffers for up to ``most_rows`` rows and ``most_routed`` assignments
+    to this rank."""
     import torch
 
     if experts.local_experts > _MOST_EXPERTS:
@@ -197,7 +201,7 @@ def make_layer(
 
 
 def in_torch(tokens: Tokens, weights: Weights, out: Any) -> None:
-    """The layer with torch's own operations, expert by expert, into ``out`` [rows, hidden]."""
+    """Run the layer with torch's own operations, expert by expert, into ``out`` [rows, hidden]."""
     ids = tokens.expert_ids
     out.zero_()
     for expert in ids[ids >= 0].unique().tolist():
@@ -207,7 +211,8 @@ def in_torch(tokens: Tokens, weights: Weights, out: Any) -> None:
 
 
 def sampled_reference(tokens: Tokens, weights: Weights) -> tuple[Any, Any]:
-    """Some rows of the layer's output, token by token: (their indices, float32 [rows, hidden])."""
+    """Compute some rows of the layer's output, token by token: (their indices, float32 [rows,
+    hidden])."""
     import torch
 
     count, device = len(tokens.rows), tokens.rows.device
@@ -233,7 +238,7 @@ def _expert(rows: Any, weights: Weights, expert: int) -> Any:
 
 
 def _as_stored(values: Any, scale: float, dtype: Any) -> Any:
-    """In float32: what is left of ``values`` where they are stored in fp8 by ``scale``."""
+    """Return ``values`` in float32, rounded as they are if stored in fp8 with ``scale``."""
     import torch
 
     if dtype != torch.float8_e4m3fn:

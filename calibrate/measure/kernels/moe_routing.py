@@ -1,4 +1,4 @@
-"""Which expert computes which token: routings of an MoE layer, as one rank sees them."""
+"""Routings of an MoE layer, that is, which expert computes which token, as seen by one rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calibrate.measure.case import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The routed experts of a layer; ``inter`` is the part that one rank has of each."""
+    """Routed experts of a layer; ``inter`` is the part of each that one rank has."""
 
     hidden: int
     inter: int
@@ -23,12 +23,14 @@ class Experts:
         return self.num_experts // self.ep
 
     def expected_rows(self, tokens: int) -> float:
-        """Assignments to this rank's experts when ``tokens`` of all ranks are routed."""
+        """Return the expected assignments to this rank's experts if all ranks together route
+        ``tokens``."""
         return max(1.0, tokens * self.top_k / self.ep)
 
 
 def experts_of(shape: Shape) -> Experts:
-    """From the fields of a `grouped_gemm` shape, whose ``inter`` is the whole model's."""
+    """Build the experts from the fields of a `grouped_gemm` shape, whose ``inter`` is the whole
+    model's."""
     return Experts(
         hidden=int(shape["hidden"]),
         inter=int(shape["inter"]) // int(shape["tp"]),
@@ -39,12 +41,14 @@ def experts_of(shape: Shape) -> Experts:
 
 
 def route(experts: Experts, tokens: int, routing: str, device: str, generator: Any) -> Any:
-    """Local experts of the tokens that reach this rank: [rows, top_k] int32, -1 for others'.
+    """Return the local experts of the tokens that reach this rank: [rows, top_k] int32, -1 for
+    others'.
 
-    ``tokens`` are those of all ep ranks. "balanced": experts are dealt like cards, so that each
-    gets equally many, any of them; "zipf": a token draws its experts without replacement, the n-th
-    most popular in proportion to 1 / n. Experts are dealt to ranks in order of popularity, and this
-    rank is the one whose number of assignments is nearest to the mean (and not zero).
+    ``tokens`` are those of all ep ranks. "balanced" deals experts like cards, so that each gets
+    equally many tokens, in random combinations. "zipf" lets a token draw its experts without
+    replacement, the n-th most popular in proportion to 1 / n. Experts are dealt to ranks in order
+    of popularity, and this rank is the one whose number of assignments is nearest to the mean (and
+    not zero).
     """
     if routing == "balanced":
         chosen = _dealt(experts, tokens, device, generator)
@@ -72,6 +76,6 @@ def _drawn(experts: Experts, tokens: int, device: str, generator: Any) -> Any:
 
     rank = torch.arange(1, experts.num_experts + 1, device=device)
     uniform = torch.rand((tokens, experts.num_experts), device=device, generator=generator)
-    # The largest of log(share) + Gumbel noise are a draw without replacement.
+    # The largest values of log(share) + Gumbel noise are a draw without replacement.
     gumbel = -(-uniform.clamp_min(1e-20).log()).clamp_min(1e-20).log()
     return (gumbel - rank.log()).topk(experts.top_k, 1).indices

@@ -1,8 +1,8 @@
-"""The routed experts of an MoE layer in Triton: rows sorted by expert, two grouped products.
+"""Routed experts of an MoE layer in Triton: rows sorted by expert, two grouped products.
 
 Rows of one expert are padded to whole blocks of ``block_m`` places, so that a block reads the
-weights of one expert. Nothing waits for the host: the grids are as large as any routing can need,
-and blocks without rows return at once.
+weights of one expert. No kernel waits for the host: the grids are large enough for any routing, and
+blocks without rows return at once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def plan_blocks(
     at_once: tl.constexpr,
     blocks: tl.constexpr,
 ) -> None:
-    """Expert and number of rows of each block; first place of each expert.
+    """Plan the expert and number of rows of each block, and the first place of each expert.
 
     ``expert_ids`` [assignments], -1 for an expert of another rank. Each program counts all of them
-    and plans ``blocks`` blocks. ``num_experts`` is a power of two, at least as many as there are.
+    and plans ``blocks`` blocks. ``num_experts`` is a power of two, at least the number of experts.
     """
     experts = tl.arange(0, num_experts)
     counts = tl.zeros((num_experts,), tl.int32)
@@ -57,7 +57,7 @@ def place_rows(
     assignments: tl.tensor,
     at_once: tl.constexpr,
 ) -> None:
-    """Puts each assignment into a place of its expert: ``placed`` [places]."""
+    """Put each assignment into a place of its expert: ``placed`` [places]."""
     index = tl.program_id(0) * at_once + tl.arange(0, at_once)
     ids = tl.load(expert_ids + index, mask=index < assignments, other=-1)
     is_ours = ids >= 0
@@ -88,7 +88,7 @@ def grouped_matmul(
     is_down: tl.constexpr,
     is_scaled: tl.constexpr,
 ) -> None:
-    """Rows times the transposed weights [experts, n, k] of their block's expert.
+    """Multiply rows by the transposed weights [experts, n, k] of their block's expert.
 
     gate_up reads a token's row [tokens, k] and writes its place; down reads the place and writes
     the assignment's row times its routing weight. n = blocks_n * unit, k = chunks_k * block_k.
@@ -146,7 +146,7 @@ def silu_mul(
     unit: tl.constexpr,
     is_scaled: tl.constexpr,
 ) -> None:
-    """silu(gate) * up over ``scale``: [places, 2 n] to [places, n], n = units * unit."""
+    """Compute silu(gate) * up over ``scale``: [places, 2 n] to [places, n], n = units * unit."""
     n = units * unit
     place = tl.program_id(0)
     if place % block_m >= tl.load(block_rows + place // block_m):
@@ -176,7 +176,7 @@ def quantize(
     block: tl.constexpr,
     unit: tl.constexpr,
 ) -> None:
-    """To fp8 by a scale that is known beforehand: units * unit numbers."""
+    """Quantize to fp8 with a scale that is known beforehand: units * unit numbers."""
     index = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     mask = index < units.to(tl.int64) * unit
     value = tl.load(values + index, mask=mask, other=0.0).to(tl.float32)
@@ -193,7 +193,7 @@ def sum_experts(
     block: tl.constexpr,
     unit: tl.constexpr,
 ) -> None:
-    """Sum of a token's rows [tokens, top_k, n] that this rank computed. Grid: (tokens, n tiles)."""
+    """Sum a token's rows [tokens, top_k, n] that this rank computed. Grid: (tokens, n tiles)."""
     n = units * unit
     token = tl.program_id(0)
     columns = tl.program_id(1) * block + tl.arange(0, block)

@@ -1,7 +1,7 @@
 """Causal attention of prompts in Triton, after FlashAttention 2: a cached prefix, GQA, a window.
 
-The query heads of a KV head lie side by side in a tile, so that short prompts fill it and few
-tiles of keys need a mask. Where that gives too few programs, keys are split as in decode.
+The query heads of a KV head lie side by side in a tile, so that short prompts fill it and few tiles
+of keys need a mask. If that gives too few programs, keys are split as in decode.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from calibrate.measure.kernels.split_kv import combine, partial_buffers
 from calibrate.measure.kernels.split_plan import SMS, split_tiles
 
 _LEAST_PEAK = tl.constexpr(-1e30)
-"""Less than any score. Masked scores are minus infinity instead: scores times a scale less their
-own maximum are one fused operation on a GPU, which leaves what rounding took from the maximum, and
-of -1e30 that is more than `exp2` has room for."""
+"""Start of the maximum, below any score. Masked scores are minus infinity instead: a GPU fuses
+"scores times scale, minus their own maximum" into one operation, which leaves the rounding error
+of the maximum, and for -1e30 that is beyond the range of `exp2`."""
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def _attend(
     is_masked: tl.constexpr,
     has_window: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Takes in the keys from ``begin`` (of a tile) to ``end``."""
+    """Accumulate the keys from ``begin`` (a tile's start) to ``end``."""
     dims = tl.arange(0, head_dim)
     for at in range(begin, end, keys_per_tile):
         places = at + tl.arange(0, keys_per_tile)
@@ -85,10 +85,11 @@ def prefill_kernel(
     keys_per_tile: tl.constexpr,
     has_window: tl.constexpr,
 ) -> None:
-    """Program (sequence and KV head, tile of queries from the last on, split).
+    """Compute one split for a tile of queries. Grid: (sequences times KV heads, tiles, splits); the
+    first program takes the last tile of queries.
 
-    ``query``, ``out``: [seqs, new, kv_heads * group, head_dim]; ``keys``, ``values``:
-    [seqs, prefix + new, kv_heads, head_dim]; ``scale``: of scores, in base 2.
+    ``query``, ``out``: [seqs, new, kv_heads * group, head_dim]; ``keys``, ``values``: [seqs, prefix
+    + new, kv_heads, head_dim]; ``scale``: factor of the scores, in base 2.
     """
     seq, head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
     # Later queries see more keys: they start first.
@@ -153,7 +154,7 @@ def prefill_kernel(
 
 
 class Tiles(NamedTuple):
-    """Rows of queries and keys that a program works on at a time, and how it is launched."""
+    """Rows of queries and keys that a program processes at a time, and its launch options."""
 
     queries: int
     keys: int
@@ -163,7 +164,7 @@ class Tiles(NamedTuple):
     """Programs that one multiprocessor holds."""
 
 
-# By head_dim: for work that fills the device, and for less.
+# Tiles by head_dim: for work that fills the device, and for less.
 _TILES = {
     64: (Tiles(64, 64, 4, 3, 3), Tiles(64, 64, 4, 3, 3)),
     128: (Tiles(128, 128, 8, 3, 1), Tiles(64, 64, 4, 3, 2)),
@@ -172,14 +173,15 @@ _TILES = {
 
 
 def tiles_of(head_dim: int, rows: int, groups: int) -> Tiles:
-    """``rows``: queries of a prompt by heads that share a KV head; ``groups``: of such rows."""
+    """Choose the tiles. ``rows`` is a prompt's queries times the heads that share a KV head;
+    ``groups`` is the number of such groups of rows."""
     large, small = _TILES[head_dim]
     return large if -(-rows // large.queries) * groups >= SMS else small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """One launch's shape: how work is cut, and room for partial results."""
+    """Launch parameters for one shape: how work is split, and buffers for partial results."""
 
     tiles: Tiles
     seqs: int
@@ -194,7 +196,7 @@ class Prefill:
     lse: Any
 
     def __call__(self, query: Any, keys: Any, values: Any, out: Any) -> None:
-        """All contiguous, as `prefill_kernel` has them."""
+        """Run the kernel. All tensors are contiguous, with the shapes of `prefill_kernel`."""
         head_dim = query.shape[-1]
         num_tiles = -(-self.new * self.group // self.tiles.queries)
         prefill_kernel[(self.seqs * self.kv_heads, num_tiles, self.splits)](
@@ -234,7 +236,7 @@ def prefill(
     device: str,
     tiles: Tiles | None = None,
 ) -> Prefill:
-    """Cuts the work. ``window`` 0: none."""
+    """Split the work for one shape; ``window`` 0 means none."""
     tiles = tiles or tiles_of(head_dim, new * group, seqs * kv_heads)
     seen = prefix + new
     if window:

@@ -1,8 +1,8 @@
-"""The next token of each sequence from its logits [rows, vocab], through torch.
+"""Measure sampling of the next token of each sequence from its logits [rows, vocab], through torch.
 
-``greedy``: the largest. ``random``: softmax in float32, then the largest of probability over
-exponential noise, which draws by probability without a sum. ``top_p``: sorted logits whose
-cumulative probability is cut at p before that. Logits come in the activations' format and are
+``greedy`` takes the largest logit. ``random`` takes softmax in float32, then the largest ratio of
+probability to exponential noise, which draws by probability without a sum. ``top_p`` first sorts
+the logits and cuts them at cumulative probability p. Logits come in the activations' format and are
 converted first, as engines do. Noise and sorting are not captured in graphs.
 """
 
@@ -25,7 +25,7 @@ _SIZES = {"float32": 4, "bfloat16": 2}
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """Each op by vocabulary and sequences."""
+    """Yield each op by vocabulary and number of sequences."""
     vocabs = (32000,) if device == "cpu" else (128256,) if quick else _VOCABS
     for op in _OPS:
         for vocab in vocabs:
@@ -39,13 +39,13 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """A few FLOPs a logit; logits in, a token id out."""
+    """Return a few FLOPs per logit, and bytes of the logits read and the token ids written."""
     rows, vocab = int(case.shape["rows"]), int(case.shape["vocab"])
     return 4.0 * rows * vocab, float(rows * (vocab * _SIZES[case.formats["activations"]] + 8))
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Random logits, peaked enough that the cut at p keeps a few hundred tokens."""
+    """Prepare random logits, peaked enough that the cut at p keeps a few hundred tokens."""
     import torch
 
     draw = torch.Generator(device).manual_seed(seed)
@@ -71,7 +71,7 @@ def prepare(case: Case, device: str, seed: int) -> Prepared:
 
 
 class Greedy:
-    """Token ids of the largest logits."""
+    """Chooses the token ids of the largest logits."""
 
     def __init__(self, rows: int, vocab: int, device: str, draw: Any) -> None:
         import torch
@@ -79,20 +79,21 @@ class Greedy:
         self.tokens = torch.empty(rows, device=device, dtype=torch.int64)
 
     def sample(self, logits: Any) -> None:
-        """Into ``tokens``."""
+        """Write the chosen token ids to ``tokens``."""
         import torch
 
         torch.argmax(logits.float(), dim=-1, out=self.tokens)
 
     def error(self, logits: Any) -> float:
-        """Of the logits chosen, against the largest: equal logits may be chosen alike."""
+        """Return the relative error of the chosen logits against the largest. Equal logits are
+        equally right."""
         self.sample(logits)
         chosen = logits.float().gather(1, self.tokens[:, None])
         return relative_error(chosen, logits.float().amax(1, keepdim=True))
 
 
 class Random(Greedy):
-    """Token ids drawn by probability."""
+    """Draws token ids by probability."""
 
     def __init__(self, rows: int, vocab: int, device: str, draw: Any) -> None:
         import torch
@@ -102,7 +103,7 @@ class Random(Greedy):
         self.noise = torch.empty(rows, vocab, device=device, dtype=torch.float32)
 
     def sample(self, logits: Any) -> None:
-        """Into ``tokens``; the noise stays for the check."""
+        """Write the drawn token ids to ``tokens``, and keep the noise for the check."""
         self._race(logits.float())
 
     def _race(self, logits: Any) -> None:
@@ -112,9 +113,11 @@ class Random(Greedy):
         torch.argmax(logits.softmax(-1).div_(self.noise), dim=-1, out=self.tokens)
 
     def error(self, logits: Any) -> float:
-        """Of probability over noise at the tokens chosen, against the largest.
+        """Return the relative error of probability over noise at the chosen tokens, against the
+        largest.
 
-        At the edge of what may be chosen stand equal logits, and any of them may be in or out.
+        The boundary of what may be chosen can lie among equal logits, any of which may be in or
+        out.
         """
         import torch
 
@@ -125,16 +128,17 @@ class Random(Greedy):
         return relative_error(chosen, torch.maximum(chosen, (raced * sure).amax(1, keepdim=True)))
 
     def choices(self, logits: Any) -> tuple[Any, Any]:
-        """Which tokens may surely be chosen, and which possibly: masks [rows, vocab]."""
+        """Return which tokens are certainly allowed, and which possibly: masks [rows, vocab]."""
         every = logits == logits
         return every, every
 
 
 class TopP(Random):
-    """Token ids drawn from the fewest tokens with probability p."""
+    """Draws token ids from the fewest tokens that have probability p together."""
 
     def sample(self, logits: Any) -> None:
-        """Into ``tokens``: ascending, so that those cut are the first."""
+        """Write the drawn token ids to ``tokens``. Logits are sorted ascending, so that the
+        first are cut."""
         ordered, ids = logits.float().sort(dim=-1)
         cut = ordered.softmax(-1).cumsum(-1) <= 1 - _TOP_P
         cut[:, -1] = False
@@ -142,7 +146,7 @@ class TopP(Random):
         self._race(ordered.scatter(-1, ids, ordered))
 
     def choices(self, logits: Any) -> tuple[Any, Any]:
-        """A token may be chosen while those before it have less than p together."""
+        """Return the allowed tokens: those preceded by tokens with less than p together."""
         ordered, _ = logits.sort(dim=-1, descending=True)
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities

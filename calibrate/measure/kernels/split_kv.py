@@ -1,4 +1,4 @@
-"""The pass that joins the results of programs that have each read a part of the keys."""
+"""Combine the results of programs that have each read a part of the keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 16
 
 
 def partial_buffers(rows: int, splits: int, head_dim: int, device: str) -> tuple[Any, Any]:
-    """Room for each split's result ([rows, splits, head_dim] float32) and log-sum-exp."""
+    """Allocate each split's result ([rows, splits, head_dim] float32) and log-sum-exp."""
     import torch
 
     rows = rows if splits > 1 else 1
@@ -22,7 +22,7 @@ def partial_buffers(rows: int, splits: int, head_dim: int, device: str) -> tuple
 
 
 def combine(partial: Any, lse: Any, out: Any) -> None:
-    """Writes what the splits of ``partial_buffers`` come to; ``out``: [..., head_dim]."""
+    """Combine the splits of ``partial_buffers`` into ``out`` [..., head_dim]."""
     rows, splits, head_dim = partial.shape
     combine_kernel[(rows,)](
         partial,
@@ -32,13 +32,13 @@ def combine(partial: Any, lse: Any, out: Any) -> None:
         head_dim=head_dim,
         chunk=_CHUNK,
         max_splits=MAX_SPLITS,
-        # A warp has a row of 128 numbers to itself: sums over splits then stay in a thread.
+        # One warp per row of 128 numbers, so that sums over splits stay in a thread.
         num_warps=num_warps_of(head_dim),
     )
 
 
 def num_warps_of(head_dim: int) -> int:
-    """Warps of a program that joins a row."""
+    """Return the warps of a program that combines one row."""
     return max(1, head_dim // 128)
 
 
@@ -52,7 +52,8 @@ def combine_kernel(
     chunk: tl.constexpr,
     max_splits: tl.constexpr,
 ) -> None:
-    """One row a program; ``lse`` in base 2, minus infinity for a split that read nothing."""
+    """Combine one row per program; ``lse`` is in base 2, minus infinity for a split that read no
+    keys."""
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, head_dim)
     every = tl.arange(0, max_splits)

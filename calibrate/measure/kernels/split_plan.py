@@ -1,4 +1,4 @@
-"""How the keys of attention are cut among programs."""
+"""Plan how the keys of attention are split among programs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import NamedTuple
 
 MAX_SPLITS = 128
 SMS = 132
-"""Multiprocessors of an H100 or H200."""
+"""Number of multiprocessors of an H100 or H200."""
 _LEAD_TILES = 1
-"""What a program's start and end cost, in tiles."""
+"""Cost of a program's start and end, in tiles."""
 _JOIN_TILES = 2
-"""What joining costs, and a tile more for each so many numbers that splits write and it reads."""
+"""Fixed cost of combining splits, in tiles. One more tile is added per `_JOINED_A_TILE` numbers
+that the splits write and the combining pass reads."""
 _JOINED_A_TILE = 192 * 1024
 
 
 class Splits(NamedTuple):
-    """The tiles of one row of work, cut evenly: the last split may have fewer."""
+    """An even split of the tiles of one row of work; the last split may have fewer."""
 
     splits: int
     tiles_per_split: int
@@ -30,11 +31,12 @@ def split_tiles(
     fewest: int = 1,
     splits: int | None = None,
 ) -> Splits:
-    """The cut that finishes first. ``resident``: programs on one multiprocessor at a time.
+    """Return the split that finishes first. ``resident``: programs on one multiprocessor at a time.
 
-    All programs of a wave are taken to advance a tile at a time. ``joined``: numbers that come out
-    in the end, of which each split writes as many. ``fewest``: tiles of a split, less than which
-    are not worth it. ``splits``: as many, or fewer where some would be empty, whatever it costs.
+    All programs of a wave are assumed to advance one tile at a time. ``joined`` is the amount of
+    numbers in the final result, and every split writes that many. ``fewest`` is the least number of
+    tiles per split. ``splits`` sets the number of splits regardless of cost, or fewer if some would
+    be empty.
     """
     most = max(1, min(tiles // fewest, MAX_SPLITS))
     cuts = {-(-tiles // wanted) for wanted in ([splits] if splits else range(1, most + 1))}

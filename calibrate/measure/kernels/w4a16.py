@@ -1,7 +1,8 @@
-"""Matrix products with int4 weights and 16-bit activations: family gemm, kernel triton_w4a16.
+"""Measure matrix products with int4 weights and 16-bit activations: family gemm, kernel
+triton_w4a16.
 
-Groups of 128 inner numbers share a 16-bit scale, zero is 8 (symmetric), as GPTQ and AWQ
-checkpoints are served. Few rows are split along the inner axis, and summed by a second kernel.
+Groups of 128 numbers along k share a 16-bit scale, and zero is 8 (symmetric), as GPTQ and AWQ
+checkpoints are served. Products with few rows are split along k, and summed by a second kernel.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _GROUP = 128
 _BLOCK_N = 128
 _MOST_ROWS = 4096
 _FEWEST_GROUPS = 4
-"""Of a split: fewer leave nothing to prefetch."""
+"""Fewest groups of 128 per split; with fewer there is nothing to prefetch."""
 _SUMMED = 512
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
-    """Llama-3.1-8B, and 70B in four parts; nothing on a CPU."""
+    """Yield Llama-3.1-8B, and 70B at TP 4; nothing on a CPU."""
     if device == "cpu":
         return
     grid = [(llama_8b(1), ROWS + STEP_ROWS), (llama_70b(4), HALF_ROWS + BETWEEN_ROWS)]
@@ -53,14 +54,14 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
 
 
 def work(case: Case) -> tuple[float, float]:
-    """FLOPs, and bytes of rows, weights with their scales, and output."""
+    """Return FLOPs, and bytes of rows, weights with their scales, and output."""
     m, n, k = (int(case.shape[name]) for name in "mnk")
     return 2.0 * m * n * k, 2.0 * m * (k + n) + n * k / 2 + 2 * n * k / _GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product is cut."""
+    """Tile sizes, launch options and splits of a product."""
 
     block_m: int
     num_warps: int
@@ -69,17 +70,18 @@ class Tiling:
     splits: int
 
 
-# Rows of a tile, warps, stages, and programs that a multiprocessor then holds.
+# Rows of a tile, warps, stages, and programs per multiprocessor with them.
 _TILES = ((16, 4, 5, 4), (32, 4, 4, 3), (64, 4, 4, 2), (128, 8, 4, 1))
 
 
 def tiling(m: int, n: int, k: int) -> Tiling:
-    """Tiles that hold all rows up to 128; splits where tiles alone leave multiprocessors idle."""
+    """Choose tiles that hold all rows up to 128, and splits if tiles alone leave multiprocessors
+    idle."""
     block_m, num_warps, num_stages, resident = next(
         tile for tile in _TILES if tile[0] >= min(m, 128)
     )
     tiles = n // _BLOCK_N * -(-m // block_m)
-    # Sums are half the work of joining attention, which the plan counts in.
+    # Sums are half the work of combining attention, for which the plan is made.
     cut = split_tiles(
         tiles, k // _GROUP, resident=resident, joined=m * n // 2, fewest=_FEWEST_GROUPS
     )
@@ -88,9 +90,10 @@ def tiling(m: int, n: int, k: int) -> Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Inputs: rows [m, k], words [k / 128, n, 32] int16 (see `w4a16_triton`), scales [k / 128, n].
+    """Inputs of a product: rows [m, k], words [k / 128, n, 32] int16 (see `w4a16_triton`), scales
+    [k / 128, n].
 
-    ``partial`` [splits, m, n] float32 is None where nothing is split.
+    ``partial`` [splits, m, n] float32 is None if the product is not split.
     """
 
     rows: Any
@@ -100,7 +103,7 @@ class Product:
     partial: Any
 
     def launch(self) -> None:
-        """One product."""
+        """Run the product once."""
         from calibrate.measure.kernels.w4a16_triton import sum_splits, w4a16_matmul
 
         (m, k), n = self.rows.shape, self.out.shape[1]
@@ -117,7 +120,7 @@ class Product:
             sum_splits[(blocks,)](self.partial, self.out, cut.splits, blocks, _SUMMED)
 
     def reference(self) -> Any:
-        """The same in float32."""
+        """Compute the product in float32."""
         import torch
 
         groups, n, _ = self.words.shape
@@ -128,7 +131,7 @@ class Product:
 
 
 def make_product(m: int, n: int, k: int, dtype: Any, device: str, generator: Any) -> Product:
-    """Random inputs; n a multiple of 128 and k of 128."""
+    """Return random inputs; n is a multiple of 128 and so is k."""
     import torch
 
     if n % _BLOCK_N or k % _GROUP or (m * n % _SUMMED and tiling(m, n, k).splits > 1):
@@ -147,7 +150,7 @@ def make_product(m: int, n: int, k: int, dtype: Any, device: str, generator: Any
 
 
 def prepare(case: Case, device: str, seed: int) -> Prepared:
-    """Random inputs in copies that no cache holds."""
+    """Prepare random inputs in more copies than a cache holds."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)

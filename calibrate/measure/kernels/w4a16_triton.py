@@ -1,8 +1,9 @@
 """Activations times int4 weights that are widened in the kernel, in Triton.
 
-A group of 128 inner numbers of one column has one scale; zero is 8. Its weights are 32 words of 16
-bits, [groups, n, 32] in the order that they are read in: word j holds the numbers j, 32 + j, 64 + j
-and 96 + j, lowest bits first, so that the same bits of all words are an operand of 32 inner ones.
+A group of 128 numbers along k of one column has one scale; zero is 8. Its weights are 32 words of
+16 bits, [groups, n, 32] in the order in which they are read: word j holds the numbers j, 32 + j, 64
++ j and 96 + j, lowest bits first, so that the same bits of all words are an operand with 32 numbers
+along k.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _plain(words: tl.tensor, shift: tl.constexpr, dtype: tl.constexpr) -> tl.ten
 
 @triton.jit
 def _widened(words: tl.tensor, dtype: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """The numbers of ``words``, less 8, by their place in a word."""
+    """Return the numbers of ``words``, minus 8, by their place in a word."""
     if dtype == tl.bfloat16:
         first, second, third, fourth = tl.inline_asm_elementwise(
             asm=WIDEN,
@@ -69,10 +70,11 @@ def w4a16_matmul(
     block_n: tl.constexpr,
     group_m: tl.constexpr,
 ) -> None:
-    """``out`` [splits, m, n] from rows [m, 128 groups], scales [groups, n]; n = blocks_n * block_n.
+    """Compute ``out`` [splits, m, n] from rows [m, 128 groups], scales [groups, n]; n = blocks_n *
+    block_n.
 
-    The tile is computed transposed, [block_n, block_m]: few rows then still fill the tensor cores.
-    Grid: (tiles of n times tiles of m, splits).
+    The tile is computed transposed, [block_n, block_m], so that few rows still fill the tensor
+    cores. Grid: (tiles of n times tiles of m, splits).
     """
     n, k = blocks_n * block_n, groups * 128
     program, split = tl.program_id(0), tl.program_id(1)

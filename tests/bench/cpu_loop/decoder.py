@@ -1,4 +1,4 @@
-"""A decoder-only transformer with a KV cache, a step at a time, in plain torch on a processor."""
+"""A decoder-only transformer with a KV cache, run step by step in plain torch on a processor."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Decoder:
 
     @property
     def logits(self) -> Any:
-        """Of the last step, in its first rows."""
+        """Return the logits of the last step, in the first rows."""
         return self._logits
 
     def _attention(

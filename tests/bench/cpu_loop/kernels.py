@@ -1,4 +1,4 @@
-"""The operators of the loop's steps, by the functions that `calibrate.measure` measures."""
+"""Operators of the loop's steps, computed by the functions that `calibrate.measure` measures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TorchKernels:
         return found.transpose(1, 2).reshape(out.shape)
 
     def silu_mul(self, x: Any, out: Any) -> None:
-        """The gated activation."""
+        """Compute the gated activation."""
         elementwise_torch.silu_mul(x, out)
 
     def sample(self, sampler: Random, logits: Any) -> None:
@@ -51,29 +51,29 @@ class TorchKernels:
 
 
 class NoKernels(TorchKernels):
-    """The same calls without any work: what is left of a step is Python and torch's views."""
+    """Kernels that do no work, so that only the time of Python and of torch's views remains."""
 
     def embed(self, ids: Any, table: Any, out: Any) -> None:
-        """Nothing."""
+        """Skip the embedding lookup."""
 
     def norm(self, x: Any, residual: Any, weight: Any, out: Any) -> None:
-        """Nothing."""
+        """Skip the residual and norm."""
 
     def linear(self, name: str, x: Any, weight: Any, out: Any) -> None:
-        """Nothing."""
+        """Skip the matrix product."""
 
     def rotary(self, x: Any, positions: Any, cos: Any, sin: Any, out: Any) -> None:
-        """Nothing."""
+        """Skip the rotary positions."""
 
     def kv_write(self, keys: Any, values: Any, slots: Any, cache: Any) -> None:
-        """Nothing."""
+        """Skip the cache write."""
 
     def attend(self, query: Any, keys: Any, values: Any, mask: Any, out: Any) -> Any:
         """What is in the buffer."""
         return out
 
     def silu_mul(self, x: Any, out: Any) -> None:
-        """Nothing."""
+        """Skip the gated activation."""
 
     def sample(self, sampler: Random, logits: Any) -> None:
-        """Nothing: the tokens before stay."""
+        """Skip sampling, and keep the previous tokens."""

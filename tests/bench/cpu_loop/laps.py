@@ -1,4 +1,4 @@
-"""Repeats of a step's parts, with what is needed to tell the undisturbed ones."""
+"""Repeats of a step's parts, with the data that identifies the undisturbed ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Laps:
         self._start = time.perf_counter()
 
     def median_s(self) -> dict[str, float]:
-        """Of each part, over its undisturbed repeats (the shortest where there are none)."""
+        """Return the median of each part over its undisturbed repeats, or its shortest repeat if
+        all were disturbed."""
         return {
             part: median(quiet_repeats(seconds, self.waited[part]))
             for part, seconds in self.seconds.items()

@@ -1,4 +1,4 @@
-"""Times the steps of a decoder, whole and part by part."""
+"""Time the steps of a decoder, whole and part by part."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TimedStep:
 
 
 class TimedKernels:
-    """The same kernels, each call timed by itself."""
+    """Kernels of which each call is timed separately."""
 
     def __init__(self, laps: Laps) -> None:
         self._laps, self._kernels, self._calls = laps, TorchKernels(), 0
@@ -155,4 +155,4 @@ def _needed_slots(step: LoopStep) -> int:
 
 
 def _ignore(part: str) -> None:
-    """No mark."""
+    """Ignore the end of a part."""

@@ -1,4 +1,4 @@
-"""Measures the operators of the loop's model, by `calibrate.measure`, at sizes around its steps."""
+"""Measure the operators of the loop's model with `calibrate.measure`, at sizes around its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The seconds of the loop's steps by fleetcast's step cost, from measured operators alone."""
+"""Predict the seconds of the loop's steps with fleetcast's step cost, from measured operators
+alone."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def predicted_s(cost: RooflineStepCost, step: LoopStep) -> float:
 
 
 def predicted_operator_s(cost: RooflineStepCost, step: LoopStep) -> dict[str, float]:
-    """Of these the kernels', by kind of operator: `GROUPS`."""
+    """Return the seconds that kernels take of a step, by kind of operator: `GROUPS`."""
     found = dict.fromkeys(GROUPS, 0.0)
     for row in cost.describe(step.shape()):
         found[_GROUPS.get(row.name, "matrices")] += row.seconds

@@ -1,4 +1,5 @@
-"""Calibration and loop in turns, so that both see the machine in the same states; then prices."""
+"""Alternate between calibration and loop, so that both see the machine in equal states, then
+price."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class ComparedStep:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
+        """Return the error of the prediction relative to the measurement."""
         return self.predicted_s / self.measured_s - 1
 
 
@@ -59,12 +60,12 @@ class Comparison:
 
     @property
     def median_error(self) -> float:
-        """Of |error| over `quiet_steps`; nan where there are none."""
+        """Return the median of |error| over `quiet_steps`; nan if there are none."""
         return float(np.quantile(self._errors, 0.5)) if self._errors else float("nan")
 
     @property
     def p90_error(self) -> float:
-        """Its 90th percentile."""
+        """Return the 90th percentile of |error| over `quiet_steps`; nan if there are none."""
         return float(np.quantile(self._errors, 0.9)) if self._errors else float("nan")
 
     @property
@@ -73,7 +74,7 @@ class Comparison:
 
     @property
     def quiet_share(self) -> float:
-        """Of all steps."""
+        """Return the share of quiet steps among all steps."""
         return len(self.quiet_steps) / len(self.steps)
 
 

@@ -1,4 +1,4 @@
-"""The model of the loop, and the steps it is timed at."""
+"""The loop's model, and the steps at which it is timed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LoopModel:
         return self.kv_heads * self.head_dim
 
     def hf_config(self) -> dict[str, Any]:
-        """The same as a ``config.json`` of Hugging Face."""
+        """Return the model as a Hugging Face ``config.json``."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",

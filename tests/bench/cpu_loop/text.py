@@ -1,4 +1,4 @@
-"""The comparison of a loop with its prediction, for a terminal."""
+"""Write the comparison of a loop with its prediction for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitting to step logs recovers what made them, and a calibration file is what it says."""
+"""Fits to step logs recover the constants behind them, and calibration files can be read back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Linear-attention kernels through Triton's interpreter: ``python -m
+"""Run linear-attention kernels in Triton's interpreter: ``python -m
 tests.calibrate.measure.interpret_linear``.
 
-Prints a JSON object, the relative error of each check by its name.
+Prints a JSON object with the relative error of each check by its name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def extremes(inputs: Inputs) -> Iterator[tuple[str, Inputs]]:
 
 
 def chunked(inputs: Inputs) -> float:
-    """Of outputs and last states; buffers hold nan at first, so that all must be written."""
+    """Return the worst error of outputs and last states. Buffers hold nan at first, so that
+    everything must be written."""
     _, heads, dv = inputs.values.shape
     states = torch.randn(inputs.seqs, heads, inputs.keys.shape[2], dv)
     space = linear_chunk.make_workspace(inputs)
@@ -50,7 +51,8 @@ def chunked(inputs: Inputs) -> float:
 
 
 def stepped(inputs: Inputs) -> float:
-    """Of outputs and all states of a pool, those of others unchanged."""
+    """Return the worst error of outputs and all states of a pool; states of other sequences must
+    stay unchanged."""
     _, heads, dv = inputs.values.shape
     pool = torch.randn(2 * inputs.seqs + 1, heads, inputs.keys.shape[2], dv)
     slots = torch.randperm(len(pool))[: inputs.seqs].to(torch.int32)

@@ -1,7 +1,7 @@
-"""Kernels of MoE layers and of int4 weights through Triton's interpreter.
+"""Run kernels of MoE layers and of int4 weights in Triton's interpreter.
 
-``python -m tests.calibrate.measure.interpret_moe`` prints a JSON object: the relative error of each
-check by name.
+``python -m tests.calibrate.measure.interpret_moe`` prints a JSON object with the relative error of
+each check by name.
 """
 
 from __future__ import annotations

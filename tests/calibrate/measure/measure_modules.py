@@ -1,4 +1,4 @@
-"""A made-up kernel module for `calibrate.measure`: right, wrong or slow, as it is told."""
+"""An invented kernel module for `calibrate.measure` that is right, wrong or slow on request."""
 
 from __future__ import annotations
 

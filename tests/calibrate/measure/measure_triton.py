@@ -1,7 +1,7 @@
-"""Runs Triton kernels of `calibrate.measure` through the interpreter, in a process of its own.
+"""Run Triton kernels of `calibrate.measure` in the interpreter, in a separate process.
 
-``python -m tests.calibrate.measure.measure_triton CASES``: JSON lines with a module and the fields
-of a case; prints the relative error of each, a line.
+``python -m tests.calibrate.measure.measure_triton CASES`` reads JSON lines with a module and the
+fields of a case, and prints the relative error of each, one per line.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ interpreter.InterpreterBuilder.create_fsub = _subtracted
 
 
 def main(path: str) -> None:
-    """Print the errors."""
+    """Print the error of each case."""
     with open(path) as file:
         for line in map(json.loads, file):
             module = import_module(f"calibrate.measure.kernels.{line['module']}")

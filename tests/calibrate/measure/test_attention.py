@@ -1,4 +1,4 @@
-"""Attention kernels of `calibrate.measure`: their grids, their splits, and that they are right."""
+"""Attention kernels of `calibrate.measure`: their grids, their splits, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device part runs from a bare checkout: standard library, numpy, torch and triton only."""
+"""The device part runs from a bare checkout with standard library, numpy, torch and triton only."""
 
 from __future__ import annotations
 

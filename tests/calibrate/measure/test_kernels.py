@@ -1,4 +1,4 @@
-"""Each kernel is right, and its check would notice if it were not; a run on this processor."""
+"""Every kernel is right, its check notices errors, and a run works on this processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear-attention kernels: right through Triton's interpreter, and such that an H200 runs them."""
+"""Linear-attention kernels are right in Triton's interpreter, and compile for an H200."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_kernels_compute_the_recurrence() -> None:
 
 
 def launches(kind: str) -> Iterator[Any]:
-    """Of few and of many sequences, at the sizes that are measured."""
+    """Yield the launches for few and for many sequences, at the sizes that are measured."""
     import torch
 
     for seqs in (1, 32):

@@ -1,4 +1,4 @@
-"""MoE layers: routings, kernels through Triton's interpreter, and such that an H200 runs them."""
+"""MoE layers: routings, kernels in Triton's interpreter, and their compilation for an H200."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid: what models need, each case once, small shapes first, in parts that stand alone."""
+"""The grid has what models need, each case once, small shapes first, in independent parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timings on a processor that others use too."""
+"""Timings on a processor that other processes use too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_waiting_is_counted_and_grows() -> None:
 def test_a_call_that_is_often_interrupted_takes_as_long_as_one_that_is_not(
     disturbed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each four calls so many are held up for 20 ms."""
+    """Delays ``disturbed`` of every four calls by 20 ms."""
     clock = SimpleNamespace(now=0.0, waited=0.0, calls=0)
 
     class Counted(Waiting):

@@ -1,4 +1,4 @@
-"""A measurement file is whole after every line and resumes after a cut anywhere."""
+"""A measurement file is intact after every line and resumes after being cut anywhere."""
 
 from __future__ import annotations
 

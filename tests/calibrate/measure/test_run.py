@@ -1,4 +1,4 @@
-"""What is wrong is not timed, what fails is refused with its reason, and a budget is kept."""
+"""Wrong kernels are not timed, failures are refused with a reason, and the time budget is kept."""
 
 from __future__ import annotations
 

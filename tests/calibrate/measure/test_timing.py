@@ -1,4 +1,5 @@
-"""The timing of GPU calls on a made-up GPU whose clock only its own work and pauses move."""
+"""Timing of GPU calls on an invented GPU, whose clock advances only with its own work and
+pauses."""
 
 from __future__ import annotations
 

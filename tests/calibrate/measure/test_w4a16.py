@@ -1,6 +1,6 @@
-"""Products with int4 weights: how they are cut and widened, and that an H200 runs them.
+"""Products with int4 weights: how they are split and widened, and their compilation for an H200.
 
-Their results through Triton's interpreter are among those of `test_measure_moe`.
+Their results in Triton's interpreter are among those of `test_measure_moe`.
 """
 
 from __future__ import annotations

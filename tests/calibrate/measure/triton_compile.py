@@ -1,8 +1,8 @@
-"""Compiles a Triton kernel for an H200 where there is no GPU, and says what it takes.
+"""Compile a Triton kernel for an H200 without a GPU, and report the resources it uses.
 
-Triton compiles for a target that it is handed, down to machine code: no driver is asked. That finds
-what its interpreter lets pass: types that do not agree, operands too small for the tensor cores,
-shared memory that does not fit, registers that spill.
+Triton compiles for a given target down to machine code without a driver. This finds errors that its
+interpreter accepts: types that do not agree, operands too small for the tensor cores, shared memory
+that does not fit, registers that spill.
 """
 
 from __future__ import annotations

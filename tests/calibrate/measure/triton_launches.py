@@ -1,4 +1,5 @@
-"""What a function launches: its Triton kernels with their arguments, compiled but not run."""
+"""Collect the Triton kernels that a function launches, with their arguments, compiled but not
+run."""
 
 from __future__ import annotations
 

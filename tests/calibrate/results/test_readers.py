@@ -1,4 +1,4 @@
-"""Result files of load tools: what is read out of each, worked out by hand."""
+"""Result files of load tools: the values read from each, computed by hand."""
 
 from __future__ import annotations
 

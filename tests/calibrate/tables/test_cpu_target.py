@@ -1,4 +1,4 @@
-"""A processor is a target like a GPU: described in a file beside its tables."""
+"""A processor is a target like a GPU, described in a file beside its tables."""
 
 from __future__ import annotations
 

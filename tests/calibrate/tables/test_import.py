@@ -1,4 +1,4 @@
-"""Lines of kernel timings become tables: merged, checked, refused with the place."""
+"""Lines of kernel timings become tables: merged, checked, or refused naming the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Prices of steps that verify drafts: by parts, jumped as stepped, and what verifying costs."""
+"""Prices of steps that verify drafts: by parts, equal in jumps and steps, and the cost of
+verifying."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def built(method: dict[str, Any] | None, served: dict[str, Any]) -> Build:
 
 
 def cost_of(method: str, served: str) -> tuple[SpeculativeStepCost, Build]:
-    """Its step cost."""
+    """Return the step cost of a method, and the build it comes from."""
     found = built(METHODS[method], SERVED[served])
     assert isinstance(found.cost, SpeculativeStepCost)
     return found.cost, found

@@ -1,4 +1,4 @@
-"""Attention by generation of kernels: curves met, scores that are written, and who may run what."""
+"""Attention by kernel generation: published curves, written scores, and supported devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Published kernels as curves: points met, between them monotone, and what the mechanisms say."""
+"""Published kernels as curves: exact at the points, monotone between them, and explained by
+mechanisms."""
 
 from __future__ import annotations
 

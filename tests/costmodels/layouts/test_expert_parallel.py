@@ -1,4 +1,4 @@
-"""Experts on ranks: how unevenly tokens fall, and what moving them takes."""
+"""Experts on ranks: how unevenly tokens are distributed, and the cost of moving them."""
 
 from __future__ import annotations
 

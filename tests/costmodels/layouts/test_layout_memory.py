@@ -1,4 +1,5 @@
-"""Memory and steps of whole layouts: what each rank holds, what exchanges between ranks take."""
+"""Memory and steps of whole layouts: what each rank holds, and the cost of exchanges between
+ranks."""
 
 from __future__ import annotations
 

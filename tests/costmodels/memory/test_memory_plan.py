@@ -1,4 +1,4 @@
-"""The memory plan: every byte in one place, and errors that show the arithmetic."""
+"""The memory plan: every byte counted once, and errors that show the arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Weights and state off the device: limits, monotony, memory, and what the scenario says of it."""
+"""Weights and state off the device: limits, monotonicity, memory, and how scenarios configure
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number formats that checkpoints say they are stored in."""
+"""Number formats that checkpoints declare for their weights."""
 
 from __future__ import annotations
 

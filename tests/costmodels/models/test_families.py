@@ -1,4 +1,4 @@
-"""Every family of config files loads, in both spellings; what cannot be priced yet says so."""
+"""Every family of config files loads, in both spellings; unsupported features are reported."""
 
 from __future__ import annotations
 

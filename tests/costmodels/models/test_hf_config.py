@@ -1,4 +1,4 @@
-"""config.json in its spellings, and every refusal as a sentence rather than a traceback."""
+"""Spellings of config.json, and every refusal as a sentence rather than a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and values dropped once a prompt is computed (SnapKV, PyramidKV), from YAML to books."""
+"""Keys and values dropped after a prompt is computed (SnapKV, PyramidKV), from YAML to accounts."""
 
 from __future__ import annotations
 

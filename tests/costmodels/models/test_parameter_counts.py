@@ -1,4 +1,4 @@
-"""Parameter counts and KV bytes of the built-in models, to the digits they are published with."""
+"""Parameter counts and KV bytes of the built-in models, to the published digits."""
 
 from __future__ import annotations
 

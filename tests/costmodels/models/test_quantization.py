@@ -1,4 +1,4 @@
-"""Quantisation as a scenario names it: bytes, units, unpacking, what a device lacks, quality."""
+"""Quantization in scenarios: bytes, units, unpacking, unsupported devices, quality."""
 
 from __future__ import annotations
 

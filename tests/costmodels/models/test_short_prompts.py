@@ -1,4 +1,4 @@
-"""Short prompts of sparse attention, prompts that leave early, residuals of several streams."""
+"""Short prompts of sparse attention, prompts that leave early, and multi-stream residuals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each family of operators is served by the source named for it, and a run says which."""
+"""Each operator family uses the source configured for it, and a run reports which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where kernel times come from is the user's choice, is said, and is never swapped in silence."""
+"""The user chooses the source of kernel times; it is reported, and never replaced silently."""
 
 from __future__ import annotations
 

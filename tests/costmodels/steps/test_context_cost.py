@@ -1,4 +1,4 @@
-"""Context parallelism: limits, what is exchanged, memory, and which layouts are refused."""
+"""Context parallelism: limits, exchanges, memory, and refused layouts."""
 
 from __future__ import annotations
 

@@ -105,7 +105,8 @@ def test_a_run_is_its_steps(name: str, seqs: int, context: int, spare: int) -> N
 
 @pytest.mark.parametrize("layout", [replace(EP, data_parallel_size=3), LAYOUTS["pp2"]])
 def test_runs_of_windowed_models_are_their_steps(layout: Layout) -> None:
-    """Of 50 sequences 17 still grow into the window; dealt out, that is no whole number."""
+    """17 of 50 sequences still grow into the window, which does not divide evenly over the
+    ranks."""
     cost = compiled("gpt-oss-20b", "h200", layout)
 
     def step(number: int) -> StepShape:

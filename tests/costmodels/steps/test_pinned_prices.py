@@ -1,8 +1,8 @@
 """Prices of full-attention models stay what they were, to the nanosecond.
 
 `step_prices.json` holds the prices of a grid of steps for models of each sort (dense, experts,
-both; 16 bits, fp8, fp8 blocks; one rank and several). Rewrite it where a price is meant to change:
-``python tests/costmodels/steps/test_pinned_prices.py``.
+both; 16 bits, fp8, fp8 blocks; one rank and several). If a price is meant to change, rewrite the
+file: ``python tests/costmodels/steps/test_pinned_prices.py``.
 """
 
 from __future__ import annotations

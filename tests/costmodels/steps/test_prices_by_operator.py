@@ -1,4 +1,4 @@
-"""A compiled price is its operators, one by one, on the batch's sums: any mixture of layers."""
+"""A compiled price is the sum of its operators on the batch's totals, for any mixture of layers."""
 
 from __future__ import annotations
 

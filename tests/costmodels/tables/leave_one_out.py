@@ -1,4 +1,4 @@
-"""How well a table predicts its own points: each from the others."""
+"""Measure how well a table predicts each of its points from the others."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_beyond_the_last_point_time_grows_as_the_roofline() -> None:
 
 
 def affine(table: OperatorTable) -> OperatorTable:
-    """The same shapes, each with a fixed time and half the roofline's speed."""
+    """Return a table of these shapes, each with a fixed time and half the roofline's speed."""
     ideal_s = ideal_seconds(table.meta.kind, table.columns, H200, Precision())
     return operator_table(table.meta, {**table.columns, "seconds": 3e-6 + 2 * ideal_s})
 

@@ -1,4 +1,4 @@
-"""Tables tell by their own points whether GEMMs take steps as rows grow."""
+"""Tables show by their own points whether GEMM times rise in steps as rows grow."""
 
 from __future__ import annotations
 

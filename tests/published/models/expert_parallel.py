@@ -1,4 +1,4 @@
-"""All-to-all traffic of expert parallelism: what it takes at the least."""
+"""Lower bound of the all-to-all traffic of expert parallelism."""
 
 from __future__ import annotations
 

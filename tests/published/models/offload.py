@@ -247,7 +247,7 @@ def _layer(model: ModelSpec) -> _Layer:
 
 
 def _weights_s(machine: Machine, placement: Placement, params: float) -> tuple[float, float]:
-    """Of some matrices: over the host link, off the disk."""
+    """Return the seconds to load some matrices: over the host link, and from the disk."""
     num_bytes = params * placement.weight_bits / 8
     return (
         (1 - placement.weights.device) * num_bytes / machine.to_device_bytes_per_s,

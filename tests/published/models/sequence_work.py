@@ -1,6 +1,6 @@
-"""What one token costs a whole model, by its context: FLOPs by peak, state bytes read.
+"""Work of a whole model for one token, by its context: FLOPs by peak, state bytes read.
 
-For ratios between architectures and for checks; a step's time comes from `step_cost`.
+For ratios between architectures and for checks; the time of a step comes from `step_cost`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""One batch served from start to end: all prompts at once, then a step a token, nothing joins.
+"""One batch served from start to end: all prompts at once, then one step per token; no request
+joins.
 
-How engines were compared before in-flight batching. Kernels follow each other without host time.
+This is how engines were compared before in-flight batching. Kernels follow each other without host
+time.
 """
 
 from __future__ import annotations

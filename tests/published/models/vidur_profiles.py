@@ -1,8 +1,8 @@
 """Kernel times of Vidur's public profiling, as operator shapes and seconds.
 
 Files of microsoft/vidur ``data/profiling`` (MIT): ``compute/GPU/*/*/mlp.csv[.gz]``, the older
-``attention.csv[.gz]`` and ``network/NODE/all_reduce.csv[.gz]``. Times there are in ms, of one call
-on one GPU, 16-bit numbers.
+``attention.csv[.gz]`` and ``network/NODE/all_reduce.csv[.gz]``. Times there are in ms, for one call
+on one GPU with 16-bit numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MeasuredOperator:
 
     @property
     def seconds(self) -> Array:
-        """Measured seconds: ``[n]``."""
+        """Return the measured seconds, ``[n]``."""
         return self.columns["seconds"]
 
     @property
@@ -56,7 +56,7 @@ class MeasuredOperator:
         return np.array([hashlib.sha256(text.encode()).hexdigest()[0] >= "8" for text in texts])
 
     def where(self, chosen: NDArray[np.bool_]) -> MeasuredOperator:
-        """The rows chosen."""
+        """Return the operator with only the chosen rows."""
         return replace(self, columns={name: col[chosen] for name, col in self.columns.items()})
 
 

@@ -1,4 +1,4 @@
-"""Prefix caches in scenarios: policies, tiers and tenants, what they are refused for, and shown."""
+"""Prefix caches in scenarios: policies, tiers and tenants, their refusals, and their reports."""
 
 from __future__ import annotations
 

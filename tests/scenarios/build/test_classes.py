@@ -1,4 +1,4 @@
-"""Several request classes in one workload: each as it would be alone, side by side."""
+"""Several request classes in one workload: each behaves as it would alone."""
 
 from __future__ import annotations
 

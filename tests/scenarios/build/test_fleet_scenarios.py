@@ -1,4 +1,4 @@
-"""Shipped scenarios that fail: each beside its cure, and the cause in the result's own words."""
+"""Shipped scenarios that fail, each with its remedy, and the cause as the result names it."""
 
 from __future__ import annotations
 

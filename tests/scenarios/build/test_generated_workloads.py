@@ -1,4 +1,4 @@
-"""Generated workloads in scenario files: examples of every section, and what is said when wrong."""
+"""Generated workloads in scenario files: examples of every section, and messages for mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker keeps between runs: made once, by content, and never seen in a result."""
+"""Objects that a worker keeps between runs are made once, by content, and never affect a result."""
 
 from __future__ import annotations
 

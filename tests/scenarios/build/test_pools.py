@@ -1,4 +1,4 @@
-"""Several pools in a scenario: what they inherit, what is refused, what a run of them shows."""
+"""Several pools in a scenario: inherited values, refusals, and the results of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real traces on real models: everything is served and the books balance."""
+"""Real traces on real models: every request is served and the accounts balance."""
 
 from __future__ import annotations
 

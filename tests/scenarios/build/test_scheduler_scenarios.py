@@ -1,4 +1,5 @@
-"""Schedulers with options, swap preemption and several answers, from a scenario's YAML on."""
+"""Schedulers with options, swap preemption and several answers per request, from a scenario's
+YAML on."""
 
 from __future__ import annotations
 

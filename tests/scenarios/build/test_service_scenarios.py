@@ -1,4 +1,4 @@
-"""Scenarios with admission, clients, faults, an autoscaler and prices, as their users meet them."""
+"""Scenarios with admission, clients, faults, an autoscaler and prices, as users see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios that speculate, with real costs: everything together, and what it says."""
+"""Scenarios that speculate with real costs: all features together, and their reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario can do with a trace, and what it says where something does not fit."""
+"""Uses of a trace in a scenario, and the messages if something does not fit."""
 
 from __future__ import annotations
 

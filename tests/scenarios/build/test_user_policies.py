@@ -1,4 +1,4 @@
-"""Policies of a user's own: found, used, and named where they are at fault."""
+"""Policies of users are found and used, and named if they are at fault."""
 
 from __future__ import annotations
 

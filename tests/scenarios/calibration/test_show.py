@@ -1,4 +1,4 @@
-"""A calibration can be looked at and compared: text, page, JSON."""
+"""Calibrations can be displayed and compared as text, page and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: options, output, exit codes, messages, and what it loads."""
+"""The command line as a user sees it: options, output, exit codes, messages, and imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleetcast scenario init`: what it writes is a scenario, with each commented field set, too."""
+"""`fleetcast scenario init` writes a valid scenario, even with each commented field enabled."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def schema_paths(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def test_commented_defaults_are_the_defaults() -> None:
-    """Of every commented field whose section can stand alone with its defaults."""
+    """Covers every commented field whose section is valid with its defaults alone."""
     for name, field in Scenario.model_fields.items():
         inner = section_of(field.annotation)
         if inner is None or name == "workload":
@@ -294,7 +294,7 @@ class Fault(Section):
 
 
 class Faults(Section):
-    """What goes wrong."""
+    """The faults that are planned."""
 
     planned: list[Fault] = Field(default_factory=list)
     is_on: bool = True

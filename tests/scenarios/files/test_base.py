@@ -1,4 +1,5 @@
-"""Scenario files that build on others: what is merged, what is replaced, where faults are named."""
+"""Scenario files that extend others: what is merged, what is replaced, and where errors are
+located."""
 
 from __future__ import annotations
 

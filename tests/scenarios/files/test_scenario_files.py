@@ -1,4 +1,4 @@
-"""Scenarios: what they may say, and what their errors say."""
+"""Scenario files: their valid content, and their error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One step explained: its rows are the step, and every figure is in text, JSON and page."""
+"""The explanation of a step: its rows add up to the step, and every figure is in text, JSON and
+page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fills a device, and how many sequences fit: exact sums, and what papers report."""
+"""What fills a device, and how many sequences fit: exact sums, and figures from papers."""
 
 from __future__ import annotations
 

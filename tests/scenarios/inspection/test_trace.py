@@ -1,4 +1,4 @@
-"""`fleetcast trace inspect`: what it finds, says and draws, for every kind of trace."""
+"""`fleetcast trace inspect`: its findings, text and figures, for every kind of trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error bands: from the three errors they are made of, wider where a queue multiplies them."""
+"""Error bands: derived from three errors, and wider if a queue multiplies them."""
 
 from __future__ import annotations
 

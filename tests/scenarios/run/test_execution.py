@@ -1,4 +1,4 @@
-"""The one way to run many things at once: complete, in any number of processes, whatever dies."""
+"""Parallel execution completes in any number of processes, even if workers die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results: how scenarios are saved, and what a run leaves for its reader."""
+"""Results: how scenarios are saved, and the files that a run leaves."""
 
 from __future__ import annotations
 

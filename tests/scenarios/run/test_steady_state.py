@@ -1,4 +1,4 @@
-"""Warm-up, replications and their intervals: what is measured, and how sure it is."""
+"""Warm-up, replications and their intervals: the measured requests, and the certainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings: each fires when it should, and only then."""
+"""Warnings fire when they should, and only then."""
 
 from __future__ import annotations
 

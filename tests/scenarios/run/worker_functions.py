@@ -1,4 +1,4 @@
-"""Functions for worker processes; they import little, as each process starts anew."""
+"""Functions for worker processes, with few imports because each process starts from scratch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def square(number: int) -> int:
-    """Something to do."""
+    """Return the square of a number."""
     return number * number
 
 
 def refuse_three(number: int) -> int:
-    """Raises for 3."""
+    """Return the number, but raise `ValueError` for 3."""
     if number == 3:
         raise ValueError("three")
     return number

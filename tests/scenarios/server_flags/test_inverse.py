@@ -1,4 +1,4 @@
-"""A scenario as a server's command: read back, it is the same scenario."""
+"""A scenario written as a server command and read back is unchanged."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_a_command_read_back_is_the_scenario(name: str, engine: str) -> None:
 
 
 def test_a_flag_is_said_where_there_is_one() -> None:
-    """Nothing is left to the reader that a flag of the version says."""
+    """Every setting that has a flag in the version is in the command, so none is left to the
+    reader."""
     for name in ("limits", "precision", "cache", "blocks", "priority", "graphs", "experts"):
         command = command_of(scenario(name), "vllm")
         assert not [key for key in command.unsaid if key.startswith(("engine.", "kv."))], name

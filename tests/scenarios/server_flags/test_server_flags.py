@@ -1,4 +1,4 @@
-"""Command lines of vLLM and SGLang into scenarios: each flag, and commands as people wrote them."""
+"""Command lines of vLLM and SGLang as scenarios: each flag, and real commands."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_flags_are_read_without_taking_the_next_one_for_a_value(engine: str) -> 
 
 
 def test_counts_of_the_tables_are_those_of_the_engines() -> None:
-    """Of the versions the tables name: 293 spellings of vLLM 0.25.1, and 546 of SGLang 0.5.23.
+    """The tables have 293 spellings of vLLM 0.25.1, and 546 of SGLang 0.5.23.
 
     Counted in the sources that the tables name; --model-type is of `sglang serve` alone.
     """

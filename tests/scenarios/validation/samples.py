@@ -1,4 +1,4 @@
-"""A folder of measurements as the real engine would leave them, made by simulating it."""
+"""A folder of measurements as the real engine would leave them, made by simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulation against results of load tools: exact where they are its own, and what is said."""
+"""A simulation against results of load tools: exact if they are its own, and the report."""
 
 from __future__ import annotations
 

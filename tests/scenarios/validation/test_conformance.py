@@ -1,4 +1,4 @@
-"""The scheduler against a real engine's log: the same composition in every step.
+"""The scheduler against a real engine's log: equal composition in every step.
 
 Each serving run of vLLM 0.25.1 (shared data) is replayed on its logged clock, see
 `scenarios.validation.conformance`.

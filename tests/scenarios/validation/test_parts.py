@@ -1,4 +1,4 @@
-"""Parts of the validation by themselves: the driver, the halves, the stalls, the rules."""
+"""Parts of the validation in isolation: the driver, the halves, the stalls, the rules."""
 
 from __future__ import annotations
 

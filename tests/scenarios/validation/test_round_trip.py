@@ -1,4 +1,4 @@
-"""Validating what fleetcast itself made finds no error, and a damaged folder is named."""
+"""Validating fleetcast's own results finds no error, and a damaged folder is named."""
 
 from __future__ import annotations
 

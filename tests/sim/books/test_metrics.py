@@ -1,4 +1,4 @@
-"""Latencies, percentiles and verdicts, against what the tokens' own times say."""
+"""Latencies, percentiles and verdicts, checked against the times of the tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the GPUs' time goes: every busy nanosecond of every step is posted to one account."""
+"""Accounts of GPU time: every busy nanosecond of every step is posted to one account."""
 
 import hypothesis.strategies as st
 import numpy as np

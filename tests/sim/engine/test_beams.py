@@ -1,4 +1,4 @@
-"""Beam search: hypotheses that advance as one, and the blocks they do not share."""
+"""Beam search: hypotheses that advance together, and the blocks they do not share."""
 
 from __future__ import annotations
 

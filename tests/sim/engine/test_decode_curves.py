@@ -1,4 +1,4 @@
-"""Decode attention that bends with the context: exact integers, jumped as stepped."""
+"""Decode attention that is nonlinear in the context: exact integers, equal in jumps and steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine by hand: timelines small enough to check on paper, and every odd request."""
+"""The engine by hand: timelines small enough to check on paper, and every special request."""
 
 from __future__ import annotations
 

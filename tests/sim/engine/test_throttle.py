@@ -1,4 +1,4 @@
-"""Power throttling: how far it goes, how fast it comes and goes, and that books and jumps hold."""
+"""Power throttling: its limit, its onset and recovery, and that accounts and jumps hold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Queueing theory: an engine that serves one request a step is a queue with a known answer.
+"""Queueing theory: an engine that serves one request per step is a queue with a known answer.
 
-With one sequence at a time, one-token answers, no host time and a microsecond a prompt token, a
+With one sequence at a time, one-token answers, no host time and a microsecond per prompt token, a
 request's service time is its prompt, and its wait is the time from arrival to first scheduled.
 """
 

@@ -1,4 +1,4 @@
-"""Closed loops by session: a turn is sent a think time after the one before it has left."""
+"""Closed loops by session: a turn is sent one think time after the previous turn has left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of pools that layers of several kinds share: what a sequence holds, and of which size."""
+"""Pages of pools that layers of several kinds share: how many a sequence holds, and their sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paged pool and its prefix cache: who holds what, what is hit, what is evicted first."""
+"""The paged pool and its prefix cache: ownership, hits, and the order of eviction."""
 
 from __future__ import annotations
 

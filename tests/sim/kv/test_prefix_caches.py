@@ -1,4 +1,4 @@
-"""Eviction policies and the radix tree: nothing held goes, tails go first, both indices agree."""
+"""Eviction policies and the radix tree: held blocks stay, tails go first, both indices agree."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_radix_tree_takes_ids_that_do_not_line_up_with_its_pages() -> None:
 
 
 def by_uses(content: CachedContent) -> float:
-    """A user's function."""
+    """Rank content by its uses, as a user's function may."""
     return content.uses
 
 

@@ -1,4 +1,4 @@
-"""Prefixes that several sequences share, read once: what is shared, what it costs, who may."""
+"""Prefixes that several sequences share and that are read once: what is shared, and its cost."""
 
 from __future__ import annotations
 

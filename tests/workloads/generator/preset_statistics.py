@@ -1,4 +1,4 @@
-"""Statistics of a generated workload that presets claim, beyond those of `describe`."""
+"""Statistics of a generated workload that presets claim, in addition to those of `describe`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generator: right distributions, streams that do not shift, honest errors."""
+"""The generator: right distributions, stable random streams, clear errors."""
 
 import math
 from collections.abc import Callable

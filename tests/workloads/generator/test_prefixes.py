@@ -1,4 +1,4 @@
-"""Prefix structure: equal ids are equal content, and hits are what the structure says."""
+"""Prefix structure: equal ids are equal content, and hits follow from the structure."""
 
 from __future__ import annotations
 

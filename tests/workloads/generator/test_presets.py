@@ -1,4 +1,4 @@
-"""Presets reproduce the statistics they claim, and say where each number comes from."""
+"""Presets reproduce the statistics they claim, and name the source of each number."""
 
 from __future__ import annotations
 

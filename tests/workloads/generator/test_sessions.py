@@ -1,4 +1,4 @@
-"""Sessions: turns that grow, resets, how many there are, and what is under way at the start."""
+"""Sessions: growing turns, resets, their number, and those under way at the start."""
 
 from __future__ import annotations
 

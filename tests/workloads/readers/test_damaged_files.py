@@ -1,4 +1,4 @@
-"""Damaged trace files give a table or a TraceError, and nothing else."""
+"""Damaged trace files give either a table or a `TraceError`."""
 
 import gzip
 import random

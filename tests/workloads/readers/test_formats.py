@@ -1,4 +1,4 @@
-"""Every trace format, read from a small file of it: the requests by hand."""
+"""Every trace format, read from a small file, with the requests computed by hand."""
 
 from __future__ import annotations
 

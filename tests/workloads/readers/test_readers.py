@@ -1,4 +1,4 @@
-"""Trace readers: good files give the right table, bad files a message that helps."""
+"""Trace readers: good files give the right table, bad files a helpful message."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Requests drawn from client rates: as many as recorded, as bursty, with the clients' lengths."""
+"""Requests drawn from client rates match the recorded number, burstiness and lengths."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lines(rows: Iterable[dict[str, Any]]) -> str:
-    """JSON lines."""
+    """Write rows as JSON lines."""
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Queues with known capacities, as the runs of a capacity search."""
+"""Queues with known capacities that replace the runs of a capacity search."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lindley(arrivals: Float, services: Float) -> Float:
 
 
 def simulated(arrivals: Float, services: Float) -> Float:
-    """The same from the simulator: an engine that serves one prompt a step."""
+    """Return sojourn times from the simulator: an engine that serves one prompt per step."""
     prompts = np.maximum(np.rint(services * _SERVICE_TOKENS), 1).astype(np.int64)
     table = request_table(arrivals, prompts, np.ones(len(prompts), np.int64))
     cost = AffineCost(base_s=0.0, per_token_s=1 / _SERVICE_TOKENS, per_context_s=0.0)

@@ -1,4 +1,4 @@
-"""`fleetcast capacity` on small scenarios: the answer, what binds, its files, its faults."""
+"""`fleetcast capacity` on small scenarios: the answer, the limit, its files, its errors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ GOAL = Goal(attainment=0.99, units=2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("capacity", [0.5, 0.75, 0.9])
 def test_mm1_capacity_is_that_of_theory(capacity: float, seed: int) -> None:
-    """Of 100 seeds, at least 90 are within the 2% asked for, and all within 3%."""
+    """At least 90 of 100 seeds are within the 2% asked for, and all are within 3%."""
     target_s = mm1_target_s(capacity, 0.99)
     found = search(queue(target_s, seed=seed), COARSE, GOAL)
     assert found.limit == "slo"
@@ -51,7 +51,8 @@ def test_intervals_cover_the_capacity() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_mm1_capacity_from_the_simulator(seed: int) -> None:
-    """The same through the engine, one request a step; asked for 1.5%, within 2%."""
+    """The engine, serving one request per step, has the capacity of theory: asked for 1.5%,
+    within 2%."""
     goal = Goal(attainment=0.95, precision=0.015)
     run = queue(mm1_target_s(0.6, 0.95), seed=seed, requests=4_000, blocks=1, sojourns=simulated)
     found = search(run, COARSE, goal)
@@ -126,7 +127,8 @@ def test_users_are_whole_numbers(most: int) -> None:
 
 @given(most=st.floats(0.02, 3))
 def test_a_cliff_lies_in_the_interval(most: float) -> None:
-    """Nothing is interpolated across a step: the interval holds both of its loads."""
+    """The interval of a step change holds the loads on both sides, because capacity is not
+    interpolated across it."""
     found = search(cliff(most), COARSE, GOAL)  # type: ignore[arg-type]
     assert found.capacity is not None
     assert found.capacity.low * (1 - 1e-9) <= most <= found.capacity.high * (1 + 1e-9)

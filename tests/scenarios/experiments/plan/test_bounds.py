@@ -1,4 +1,5 @@
-"""The bounds that a plan prunes by hold: for any step, any cut into steps, any simulated fleet."""
+"""The bounds that a plan prunes by hold for any step, any split into steps, and any simulated
+fleet."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_no_step_is_cheaper_than_its_bound(name: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("name", ["one", "tp", "ep"])
 def test_the_bound_of_full_steps_is_no_empty_promise(name: str) -> None:
-    """Of the largest prefill it is most of the price, or pruning by it would prune nothing."""
+    """The bound is most of the price of the largest prefill; otherwise it would not prune
+    anything."""
     made, bounds = built(name)
     tokens = made.pool.engine.max_num_batched_tokens
     ways = made.layout.data_parallel_size
@@ -224,7 +226,7 @@ def test_requests_beyond_max_model_len_miss_for_certain() -> None:
 
 
 def with_prefix(table: RequestTable, ids: Any, tokens: int) -> RequestTable:
-    """The same requests, each with one block of prefix of so many tokens, named by ``ids``."""
+    """Return the requests with one prefix block of ``tokens`` tokens each, named by ``ids``."""
     n = len(table)
     chains = PrefixChains(
         ids=np.broadcast_to(ids, n),

@@ -1,4 +1,5 @@
-"""Minutes of planning: equal to exhaustive search of 200 fleets; what is planned is met again."""
+"""Slow tests of planning (minutes): equal to exhaustive search of 200 fleets, and plans that
+hold again."""
 
 from __future__ import annotations
 

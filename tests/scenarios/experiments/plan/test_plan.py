@@ -1,4 +1,4 @@
-"""`fleetcast plan`: the cheapest fleet, as an exhaustive search finds it, and what it says."""
+"""`fleetcast plan` finds the cheapest fleet, as an exhaustive search does, and reports it."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_as_many_runs_as_the_confidence_asks_for() -> None:
 
 
 def test_another_trace_is_bounded_by_students_prediction() -> None:
-    """Of stretches whose shares are 0.9, 0.95 and 1.0: mean less t * s / sqrt(3) * sqrt(2)."""
+    """Stretches with shares 0.9, 0.95 and 1.0 give mean less t * s / sqrt(3) * sqrt(2)."""
     expected = 0.95 - 2.919986 * 0.05 / 3**0.5 * 2**0.5
     assert next_share((90, 95, 100), (100, 100, 100), 0.95) == pytest.approx(expected, abs=1e-6)
     assert next_share((5, 5), (5, 5), 0.95) == 1.0

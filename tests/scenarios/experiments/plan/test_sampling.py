@@ -1,4 +1,4 @@
-"""`fleetcast plan` by Optuna: what is tried, that it is the same again, and what is said of it."""
+"""`fleetcast plan` with Optuna: the candidates tried, reproducibility, and the report."""
 
 from __future__ import annotations
 

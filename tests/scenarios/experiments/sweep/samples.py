@@ -1,4 +1,4 @@
-"""Small sweeps for tests."""
+"""Small sweeps for the tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RATES: dict[str, Any] = {"scenario": SCENARIO, "axes": {"workload.rate_per_s": [
 
 
 def write_sweep_file(folder: Path, values: dict[str, Any], name: str = "rates") -> Path:
-    """A sweep file."""
+    """Write a sweep file and return its path."""
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""Axes of a sweep: which points they make, and which constraints leave out."""
+"""Axes of a sweep: the points they make, and those that constraints exclude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps on real local clusters of several workers: the same table, and no worker's death loses."""
+"""Sweeps on real local clusters of several workers give equal tables, even if workers die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fleetcast sweep`` as a user runs it: stopped, started again, with what it prints."""
+"""``fleetcast sweep`` as a user runs it: interrupted, resumed, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a sweep: one table, whatever the order; nothing twice; failures are rows."""
+"""Running a sweep gives one table in any order, repeats no run, and keeps failures as rows."""
 
 from __future__ import annotations
 

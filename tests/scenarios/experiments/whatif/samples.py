@@ -1,4 +1,4 @@
-"""What the tests of what-ifs share: a scenario that runs in milliseconds, and its comparison."""
+"""Helpers for tests of what-ifs: a scenario that runs in milliseconds, and its comparison."""
 
 from __future__ import annotations
 

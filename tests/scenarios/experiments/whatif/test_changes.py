@@ -1,4 +1,4 @@
-"""The changes of a what-if as users write them: options, files, names, and what is refused."""
+"""Changes of a what-if as users write them: options, files, names, and refusals."""
 
 from __future__ import annotations
 

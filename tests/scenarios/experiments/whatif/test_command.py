@@ -1,4 +1,4 @@
-"""``fleetcast whatif`` as a user meets it: what it prints, what it writes, how it says no."""
+"""``fleetcast whatif`` as a user sees it: its output, its files, and its refusals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Intervals of differences: known answers, and how often they cover a difference that is known.
+"""Intervals of differences: known answers, and how often they cover a known difference.
 
-The case is an M/D/1 queue served at two speeds on the same arrivals. Its mean wait at load rho is
-rho / (2 (1 - rho)) services, so the true difference is a closed form.
+The case is an M/D/1 queue served at two speeds on equal arrivals. Its mean wait at load rho is rho
+/ (2 (1 - rho)) services, so the true difference is a closed form.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def lindley_s(gaps_s: Float, service_s: float) -> Float:
 
 
 def waits_of(seed: int, requests: int, rate_per_s: float) -> tuple[Float, Float]:
-    """The same arrivals served slowly and fast."""
+    """Return the waits of equal arrivals that are served slowly and fast."""
     gaps_s = np.random.default_rng([3, seed]).exponential(1 / rate_per_s, requests)
     return lindley_s(gaps_s, SLOW_S), lindley_s(gaps_s, FAST_S)
 

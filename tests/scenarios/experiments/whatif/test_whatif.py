@@ -1,4 +1,5 @@
-"""A what-if: common random numbers, exact books, products, refusals, and the choice of a best."""
+"""A what-if: common random numbers, exact accounts, products, refusals, and the choice of the
+best."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_every_change_alone_then_all_together() -> None:
 
 
 def test_figures_are_means_over_the_seeds_of_plain_simulations() -> None:
-    """The same requests and the same engine as `simulate` has, seed by seed."""
+    """Requests and engine equal those of `simulate`, seed by seed."""
     answer = two_changes()
     for name, options in (("baseline", {}), ("TP 2", {"tensor_parallel_size": 2})):
         runs = [
