@@ -19,6 +19,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.docs.docstrings
 	$(BIN)/mypy
 
 bench: $(INSTALLED)

@@ -110,7 +110,7 @@ class RoundCost(StepCost, Protocol):
 
 
 class Acceptance(Protocol):
-    """Decides which drafted tokens the target accepts (see `sim.engine.speculation`).
+    """Decides which drafted tokens the target accepts (see `sim.engine.config`).
 
     How many drafts of a request are accepted must not depend on when they are verified or on the
     rest of the batch: it belongs to the request, its seed and the index of its step.

@@ -1,2 +1,2 @@
-"""A scenario's names into the objects of a simulation: workload, model, memory, cost, policies,
-pools."""
+"""Turn the names in a scenario into the objects of a simulation: workload, model, memory, cost,
+policies, pools."""

@@ -1,4 +1,4 @@
-"""Beam search in a scenario: where it is refused, and what is said of it."""
+"""Beam search in a scenario: where it is refused, and what notes say about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sim.fleet.cluster import PoolConfig
 
 
 def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:
-    """Raises ScenarioError where a pool does what is not modelled together with beam search."""
+    """Raise `ScenarioError` if a pool uses something that is not modeled together with beam
+    search."""
     width = scenario.workload.beam_width
     reason = why_no_beams(pool.engine)
     if pool.role != "mixed":
@@ -28,7 +29,7 @@ def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:
 
 
 def beam_notes(scenario: Scenario) -> list[str]:
-    """What was assumed of beams."""
+    """Return notes on what the forecast assumes about beams."""
     workload = scenario.workload
     found = beams(workload.beam_width, 1 << 40, workload.beam_tail_tokens)
     source = "beams descend from each other uniformly"

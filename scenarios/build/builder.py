@@ -1,4 +1,4 @@
-"""A scenario's names into objects: model, GPU, memory plan, step cost, policies, pool."""
+"""Build the objects that a scenario names: model, GPU, memory plan, step cost, policies, pool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sim.kv.layout import PLAIN
 
 
 def build(scenario: Scenario) -> Build:
-    """Look up and compile everything but the workload. Raises ScenarioError."""
+    """Look up and compile everything but the workload. Raises `ScenarioError`."""
     parts = tuple(_build_pool(of, name, role) for name, role, of in pool_scenarios(scenario))
     transfer = transfer_config(scenario, parts)
     notes = [*parts[0].notes]
@@ -133,7 +133,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
             # One engine stands for all data-parallel ranks and micro-batches.
             max_num_batched_tokens=ranks * layout.pipeline_parallel_size * tokens,
             max_num_seqs=ranks * seqs,
-            num_gpu_blocks=ranks * (memory.num_gpu_blocks - 1) + 1,  # each has a null block
+            num_gpu_blocks=ranks * (memory.num_gpu_blocks - 1) + 1,  # each rank has a null block
             max_model_len=max_model_len,
             block_size=memory.block_size,
             kv_layout=memory.layout,
@@ -185,7 +185,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
 
 
 def _swapping(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, ranks: int) -> dict[str, Any]:
-    """Engine options of swap preemption; each GPU moves its own part of a block."""
+    """Return the engine options of swap preemption; each GPU moves its own part of a block."""
     if scenario.engine.preemption_mode != "swap":
         return {}
     bandwidth = scenario.kv.swap_bytes_per_s or gpu.host_link_bytes_per_s
@@ -200,7 +200,10 @@ def _swapping(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, ranks: int
 
 
 def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:
-    """Of one prompt in a step: it stays on its rank, a chunk in each micro-batch; 0: no limit."""
+    """Return the most tokens of one prompt in a step; 0: no limit.
+
+    A prompt stays on its data-parallel rank and has one chunk in each micro-batch.
+    """
     asked = options.long_prefill_token_threshold
     stages = layout.pipeline_parallel_size
     if layout.data_parallel_size == stages == 1:
@@ -209,9 +212,11 @@ def _longest_chunk(options: EngineOptions, layout: Layout, tokens: int) -> int:
 
 
 def batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
-    """vLLM's API-server defaults: larger ones for GPUs of 70 GiB and more, the A100 apart.
+    """Return the most tokens and sequences per step, from the scenario or vLLM's API-server
+    defaults.
 
-    Source: vLLM 0.25 ``EngineArgs.get_batch_defaults``.
+    The defaults are larger for GPUs of 70 GiB and more, except the A100. Source: vLLM 0.25
+    ``EngineArgs.get_batch_defaults``.
     """
     large = gpu.hbm_bytes >= 70 * GIB and not gpu.name.startswith("A100")
     default_tokens, default_seqs = (8192, 1024) if large else (2048, 256)
@@ -250,7 +255,8 @@ def _max_model_len(
 def _pool_notes(
     scenario: Scenario, model: ModelSpec, memory: DeviceMemory, layout: Layout
 ) -> tuple[bool, tuple[str, ...]]:
-    """Whether prefixes are cached, and what differs from a pool of full attention alone."""
+    """Return whether prefixes are cached, and notes on what differs from a pool of full
+    attention."""
     notes: list[str] = []
     parts = layout.context_ranks
     if parts > 1:

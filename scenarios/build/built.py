@@ -1,4 +1,4 @@
-"""A scenario's parts, looked up and compiled: what a simulation runs on."""
+"""The parts of a scenario, looked up and compiled: what a simulation runs on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sim.fleet.service import ServiceConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """What a scenario is made of, ready to run."""
+    """Everything that a scenario is made of except its workload, ready to run."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -31,34 +31,34 @@ class Build:
     layout: Layout
     cost: PoolCosts
     model_with_drafter: ModelSpec
-    """The model, and the layers of a drafter whose keys and values share its blocks."""
+    """The model together with the layers of a drafter whose keys and values share its blocks."""
     speculating: SpeculationPlan | None
     pool: PoolConfig
     operators: OperatorSources
-    """What prices each family of operators."""
+    """The sources of times for each family of operators."""
     cache: Cache
     """The prefix cache of each engine."""
     notes: tuple[str, ...]
-    """What was decided for the user, in plain words."""
+    """Decisions made for the user, in plain words."""
     others: tuple[Build, ...] = ()
-    """Further pools."""
+    """Builds of the pools after the first."""
     transfer: TransferConfig | None = None
     service: ServiceConfig | None = None
-    """What stands around all pools."""
+    """Admission, clients, faults and scaling, which apply to all pools."""
     prices: Prices | None = None
 
     @property
     def parts(self) -> tuple[Build, ...]:
-        """Every pool's."""
+        """Return the builds of all pools, this one first."""
         return (self, *self.others)
 
     @property
     def fleet(self) -> Fleet:
-        """All pools, to be simulated."""
+        """Return all pools as one fleet, ready to be simulated."""
         return self._fleet(tuple(part.pool for part in self.parts))
 
     def with_costs(self, change: Callable[[PoolCosts], PoolCosts]) -> Fleet:
-        """The same pools with other step costs."""
+        """Return the fleet of the same pools with their step costs changed by ``change``."""
         pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
         return self._fleet(tuple(pools))
 

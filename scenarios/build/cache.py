@@ -1,4 +1,4 @@
-"""What a scenario says of its prefix caches, into what the simulation takes."""
+"""Turn a scenario's prefix cache options into what the simulation takes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIERS = ("host", "ssd", "remote")
 
 
 class Cache(NamedTuple):
-    """The prefix cache of each engine, and what its numbers rest on."""
+    """The prefix cache of each engine, and the sources of its numbers."""
 
     config: CacheConfig
     sources: tuple[Source, ...] = ()
@@ -35,7 +35,7 @@ class Cache(NamedTuple):
 
     @property
     def load_label(self) -> str | None:
-        """Evidence of the time that loads take; None where nothing is loaded."""
+        """Evidence label of the time that loads take; None if nothing is loaded."""
         bandwidths = [source["label"] for source in self.sources if source["what"].endswith("/s")]
         return weakest(bandwidths) if bandwidths else None
 
@@ -43,7 +43,10 @@ class Cache(NamedTuple):
 def cache_of(
     scenario: Scenario, model: ModelSpec, gpu: GpuSpec, memory: DeviceMemory, layout: Layout
 ) -> Cache:
-    """Raises ScenarioError for policies and tiers that cannot be."""
+    """Build the prefix cache of each engine.
+
+    Raises `ScenarioError` for policies and tiers that cannot be.
+    """
     kv = scenario.kv
     make_eviction = eviction_factory(kv.eviction, EVICTIONS)
     tiers, sources, notes = _tiers(scenario, gpu, memory, layout)
@@ -106,7 +109,10 @@ def _tier(
     memory: DeviceMemory,
     layout: Layout,
 ) -> tuple[TierConfig, list[Source]]:
-    """Each GPU moves its own part of a block; ranks of a replica are one pool of blocks."""
+    """Build one tier and the sources of its numbers.
+
+    Each GPU moves its own part of a block; all ranks of a replica form one pool of blocks.
+    """
     read, write = _bandwidths(name, tier, scenario, gpu)
     gpus = layout.gpus
     block_gpus = gpus // layout.data_parallel_size
@@ -143,7 +149,7 @@ def _tier(
 def _bandwidths(
     name: str, tier: HostTier | SsdTier | RemoteTier, scenario: Scenario, gpu: GpuSpec
 ) -> tuple[Source, Source | None]:
-    """Of one GPU: from the tier, and towards it where that is a pipe of its own."""
+    """Return one GPU's bandwidth from the tier, and the one towards it if that link is separate."""
     write = None
     if isinstance(tier, RemoteTier):
         if tier.bytes_per_s is None and gpu.network_bytes_per_s is None:
@@ -188,7 +194,10 @@ def _note(tier: TierConfig) -> str:
 
 
 def with_policy(model: ModelSpec, policy: KvPolicy | None) -> ModelSpec:
-    """``model`` under a policy; None: as it is. Raises `ScenarioError` if it has no such layer."""
+    """Return ``model`` under a KV policy, or unchanged if the policy is None.
+
+    Raises `ScenarioError` if the model has no layer that the policy applies to.
+    """
     if policy is None:
         return model
     budget_tokens = policy.budget_tokens
@@ -207,7 +216,7 @@ def with_policy(model: ModelSpec, policy: KvPolicy | None) -> ModelSpec:
 
 
 def policy_notes(policy: KvPolicy | None) -> tuple[str, ...]:
-    """What to say beside a forecast."""
+    """Return the notes on a KV policy to show beside a forecast."""
     if policy is None:
         return ()
     return (f"what {policy.kind} does to answers is not modelled: only bytes and time",)

@@ -1,4 +1,4 @@
-"""How a scenario lays a replica out over GPUs, and what the forecast takes for granted of that."""
+"""How a scenario lays a replica out over GPUs, and what the forecast assumes about the layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.errors import ScenarioError
 
 
 def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
-    """The ranks of one replica."""
+    """Return the layout of one replica: how its ranks share the model."""
     options, hardware = scenario.engine, scenario.hardware
     return Layout(
         tensor_parallel_size=options.tensor_parallel_size,
@@ -43,14 +43,14 @@ def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
 
 
 def replica_gpus(scenario: Scenario) -> int:
-    """GPUs of one replica."""
+    """Return the number of GPUs per replica."""
     options = scenario.engine
     group = options.tensor_parallel_size * options.prefill_context_parallel_size
     return group * options.pipeline_parallel_size * options.data_parallel_size
 
 
 def layout_text(layout: Layout) -> str:
-    """Its sizes in short: ``TP 4, PP 2, DP 8 with experts whole on ranks``."""
+    """Return the sizes of a layout in short: ``TP 4, PP 2, DP 8 with experts whole on ranks``."""
     others = {
         "PCP": layout.prefill_context_parallel_size,
         "DCP": layout.decode_context_parallel_size,
@@ -63,7 +63,7 @@ def layout_text(layout: Layout) -> str:
 
 
 def layout_notes(layout: Layout) -> tuple[str, ...]:
-    """What a forecast of this layout assumes, in plain words."""
+    """Return notes on what a forecast of this layout assumes, in plain words."""
     notes = []
     if layout.data_parallel_size > 1:
         notes.append(
@@ -109,7 +109,10 @@ def layout_notes(layout: Layout) -> tuple[str, ...]:
 
 
 def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
-    """Where weights and state are; None where all is on the devices. Raises ScenarioError."""
+    """Return where weights and state are kept; None if everything is on the devices.
+
+    Raises `ScenarioError`.
+    """
     shares = scenario.offload
     host, disk = shares.weights_host_percent, shares.weights_disk_percent
     in_place = scenario.engine.cpu_offload_gb
@@ -137,7 +140,7 @@ def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
 
 
 def offload_notes(scenario: Scenario, memory: DeviceMemory) -> tuple[str, ...]:
-    """What is off the device, and what is assumed of it, in plain words."""
+    """Return notes on what is off the device and what is assumed about it, in plain words."""
     notes = []
     host, disk = memory.host_weight_bytes, memory.disk_weight_bytes
     if scenario.engine.cpu_offload_gb and host < int(scenario.engine.cpu_offload_gb * GIB):

@@ -1,7 +1,7 @@
-"""What a worker keeps between simulations: compiled step costs and traces, by their content.
+"""Compiled step costs and traces that a worker keeps between simulations, keyed by their content.
 
-Runs of a sweep differ in a field or two, and what the others make is often the slowest part of a
-short run. A single simulation keeps nothing: it would only hold memory.
+Runs of a sweep differ in one or two fields, and compiling what they share is often the slowest part
+of a short run. A single simulation keeps nothing, because that would only hold memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ _memo: dict[str, OrderedDict[str, Any]] = {}
 
 
 def keep_between_runs() -> None:
-    """From now on, keep what is made; a worker says so."""
+    """Keep what is made from now on; called by workers."""
     for kind in _MOST:
         _memo.setdefault(kind, OrderedDict())
 
 
 def memoized(kind: str, key: str, make: Callable[[], T]) -> T:
-    """What ``make`` made for this key before, or makes now. It must not be changed by anyone."""
+    """Return what ``make`` returns, reusing an earlier result for the same key. Callers must not
+    modify it."""
     entries = _memo.get(kind)
     if entries is None:
         return make()
@@ -42,9 +43,10 @@ def memoized(kind: str, key: str, make: Callable[[], T]) -> T:
 
 
 def content_key(*parts: Any) -> str:
-    """A key of plain values and specs. Equal keys are equal contents; not the other way round.
+    """Return a key for plain values and specs; equal keys mean equal contents, but not conversely.
 
-    What cannot be pickled, such as a user's own function, has a new key each time: it is not kept.
+    Contents that cannot be pickled, such as a user's own function, get a new key each time and so
+    are never reused.
     """
     if not _memo:
         return ""

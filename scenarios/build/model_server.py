@@ -1,4 +1,5 @@
-"""What serves a model, from a scenario file or a few options, where nothing is simulated."""
+"""The server of a model, from a scenario file or a few options, for commands that simulate
+nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from scenarios.files.yaml_text import Places
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 
-# A scenario needs a workload; what is asked here does not depend on one.
+# A scenario needs a workload, but the answers given here do not depend on it.
 _ANY_WORKLOAD = {
     "generator": {"input_tokens": {"fixed": 1}, "output_tokens": {"fixed": 1}},
     "rate_per_s": 1.0,
@@ -48,9 +49,9 @@ class ModelServer:
     max_num_seqs: int
     offload: Offload | None = None
     methods: tuple[str | None, str | None] = (None, None)
-    """Of quantisation: of the matrices, and of the KV cache."""
+    """Quantization methods of the weight matrices and of the KV cache."""
     notes: tuple[str, ...] = ()
-    """What was decided for the user, in plain words."""
+    """Decisions made for the user, in plain words."""
 
     @property
     def tensor_parallel_size(self) -> int:
@@ -59,16 +60,16 @@ class ModelServer:
 
     @property
     def layout(self) -> Layout:
-        """The ranks of a replica."""
+        """The layout of a replica's ranks."""
         return layout_of(self.scenario, self.gpu)
 
     @property
     def max_model_len(self) -> int:
-        """The longest sequence that may be asked for."""
+        """The longest sequence that a request may have, in tokens."""
         return self.scenario.engine.max_model_len or self.model.max_position_embeddings
 
     def facts(self) -> dict[str, Any]:
-        """The set-up in words for the head of an answer."""
+        """Return the set-up in words, for the head of an answer."""
         precision, options = self.model.precision, self.scenario.engine
         return {
             "model": self.model.name,
@@ -96,10 +97,11 @@ def read_served(
     quantization: str | None = None,
     kv_dtype: str | None = None,
 ) -> ModelServer:
-    """A scenario file, or options without one (None: not given), then ``--set`` overrides.
+    """Read a scenario file, or options without one (None: not given), then apply ``--set``
+    overrides.
 
     ``quantization`` and ``kv_dtype`` are any formats of ``formats.yaml``, or methods that a
-    scenario may name. Raises ScenarioError.
+    scenario may name. Raises `ScenarioError`.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     values: dict[str, Any] = {"workload": dict(_ANY_WORKLOAD)}
@@ -117,7 +119,7 @@ def read_served(
 def served(
     scenario: Scenario, *, quantization: str | None = None, kv_dtype: str | None = None
 ) -> ModelServer:
-    """Look up what a scenario names. Raises ScenarioError."""
+    """Look up the model, GPU and engine that a scenario names. Raises `ScenarioError`."""
     options = scenario.engine
     gpu = load_gpu(scenario.hardware.gpu)
     method, cache = _methods(scenario, quantization, kv_dtype)
@@ -155,7 +157,8 @@ def served(
 def _methods(
     scenario: Scenario, quantization: str | None, kv_dtype: str | None
 ) -> tuple[str | None, str | None]:
-    """The methods of matrices and cache; None where an option names a bare format instead."""
+    """Return the methods of matrices and cache; None where an option names a bare format
+    instead."""
     weights: str | None = scenario.engine.quantization
     cache: str | None = None if scenario.kv.cache_dtype == AUTO else scenario.kv.cache_dtype
     formats = set(format_names())

@@ -1,4 +1,5 @@
-"""Policies by name: one of ours, or a user's ``module:attribute`` or ``file.py:attribute``."""
+"""Look up policies by name: a built-in one, or a user's ``module:attribute`` or
+``file.py:attribute``."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ from sim.protocols import Eviction, Router, RoutingContext, ServiceView
 def load_attribute(target: str) -> Any:
     """Import ``module:attribute`` or ``path/file.py:attribute``.
 
-    Modules in the working directory are found too; they come after installed ones. Raises
-    ScenarioError saying what could not be imported and why.
+    Modules in the working directory are found too, after installed ones. Raises `ScenarioError`
+    that says what could not be imported and why.
     """
     module_name, _, attribute = target.rpartition(":")
     if not module_name or not attribute:
@@ -42,7 +43,7 @@ def load_attribute(target: str) -> Any:
         else:
             _add_to_path(Path.cwd())
             module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may fail in any way of its own
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ScenarioError(
             f"cannot import {module_name!r} (of {target!r}): {describe(error)}"
         ) from error
@@ -57,7 +58,10 @@ def load_attribute(target: str) -> Any:
 
 
 def resolve(name: str, known: Mapping[str, str], kind: str) -> Any:
-    """The policy of that name: a known one, or a user's ``module:attribute``."""
+    """Return the policy of that name: a known one, or a user's ``module:attribute``.
+
+    Raises `ScenarioError` if there is none.
+    """
     if name in known:
         return load_attribute(known[name])
     if ":" in name:
@@ -70,26 +74,27 @@ def resolve(name: str, known: Mapping[str, str], kind: str) -> Any:
 
 
 def scheduler_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Scheduler]:
-    """Makes a fresh scheduler for each engine: a class is instantiated, a function shared.
+    """Return a function that makes the scheduler of each engine.
 
-    Options are keyword arguments, of the class or beside the function's view. A user's own is
-    checked on every call (see `scenarios.build.policy_checks`). Raises ScenarioError for options it
-    has not.
+    A class is instantiated for each engine; a function is shared. Options are keyword arguments of
+    the class, or are passed to the function beside its view. A user's scheduler is checked on every
+    call (see `scenarios.build.policy_checks`). Raises `ScenarioError` for unknown options.
     """
     name, options = name_and_options(policy)
     target = with_options(resolve(name, known, "scheduler"), options, f"scheduler {name}")
     if name in known:
         if not isinstance(target, type | MakeOne):
             return lambda: target
-        target()  # options that cannot be are refused here, not in the middle of a run
+        target()  # refuse bad options here, not in the middle of a run
         return target
     return lambda: checked_scheduler(target, policy_label(policy))
 
 
 def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[RoutingContext], Router]:
-    """Makes a fresh router for the replicas of a context; a user's own is checked.
+    """Return a function that makes a router for the replicas of a context; a user's router is
+    checked.
 
-    Raises ScenarioError for options it has not.
+    Raises `ScenarioError` for unknown options.
     """
     name, options = name_and_options(policy)
     target = resolve(name, known, "router")
@@ -100,15 +105,15 @@ def router_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[Routin
 
 
 def eviction_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Eviction]:
-    """Makes a fresh eviction policy for each engine's prefix cache.
+    """Return a function that makes the eviction policy of each engine's prefix cache.
 
-    A user's own is a class as `sim.protocols.Eviction` says, or a function of cached content that
-    gives its priority; it is checked. Raises ScenarioError for options it has not.
+    A user's policy is a class that follows `sim.protocols.Eviction`, or a function that gives the
+    priority of cached content; it is checked. Raises `ScenarioError` for unknown options.
     """
     name, options = name_and_options(policy)
     target = with_options(resolve(name, known, "eviction policy"), options, f"eviction {name}")
     if name in known:
-        target()  # options that cannot be are refused here
+        target()  # refuse bad options here
         return target  # type: ignore[no-any-return]
     return lambda: checked_eviction(target, policy_label(policy))
 
@@ -116,9 +121,9 @@ def eviction_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], E
 def service_policy(
     policy: Policy, known: Mapping[str, str], kind: str, methods: tuple[str, ...]
 ) -> Callable[[ServiceView], Any]:
-    """Makes an admission policy or an autoscaler; a user's own is checked to have the methods.
+    """Return a function that makes an admission policy or an autoscaler.
 
-    Raises ScenarioError for options it has not.
+    A user's policy is checked to have ``methods``. Raises `ScenarioError` for unknown options.
     """
     name, options = name_and_options(policy)
     target = resolve(name, known, kind)
@@ -130,7 +135,7 @@ def service_policy(
 
 
 def policy_label(policy: Policy) -> str:
-    """A policy's name for people, and its options: without the folders of its file."""
+    """Return a policy's name and options for display, without the folders of its file."""
     name, options = name_and_options(policy)
     if options:
         told = ", ".join(f"{option} {value}" for option, value in options.items())
@@ -140,7 +145,8 @@ def policy_label(policy: Policy) -> str:
 
 
 def _module_of_file(file: Path) -> ModuleType:
-    """Import a file under a name of its own: two scenarios may each have a ``my_policy.py``."""
+    """Import a file under a unique module name, since two scenarios may each have a
+    ``my_policy.py``."""
     file = file.resolve()
     name = f"{file.stem} ({file})"
     if name in sys.modules:
@@ -149,8 +155,8 @@ def _module_of_file(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    _add_to_path(file.parent)  # for what it imports from beside it
-    sys.modules[name] = module  # dataclasses look their module up there
+    _add_to_path(file.parent)  # lets it import modules beside it
+    sys.modules[name] = module  # dataclasses look up their module there
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Options of a policy: what a scenario gives beside its name, as keyword arguments."""
+"""Options of a policy, which a scenario gives beside its name, and checks of users' policies."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sim.request import Request
 
 
 class MakeOne(partial):  # type: ignore[type-arg]
-    """A class with its options: call it for an instance."""
+    """A class bound to its options: call it to make an instance."""
 
 
 def name_and_options(policy: Policy) -> tuple[str, dict[str, Any]]:
-    """A policy as a scenario has it: a name, or a section of a name and options."""
+    """Split a scenario's policy, which is a name or a section of a name and options."""
     if isinstance(policy, str):
         return policy, {}
     options = dict(policy)
@@ -39,10 +39,10 @@ def name_and_options(policy: Policy) -> tuple[str, dict[str, Any]]:
 def with_options(
     target: Any, options: Mapping[str, Any], what: str, *, takes_context: bool = False
 ) -> Any:
-    """The class or function with these keyword arguments, their types checked.
+    """Bind these keyword arguments to a class or function, after checking their types.
 
-    ``takes_context``: the first argument of a class is not an option, as it is of a function.
-    Raises ScenarioError for an option that it does not have or that is of another type.
+    The first argument of a function is never an option; with ``takes_context`` that of a class is
+    not either. Raises `ScenarioError` for an unknown option or one of the wrong type.
     """
     lacking = sorted(_required(target) - set(options))
     if not options and not lacking:
@@ -65,7 +65,7 @@ def with_options(
 
 
 def option_text(target: Any) -> str:
-    """The options of a policy with their defaults, for people."""
+    """Return the options of a policy with their defaults, for display."""
     parameters = inspect.signature(target).parameters.values()
     own = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     lacking = _required(target)
@@ -76,7 +76,7 @@ def option_text(target: Any) -> str:
 
 
 def _required(target: Any) -> set[str]:
-    """Options without a default."""
+    """Return the names of options without a default."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
@@ -88,7 +88,7 @@ def _hints(target: Any) -> dict[str, Any]:
     is_class = isinstance(target, type)
     try:
         return get_type_hints(getattr(target, "__init__", target) if is_class else target)
-    except (NameError, TypeError):  # a user's own may name types that are not there
+    except (NameError, TypeError):  # a user's policy may name types that cannot be resolved
         return {}
 
 
@@ -112,7 +112,8 @@ _NOT_THE_USERS = (
 
 
 def checked_scheduler(target: Any, name: str) -> Scheduler:
-    """A scheduler of a user's class or function that raises PolicyError where it goes wrong."""
+    """Make a user's scheduler from a class or function; it raises `PolicyError` where it goes
+    wrong."""
     scheduler = (
         _guarded(target, f"making scheduler {name}")()
         if isinstance(target, type | MakeOne)
@@ -144,7 +145,7 @@ def checked_scheduler(target: Any, name: str) -> Scheduler:
 
 
 def checked_router(target: Any, name: str, context: RoutingContext) -> Router:
-    """A router of a user's class that raises PolicyError where it goes wrong."""
+    """Make a user's router from a class; it raises `PolicyError` where it goes wrong."""
     if not callable(target):
         raise PolicyError(
             f"router {name} is of type {type(target).__name__}; it must be a class that takes a "
@@ -162,7 +163,8 @@ def checked_router(target: Any, name: str, context: RoutingContext) -> Router:
 
 
 def checked_eviction(target: Any, name: str) -> Eviction:
-    """An eviction policy of a user's class or function; raises PolicyError where it goes wrong."""
+    """Make a user's eviction policy from a class or function; raises `PolicyError` where it goes
+    wrong."""
     label = f"eviction {name}"
     if not isinstance(target, type | MakeOne):
         if not callable(target):
@@ -201,7 +203,7 @@ class _CheckedEviction:
 def checked_service_policy(
     target: Any, name: str, view: ServiceView, methods: tuple[str, ...]
 ) -> Any:
-    """An admission policy or autoscaler of a user's class; raises PolicyError where it fails."""
+    """Make a user's admission policy or autoscaler; it raises `PolicyError` where it goes wrong."""
     if not callable(target):
         raise PolicyError(
             f"{name} is of type {type(target).__name__}; it must be a class that takes a service "
@@ -269,7 +271,8 @@ class _CheckedRouter:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, with the innermost line of the user's own code it came from."""
+    """Describe an exception in one line, with the innermost line of the user's code that raised
+    it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename).resolve()
@@ -279,7 +282,7 @@ def describe(error: BaseException) -> str:
 
 
 def _guarded(function: Callable[_P, _T], what: str) -> Callable[_P, _T]:
-    """The same function; what it raises becomes a PolicyError that names it."""
+    """Wrap a function so that what it raises becomes a `PolicyError` that names it."""
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:

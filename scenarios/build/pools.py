@@ -16,7 +16,10 @@ _SECTIONS = ("hardware", "engine", "kv")
 
 
 def pool_scenarios(scenario: Scenario) -> list[tuple[str, Role, Scenario]]:
-    """(name, role, what the pool is built from), in the order of their replicas' numbers."""
+    """Return (name, role, scenario of that pool alone) per pool, in the order of replica numbers.
+
+    Raises `ScenarioError` if two pools have one name.
+    """
     if not scenario.pools:
         return [("", "mixed", scenario)]
     names = [spec.name for spec in scenario.pools]
@@ -49,9 +52,9 @@ def _check_kv(kv: KvOptions, name: str) -> None:
 
 
 def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferConfig | None:
-    """How KV moves from the prefill to the decode pools; None where nothing is handed over.
+    """Return how KV moves from the prefill to the decode pools; None if nothing is handed over.
 
-    Raises `ScenarioError` where a network is not known, or pools keep KV in different formats.
+    Raises `ScenarioError` if a network is not known, or if pools keep KV in different formats.
     """
     by_role = {role: [p for p in parts if p.pool.role == role] for role in ("prefill", "decode")}
     if not by_role["prefill"] or not by_role["decode"]:
@@ -97,7 +100,7 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
 
 
 def pool_notes(scenario: Scenario, transfer: TransferConfig | None) -> tuple[str, ...]:
-    """What a forecast of several pools takes for granted."""
+    """Return notes on what a forecast of several pools assumes."""
     if transfer is None:
         return ()
     how = "pushed layer by layer" if transfer.mode == "push" else "fetched after the prefill"

@@ -1,4 +1,4 @@
-"""A scenario's admission, clients, faults and autoscaler into what the simulation takes."""
+"""Turn a scenario's admission, clients, faults and autoscaler into what the simulation takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, S
 
 
 def service_config(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> ServiceConfig | None:
-    """What stands around the engines; None where nothing does. Raises ScenarioError."""
+    """Return what surrounds the engines, or None if nothing does. Raises `ScenarioError`."""
     if not has_service(scenario):
         return None
     admission = scenario.admission
@@ -32,12 +32,16 @@ def service_config(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> Service
 
 
 def has_service(scenario: Scenario) -> bool:
-    """Whether anything stands around the engines."""
+    """Return whether anything surrounds the engines: admission, clients, faults or an
+    autoscaler."""
     return any((scenario.admission, scenario.clients, scenario.faults, scenario.autoscaler))
 
 
 def start_ns(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory) -> int:
-    """From the start of an engine's process until it serves: every GPU reads its weights."""
+    """Return the nanoseconds from the start of an engine's process until it serves.
+
+    Every GPU reads its own weights.
+    """
     bandwidth = scenario.startup.load_bytes_per_s
     if bandwidth is None:
         hardware = scenario.hardware
@@ -50,7 +54,7 @@ def start_ns(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory) -> int:
 
 
 def service_notes(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> tuple[str, ...]:
-    """What a forecast with faults or scaling takes for granted."""
+    """Return notes on what a forecast with faults or scaling assumes."""
     if scenario.faults is None and scenario.autoscaler is None:
         return ()
     startup = scenario.startup
@@ -92,7 +96,7 @@ def _faults(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> FaultConfig | 
 
 
 def _of_event(event: FaultEvent, pools: tuple[PoolConfig, ...]) -> list[Fault]:
-    """One fault, or one of each replica of a pool."""
+    """Return one fault, or one for each replica of a pool."""
     replicas: list[int | None] = [event.replica]
     if event.pool is not None:
         if event.replica is not None or event.link is not None:

@@ -1,4 +1,5 @@
-"""A scenario's speculation: its drafter, what is accepted, and how much is drafted when."""
+"""Speculation in a scenario: its drafter, which drafts are accepted, and how many are drafted
+when."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from scenarios.build.policy_checks import describe, name_and_options, with_optio
 from scenarios.schema import Scenario
 from scenarios.schema.fields import Policy
 from scenarios.schema.speculative import Speculative
-from sim.engine.speculation import Speculation
+from sim.engine.config import Speculation
 from sim.errors import FleetcastError, PolicyError, ScenarioError
 from sim.evidence import Evidence
 from sim.protocols import Acceptance
@@ -31,13 +32,13 @@ from sim.request import Request
 
 
 def known_acceptance(name: str, *arguments: Any) -> Acceptance:
-    """One of ours. Raises ScenarioError for arguments that cannot be."""
+    """Make a built-in acceptance model. Raises `ScenarioError` for bad arguments."""
     made: Acceptance = load_attribute(ACCEPTANCES[name])(*arguments)
     return made
 
 
 def own_acceptance(policy: Policy, seed: int) -> Acceptance:
-    """A user's class, made with ``seed`` and its options. Raises ScenarioError."""
+    """Make a user's acceptance class from ``seed`` and its options. Raises `ScenarioError`."""
     name, options = name_and_options(policy)
     if name in ACCEPTANCES:
         raise ScenarioError(
@@ -64,7 +65,7 @@ class _Checked:
         self._label = label
 
     def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
-        """The user's, or a PolicyError that says what is wrong with it."""
+        """Return the user's gains, or raise a `PolicyError` that says what is wrong with them."""
         try:
             given = self._acceptance.gains(request, sampled_tokens, drafts)
             gains = np.asarray(given, np.int64).reshape(-1)
@@ -82,13 +83,13 @@ class _Checked:
 
 
 _RANKS = 10
-"""Candidates a position that one rate is spread over in a tree."""
+"""Candidates per position over which a single rate is spread in a tree."""
 _UNFOLLOWED = ("vtc",)
-"""Schedulers that count a token a sequence and decode step."""
+"""Schedulers that count one token per sequence and decode step."""
 
 
 class SpeculationPlan(NamedTuple):
-    """What a pool speculates with."""
+    """The drafter, acceptance and scheduling with which a pool speculates."""
 
     drafter: Drafter
     speculation: Speculation
@@ -98,7 +99,10 @@ class SpeculationPlan(NamedTuple):
 
 
 def speculation_of(scenario: Scenario, target: ModelSpec) -> SpeculationPlan | None:
-    """None where nothing is drafted. Raises ScenarioError for what is not modelled."""
+    """Return how a pool speculates; None if nothing is drafted.
+
+    Raises `ScenarioError` for what is not modeled.
+    """
     options = scenario.engine.speculative
     if options is None:
         return None
@@ -167,7 +171,7 @@ def _check(scenario: Scenario, target: ModelSpec) -> None:
 
 
 def _by_class(options: Speculative, scenario: Scenario) -> list[Any]:
-    """Rates of each class in the workload's order; of one, where there are none."""
+    """Return the rates of each class in the workload's order; one entry if there are no classes."""
     given = options.acceptance
     if given is None:
         return [method_facts(options.method).acceptance]
@@ -190,13 +194,13 @@ def _by_class(options: Speculative, scenario: Scenario) -> list[Any]:
 
 
 def _chain_rates(rates: Any) -> list[float]:
-    """A rate a place."""
+    """Return one rate per position."""
     found = list(rates) if isinstance(rates, Sequence) else [rates]
     return [rate[0] if isinstance(rate, Sequence) else rate for rate in found]
 
 
 def _ranked(rates: Any) -> list[list[float]]:
-    """Rates by depth and rank."""
+    """Return rates by depth and rank."""
     found = list(rates) if isinstance(rates, Sequence) else [rates]
     return [
         list(rate) if isinstance(rate, Sequence) and len(rate) > 1 else _spread(rate)
@@ -233,7 +237,7 @@ def _acceptance(
 
 
 def _recorded(path: Path, seed: int) -> Acceptance:
-    """Accepted lengths of a CSV file."""
+    """Read the accepted lengths of a CSV file. Raises `ScenarioError`."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -257,7 +261,7 @@ def _recorded(path: Path, seed: int) -> Acceptance:
 
 
 def graph_notes(cost: PoolCosts, max_num_seqs: int) -> tuple[str, ...]:
-    """From which batch on steps that verify drafts are too large for a CUDA graph."""
+    """Note from which batch size steps that verify drafts are too large for a CUDA graph."""
     if not isinstance(cost, SpeculativeStepCost):
         return ()
     for least, drafts in cost.drafts_by_seqs:

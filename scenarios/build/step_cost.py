@@ -1,4 +1,4 @@
-"""The step cost of a scenario's pool: compiled once for all runs that share it."""
+"""The step cost of a scenario's pool, compiled once for all runs that share it."""
 
 from __future__ import annotations
 
@@ -23,35 +23,36 @@ from sim.errors import ScenarioError
 
 
 class Kernels(NamedTuple):
-    """As `costmodels.steps.step_cost.compile_step_cost` takes them."""
+    """Operator times and attention backend, as `costmodels.steps.step_cost.compile_step_cost`
+    takes them."""
 
     operators: OperatorSources
     backend: AttentionBackend | None
 
 
 class KernelChoice(NamedTuple):
-    """What kernels are asked for."""
+    """Everything that the choice of kernels depends on."""
 
     options: EngineOptions
     gpu: GpuSpec
     model: ModelSpec
     profile: EngineProfile
     fitted: Efficiency
-    """The profile's constants."""
+    """The profile's fitted constants."""
     layout: Layout
 
     @property
     def key(self) -> str:
-        """Of what `load_kernels` gives (see `scenarios.build.memo`)."""
+        """Key of what `load_kernels` returns (see `scenarios.build.memo`)."""
         named = (with_contents(self.options.operators), self.options.attention_backend)
         kernels = dict(self.profile.kernels)
         return content_key(*named, self.gpu, self.model, kernels, self.fitted, self.layout)
 
 
 def load_kernels(wanted: KernelChoice) -> Kernels:
-    """What the engine's options name.
+    """Load the kernels that the engine's options name.
 
-    Raises ScenarioError for what is not there, or not for this GPU or model.
+    Raises `ScenarioError` if they do not exist, or not for this GPU or model.
     """
     return memoized("kernels", wanted.key, lambda: _load(*wanted))
 
@@ -88,9 +89,10 @@ def pool_cost(
     offload: Offload | None,
     speculating: SpeculationPlan | None,
 ) -> PoolCosts:
-    """``limits``: most tokens and sequences of a step; ``kernels_key`` is that of ``kernels``.
+    """Compile the step cost of a pool, or reuse it.
 
-    Raises what compiling raises.
+    ``limits`` holds the most tokens and sequences per step; ``kernels_key`` is the key of
+    ``kernels``. Raises what compiling raises.
     """
     compiled: dict[str, Any] = {
         "max_num_batched_tokens": limits[0],

@@ -1,1 +1,1 @@
-"""Calibrations made and looked at: `fleetcast calibrate import`, `run`, `show`, `diff`."""
+"""Make and inspect calibrations: `fleetcast calibrate import`, `run`, `show`, `diff`."""

@@ -1,4 +1,4 @@
-"""`fleetcast calibrate engine`: folders of step logs in, a calibration file out."""
+"""The work of `fleetcast calibrate`: logs and timings in, calibration files and tables out."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def run_calibrate_engine(
     machine: str,
     base: str,
 ) -> str:
-    """Fit and write; returns what was fitted, for the user.
+    """Fit and write a calibration; return a summary of the fit for the user.
 
-    Raises ScenarioError or TraceError where the logs cannot be used.
+    Raises `ScenarioError` or `TraceError` if the logs cannot be used.
     """
     recordings = [r for path in paths for r in _recordings(path, only)]
     systems = [read_system(recording) for recording in recordings]
@@ -83,7 +83,8 @@ def run_calibrate_engine(
 
 
 def _recordings(path: Path, only: list[str]) -> list[Recording]:
-    """Those of a folder, or the one that a file of it belongs to."""
+    """Return the recordings of a folder, or the one that a file belongs to. Raises
+    `ScenarioError`."""
     if not path.is_file():
         return find_recordings(path, only)
     key = next((path.name.removesuffix(end) for end in FILE_ENDS if path.name.endswith(end)), None)
@@ -108,7 +109,7 @@ def _hashes(recording: Recording) -> list[tuple[str, str]]:
 
 
 def run_import(paths: Sequence[Path], *, out: Path, gpu: str | None, as_json: bool) -> None:
-    """Import and print what was made. Raises ScenarioError."""
+    """Import timings and print the tables that were made. Raises `ScenarioError`."""
     facts = import_facts(paths, out=out, gpu=gpu)
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
@@ -119,7 +120,7 @@ def run_import(paths: Sequence[Path], *, out: Path, gpu: str | None, as_json: bo
 
 
 def import_facts(paths: Sequence[Path], *, out: Path, gpu: str | None) -> dict[str, Any]:
-    """Write the tables of the lines to ``out``; what they hold."""
+    """Write the tables of the lines to ``out``; return what they hold."""
     lines = read_lines(paths)
     tables = build_tables(lines, target_of(lines, gpu))
     written = write_tables(tables, out)
@@ -135,7 +136,7 @@ def import_facts(paths: Sequence[Path], *, out: Path, gpu: str | None) -> dict[s
 
 
 def _refused(lines: KernelLines) -> list[dict[str, Any]]:
-    """Cases that were not timed, by family, kernel and reason."""
+    """Return the cases that were not timed, by family, kernel and reason."""
     found = Counter(
         (str(row.get("family")), str(row.get("kernel")), str(row.get("reason"))[:200])
         for row in lines.refused
@@ -150,9 +151,9 @@ _LINES = "lines.jsonl"
 
 
 def run_measure(out: Path, *, device: str, quick: bool, families: str | None) -> None:
-    """Measure into ``out`` and import from there; what was measured before is not again.
+    """Measure into ``out`` and import from there, without repeating earlier measurements.
 
-    Raises ScenarioError where torch is missing or the measurement fails.
+    Raises `ScenarioError` if torch is missing or the measurement fails.
     """
     if find_spec("torch") is None:
         raise ScenarioError("measuring needs torch: pip install 'fleetcast[calibrate]'")
@@ -169,7 +170,7 @@ def run_measure(out: Path, *, device: str, quick: bool, families: str | None) ->
 
 
 def run_show(name: str, *, gpu: str | None, out: Path | None, as_json: bool) -> None:
-    """Show a calibration. Raises ScenarioError."""
+    """Show what a calibration holds. Raises `ScenarioError`."""
     facts = surface_facts(load_named(name, gpu), name)
     if out is not None:
         from reports.calibration.page import write_calibration_page
@@ -188,7 +189,7 @@ def run_show(name: str, *, gpu: str | None, out: Path | None, as_json: bool) -> 
 def run_diff(
     left: str, right: str, *, gpu: str | None, out: Path | None, as_json: bool
 ) -> dict[str, Any]:
-    """Compare two calibrations of one GPU. Raises ScenarioError."""
+    """Compare two calibrations of one GPU, and print the result. Raises `ScenarioError`."""
     from scenarios.calibration.diff import diff_facts
 
     facts = diff_facts(left, right, gpu)

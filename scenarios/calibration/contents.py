@@ -23,7 +23,7 @@ from sim.errors import ScenarioError
 
 
 def table_facts(table: OperatorTable) -> dict[str, Any]:
-    """One table: what it is of, its range, its errors."""
+    """Return the facts of one table: what it measures, its range, its errors."""
     meta = table.meta
     return {
         "family": meta.kind,
@@ -47,7 +47,8 @@ def table_facts(table: OperatorTable) -> dict[str, Any]:
 
 
 def formats_text(table: OperatorTable) -> str:
-    """``bfloat16``, or the formats of activations and weights (of keys and values) that differ."""
+    """Return the table's formats, e.g. ``bfloat16``, or activations/weights (or /KV) if they
+    differ."""
     precision = table.meta.precision
     is_attention = table.meta.kind.endswith(("attention", "decode"))
     other = precision.kv if is_attention else precision.weights
@@ -55,7 +56,8 @@ def formats_text(table: OperatorTable) -> str:
 
 
 def calibration_facts(tables: Sequence[OperatorTable]) -> dict[str, Any]:
-    """A whole calibration: its tables and the machines they are of."""
+    """Return the facts of a whole calibration: its tables and the machines they were measured
+    on."""
     machines = {str(m.get("id")): dict(m) for table in tables for m in table.meta.machines}
     inputs = {name: digest for table in tables for name, digest in table.meta.inputs.items()}
     return {
@@ -71,7 +73,7 @@ _PEAKS = ("bf16_flop_per_s", "fp8_flop_per_s", "int8_op_per_s", "fp4_flop_per_s"
 
 
 def surface_facts(tables: Sequence[OperatorTable], name: str) -> dict[str, Any]:
-    """What ``fleetcast calibrate show`` shows of the tables that ``name`` stands for."""
+    """Return what ``fleetcast calibrate show`` shows of the tables that ``name`` stands for."""
     gpu = tables[0].device
     facts = calibration_facts(tables)
     for table, known in zip(tables, facts["tables"], strict=True):
@@ -90,7 +92,8 @@ def surface_facts(tables: Sequence[OperatorTable], name: str) -> dict[str, Any]:
 
 
 def _surface(table: OperatorTable) -> dict[str, Any]:
-    """Curves of shapes and times, with the work done; ``share`` is of the roofline's bound."""
+    """Return curves of shapes and times, with the work done; ``share`` is the roofline bound's
+    share."""
     meta, columns = table.meta, table.columns
     flops, num_bytes = _work(table)
     bound_s = ideal_seconds(meta.kind, columns, table.device, meta.precision, meta.variant)
@@ -113,7 +116,7 @@ def _surface(table: OperatorTable) -> dict[str, Any]:
 
 
 def _work(table: OperatorTable) -> tuple[Array, Array]:
-    """FLOPs and bytes of each point; what crosses links counts as bytes, a launch as none."""
+    """Return FLOPs and bytes of each point; link traffic counts as bytes, a launch has neither."""
     meta, columns = table.meta, table.columns
     none = np.zeros(len(table))
     if meta.kind in COLLECTIVES:
@@ -129,9 +132,9 @@ DEFAULT_GPU = "H200"
 
 
 def load_named(name: str, gpu: str | None) -> list[OperatorTable]:
-    """The tables of a name; ``gpu`` says which of `ours` and `aic`.
+    """Load the tables of a name; ``gpu`` selects among those of `ours` and `aic`.
 
-    Raises `ScenarioError` where there is no such calibration.
+    Raises `ScenarioError` if there is no such calibration.
     """
     if name == OURS:
         return load_folder(own_folder(load_gpu(gpu or DEFAULT_GPU)))
@@ -148,7 +151,10 @@ def load_named(name: str, gpu: str | None) -> list[OperatorTable]:
 
 
 def _aic(gpu: str) -> list[OperatorTable]:
-    """All that AIConfigurator has of a GPU in vLLM, in the formats that ours may be in too."""
+    """Load all of AIConfigurator's tables for a GPU in vLLM, in the formats that ours may have too.
+
+    Raises `ScenarioError` if it has none.
+    """
     from costmodels.tables.aic import AIC_KINDS, AicChoice, aic_tables, check_package
 
     check_package(gpu)
@@ -169,7 +175,7 @@ def _aic(gpu: str) -> list[OperatorTable]:
 
 
 def parse_operators(text: str) -> Choice:
-    """``--operators``: one source, or ``{family: source, ...}``. Raises `ScenarioError`."""
+    """Parse ``--operators``: one source, or ``{family: source, ...}``. Raises `ScenarioError`."""
     if not text.lstrip().startswith("{"):
         return text
     values, _ = parse_yaml(text, "--operators")

@@ -1,4 +1,4 @@
-"""Two calibrations compared: the ratio of their times wherever both claim to know."""
+"""Compare two calibrations: the ratio of their times wherever both cover a shape."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sim import __version__
 from sim.errors import ScenarioError
 
 _WORST = 5
-# The shortest and the longest fifth of the shapes tell a fixed time from a rate.
+# The shortest and the longest fifth of the shapes distinguish a fixed time from a rate.
 _END_SHARE = 0.2
 
 
 def diff_facts(left: str, right: str, gpu: str | None) -> dict[str, Any]:
-    """Ratios left over right, by pair of tables of the same kind, formats and variant.
+    """Return ratios left over right, by pair of tables of equal kind, formats and variant.
 
     Raises `ScenarioError` for calibrations of different GPUs, or with nothing in common.
     """
@@ -63,7 +63,7 @@ def _load_both(
 
 
 def _compared(a: OperatorTable, b: OperatorTable) -> dict[str, Any] | None:
-    """None where the tables are not of the same, or share no shape."""
+    """Compare two tables; return None if they measure different things or share no shape."""
     same = a.meta.kind == b.meta.kind and _formats(a) == _formats(b)
     if not same or (a.meta.kind != "grouped_gemm" and a.meta.variant != b.meta.variant):
         return None
@@ -107,7 +107,8 @@ def _formats(table: OperatorTable) -> tuple[str, ...]:
 
 
 def _common(a: OperatorTable, b: OperatorTable) -> tuple[dict[str, Array], Array, Array, Array]:
-    """Shapes of ``a`` inside the range of ``b``: columns, times of both, whether ``b`` has them."""
+    """Return shapes of ``a`` within ``b``'s range: columns, times of both, whether ``b`` has
+    them."""
     lookup = LOOKUPS[b.meta.kind](b)
     chosen = _known(lookup, a)
     columns = {name: column[chosen] for name, column in a.columns.items()}
@@ -129,7 +130,7 @@ def _known(lookup: Lookup, a: OperatorTable) -> Array:
 
 
 def _why(a: OperatorTable, b: OperatorTable, left_s: Array, right_s: Array) -> list[str]:
-    """What is known to differ, and whether times part by a constant or by a factor."""
+    """Return what is known to differ, and whether times differ by a constant or by a factor."""
     found = []
     for what, values in {
         "kernel": (a.meta.kernel, b.meta.kernel),
@@ -169,6 +170,6 @@ def _clock(table: OperatorTable) -> str:
 
 
 def _only(these: Sequence[OperatorTable], those: Sequence[OperatorTable]) -> list[str]:
-    """Families that one side alone has."""
+    """Return the families that only one side has."""
     others = {table.meta.kind for table in those}
     return sorted({table.meta.kind for table in these} - others)

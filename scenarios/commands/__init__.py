@@ -41,8 +41,8 @@ app.command()(schema)
 
 
 def main() -> None:
-    """Console entry."""
-    # Looking through every installed distribution for pydantic plugins takes 50 ms.
+    """Run the command line; the entry point of the console script."""
+    # Searching every installed distribution for pydantic plugins takes 50 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         app()
@@ -51,9 +51,9 @@ def main() -> None:
 
 
 def _flush_stdout() -> None:
-    """Write what is left; a reader that has gone (``| head -1``) is no error."""
+    """Write what is left; a reader that closed the pipe (``| head -1``) is not an error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter would flush again on its way out, and complain.
+        # The interpreter would flush again on exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``python -m scenarios.commands``: the console script without its wrapper."""
+"""Run ``python -m scenarios.commands``: the console script without its wrapper."""
 
 from scenarios.commands import main
 

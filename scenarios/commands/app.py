@@ -1,4 +1,4 @@
-"""The command line. Answers at once: what a command needs is imported when it runs."""
+"""The command line. It starts fast because each command imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 
 class _Commands(TyperGroup):
-    """Turns what a user can cause into one message and an exit code; a traceback is our bug."""
+    """Commands that turn users' errors into one message and an exit code; a traceback is our
+    bug."""
 
     def invoke(self, ctx: Any) -> Any:
         from sim.errors import FleetcastError
@@ -37,7 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help comes in half the time
+    rich_markup_mode=None,  # plain help takes half the time
 )
 
 
@@ -62,7 +63,7 @@ def options(
 
 
 def open_in_browser(page: Path) -> None:
-    """Show a page in the user's browser. Without one nothing happens: its path was printed."""
+    """Show a page in the user's browser, if there is one; the path was printed before."""
     import contextlib
     import webbrowser
 
@@ -71,7 +72,7 @@ def open_in_browser(page: Path) -> None:
 
 
 def check_format(output_format: str) -> None:
-    """Raise BadParameter unless ``--format`` is one that every command knows."""
+    """Raise `BadParameter` unless ``--format`` is one that every command knows."""
     if output_format not in ("text", "json"):
         raise typer.BadParameter(
             f"{output_format!r} is neither text nor json", param_hint="--format"

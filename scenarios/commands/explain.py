@@ -1,4 +1,4 @@
-"""``fleetcast explain``."""
+"""``fleetcast explain``: what one engine step costs, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``fleetcast list`` and ``fleetcast schema`` print."""
+"""The output of ``fleetcast list`` and ``fleetcast schema``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from sim.errors import ScenarioError
 
 
 def print_names(what: str) -> None:
-    """Print the names of a kind, one a line, with what helps to choose."""
+    """Print the names of a kind, one per line, with what helps to choose.
+
+    Raises `ScenarioError` for a kind that does not exist.
+    """
     printers = {
         "models": _print_models,
         "gpus": _print_gpus,
@@ -34,13 +37,13 @@ def print_names(what: str) -> None:
 
 
 def print_models_json() -> None:
-    """Print what is known of each model: parameters, weight and state bytes, evidence."""
+    """Print what is known about each model: parameters, weight and state bytes, evidence."""
 
     print(json.dumps(model_rows(), indent=1))
 
 
 def print_schema(what: str) -> None:
-    """Print the JSON Schema of a kind of file."""
+    """Print the JSON Schema of a kind of file. Raises `ScenarioError` if it has none."""
     from scenarios.schema.plan import PlanFile
 
     kinds: dict[str, type[BaseModel]] = {"scenario": Scenario, "plan": PlanFile}
@@ -145,10 +148,11 @@ _LABELS = {"V": "reported", "R": "assumed"}
 
 
 def model_rows() -> list[dict[str, Any]]:
-    """One row a built-in model; bytes are of the whole model, unsharded.
+    """Return one row per built-in model; bytes are those of the whole model, unsharded.
 
-    ``weight_bytes`` are of the layers' matrices in each format with the rest in 16 bits, and
-    ``checkpoint`` as published. State is of a bf16 cache, recurrent states in fp32.
+    ``weight_bytes`` counts the layers' matrices in each format with the rest in 16 bits, and
+    ``checkpoint`` as published. State bytes are those of a bf16 cache with recurrent states in
+    fp32.
     """
     return [_row(load_model(name)) for name in model_names()]
 
@@ -180,7 +184,7 @@ def _row(model: ModelSpec) -> dict[str, Any]:
 
 
 def model_lines() -> list[str]:
-    """The same for people: one line a model."""
+    """Return one line of text per built-in model."""
     lines = []
     for row in model_rows():
         size = f"{row['total_params'] / 1e9:.1f}B"

@@ -1,4 +1,4 @@
-"""Against measurements: ``fleetcast validate``, ``compare`` and ``calibrate``."""
+"""Commands about measurements: ``fleetcast validate``, ``compare`` and ``calibrate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fleetcast memory``."""
+"""``fleetcast memory``: what fills a device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def memory(
     override: Override = None,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Account for every byte of a device, and say how many sequences of what length fit."""
+    """Account for every byte of a device, and show how many sequences fit, by their length."""
     from scenarios.build.model_server import read_served
     from scenarios.inspection.memory_command import run_memory
 

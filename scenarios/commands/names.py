@@ -1,4 +1,4 @@
-"""``fleetcast list`` and ``fleetcast schema``: what a scenario can say."""
+"""``fleetcast list`` and ``fleetcast schema``: the names and fields of scenarios."""
 
 from __future__ import annotations
 

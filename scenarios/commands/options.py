@@ -1,4 +1,4 @@
-"""Options that several commands have, each written once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ OutputFormat = Annotated[str, typer.Option("--format", help="text or json.")]
 
 
 def check_open(open_page: bool, out: Path | None) -> None:
-    """Raise BadParameter for ``--open`` where no page is written."""
+    """Raise `BadParameter` for ``--open`` if no page is written."""
     if open_page and out is None:
         raise typer.BadParameter("there is no page to open without --out", param_hint="--open")

@@ -27,10 +27,10 @@ def plan(
     open_page: OpenPage = False,
     output_format: OutputFormat = "text",
 ) -> None:
-    """Find the cheapest fleet that meets percentile targets at the load planned for.
+    """Find the cheapest fleet that meets percentile targets at the planned load.
 
     Candidates are all GPUs, layouts and options of the plan. Those that proven bounds rule out are
-    dropped; the others are simulated with their router, and every one is told why it was kept or
+    dropped; the others are simulated with their router, and the answer says why each was kept or
     dropped. With search: {method: optuna} a sample is tried, for spaces too large to look at each.
 
     Exit codes: 0 done; 2 the input cannot be used; 3 no fleet meets the targets; 130 interrupted.

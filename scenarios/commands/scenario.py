@@ -1,4 +1,4 @@
-"""``fleetcast scenario``: files to start from, new or read from a server's command line."""
+"""``fleetcast scenario``: starting files, new or read from a server's command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fleetcast simulate`` and ``fleetcast report``."""
+"""``fleetcast simulate`` and ``fleetcast report``: run a scenario, and write its page again."""
 
 from __future__ import annotations
 

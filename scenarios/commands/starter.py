@@ -1,4 +1,4 @@
-"""`fleetcast scenario init`: a scenario to start from, written from the schema."""
+"""`fleetcast scenario init`: write a starting scenario from the schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIVE: dict[str, Any] = {
     "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
     "seed": 0,
 }
-"""The fields that are set; the schema has all the others, and those to come."""
+"""The fields that are set; all others come from the schema, including future ones."""
 
 EXAMPLES: dict[str, Any] = {
     "engine.speculative.method": "eagle",
@@ -50,18 +50,18 @@ EXAMPLES: dict[str, Any] = {
     "autoscaler.policy": "queue_threshold",
     "workload.classes": [{"name": "chat", "preset": "azure-conv", "rate_per_s": 8}],
 }
-"""What to show where a field has no default, or an empty one."""
+"""Values to show for fields whose default is missing or empty."""
 
 _BASE = Line("# ", "base: other.yaml", "a scenario file to start from; what stands here wins")
-"""Not of the schema: `scenarios.files.scenario_file` resolves it."""
+"""A line for ``base``, which is not in the schema: `scenarios.files.scenario_file` resolves it."""
 
 
 def run_init(
     path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str], *, force: bool
 ) -> str:
-    """Write a scenario to ``path``; returns what to print: the scenario itself, without a path.
+    """Write a scenario to ``path`` and return what to print: without a path, the scenario itself.
 
-    Raises ScenarioError for options that make no scenario, and for a file that is there already.
+    Raises `ScenarioError` for options that make no scenario, and for a file that exists already.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     text = starting_scenario(given, overrides, path)
@@ -74,7 +74,7 @@ def run_init(
 def starting_scenario(
     given: Mapping[str, Any], overrides: Sequence[str] = (), path: Path | None = None
 ) -> str:
-    """The YAML text of a scenario with the given options set. Raises ScenarioError."""
+    """Return the YAML text of a scenario with the given options set. Raises `ScenarioError`."""
     values = copy.deepcopy(LIVE)
     places: Places = {(): "scenario init"}
     if sources_of(given) and sources_of(given) != {"preset"}:
@@ -107,7 +107,7 @@ def starting_scenario(
 
 
 def write_new(path: Path, text: str, *, force: bool) -> None:
-    """Write a file that is not there yet, or is to be overwritten. Raises ScenarioError."""
+    """Write a file that is new, or overwrite it with ``force``. Raises `ScenarioError`."""
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
@@ -150,9 +150,9 @@ _PLOT: dict[str, Any] = {
 
 
 def run_init_sweep(path: Path | None, scenario: str, *, force: bool) -> str:
-    """Write the sweep to ``path``; returns what to print: the sweep itself, without a path.
+    """Write a sweep to ``path`` and return what to print: without a path, the sweep itself.
 
-    Raises ScenarioError for a file that is there already.
+    Raises `ScenarioError` for a file that exists already.
     """
     text = starting_sweep(scenario, path)
     if path is None:
@@ -162,7 +162,7 @@ def run_init_sweep(path: Path | None, scenario: str, *, force: bool) -> str:
 
 
 def starting_sweep(scenario: str, path: Path | None = None) -> str:
-    """The YAML text of a sweep of a scenario file."""
+    """Return the YAML text of a starting sweep over a scenario file."""
     fields = SweepFile.model_fields
     lines = [
         Line(text='# A field behind "# " is not set: take the "# " away to set it.'),
@@ -185,7 +185,7 @@ def starting_sweep(scenario: str, path: Path | None = None) -> str:
 
 
 def _field(indent: str, name: str, value: Any, comment: str | None) -> list[Line]:
-    """A field on one line; what is in a section or a list on lines of its own."""
+    """Return a field on one line, followed by a line for each item of a section or list."""
     if isinstance(value, dict):
         inside = [f"{key}: {_inline(item)}" for key, item in value.items()]
     elif isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Files that people write, read into validated scenarios, and scenarios written back."""
+"""Read scenario files into validated scenarios, and write scenarios back."""

@@ -1,4 +1,4 @@
-"""A scenario as YAML: in full as it ran, or only what was given."""
+"""Write a scenario as YAML: in full as it ran, or only what was given."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from sim.errors import ScenarioError
 
 
 def dump_scenario(scenario: Scenario) -> str:
-    """All fields, defaults included, paths absolute: what ran, readable from anywhere."""
+    """Return all fields, defaults included, with absolute paths: what ran, readable from
+    anywhere."""
     values = scenario.model_dump(mode="json")
-    if scenario.pools:  # what a pool leaves out it has from the scenario's own sections
+    if scenario.pools:  # a pool takes what it leaves out from the scenario's own sections
         values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
     return _yaml(relocated(values, None))
 
 
 def given_text(scenario: Scenario, *, leave_out: Collection[str] = ()) -> str:
-    """Only what was given and is not empty, paths absolute; ``leave_out``: fields left out too."""
+    """Return what was given and is not empty, with absolute paths, without the fields
+    ``leave_out``."""
     values = scenario.model_dump(mode="json", exclude_unset=True, exclude=set(leave_out))
     return _yaml(relocated(_without_empty(values), None))
 
 
 def save_scenario(scenario: Scenario, path: Path) -> None:
-    """Write only what was given, so that it reads as if written by hand. Reproduces the run.
+    """Write only what was given, so that the file reads as if written by hand and reproduces the
+    run.
 
-    Raises ScenarioError where it cannot be written.
+    Raises `ScenarioError` if it cannot be written.
     """
     values = scenario.model_dump(mode="json", exclude_unset=True)
     try:
@@ -44,7 +47,7 @@ def _yaml(values: dict[str, object]) -> str:
 
 
 def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
-    """Without nulls and empty lists, which say no more than the default."""
+    """Return the values without nulls and empty lists, which say no more than the default."""
     return {
         key: _without_empty(value) if isinstance(value, dict) else value
         for key, value in values.items()

@@ -1,4 +1,4 @@
-"""Command-line options into a scenario: alone, or on top of a scenario file."""
+"""Turn command-line options into a scenario: alone, or on top of a scenario file."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _SOURCES = {
 def scenario_from_flags(
     path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
 ) -> Scenario:
-    """A scenario from options (None: not given) and ``--set`` overrides, which win.
+    """Build a scenario from options (None: not given) and ``--set`` overrides, which win.
 
     Without a file they make the whole scenario; with one, a workload option replaces the file's
-    source of requests. Raises ScenarioError.
+    source of requests. Raises `ScenarioError`.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     values: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def scenario_from_flags(
 
 
 def sources_of(given: Mapping[str, Any]) -> set[str]:
-    """The sources of requests (trace, preset, generator) that the given options name."""
+    """Return the sources of requests (trace, preset, generator) that the given options name."""
     return {_SOURCES[flag] for flag in given if flag in _SOURCES}
 
 
@@ -84,7 +84,7 @@ def _replace_source(values: dict[str, Any], sources: set[str]) -> None:
 
 
 def _check_complete(given: Mapping[str, Any], sources: set[str], overrides: Sequence[str]) -> None:
-    """Name the options that are missing, where the schema could only name fields."""
+    """Raise `ScenarioError` naming missing options, because the schema could only name fields."""
     fields = {override.partition("=")[0] for override in overrides}
     if "--model" not in given and "model" not in fields:
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""The address of a result: one hash of everything that decides it."""
+"""The address of a result: one hash of everything that determines it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from scenarios.schema import Scenario
 CHECKOUT = Path(__file__).resolve().parents[2]
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LARGE_BYTES = 1 << 26
-"""In a folder: weights beside a model's config, which nothing reads. Told by size and time."""
+"""Size above which a file in a folder is identified by size and time.
+
+Such files are weights beside a model's config, which are never read.
+"""
 
 
 def with_contents(values: Any) -> Any:
-    """Nested plain values with every file, folder and policy module of a user by its hash.
+    """Replace every file, folder and user's policy module in nested plain values by its hash.
 
-    Whatever names an existing file counts, in any field: a new field that names one is never
-    forgotten. Policies count with the modules beside theirs, which they may import.
+    Every field that names an existing file counts, so a new field with a file is never forgotten.
+    Policies count together with the modules beside theirs, which they may import.
     """
     if isinstance(values, dict):
         return {key: with_contents(value) for key, value in values.items()}
@@ -35,7 +38,7 @@ def with_contents(values: Any) -> Any:
 
 def _content_of_text(text: str) -> Any:
     if "/" not in text and "." not in text and ":" not in text:
-        return text  # a name
+        return text  # a name, not a path
     module, colon, attribute = text.rpartition(":")
     if colon and module.endswith(".py") and Path(module).is_file():
         return [_folder_content(Path(module).parent, "*.py"), Path(module).name, attribute]
@@ -47,7 +50,7 @@ def _content_of_text(text: str) -> Any:
 
 
 def path_content(path: Path) -> str | None:
-    """The hash of a file, or of a folder's files; None where there is neither."""
+    """Return the hash of a file, or of a folder's files; None if there is neither."""
     if path.is_dir():
         return _folder_content(path, "**/*")
     try:
@@ -84,7 +87,7 @@ def _folder_content(folder: Path, pattern: str) -> str:
 
 @cache
 def _file_content(path: Path, mtime_ns: int, size_bytes: int) -> str:
-    """SHA-256 of a file; a file written since has another time, and is read again."""
+    """Return the SHA-256 of a file, cached by its time and size."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -96,18 +99,18 @@ _AIC = "aiconfigurator-core"
 
 
 def result_address(scenario: Scenario) -> str:
-    """SHA-256 of a scenario after defaults, its files' contents, the code and its data.
+    """Return the SHA-256 of a scenario with defaults, its files' contents, the code and its data.
 
     Calibration files, operator tables, device and model descriptions, traces and a user's policies
-    count by what is in them, not by where they lie. Equal addresses mean equal results.
+    count by their content, not by their path. Equal addresses mean equal results.
     """
     values = scenario.model_dump(mode="json")
-    if scenario.pools:  # what a pool leaves out it has from the scenario's own sections
+    if scenario.pools:  # a pool takes what it leaves out from the scenario's own sections
         values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
     content = {
         "scenario": with_contents(values),
         "code": code_address(),
-        # Tables of an installed package; ours are data of the code.
+        # Tables of an installed package; our own tables are part of the code's data.
         "aic": _version(_AIC) if "aic" in json.dumps(values["engine"]["operators"]) else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -115,12 +118,13 @@ def result_address(scenario: Scenario) -> str:
 
 @cache
 def code_address() -> str:
-    """SHA-256 of the simulator: its sources and data, Python, the libraries it computes with."""
+    """Return the SHA-256 of the simulator: its sources and data, Python, and numerical
+    libraries."""
     digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
     for name in _LIBRARIES:
         digest.update(f"{name} {_version(name)}\n".encode())
     for package in _PACKAGES:
-        # Scenarios that are shipped are questions: what one says is in the scenario itself.
+        # Shipped scenarios do not count: a scenario's own content is hashed already.
         kinds = _CODE if package == "scenarios" else _DATA
         for path in sorted((CHECKOUT / package).rglob("*")):
             if path.suffix in kinds and path.is_file():

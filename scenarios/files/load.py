@@ -1,4 +1,4 @@
-"""Dotted settings from a file beside a scenario: their paths start at that file's folder."""
+"""Load and validate scenarios, and apply dotted settings to them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sim.errors import ScenarioError
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     """Read a scenario file and apply ``a.b=value`` overrides.
 
-    Relative paths, and policy modules, in the file are looked for in its folder. Raises
-    ScenarioError naming file, line and field.
+    Relative paths, and policy modules, in the file are resolved against its folder. Raises
+    `ScenarioError` naming file, line and field.
     """
     values, places = read_scenario_file(path)
     for override in overrides:
@@ -29,12 +29,12 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
 
 
 def parse_scenario(values: Mapping[str, Any], *, where: str = "scenario") -> Scenario:
-    """Validate a nested mapping. Raises ScenarioError, one line for each thing wrong."""
+    """Validate a nested mapping. Raises `ScenarioError`, one line per error."""
     return validate(values, {(): where})
 
 
 def validate(values: Mapping[str, Any], places: Places) -> Scenario:
-    """Validate nested values given at ``places``. Raises ScenarioError, a line a fault."""
+    """Validate nested values given at ``places``. Raises `ScenarioError`, one line per error."""
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
@@ -42,7 +42,7 @@ def validate(values: Mapping[str, Any], places: Places) -> Scenario:
 
 
 def apply_override(values: dict[str, Any], places: Places, override: str) -> None:
-    """Set the field of one ``dotted.key=YAML value``, in place."""
+    """Set the field of one ``dotted.key=YAML value``, in place. Raises `ScenarioError`."""
     where = f"--set {override}"
     key, separator, text = override.partition("=")
     if not separator or not all(key.split(".")):
@@ -52,7 +52,10 @@ def apply_override(values: dict[str, Any], places: Places, override: str) -> Non
 
 
 def apply_setting(values: dict[str, Any], places: Places, key: str, value: Any, where: str) -> None:
-    """Set a dotted field in place; missing sections are made, a number is a list position."""
+    """Set a dotted field in place, making missing sections; a number is a position in a list.
+
+    Raises `ScenarioError` if the path leads through something that is not a section or list.
+    """
     path: tuple[str | int, ...] = ()
     section: Any = values
     *parents, last = key.split(".")
@@ -82,12 +85,13 @@ def apply_setting(values: dict[str, Any], places: Places, key: str, value: Any, 
 
 
 def anchored_settings(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same settings with the files they name looked for in the folder."""
+    """Return the settings with relative file paths resolved against the folder."""
     anchored = {}
     for key, value in settings.items():
         nested: dict[str, Any] = {}
         parts = key.split(".")
-        if any(part.isdecimal() for part in parts):  # a position in a list, which is not here
+        # a position in a list, which is not available here
+        if any(part.isdecimal() for part in parts):
             anchored[key] = value
             continue
         apply_setting(nested, {}, key, value, key)

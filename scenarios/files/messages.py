@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, for people: where it was given, which field, what would be right.
+"""Explain what is wrong with a scenario: where it was given, which field, what would be right.
 
 Turns pydantic's errors into lines such as ``chat.yaml, line 7: slo.ttft: unknown key; did you mean
 'ttft_s'?``.
@@ -34,7 +34,7 @@ _PLAIN_WORDS = {
 
 
 def explain(error: ValidationError, places: Places, root: type[BaseModel] = Scenario) -> str:
-    """One line for each thing wrong; ``root`` is what was read."""
+    """Explain each error in one line; ``root`` is the model that was read."""
     lines = []
     for item in error.errors(include_url=False):
         path = tuple(item["loc"])
@@ -44,12 +44,12 @@ def explain(error: ValidationError, places: Places, root: type[BaseModel] = Scen
 
 
 def place_of(path: KeyPath, places: Places) -> str:
-    """Where a field, or else the nearest section around it, was given."""
+    """Return where a field, or else the nearest section around it, was given."""
     return next(places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in places)
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """A path as users write it: ``generator.input_tokens.lognormal[0].mu``."""
+    """Return a path as users write it: ``generator.input_tokens.lognormal[0].mu``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -57,7 +57,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
-    """``did you mean 'x'?``, or all that is known where nothing is near."""
+    """Return ``did you mean 'x'?``, or all known names if none is near."""
     known = list(known)
     near = get_close_matches(name, known, n=1) or [k for k in known if k.startswith(f"{name}_")]
     if near:
@@ -87,12 +87,12 @@ def _problem(kind: str, message: str, path: KeyPath, value: Any, root: type[Base
 
 
 def _but(value: Any) -> str:
-    """What was found instead. A field left empty in YAML is null."""
+    """Say what was found instead; a field left empty in YAML is null."""
     return ", but is empty" if value is None else f", not {reprlib.repr(value)}"
 
 
 def _section_at(path: KeyPath, root: type[BaseModel]) -> type[BaseModel]:
-    """The section a path leads to, through optional sections and lists of sections."""
+    """Return the section that a path leads to, through optional sections and lists of sections."""
     section = root
     for part in path:
         if isinstance(part, str) and part in section.model_fields:

@@ -1,4 +1,5 @@
-"""Files a scenario names: from its folder when read, written so that they still hold."""
+"""Paths in a scenario: resolved against its folder when read, and written so that they still
+hold."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ _POLICIES = (
     ("autoscaler", "policy"),
     ("", "admission"),
 )
-"""Section and field of each; without a section, a field of the scenario."""
+"""Section and field of each policy; without a section, a field of the scenario."""
 
 
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
     """Make the relative paths of a scenario file's values start at ``folder``, in place.
 
     These are the trace, a model's config.json, a GPU's file, calibrations, and policies:
-    ``my_module:attribute`` becomes ``<folder>/my_module.py:attribute`` where that file exists.
+    ``my_module:attribute`` becomes ``<folder>/my_module.py:attribute`` if that file exists.
     """
     for holder, key in _files(values):
         holder[key] = str(folder / holder[key])
@@ -37,7 +38,8 @@ def anchor_paths(values: dict[str, Any], folder: Path) -> None:
 
 
 def anchored_policy(name: str, folder: Path) -> str:
-    """``my_module:attribute`` or ``file.py:attribute`` with the file's path, if in ``folder``."""
+    """Return ``my_module:attribute`` or ``file.py:attribute`` with the file's path if in
+    ``folder``."""
     module, colon, attribute = name.rpartition(":")
     if not colon or not module:
         return name
@@ -46,9 +48,10 @@ def anchored_policy(name: str, folder: Path) -> str:
 
 
 def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Scenario values whose paths hold wherever they are read, given a run from here.
+    """Rewrite the paths in scenario values so that they hold wherever they are read.
 
-    Absolute paths; or, for a scenario to be saved in ``folder``, relative to it for files in it.
+    They become absolute; or, for a scenario to be saved in ``folder``, relative to it for files in
+    it.
     """
 
     def moved(path: str) -> str:
@@ -67,7 +70,7 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
             file, _, attribute = anchored_policy(holder[name], Path()).rpartition(":")
             if file.endswith(".py"):
                 file = moved(file)
-                beside = Path(file).parent == Path()  # is found there by its module name
+                beside = Path(file).parent == Path()  # found there by its module name
                 holder[name] = f"{file.removesuffix('.py') if beside else file}:{attribute}"
     for holder, key in _own_sources(values, Path()):
         holder[key] = ",".join(moved(part.strip()) for part in holder[key].split(","))
@@ -77,7 +80,7 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
 
 def _policies(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Where the names of policies stand."""
+    """Return where the names of policies stand: (holder, key) each."""
     holders = [
         (_section(values, section) if section else values, key) for section, key in _POLICIES
     ]
@@ -86,7 +89,7 @@ def _policies(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Where the name of a policy stands: (its holder, key); with options it has a section."""
+    """Return where the name of a policy stands: (holder, key); one with options is a section."""
     with_options = isinstance(policies.get(key), dict)
     return (policies[key], "name") if with_options else (policies, key)
 
@@ -96,12 +99,12 @@ def _is_config(model: str, folder: Path) -> bool:
 
 
 def is_gpu_file(gpu: Any) -> bool:
-    """Whether hardware.gpu is a description of a device, not a name."""
+    """Return whether hardware.gpu is a file that describes a device, not a name."""
     return isinstance(gpu, str) and gpu.endswith((".yaml", ".yml"))
 
 
 def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, Any], str]]:
-    """Where engine.operators names folders or files of tables: (section, key)."""
+    """Return where engine.operators names folders or files of tables: (section, key)."""
     places: list[tuple[dict[str, Any], str]] = []
     for one in _pools(values):
         engine = _section(one, "engine")
@@ -115,14 +118,15 @@ def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, A
 
 
 def _described(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """The files that describe a device or calibrate an engine: (section, key)."""
+    """Return the fields that name files of a device or an engine's calibration: (section, key)."""
     sections = [(_section(one, "hardware"), "gpu") for one in _pools(values)]
     sections += [(_section(one, "engine"), "profile") for one in _pools(values)]
     return [(section, key) for section, key in sections if is_gpu_file(section.get(key))]
 
 
 def _pools(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """What has sections of hardware and engine: the scenario, and each of its pools."""
+    """Return everything with sections of hardware and engine: the scenario, and each of its
+    pools."""
     pools = values.get("pools")
     return [values, *(one for one in pools or () if isinstance(one, dict))]
 
@@ -132,7 +136,7 @@ def _is_tables(source: str, folder: Path) -> bool:
 
 
 def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """The traces and files of lengths of the workload and its classes: (section, key)."""
+    """Return the fields with traces and files of lengths of the workload and its classes."""
     workload = _section(values, "workload")
     classes = workload.get("classes")
     sources = [workload, *(classes if isinstance(classes, list) else [])]
@@ -149,7 +153,7 @@ def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _speculations(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The speculation of the engine, and of pools with engines of their own."""
+    """Return the speculation of the engine, and of pools with their own engine options."""
     pools = values.get("pools")
     holders = [values, *(pools if isinstance(pools, list | tuple) else [])]
     engines = [_section(holder, "engine") for holder in holders if isinstance(holder, dict)]
@@ -157,6 +161,6 @@ def _speculations(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """A section of values that are not validated yet; empty where there is none."""
+    """Return a section of values that are not validated yet; {} if there is none."""
     section = values.get(key)
     return section if isinstance(section, dict) else {}

@@ -1,4 +1,4 @@
-"""A scenario file into plain values; ``base: other.yaml`` starts from another file's."""
+"""Read a scenario file into plain values; ``base: other.yaml`` starts from another file's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SOURCES = ("trace", "preset", "generator", "classes")
 
 
 def read_scenario_file(path: str | Path) -> tuple[dict[str, Any], Places]:
-    """The values in a scenario file, not validated yet, and where each stands.
+    """Return the values in a scenario file, not validated yet, and where each stands.
 
     With ``base`` they are those of the base file (its path starts at this file's folder), with this
     file's on top: sections are merged key by key, anything else is replaced, and a source of
-    requests replaces the base's. Raises ScenarioError naming file and line.
+    requests replaces the base's. Raises `ScenarioError` naming file and line.
     """
     return _read(Path(path), ())
 
@@ -59,7 +59,7 @@ def _own_values(path: Path) -> tuple[dict[str, Any], Places]:
 
 
 def _lay_over(below: dict[str, Any], above: dict[str, Any], path: Place = ()) -> Iterator[Place]:
-    """Merge in place; what is above wins. Yields where something of the base was replaced."""
+    """Merge ``above`` over ``below`` in place; yield the paths at which the base was replaced."""
     given = [source for source in _SOURCES if above.get(source)]
     if given and path == ("workload",):
         for source in below.keys() & (set(_SOURCES) - set(given)):

@@ -1,4 +1,5 @@
-"""A scenario section as YAML lines: what is set, and the rest commented out, from the schema."""
+"""Write a scenario section as YAML lines: what is set, and the rest commented out, from the
+schema."""
 
 from __future__ import annotations
 
@@ -26,17 +27,18 @@ _UNITS = {
     "_s": "seconds",
 }
 _NO_LIMIT = 1_000_000
-"""Larger bounds keep numbers sane; nobody needs to read them."""
+"""Larger bounds only keep numbers sane, and comments leave them out."""
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def scenario_lines(
     schema: type[BaseModel], values: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> list[Line]:
-    """Lines of a whole file: sections stand apart as paragraphs do, with what they are above.
+    """Return the lines of a whole file, in which each section is a paragraph with its description
+    above.
 
-    Fields in ``values`` are live, and so are required ones; the others are commented out with their
-    defaults. What has no default to show comes from ``examples``, by dotted path.
+    Fields in ``values`` and required fields are live; the others are commented out with their
+    defaults. Fields without a default to show take a value from ``examples``, by dotted path.
     """
     paragraphs: list[list[Line]] = [[]]
     for name, field in schema.model_fields.items():
@@ -59,7 +61,7 @@ def section_lines(
     path: str,
     shown: Collection[str] = (),
 ) -> list[Line]:
-    """Lines of every field of a section: the live ones, then the others, in its order.
+    """Return the lines of every field of a section: the live ones, then the others, in its order.
 
     Fields that are ``shown`` in the section around are left out, unless they are in ``values``.
     """
@@ -76,7 +78,7 @@ def section_lines(
 
 
 _UNSET: Any = object()
-"""The value of a field that nobody has given."""
+"""The value of a field that was not given."""
 
 
 def _field_lines(
@@ -101,7 +103,8 @@ def _field_lines(
         given = value if isinstance(value, Mapping) else {}
         lines = section_lines(inner, given, examples, indent=f"{start}  ", path=path)
         return [Line(start, f"{name}:", about), *lines]
-    # Items that share a base with the section around have its fields too: said, not shown again.
+    # Items that share a base with the section around have its fields too: refer to it, do not
+    # repeat.
     shared = set(inner.model_fields) & set(around.model_fields)
     if shared:
         about += f"; other fields as in {path.rpartition('.')[0] or 'the scenario'}"
@@ -115,9 +118,9 @@ def _field_lines(
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section a field holds: itself, or one, or a list or names of them.
+    """Return the section that a field holds: directly, optionally, or in a list or mapping.
 
-    None for one that says it stands ``on_one_line``.
+    Returns None for a section that says it stands ``on_one_line``.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return None if getattr(annotation, "on_one_line", False) else annotation
@@ -126,14 +129,14 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def is_list(annotation: Any) -> bool:
-    """Whether a field holds a list, or may."""
+    """Return whether a field holds a list, or may hold one."""
     return get_origin(annotation) in (list, tuple) or any(
         is_list(part) for part in get_args(annotation)
     )
 
 
 def comment_of(name: str, field: FieldInfo) -> str:
-    """What a field may be, its unit and what it does, in the words of the schema."""
+    """Describe what a field may be, its unit and what it does, in the words of the schema."""
     text = (field.description or "").replace("None:", "null:")
     said = set(text.replace(",", " ").replace(";", " ").replace(":", " ").split())
     choices = _choices(field.annotation)
@@ -149,7 +152,7 @@ def comment_of(name: str, field: FieldInfo) -> str:
 
 
 def placeholder(field: FieldInfo) -> Any:
-    """Something valid for a required field that no example is known for."""
+    """Return something valid for a required field that has no known example."""
     choices = _choices(field.annotation)
     if choices:
         return choices[0]
@@ -181,7 +184,7 @@ def _doc(section: type[BaseModel]) -> str:
 
 
 def _plain(annotation: Any) -> list[Any]:
-    """The types a field may have, without None and without what Annotated adds."""
+    """Return the types that a field may have, without None and without what Annotated adds."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -214,7 +217,7 @@ def _metadata(field: FieldInfo) -> list[Any]:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """``1 to 1,024``, ``above 0``: where a number may lie."""
+    """Return the bounds of a number in words: ``1 to 1,024``, ``above 0``."""
     marks = _metadata(field)
     low = next((f"{m.ge:,}" for m in marks if isinstance(m, Ge)), "")
     above = next((f"above {m.gt:,}" for m in marks if isinstance(m, Gt)), "")

@@ -1,4 +1,4 @@
-"""YAML as people write it: a line a field, with comments in a column of their own."""
+"""Write YAML as people do: one line per field, with comments in a separate column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 WIDTH = 100
 _MOST_COLUMN = 38
-"""A comment starts here at the latest; longer lines push only their own comment out."""
+"""Rightmost start of the comment column; longer lines push only their own comment out."""
 _LEAST_COMMENT = 40
 _GLUE = "\N{NO-BREAK SPACE}"
 
@@ -22,9 +22,9 @@ _GLUE = "\N{NO-BREAK SPACE}"
 class Line:
     """One field, one line of prose (all of it ``text``), or an empty line.
 
-    ``indent`` holds spaces and, for what is commented out, ``# ``: taking a ``# `` away sets the
-    field. ``comment`` is prose; its line breaks, if it needs some, are comments however many
-    ``# `` are taken away in front of them.
+    ``indent`` holds spaces and, for what is commented out, ``# ``: removing one ``# `` sets the
+    field. ``comment`` is prose; if it needs several lines, they stay comments however many ``# ``
+    are removed in front of them.
     """
 
     indent: str = ""
@@ -36,13 +36,13 @@ EMPTY = Line()
 
 
 def scalar(value: Any) -> str:
-    """A value as it stands after ``key: ``, on one line."""
+    """Return a value as it stands after ``key: ``, on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def render(lines: Sequence[Line]) -> str:
-    """The lines as text; the comments of lines between two empty ones are aligned."""
+    """Return the lines as text; the comments of lines between two empty ones are aligned."""
     text: list[str] = []
     for is_empty, block in groupby(lines, key=lambda line: line == EMPTY):
         if is_empty:
@@ -57,7 +57,7 @@ def render(lines: Sequence[Line]) -> str:
 
 
 def prose(text: str) -> list[str]:
-    """Comment lines of a paragraph."""
+    """Return the comment lines of a paragraph."""
     return [f"# {line}" for line in textwrap.wrap(text, WIDTH - 2, break_on_hyphens=False)]
 
 
@@ -67,7 +67,7 @@ def _rows(line: Line, column: int) -> list[str]:
         return [field]
     column = max(column, len(field) + 1)
     room = max(WIDTH - column - 2, _LEAST_COMMENT)
-    # No line begins with a word and a colon: without its comment sign it would be a field.
+    # No line may begin with a word and a colon: without its comment sign it would be a field.
     glued = re.sub(r" (?=[a-z][a-z0-9_]*: )", _GLUE, line.comment)
     parts = textwrap.wrap(glued, room, break_long_words=False, break_on_hyphens=False)
     parts = [part.replace(_GLUE, " ") for part in parts]

@@ -1,4 +1,4 @@
-"""YAML text into plain values, remembering on which line each key stands."""
+"""Parse YAML text into plain values, remembering on which line each key stands."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Places = dict[KeyPath, str]
 
 
 def parse_yaml(text: str, where: str) -> tuple[Any, Places]:
-    """The value of a YAML document, and the place (``where``, line) of each key in it.
+    """Return the value of a YAML document, and the place (``where``, line) of each key in it.
 
-    Raises ScenarioError with file, line and the text there: for bad syntax, a key given twice (YAML
-    would drop the first without a word), and values that cannot be built.
+    Raises `ScenarioError` with file, line and the text there: for bad syntax, for a key given twice
+    (YAML would silently drop the first), and for values that cannot be built.
     """
     places: Places = {(): where}
     loader = yaml.SafeLoader("")
@@ -38,14 +38,14 @@ def parse_yaml(text: str, where: str) -> tuple[Any, Places]:
     except RecursionError:
         raise ScenarioError(f"{where}: nested too deeply, or a part refers to itself") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        # From PyYAML's constructors, which let them through: a date of month 13, `!!bool perhaps`.
+        # PyYAML's constructors let these through: a date of month 13, `!!bool perhaps`.
         raise ScenarioError(f"{where}: a value cannot be read: {error}") from None
     finally:
         loader.dispose()
 
 
 def _unshared(value: Any) -> Any:
-    """The same value with no part in two places: what an anchor and its aliases share is copied."""
+    """Copy a value so that no part is in two places, as an anchor and its aliases would be."""
     if isinstance(value, dict):
         return {key: _unshared(item) for key, item in value.items()}
     return [_unshared(item) for item in value] if isinstance(value, list) else value
@@ -71,7 +71,7 @@ def _note_places(node: yaml.Node, path: KeyPath, where: str, places: Places) -> 
         for key, value in node.value:
             name, line = key.value, _line(key, where)
             if not isinstance(name, str):
-                continue  # a list or mapping as key: the constructor refuses it
+                continue  # a list or mapping as key, which the constructor refuses
             if name in first and name != "<<":
                 raise ScenarioError(f"{line}: key {name!r} is given twice (also {first[name]})")
             first[name] = places[*path, name] = line
@@ -83,7 +83,7 @@ def _line(node: yaml.Node, where: str) -> str:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A file's text; ``what`` it is, for messages. Raises ScenarioError."""
+    """Return a file's text; ``what`` names it in messages. Raises `ScenarioError`."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:

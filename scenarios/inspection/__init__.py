@@ -1,1 +1,1 @@
-"""What can be looked at without a simulation: a trace, a device's memory, one engine step."""
+"""Inspect a trace, a device's memory or one engine step, without a simulation."""

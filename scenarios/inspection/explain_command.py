@@ -70,11 +70,11 @@ def explain_facts(
     prefill_tokens: int,
     prefill_context: int,
 ) -> dict[str, Any]:
-    """Operators, accounts, host terms and constants of one step.
+    """Return the operators, accounts, host terms and constants of one step.
 
-    ``decode_seqs`` sequences with ``context`` tokens each, and one chunk of ``prefill_tokens``
-    after ``prefill_context`` cached tokens. Raises ScenarioError for an empty step, one beyond the
-    engine's limits, and a model that cannot be priced.
+    The step has ``decode_seqs`` sequences with ``context`` tokens each, and one chunk of
+    ``prefill_tokens`` after ``prefill_context`` cached tokens. Raises `ScenarioError` for an empty
+    step, one beyond the engine's limits, and a model that cannot be priced.
     """
     _check(served, decode_seqs, context, prefill_tokens, prefill_context)
     cost = _compiled(served)
@@ -187,7 +187,7 @@ def _compiled(served: ModelServer) -> StepCosts:
 
 
 def _quality(served: ModelServer) -> list[dict[str, Any]]:
-    """What the methods of quantisation do to answers, as reported."""
+    """Return what the quantization methods do to answers, as reported."""
     sections = zip(("weights", "cache"), served.methods, strict=True)
     methods = [load_method(name, section) for section, name in sections if name]
     return [
@@ -206,7 +206,7 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
 def _constants(
     cost: StepCosts, rows: list[StepRow], formats: list[PrecisionRow]
 ) -> list[dict[str, Any]]:
-    """Every efficiency constant that an operator's time hangs on, with the share that does."""
+    """Return every efficiency constant that operators' times depend on, and the share that does."""
     shares: dict[str, float] = defaultdict(float)
     for row in rows:
         for constant in row.constants:

@@ -1,4 +1,4 @@
-"""The facts of ``fleetcast memory``, as the command prints them in JSON."""
+"""The facts of ``fleetcast memory``, printed as text or JSON."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def run_memory(served: ModelServer, *, context: int | None, output: int, as_json
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.memory.text import print_memory
+    from reports.memory import print_memory
 
     print_memory(facts)
 
 
 def memory_facts(served: ModelServer, *, context: int | None, output: int) -> dict[str, Any]:
-    """The account of one rank's device, sequences by length, and layouts that hold the model.
+    """Return the account of one rank's device, sequences by length, and layouts that hold the
+    model.
 
-    ``context``: prompt tokens of a sequence (None: 8,192, or as many as the model has positions
-    for), ``output``: tokens it generates. Raises ScenarioError for lengths that are not positive,
-    or beyond the model's positions.
+    ``context`` is the prompt tokens of a sequence (None: 8,192, or what the model has positions
+    for), ``output`` the tokens it generates. Raises `ScenarioError` for lengths that are not
+    positive, or that exceed the model's positions.
     """
     longest = served.max_model_len
     if context is None:
@@ -95,7 +96,7 @@ def memory_facts(served: ModelServer, *, context: int | None, output: int) -> di
 
 
 def _lengths(served: ModelServer, context: int) -> list[int]:
-    """Prompt lengths by powers of four, the one asked for, and the longest."""
+    """Return prompt lengths by powers of four, and the requested one."""
     longest = served.max_model_len
     found = {context}
     length = _SHORTEST

@@ -1,4 +1,4 @@
-"""What ``fleetcast trace inspect`` does, once its options are read."""
+"""The work of ``fleetcast trace inspect``, once its options are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.errors import ScenarioError
 from workloads.readers.recording import Recording
 
 _DRAWN_S = 3600.0
-"""Of client rates, unless a window is given: some services have over a thousand requests/s."""
+"""Seconds of client rates to draw without a window; some services have over 1,000 requests/s."""
 
 
 def run_inspect(
@@ -32,10 +32,10 @@ def run_inspect(
     page_wanted: bool,
     as_json: bool,
 ) -> Path | None:
-    """Describe a trace, print what was found; returns the page where one is written.
+    """Describe a trace and print what was found; return the page's path if one is written.
 
-    Raises TraceError for a file that cannot be read or holds no request, ScenarioError for options
-    that do not fit it.
+    Raises `TraceError` for a file that cannot be read or holds no request, `ScenarioError` for
+    options that do not fit it.
     """
     recording = read(
         path,
@@ -52,7 +52,8 @@ def run_inspect(
     kv_cache = None if model is None else _kv_cache(model)
     facts = trace_facts(recording, file=path.name, kv_cache=kv_cache, warmup_s=warmup_s)
     page = None
-    if out is not None or page_wanted:  # before printing: a reader that goes (``| head``) ends it
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None or page_wanted:
         from reports.trace.page import write_trace_page
 
         page = write_trace_page(facts, out or Path(f"{path.name.partition('.')[0]}.html"))
@@ -80,7 +81,7 @@ def read(
     seed: int = 0,
     window_s: tuple[float, float] | None = None,
 ) -> Recording:
-    """The recording as a scenario's ``workload.trace`` would read it; see its options there."""
+    """Read a recording as a scenario's ``workload.trace`` would; see its options there."""
     from workloads import transform
     from workloads.readers.detect import detect_format, read_recording
 
@@ -121,7 +122,8 @@ def _drawn(
     *,
     skip_bad_rows: bool,
 ) -> Recording:
-    """Requests drawn from recorded client rates: of the first hour, unless a window says."""
+    """Draw requests from recorded client rates: those of the first hour, unless a window is
+    given."""
     from workloads.readers.servegen_files import read_client_rates
     from workloads.servegen import draw_requests
 
@@ -141,7 +143,7 @@ def _check_block_tokens(recording: Recording, asked: int | None) -> None:
 def _placed(
     recording: Recording, sessions_per_h: float, duration_s: float | None, seed: int
 ) -> Recording:
-    """Sessions that have clocks of their own, started as a Poisson process."""
+    """Start sessions that have their own clocks as a Poisson process."""
     from workloads.replay import draw_sessions
 
     if recording.clock != "session":

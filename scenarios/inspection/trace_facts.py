@@ -1,4 +1,4 @@
-"""All that is known of a recorded workload, as one JSON-able dict."""
+"""Everything that is known about a recorded workload, as one JSON-able dict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DAY_S = 86_400
 
 
 def trace_warnings(facts: dict[str, Any]) -> list[str]:
-    """Sentences, the gravest first."""
+    """Return warnings as sentences, the gravest first."""
     texts = []
     skipped = facts["skipped_rows"]
     if skipped:
@@ -57,12 +57,12 @@ SCHEMA = "fleetcast.trace/1"
 SHARES_OF_POSSIBLE = (0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 _MOST_ACCESSES = 12_000_000
-"""Of prefix blocks: beyond, larger blocks stand for several, so that seconds are enough."""
+"""Most accesses to prefix blocks; above this, larger blocks are used so that seconds are enough."""
 _MOST_ROWS = 10
 _NEARLY_ALL = 0.995
-"""Of what can be hit: the table of capacities ends there."""
+"""Share of possible hits at which the table of capacities ends."""
 _SPREAD = "shared a clock tick"
-"""What readers say where they spread arrivals inside the ticks of a coarse clock."""
+"""Words of readers' notes that they spread arrivals inside the ticks of a coarse clock."""
 
 Facts = dict[str, Any]
 
@@ -70,11 +70,12 @@ Facts = dict[str, Any]
 def trace_facts(
     recording: Recording, *, file: str, kv_cache: Facts | None = None, warmup_s: float = 0.0
 ) -> Facts:
-    """Statistics, an LRU's hits by capacity, and what figures show; None where there is no data.
+    """Return statistics, an LRU's hits by capacity, and data of figures; None where there is no
+    data.
 
-    ``kv_cache`` is a model's ``bytes_per_token``; requests of the first ``warmup_s`` seconds fill
-    the cache, and their hits are not counted. Raises TraceError where there is no request, or a
-    prefix chain names a block twice, ScenarioError where the warm-up leaves nothing.
+    ``kv_cache`` holds a model's ``bytes_per_token``; requests of the first ``warmup_s`` seconds
+    fill the cache, and their hits are not counted. Raises `TraceError` if there is no request, or a
+    prefix chain names a block twice, `ScenarioError` if the warm-up leaves nothing.
     """
     table = recording.table
     if not len(table):
@@ -83,7 +84,7 @@ def trace_facts(
         raise TraceError(f"{file}: no request to describe ({said})")
     sessions = session_statistics(table, has_times=recording.times, has_thinks=recording.thinks)
     if recording.clock == "trace" and recording.times:
-        table = replace(table, after=None, think_ns=None)  # every request has a time of its own
+        table = replace(table, after=None, think_ns=None)  # every request has its own time
     table = with_fewer_blocks(table)
     own_ns = table.arrival_ns if table.after is None else table.arrival_ns[table.after < 0]
     has_clock = recording.clock == "trace" and bool(np.ptp(own_ns))
@@ -100,13 +101,14 @@ def trace_facts(
     }
     is_spread = any(_SPREAD in note for note in table.notes)
     if is_spread:
-        series["gaps"] = None  # they are what the spreading made of them
+        series["gaps"] = None  # the gaps would show only the spreading
     reuse, lru = None, None
     if table.chains is not None and len(table.chains.ids):
         accesses = Reuse(table, table.chains)
         curve = accesses.curve(since=since)
         reuse = reuse_statistics(accesses, curve)
-        if recording.clock != "session":  # of other sessions' requests, which come in no order
+        # sessions without a common clock interleave in no known order
+        if recording.clock != "session":
             longest = int(np.diff(table.chains.offsets).max())
             lru = _lru(curve, longest, kv_cache)
             series["lru"] = trace_series.curve_series(curve, longest)
@@ -140,7 +142,7 @@ def trace_facts(
 
 
 def _first_counted(table: RequestTable, warmup_s: float, has_clock: bool, file: str) -> int:
-    """The first row after the warm-up."""
+    """Return the first row after the warm-up."""
     if not warmup_s:
         return 0
     if not has_clock or not table.is_open_loop:
@@ -152,7 +154,7 @@ def _first_counted(table: RequestTable, warmup_s: float, has_clock: bool, file: 
 
 
 def with_fewer_blocks(table: RequestTable) -> RequestTable:
-    """The table with prefix blocks so large that their accesses are few enough to count."""
+    """Return the table with larger prefix blocks, if their accesses would be too many to count."""
     chains = table.chains
     if chains is None or len(chains.ids) <= _MOST_ACCESSES:
         return table
@@ -166,7 +168,7 @@ def with_fewer_blocks(table: RequestTable) -> RequestTable:
 
 
 def _lru(curve: HitCurve, least_blocks: int, kv_cache: Facts | None) -> Facts:
-    """Hits at round capacities, and the capacities for round shares of what can be hit."""
+    """Return hits at round capacities, and capacities for round shares of the possible hits."""
     possible = curve.possible_tokens
 
     def room(capacity_tokens: int) -> Facts:
@@ -195,7 +197,8 @@ def _lru(curve: HitCurve, least_blocks: int, kv_cache: Facts | None) -> Facts:
 
 
 def _round_capacities(curve: HitCurve, least_blocks: int) -> list[int]:
-    """Tokens, 1, 2 and 5 times powers of ten, from the longest request to where hits end."""
+    """Return token counts, 1, 2 and 5 times powers of ten, from the longest request to the last
+    hits."""
     if not curve.possible_tokens:
         return []
     least = least_blocks * curve.block_tokens
@@ -207,7 +210,7 @@ def _round_capacities(curve: HitCurve, least_blocks: int) -> list[int]:
 
 
 def _jsonable(value: Any) -> Any:
-    """NaN becomes None: JSON has no other word for what is not known."""
+    """Replace NaN by None, because JSON has no number for what is not known."""
     if isinstance(value, dict):
         return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):

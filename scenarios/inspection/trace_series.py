@@ -1,4 +1,4 @@
-"""What the figures of a trace show: distributions and curves, thinned to what can be seen.
+"""The data of a trace's figures: distributions and curves, thinned to what can be seen.
 
 All values are JSON-able. Times are in seconds from the first arrival.
 """
@@ -28,7 +28,7 @@ _NEARLY_ALL = 0.999
 
 
 def arrival_series(arrival_ns: Int64) -> Series | None:
-    """Requests counted in equal whole windows, about 90 of them; None for too short a trace."""
+    """Count requests in equal whole windows, about 90 of them; None for too short a trace."""
     since_ns = arrival_ns - (arrival_ns[0] if len(arrival_ns) else 0)
     span_s = int(since_ns[-1]) / NS_PER_S if len(since_ns) else 0.0
     widths_s = [w for w in _NICE_S if span_s / w <= _MAX_WINDOWS] or [span_s / _MAX_WINDOWS]
@@ -37,7 +37,7 @@ def arrival_series(arrival_ns: Int64) -> Series | None:
 
 
 def gap_series(arrival_ns: Int64) -> Series | None:
-    """Share of gaps at or below a length, and their mean; None where there are too few."""
+    """Return the share of gaps at or below a length, and their mean; None if there are too few."""
     gaps_s = np.diff(arrival_ns) / NS_PER_S
     if len(gaps_s) < 20 or not gaps_s.any():
         return None
@@ -45,9 +45,9 @@ def gap_series(arrival_ns: Int64) -> Series | None:
 
 
 def distribution(name: str, values: Float64 | Int64) -> Series:
-    """Points of the empirical distribution function, under ``name`` and ``share``.
+    """Return points of the empirical distribution function, under ``name`` and ``share``.
 
-    Of many values the points lie evenly in share, and more closely towards both ends.
+    If there are many values the points lie evenly in share, and more closely towards both ends.
     """
     ordered = np.sort(values)
     n = len(ordered)
@@ -62,7 +62,7 @@ def distribution(name: str, values: Float64 | Int64) -> Series:
 
 
 def length_series(tokens: Int64) -> Series | None:
-    """Requests by tokens, in bins of equal width on a logarithmic axis; 0 is counted apart."""
+    """Count requests by tokens, in equally wide bins on a logarithmic axis; 0 is counted apart."""
     positive = tokens[tokens > 0]
     if not len(positive):
         return None
@@ -72,7 +72,8 @@ def length_series(tokens: Int64) -> Series | None:
 
 
 def joint_series(prompt_tokens: Int64, output_tokens: Int64) -> Series | None:
-    """Requests by input and output tokens: ``counts[i][j]`` of input bin i and output bin j."""
+    """Count requests by input and output tokens: ``counts[i][j]`` for input bin i and output bin
+    j."""
     both = (prompt_tokens > 0) & (output_tokens > 0)
     if both.sum() < 20:
         return None
@@ -87,7 +88,7 @@ def joint_series(prompt_tokens: Int64, output_tokens: Int64) -> Series | None:
 
 
 def curve_series(curve: HitCurve, least_blocks: int) -> Series | None:
-    """Hit share of an LRU from a capacity on, evenly on a logarithmic axis; None without hits."""
+    """Return an LRU's hit share by capacity, evenly on a logarithmic axis; None without hits."""
     if not curve.possible_tokens:
         return None
     low, high = least_blocks, max(curve.capacity_for(_NEARLY_ALL), least_blocks * 8) * 2
@@ -99,7 +100,7 @@ def curve_series(curve: HitCurve, least_blocks: int) -> Series | None:
 
 
 def reuse_series(reuse: Reuse) -> Series:
-    """Distinct tokens used by time, and the share of re-uses within a time."""
+    """Return the distinct tokens used by time, and the share of reuses within a time."""
     start_ns, end_ns = reuse.table.arrival_ns[[0, -1]]
     times_ns = np.linspace(start_ns, end_ns, 121)
     blocks = np.searchsorted(reuse.first_uses_ns(), times_ns, side="right")
@@ -117,7 +118,8 @@ def _decades(positive: Int64) -> float:
 
 
 def _log_edges(positive: Int64, bins_per_decade: float) -> Float64:
-    """Edges between whole numbers, near equal steps of the logarithm, around all values."""
+    """Return edges between whole numbers, at nearly equal steps of the logarithm, around all
+    values."""
     low = np.floor(np.log10(positive.min()) * bins_per_decade)
     high = np.ceil(np.log10(positive.max() + 1) * bins_per_decade)
     edges: Float64 = np.unique(np.rint(10 ** (np.arange(low, high + 1) / bins_per_decade))) - 0.5
@@ -125,5 +127,5 @@ def _log_edges(positive: Int64, bins_per_decade: float) -> Float64:
 
 
 def _short(values: NDArray[Any]) -> list[float]:
-    """Six digits: more are not seen."""
+    """Round to six digits, which is more than a plot can show."""
     return [float(f"{value:.6g}") for value in values.tolist()]

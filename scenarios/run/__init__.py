@@ -1,1 +1,1 @@
-"""One scenario simulated, once or several times: results, summary and result folder."""
+"""Simulate one scenario, once or several times: results, summary and result folder."""

@@ -1,4 +1,4 @@
-"""Error bands: the same run with the GPU, then the host, slower by what they may be off."""
+"""Error bands: rerun with the GPU, then the host, slower by as much as their times may be off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sim.books.metrics import RequestMetrics
 from sim.fleet.cluster import Fleet, RunLog
 
 Slower = Callable[[Callable[[PoolCosts], PoolCosts]], RunLog]
-"""Runs again with changed step costs."""
+"""A function that runs again with changed step costs."""
 Values = Mapping[tuple[str, str], float | None]
 """Figures of a run by metric and statistic; None where there is no number."""
 
@@ -27,12 +27,12 @@ Values = Mapping[tuple[str, str], float | None]
 def error_bands(
     values: Values, label: str, slower: Slower, values_of: Callable[[RunLog], Values]
 ) -> dict[tuple[str, str], float]:
-    """Relative half-width of the 90% band of each figure that has one.
+    """Return the relative half-width of the 90% band of each figure that has one.
 
-    Three errors, taken as independent: all of the GPU's times are off by a common factor, all of
-    the host's too, and the real engine differs from itself from run to run. The first two are
+    Three errors are taken as independent: a common factor on all GPU times, a common factor on all
+    host times, and the real engine's difference from itself from run to run. The first two are
     carried through by simulating twice more, so that a queue near saturation widens its own band.
-    ``label``: the weakest evidence that counts in the run.
+    ``label`` is the weakest evidence that counts in the run.
     """
     others = [
         values_of(slower(lambda cost: cost.slower(gpu=1 + step_time_error(label)))),

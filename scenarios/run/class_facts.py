@@ -1,4 +1,4 @@
-"""How many requests met their targets: of a run, and of each class of requests in it."""
+"""Shares of requests that met their targets, for a run and for each class of requests in it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sim.fleet.cluster import RunLog
 
 
 def slo_facts(metrics: RequestMetrics, chosen: NDArray[np.bool_] | None = None) -> dict[str, Any]:
-    """Attainment, goodput, and the share that met each target, of measured requests.
+    """Return attainment, goodput and the share that met each target, over measured requests.
 
-    ``chosen`` ``[n]``: of these only.
+    ``chosen`` ``[n]`` limits the count to those requests.
     """
     measured = metrics.measured if chosen is None else metrics.measured & chosen
     arrived, window = int(measured.sum()), metrics.window.length_s
@@ -32,7 +32,8 @@ def slo_facts(metrics: RequestMetrics, chosen: NDArray[np.bool_] | None = None) 
 
 
 def class_facts(scenario: Scenario, log: RunLog, metrics: RequestMetrics) -> list[dict[str, Any]]:
-    """One entry a class of requests, in the order of the scenario; empty where there is one."""
+    """Return one entry per class of requests, in the scenario's order; empty if there are no
+    classes."""
     table = log.table
     if table.class_index is None:
         return []

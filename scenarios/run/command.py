@@ -1,4 +1,4 @@
-"""What ``fleetcast simulate`` does, once its options are read."""
+"""The work of ``fleetcast simulate``, once its options are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def run_simulate(
     scenario: Scenario, *, save: Path | None, out: Path | None, as_json: bool
 ) -> float | None:
-    """Simulate, print the summary, write what was asked for; returns the SLO attainment."""
+    """Simulate, print the summary and write what was asked for; return the SLO attainment."""
     from scenarios.run.simulate import simulate
 
     if save is not None:
@@ -28,7 +28,8 @@ def run_simulate(
 
         make_folder(out)
     result = _with_progress(lambda progress: simulate(scenario, progress=progress))
-    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
         from reports.run.page import write_page
 
         result.write(out)
@@ -46,7 +47,7 @@ def run_simulate(
 
 
 def _with_progress(run: Callable[[Callable[[int, int], None] | None], RunResult]) -> RunResult:
-    """Show a bar on stderr when that is a terminal."""
+    """Show a progress bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         return run(None)
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Figures of money and energy: functions of a run and of the prices in its scenario."""
+"""Figures of money and energy, computed from a run and the prices in its scenario."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _J_PER_KWH = 3.6e6
 
 
 def gpu_seconds(log: RunLog, build: Build, window: Window) -> list[float]:
-    """GPU-seconds paid for within a window, by pool.
+    """Return the GPU-seconds paid for within a window, by pool.
 
-    Without scaling, all replicas' all the time; with it, from a replica's being asked for until it
-    has been drained, down or not.
+    Without scaling, all replicas are paid for all the time; with it, a replica is paid for from the
+    moment it is requested until it has been drained, down or not.
     """
     replicas = len(log.steps)
     lives = [[replica, 0, -1] for replica in range(replicas)]
@@ -45,7 +45,10 @@ def gpu_seconds(log: RunLog, build: Build, window: Window) -> list[float]:
 def economics_figures(
     log: RunLog, metrics: RequestMetrics, build: Build, prices: Prices
 ) -> list[Figure]:
-    """GPU-hours, rent, $ a million tokens, $ a good request, energy; over the measured window."""
+    """Return GPU-hours, rent, $ per million tokens, $ per good request and energy.
+
+    All are taken over the measured window.
+    """
     window = metrics.window
     seconds = gpu_seconds(log, build, window)
     over = f"measured window of {window.length_s:.6g} s"
@@ -99,7 +102,7 @@ def economics_figures(
 
 
 def _rents(build: Build, prices: Prices) -> list[float] | None:
-    """USD a GPU-hour of each pool; None where one has no price."""
+    """Return USD per GPU-hour of each pool; None if one has no price."""
     names = [part.pool.name for part in build.parts]
     found = [prices.by_pool.get(name, prices.usd_per_gpu_h) for name in names]
     known = [usd for usd in found if usd is not None]
@@ -109,7 +112,7 @@ def _rents(build: Build, prices: Prices) -> list[float] | None:
 def _energy(
     log: RunLog, build: Build, prices: Prices, window: Window, seconds: list[float]
 ) -> tuple[float | None, str | None]:
-    """Joules of all GPUs, and their label; None where the powers are not known."""
+    """Return the joules of all GPUs and their evidence label; None if the powers are not known."""
     if prices.idle_w is None:
         return None, None
     joules, first, label = 0.0, 0, "assumed"
@@ -125,7 +128,7 @@ def _energy(
 
 
 def _prefill_share(log: RunLog) -> float:
-    """Share of busy GPU time that prefill adds to what decodes would take alone."""
+    """Return the share of busy GPU time that prefill adds to what decodes would take alone."""
     spent_ns = gpu_time_ns(log)
     total_ns = int(spent_ns.sum())
     prefill_ns = int(spent_ns[COLUMN[PREFILL_COMPUTE]] + spent_ns[COLUMN[PREFILL_MEMORY]])

@@ -1,5 +1,4 @@
-"""Sections of summary.json about engines: classes, cache tiers, speculation, sources of kernel
-times."""
+"""Sections of summary.json about engines: cache tiers, speculation, sources of kernel times."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ from sim.fleet.cluster import RunLog
 
 
 def tier_facts(log: RunLog, metrics: RequestMetrics) -> list[dict[str, Any]]:
-    """One entry a pool and tier, device memory first; empty where no engine has a tier below it.
+    """Return one entry per pool and tier, device memory first; empty if no engine has lower tiers.
 
-    Hits are of the prompts of finished measured requests; bytes are of the whole run, summed over
-    the pool's engines. What came to a tier is held, or was evicted or lost.
+    Hits count the prompts of finished measured requests; bytes are those of the whole run, summed
+    over the pool's engines. What was added to a tier is held, evicted or lost.
     """
     facts: list[dict[str, Any]] = []
     cached = np.frombuffer(log.requests.cached_tokens, np.int64)
@@ -77,13 +76,13 @@ def _hit_facts(tokens: int, prompt_tokens: int) -> dict[str, Any]:
 
 class _Counts(NamedTuple):
     rounds: int
-    """Decode steps, each sequence's counted."""
+    """Decode steps, counted once for each sequence in them."""
     drafted: int
     accepted: int
 
 
 def speculation_figures(log: RunLog, build: Build) -> list[dict[str, Any]]:
-    """Mean tokens a decode step gives a sequence, and how many drafts are accepted."""
+    """Return the mean tokens per decode step and sequence, and the share of drafts accepted."""
     parts = [part for part in build.parts if part.speculating is not None]
     counts = _counts(log)
     if not parts or not counts.rounds:
@@ -118,7 +117,7 @@ def speculation_figures(log: RunLog, build: Build) -> list[dict[str, Any]]:
 def speculation_facts(
     build: Build, log: RunLog, step_accounts_s: dict[str, float]
 ) -> dict[str, Any] | None:
-    """The method, what it keeps of the target, and the ledger: its part of the GPU's time."""
+    """Return the method, what it keeps of the target's distribution, and its share of GPU time."""
     speculating = next((p.speculating for p in build.parts if p.speculating is not None), None)
     if speculating is None:
         return None
@@ -166,7 +165,7 @@ def _counts(log: RunLog) -> _Counts:
 
 
 def operator_facts(build: Build) -> list[dict[str, Any]]:
-    """Each family of the model's operators: source, evidence label, tables, why not another."""
+    """Return the source, evidence label and tables of each operator family, and why not another."""
     cost = build.cost.plain if isinstance(build.cost, SpeculativeStepCost) else build.cost
     kernels = (cost.rank if isinstance(cost, ReplicaStepCost) else cost).kernels
     labels = family_labels(kernels)
@@ -177,7 +176,8 @@ def operator_facts(build: Build) -> list[dict[str, Any]]:
 
 
 def calibration_address(build: Build) -> str:
-    """SHA-256 of every number that prices a step: tables, constants, the device, host terms."""
+    """Return the SHA-256 of every number that prices a step: tables, constants, device, host
+    terms."""
     operators = build.operators
     content = {
         "operators": operators.address,

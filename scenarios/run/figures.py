@@ -1,4 +1,5 @@
-"""The figures of summary.json: each with its unit, and over what and how many it is taken."""
+"""The figures of summary.json: each with its unit, its population and the size of that
+population."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ _LATENCIES = ("ttft", "tpot", "e2e", "queue")
 Figure = dict[str, Any]
 """name, statistic, value (None where there is none), unit, population, count.
 
-``count`` is how many the population has; None where it is a span of time."""
+``count`` is the size of the population; None where that is a span of time.
+"""
 
 
 def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
-    """All figures of a run, in the order they are shown."""
+    """Return all figures of a run, in the order in which they are shown."""
     latencies, rates = latency_figures(log, metrics), rate_figures(log, metrics, build)
     figures = latencies + rates + state_figures(log, metrics.window)
     figures += speculation_figures(log, build)
@@ -33,14 +35,15 @@ def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figu
 
 
 def latency_figures(log: RunLog, metrics: RequestMetrics) -> list[Figure]:
-    """Statistics of latencies, in seconds."""
+    """Return statistics of latencies, in seconds."""
     itl, gaps = itl_statistics(log, metrics)
     of_gaps = _figures("itl", itl, "s", "gaps between tokens of finished requests", gaps)
     return request_latencies(metrics, metrics.measured) + of_gaps
 
 
 def request_latencies(metrics: RequestMetrics, chosen: NDArray[np.bool_]) -> list[Figure]:
-    """Statistics over finished measured requests of those ``chosen`` ``[n]``, in seconds."""
+    """Return latency statistics of the finished measured requests in ``chosen`` ``[n]``, in
+    seconds."""
     figures = []
     for name in _LATENCIES:
         values = np.where(metrics.counted & chosen, getattr(metrics, f"{name}_s"), np.nan)
@@ -50,7 +53,7 @@ def request_latencies(metrics: RequestMetrics, chosen: NDArray[np.bool_]) -> lis
 
 
 def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
-    """Rates over the measured window, and shares of requests and of prompts."""
+    """Return rates over the measured window, and shares of requests and of prompts."""
     window, counted = metrics.window.length_s, metrics.counted
     served = finished_within(log, metrics)
     table, requests = log.table, log.requests
@@ -93,7 +96,8 @@ def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Fig
 
 
 def state_figures(log: RunLog, window: Window) -> list[Figure]:
-    """What the engines held while they had work, mean over time and maximum; none if never."""
+    """Return what engines held while they had work, as mean over time and maximum; [] if never
+    busy."""
     over = "time an engine had work, per replica"
     if not any(len(steps) for steps in log.steps):
         return []
@@ -110,7 +114,7 @@ def state_figures(log: RunLog, window: Window) -> list[Figure]:
 
 
 def finished_within(log: RunLog, metrics: RequestMetrics) -> NDArray[np.bool_]:
-    """Requests whose last token came in the measured window, whenever they arrived."""
+    """Return which requests got their last token in the measured window, whenever they arrived."""
     finished_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     window = metrics.window
     within: NDArray[np.bool_] = (finished_ns >= window.start_ns) & (finished_ns <= window.end_ns)
@@ -118,12 +122,12 @@ def finished_within(log: RunLog, metrics: RequestMetrics) -> NDArray[np.bool_]:
 
 
 def num_arrived(metrics: RequestMetrics) -> int:
-    """Measured requests; a horizon may come before some requests are sent."""
+    """Return the number of measured requests; a horizon may end before some requests are sent."""
     return int(metrics.measured.sum())
 
 
 def share(part: float, whole: int) -> float | None:
-    """A part of a whole; None where the whole is nothing."""
+    """Return a part as a fraction of a whole; None if the whole is zero."""
     return float(part) / whole if whole else None
 
 

@@ -1,4 +1,4 @@
-"""Sections of summary.json about the fleet: ledgers between engines, attempts, outages,
+"""Sections of summary.json about the fleet: balance between engines, attempts, outages,
 replicas."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOK_AT_CACHES = ("prefix_affinity", "conductor")
 
 
 def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
-    """Each ledger that the run has, by name; {} for a single engine."""
+    """Return each ledger that the run has, by name; {} for a single engine."""
     facts: dict[str, Any] = {}
     routing, reused, busiest = balance(log, window), reuse(log), busiest_link(log, window)
     if routing is not None:
@@ -120,19 +120,23 @@ def thin_link(scenario: Scenario, summary: dict[str, Any]) -> tuple[WarningCode,
 
 
 def _router(scenario: Scenario) -> Any:
-    """Of the engines that take arrivals."""
+    """Return the router of the engines that take arrivals."""
     for pool in scenario.pools:
         if pool.role != "decode":
             return scenario.pool.router if pool.router is None else pool.router
     return scenario.pool.router
 
 
-_FEWEST = 30  # requests on each side of the faults, for their fates to be compared
-_WAS_WELL, _IS_ILL = 0.9, 0.5  # good shares: before the faults, and relative to that after
+_FEWEST = 30  # requests needed before and after the faults for a comparison
+# share of good requests before the faults, and the share after them relative to it
+_WAS_WELL, _IS_ILL = 0.9, 0.5
 
 
 def service_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
-    """For summary.json; times in seconds, None where something did not come within the run."""
+    """Return the service section of summary.json.
+
+    Times are in seconds, None if something did not happen within the run.
+    """
     service = log.service
     assert service is not None
     reasons: dict[str, int] = {}
@@ -169,10 +173,11 @@ def service_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
 
 
 def storm_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, float] | None:
-    """Whether retries keep a fleet down after its faults are over.
+    """Return figures of a retry storm, which keeps a fleet down after its faults are over, or None.
 
-    Before the first fault nearly all requests were good; of those that were first sent after the
-    last one was over, and every engine up, not half as many are, and they are sent several times.
+    Before the first fault nearly all requests were good. Of those first sent after the last fault
+    was over and every engine was up, less than half that share are good, and they are sent several
+    times.
     """
     service, config = log.service, log.fleet.service
     if service is None or config is None or not service.client_retries:
@@ -203,7 +208,7 @@ def storm_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, float] | None
 
 
 def _availability(log: RunLog, service: ServiceLog) -> float | None:
-    """Share of the time that replicas were paid for in which none of it was an outage."""
+    """Return the share of the replicas' paid time that was not an outage."""
 
     def length_ns(spans: list[tuple[int, int]]) -> int:
         return sum((log.end_ns if stop < 0 else stop) - start for start, stop in spans)

@@ -1,4 +1,4 @@
-"""The columns of a run as DataFrames: what requests.parquet and steps.parquet hold."""
+"""The columns of a run as DataFrames, which requests.parquet and steps.parquet hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.step_log import StepLog
 
 
 def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd.DataFrame:
-    """One row a request of the table; NaN where a time never came."""
+    """Return one row per request of the table; NaN where a time never came."""
     requests, table = log.requests, log.table
     names = np.array([status.name.lower() for status in Status])
     reasons = [requests.reject_reasons.get(i) for i in range(len(table))]
@@ -58,13 +58,13 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
 
 
 def steps_frame(log: RunLog) -> pd.DataFrame:
-    """One row a run of equal steps; the shape and state are those of its first step."""
+    """Return one row per run of equal steps, with the shape and state of its first step."""
     frames = [_replica_frame(replica, steps) for replica, steps in enumerate(log.steps)]
     return pd.concat(frames, ignore_index=True)
 
 
 def step_times_frame(log: RunLog) -> pd.DataFrame:
-    """When each step's outputs became visible, one row a step: every token's time."""
+    """Return when each step's outputs became visible, one row per step: the times of all tokens."""
     frames = [
         pd.DataFrame({"replica": replica, "visible_ns": steps.step_visible_ns()})
         for replica, steps in enumerate(log.steps)
@@ -73,8 +73,10 @@ def step_times_frame(log: RunLog) -> pd.DataFrame:
 
 
 def preemptions_frame(log: RunLog) -> pd.DataFrame:
-    """One row each time a request lost its blocks: until its tokens were computed anew, or had
-    come back from the host."""
+    """Return one row per preemption, from the loss of the blocks until the tokens are restored.
+
+    Tokens are restored by computing them again or by swapping them in from the host.
+    """
     swapped = [(request, start, stop - 1) for request, start, stop in log.requests.swapped]
     requests = np.array([*log.requests.recomputes, *swapped], np.int64).reshape(-1, 3)
     replica = np.frombuffer(log.requests.replica, np.int32)[requests[:, 0]]

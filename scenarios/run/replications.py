@@ -1,4 +1,4 @@
-"""Independent replications: the same scenario with other seeds, and how sure their mean is."""
+"""Independent replications: one scenario with several seeds, and the confidence of the mean."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from scenarios.run.result import RunResult
 from scenarios.schema import Scenario
 
 LEVEL = 0.95
-"""Confidence of the intervals."""
+"""Confidence level of the intervals."""
 
 _SUMMED = ("arrived", "finished", "rejected", "failed", "unfinished")
 _AVERAGED = ("e2e_accounts_s", "ttft_accounts_s", "step_accounts_s")
 
 
 def with_seed(scenario: Scenario, seed: int) -> Scenario:
-    """One replication of a scenario."""
+    """Return one replication of a scenario, with its own seed."""
     return scenario.model_copy(update={"seed": seed, "replications": 1})
 
 
 def summary_of(result: RunResult) -> dict[str, Any]:
-    """What a replication leaves."""
+    """Return the summary of a replication, which is all that is kept of it."""
     return result.summary
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's interval of the mean of independent values, at least two of them."""
+    """Return Student's interval of the mean of independent values; needs at least two."""
     from scipy.special import stdtrit
 
     n = len(values)
@@ -37,7 +37,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def combine(summary: dict[str, Any], others: Sequence[dict[str, Any]], scenario: Scenario) -> None:
-    """Fold the summaries of other replications into the first's."""
+    """Fold the summaries of other replications into the first one, in place."""
     every = [summary, *others]
     for figures in zip(*(_by_name(s) for s in every), strict=True):
         _combine_figure(*figures)
@@ -78,7 +78,7 @@ def _combine_figure(first: dict[str, Any], *others: dict[str, Any]) -> None:
     values = [figure["value"] for figure in every if figure["value"] is not None]
     if first["count"] is not None:
         first["count"] = sum(figure["count"] or 0 for figure in every)
-    if len(values) < len(every):  # some replication had no such figure: there is no fair mean
+    if len(values) < len(every):  # a replication without the figure would bias the mean
         first["value"] = None
         return
     first["value"] = fmean(values)
@@ -94,7 +94,7 @@ def _combine_class(first: dict[str, Any], *others: dict[str, Any]) -> None:
 
 
 def _mean(every: Sequence[Any]) -> Any:
-    """The mean of equal structures, number by number; None where a number is missing."""
+    """Return the mean of equal structures, number by number; None where a number is missing."""
     if isinstance(every[0], dict):
         keys = [key for key in every[0] if all(key in one for one in every)]
         return {key: _mean([one[key] for one in every]) for key in keys}

@@ -1,4 +1,4 @@
-"""The result of a run: its summary, its frames, and the folder it is written to."""
+"""The result of a run: its summary, its frames, and the folder to which it is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class RunResult:
-    """A finished run. ``summary`` is what summary.json holds; frames are made when asked for."""
+    """A finished run: ``summary`` is what summary.json holds; frames are made on first use."""
 
     scenario: Scenario
     build: Build
@@ -37,27 +37,28 @@ class RunResult:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request: times in seconds, accounts in integer nanoseconds."""
+        """One row per request: times in seconds, accounts in integer nanoseconds."""
         from scenarios.run.frames import requests_frame
 
         return requests_frame(self.log, self.metrics, self.books)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row a run of equal steps, all replicas, in order of replica and time."""
+        """One row per run of equal steps, for all replicas, in order of replica and time."""
         from scenarios.run.frames import steps_frame
 
         return steps_frame(self.log)
 
     def token_times_s(self, request: int) -> NDArray[np.float64]:
-        """When each output token of a finished request came out, seconds from the start."""
+        """Return when each output token of a finished request came out, in seconds from the
+        start."""
         times: NDArray[np.float64] = token_times_ns(self.log, request) / 1e9
         return times
 
     def figure(self, name: str, statistic: str = "mean") -> float | None:
-        """One figure of the summary, e.g. ``figure("ttft", "p99")`` in seconds.
+        """Return one figure of the summary, e.g. ``figure("ttft", "p99")`` in seconds.
 
-        Raises KeyError if there is no such figure.
+        Raises `KeyError` if there is no such figure.
         """
         for figure in self.summary["figures"]:
             if figure["name"] == name and figure["statistic"] in (statistic, "value"):
@@ -66,12 +67,12 @@ class RunResult:
         raise KeyError(f"no figure {name} {statistic}")
 
     def write(self, folder: str | Path) -> Path:
-        """Write summary.json, the tables as parquet and the resolved scenario; returns the folder.
+        """Write summary.json, the tables as parquet and the resolved scenario; return the folder.
 
         Raises `ScenarioError` if the folder cannot be written.
         """
         target = Path(folder)
-        # pandas: only where a folder is written
+        # Import pandas only when a folder is written.
         from scenarios.run.frames import preemptions_frame, step_times_frame
 
         try:
@@ -89,7 +90,7 @@ class RunResult:
             text = json.dumps(self.summary, indent=1, allow_nan=False)
             (target / "summary.json").write_text(
                 text + "\n", encoding="utf-8"
-            )  # last: it is complete
+            )  # last, so that it marks a complete folder
         except OSError as error:
             raise ScenarioError(
                 f"cannot write the result folder {target}: {error.strerror}"

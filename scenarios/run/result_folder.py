@@ -1,4 +1,4 @@
-"""The result folder: the only thing that passes from a run to its report."""
+"""The result folder, which is all that passes from a run to its report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sim.errors import ScenarioError
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder, so that a place that cannot be written is known before a long run.
+    """Make the folder before a long run, so that an unwritable place is found early.
 
-    Raises ScenarioError.
+    Raises `ScenarioError`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

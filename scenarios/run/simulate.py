@@ -1,4 +1,4 @@
-"""Run a scenario: the one function behind the command line, and its result."""
+"""Run a scenario: the function behind the command line, and its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from sim.fleet.cluster import run_cluster
 T = TypeVar("T")
 
 _BANDS_UP_TO = 20_000
-"""Requests: beyond, two more simulations take more time than a what-if should."""
+"""Most requests for automatic bands; above this, the two extra simulations take too long for a
+what-if."""
 
 if TYPE_CHECKING:
     pass
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 def simulate(
     scenario: Scenario, *, progress: Callable[[int, int], None] | None = None
 ) -> RunResult:
-    """Simulate a scenario to its end, as many times as it asks for.
+    """Simulate a scenario to its end, for all its replications.
 
-    ``progress(sent, total)`` is called now and then. Raises ScenarioError, TraceError or
-    PolicyError, each with a message for the user.
+    ``progress(sent, total)`` is called now and then. Raises `ScenarioError`, `TraceError` or
+    `PolicyError`, each with a message for the user.
     """
     result = _simulate(scenario, progress)
     if scenario.replications > 1:
@@ -85,14 +86,14 @@ def run_many(
     progress: Callable[[int, int], None] | None = None,
     cluster: str | None = None,
 ) -> list[T]:
-    """Simulate each scenario and keep what ``reduce`` makes of its result, in order.
+    """Simulate each scenario and return what ``reduce`` makes of its result, in order.
 
-    ``reduce`` is a function of a module (it travels to other processes), and what it returns is
-    all that comes back: a run's logs stay where they were made. ``jobs`` is how many processes,
-    None for one a core; one runs here. ``cluster`` runs them there instead
-    (`scenarios.run.execution.spread.KINDS`). ``progress(done, total)`` is called after each. Raises
-    what `simulate` raises, of a scenario that fails, and WorkerLostError where one takes its
-    process down every time.
+    ``reduce`` is defined in a module (it is sent to other processes), and only its return value
+    comes back: a run's logs stay in the process that made them. ``jobs`` is the number of
+    processes, None for one per core; with one, everything runs in this process. ``cluster`` runs
+    them on a cluster instead (`scenarios.run.execution.spread.KINDS`). ``progress(done, total)`` is
+    called after each. Raises what `simulate` raises for a scenario that fails, and
+    `WorkerLostError` if one takes its process down every time.
     """
     results: list[Any] = [None] * len(scenarios)
     runs = spread(partial(_one, reduce=reduce), scenarios, jobs=jobs, cluster=cluster)
@@ -111,10 +112,10 @@ def _one(scenario: Scenario, *, reduce: Callable[[RunResult], T]) -> T:
 
 
 def replicate(first: RunResult, *, jobs: int | None = None) -> None:
-    """Run the other replications of a scenario and make the summary one of all of them, in place.
+    """Run the other replications of a scenario and make the summary cover all of them, in place.
 
     Figures become means over the replications and get an ``interval``; requests are summed. The
-    logs, frames and accounts by request stay those of the first.
+    logs, frames and accounts by request stay those of the first replication.
     """
     scenario = first.scenario
     others = [

@@ -1,4 +1,4 @@
-"""summary.json: the figures with their evidence, the conditions, and what they rest on."""
+"""summary.json: the figures with their evidence, their conditions and their sources."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from sim.evidence import LABELS, Source, weakest, weakest_share
 from sim.fleet.cluster import RunLog
 from sim.request import Status
 
-# A figure's label is the weakest that carries at least this share of its time.
+# A figure's label is the weakest one that carries at least this share of its time.
 _LABEL_SHARE = 0.05
 
 
 _OTHER_BATCHES = ("static", "orca", "sarathi")
-"""Schedulers whose batches are bounded by more than the engine: the estimate is not theirs."""
+"""Schedulers whose batches have bounds beyond the engine's, so the saturation estimate does not
+apply."""
 
 
 def summarize(
@@ -53,7 +54,7 @@ def summarize(
     books: TimeBooks,
     wall_s: float,
 ) -> dict[str, Any]:
-    """Everything a reader needs to judge a run, as plain JSON values."""
+    """Return everything that a reader needs to judge a run, as plain JSON values."""
     shares = _evidence_shares(build, books, metrics, log)
     label = weakest_share(shares)
     figures = run_figures(log, metrics, build)
@@ -128,7 +129,8 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, window: Window) -
 
 
 def _parallel_conditions(layout: Layout) -> dict[str, Any]:
-    """What a replica has beside tensor parallelism; None where it has nothing of the kind."""
+    """Return a replica's parallel sizes beside tensor parallelism; None for each that it does
+    not use."""
     stages, ranks = layout.pipeline_parallel_size, layout.data_parallel_size
     prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
     return {
@@ -141,7 +143,7 @@ def _parallel_conditions(layout: Layout) -> dict[str, Any]:
 
 
 def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> list[dict[str, Any]]:
-    """What each of several pools is."""
+    """Return the description of each pool: role, size, hardware, policies, engine options."""
     return [
         {
             "name": name,
@@ -160,14 +162,14 @@ def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> lis
 
 
 def _sources(build: Build) -> list[Source]:
-    """What all pools' costs rest on, each source once."""
+    """Return the sources of all pools' costs, each source once."""
     found = [source for part in build.parts for source in part.cost.sources()]
     found += [source for part in build.parts for source in part.cache.sources]
     return list({tuple(source.items()): source for source in found}.values())
 
 
 def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
-    """The engine options that a result was obtained with."""
+    """Return the engine options that a result was obtained with."""
     shared = engine.shared_prefix_attention
     return {
         "async_scheduling": engine.async_scheduling,
@@ -184,7 +186,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
 
 
 def _drafts(engine: EngineConfig) -> int | str:
-    """Tokens drafted a sequence, or how many by decoding sequences."""
+    """Return the tokens drafted per sequence, as text if they depend on the number of sequences."""
     assert engine.speculation is not None
     table = engine.speculation.drafts_by_seqs
     if len(table) == 1:
@@ -227,10 +229,10 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
 def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
     schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
     if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
-        return None  # the estimate is of the engine's own batches
+        return None  # the estimate is for the engine's own batches
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
-        return None  # no request was admitted, or its batches leave no room to estimate one
+        return None  # no request was admitted, or its batches leave no room for an estimate
     return {
         "offered_per_s": limit.offered_per_s,
         "saturation_per_s": limit.saturation_per_s,
@@ -242,18 +244,20 @@ def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
 def _evidence_shares(
     build: Build, books: TimeBooks, metrics: RequestMetrics, log: RunLog
 ) -> dict[str, float]:
-    """Share of finished requests' served time by evidence label; waiting has none of its own."""
+    """Return the share of finished requests' served time by evidence label; waiting has no
+    label."""
     by_pool = [part.cost.evidence() for part in build.parts]
     accounts = {account for known in by_pool for account in known}
     labels = {
         account: weakest(known[account] for known in by_pool if account in known)
         for account in accounts
     }
-    labels[KV_TRANSFER] = "datasheet"  # of the network
+    labels[KV_TRANSFER] = "datasheet"  # the network's bandwidth
     loads = [label for part in build.parts if (label := part.cache.load_label) is not None]
     if loads:
         labels[CACHE_LOAD] = weakest(loads)
-    prefill_label = labels[PREFILL_COMPUTE]  # others' prefill and recomputation are prefill too
+    # other requests' prefill and recomputation count as prefill
+    prefill_label = labels[PREFILL_COMPUTE]
     total_ns = books.e2e_ns[metrics.counted].sum(axis=0)
     shares: dict[str, float] = {}
     for account, ns in zip(TIME_ACCOUNTS, total_ns.tolist(), strict=True):
@@ -269,7 +273,8 @@ def _evidence_shares(
 
 
 def _share_beyond(log: RunLog, build: Build) -> float:
-    """Share of GPU time in steps larger, or on longer contexts, than any fitted to."""
+    """Return the share of GPU time in steps that are larger, or have longer contexts, than any
+    fitted."""
     total_ns = beyond_ns = 0
     parts = (part for part in build.parts for _ in range(part.pool.replicas))
     for part, steps in zip(parts, log.steps, strict=True):
@@ -302,8 +307,10 @@ def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
 
 
 def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window) -> dict[str, int]:
-    """Of one device of a pool; fragmentation is what blocks of running sequences hold beyond their
-    tokens."""
+    """Return the bytes of one device of a pool by use.
+
+    Fragmentation is what the blocks of running sequences hold beyond their tokens.
+    """
     memory = build.memory
     of_pools = zip(log.steps, log.fleet.pool_of, strict=True)
     steps = [
@@ -311,7 +318,7 @@ def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window)
     ]
     running = time_weighted(replace(log, steps=steps), "running", window)[0] if steps else 0.0
     wasted = 0
-    # With a state at every block, what a page holds beside its tokens is a checkpoint.
+    # With a state at every block, the rest of a page holds a checkpoint, so it is not wasted.
     if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
         rank = shard(build.model_with_drafter, build.layout)
         prompt = max(1, round(float(log.table.prompt_tokens.mean())))

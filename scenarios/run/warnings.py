@@ -1,4 +1,4 @@
-"""What a reader must know before trusting a run, in plain words."""
+"""Warnings about a run for its reader, in plain words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scenarios.schema import Scenario
 from sim.books.metrics import RequestMetrics
 from sim.fleet.cluster import RunLog
 
-_FEWEST_ARRIVALS = 50  # for a trend to be told from the system filling up
+_FEWEST_ARRIVALS = 50  # needed to distinguish a trend from the system filling up
 _FEWEST_BEYOND = 100  # samples beyond a percentile that make it worth quoting
 CLOSE_TO_SATURATION = 0.85
 
@@ -20,7 +20,7 @@ CLOSE_TO_SATURATION = 0.85
 def warnings_for(
     scenario: Scenario, log: RunLog, metrics: RequestMetrics, summary: dict[str, Any]
 ) -> list[dict[str, str]]:
-    """Warnings as {code, text}, the gravest first."""
+    """Return warnings as {code, text}, the gravest first."""
     overdrawn = (check(scenario, summary) for check in (hot_spot, lost_prefixes, thin_link))
     checks = (
         _nothing_finished(summary),
@@ -47,13 +47,13 @@ def _nothing_finished(summary: dict[str, Any]) -> dict[str, str] | None:
 
 
 def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
-    """The number of requests in the system keeps growing while requests arrive (open loop)."""
+    """Warn if the number of requests in the system keeps growing while they arrive (open loop)."""
     arrivals = np.sort(metrics.arrival_s[~np.isnan(metrics.arrival_s)])
     if not log.table.is_open_loop or len(arrivals) < _FEWEST_ARRIVALS:
         return None
     left_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     left = np.sort(np.where(left_ns < 0, np.inf, left_ns / 1e9))
-    # Over the middle and end of the arrivals: at the start every system fills.
+    # Only the middle and end of the arrivals count: at the start every system fills.
     at = np.linspace(arrivals[0], arrivals[-1], 21)[6:]
     in_system = np.searchsorted(arrivals, at, "right") - np.searchsorted(left, at, "right")
     slope, start = np.polyfit(np.arange(len(at)), in_system, 1)
@@ -69,7 +69,7 @@ def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
 
 
 def _retry_storm(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
-    """Clients that retry without bound keep an overload going that something short began."""
+    """Warn if clients that retry without bound sustain an overload that a short event began."""
     storm = storm_facts(log, metrics)
     config = log.fleet.service
     if storm is None or config is None:
@@ -133,7 +133,7 @@ def _rejected(summary: dict[str, Any]) -> dict[str, str] | None:
 
 
 def _recomputed(log: RunLog) -> dict[str, str] | None:
-    """Preempted by swapping, but for those that had to be computed again."""
+    """Warn if swapped requests had to be computed again."""
     if log.pool.engine.preemption_mode != "swap" or not log.requests.recomputes:
         return None
     count = len(log.requests.recomputes)
@@ -161,7 +161,7 @@ def _unfinished(summary: dict[str, Any]) -> dict[str, str] | None:
 
 
 def _nothing_to_cache(log: RunLog) -> dict[str, str] | None:
-    """Tiers below the prefix caches of a workload that shares none."""
+    """Warn if there are tiers below the prefix caches but the workload shares no prefixes."""
     if not log.tiers or log.table.chains is not None:
         return None
     return _warning(

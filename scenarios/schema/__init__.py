@@ -1,4 +1,4 @@
-"""What a scenario may say. The YAML file, the command line and Python all become a `Scenario`."""
+"""The fields of a scenario; the YAML file, the command line and Python all become a `Scenario`."""
 
 from __future__ import annotations
 
@@ -330,7 +330,8 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _empty_sections(cls, values: Any) -> Any:
-        """A section whose keys are all commented out is null in YAML: it has its defaults."""
+        """Use the defaults of a section whose keys are all commented out, which YAML reads as
+        null."""
         optional = (
             *("hardware", "engine", "kv", "offload", "pool", "pools", "kv_transfer"),
             *("startup", "slo"),

@@ -1,4 +1,4 @@
-"""What a scenario may say of arrivals: drift, bursts and silences, clients."""
+"""Scenario fields of arrivals: drift, bursts and silences, clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributions in a scenario: of token counts, of times, of how many turns, of shares."""
+"""Scenario fields of distributions: token counts, times, numbers of turns, shares."""
 
 from __future__ import annotations
 
@@ -163,12 +163,12 @@ class Percentiles(Distribution):
         return self
 
     def given(self) -> dict[str, float]:
-        """The values that are there, in order."""
+        """Return the values that are given, in order."""
         return {n: v for n in type(self).model_fields if (v := getattr(self, n)) is not None}
 
 
 def check_range(percentiles: Percentiles, what: str, least: float, most: float) -> None:
-    """Raise ValueError for a value out of ``[least, most]``."""
+    """Raise ValueError for a value outside ``[least, most]``."""
     for value in percentiles.given().values():
         if not least <= value <= most:
             raise ValueError(f"{what} must be from {least:g} to {most:g}, not {value:g}")

@@ -11,7 +11,7 @@ MOST_TOKENS = 100_000_000
 
 
 def _not_true_or_false(value: Any) -> Any:
-    """YAML's yes, no, on and off are truth values, which pydantic would take for 1 and 0."""
+    """Reject truth values: YAML reads yes, no, on and off so, and pydantic would take 1 and 0."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, not {str(value).lower()}")
     return value
@@ -34,10 +34,10 @@ def _is_policy(value: Any) -> Any:
 
 
 Policy = Annotated[str | dict[str, str | int | float | bool | None], BeforeValidator(_is_policy)]
-"""The name of a policy, or ``name`` and its options."""
+"""The name of a policy, or a mapping of ``name`` and its options."""
 
 
 class Section(BaseModel):
-    """Unknown keys are refused; a section does not change once it is read."""
+    """A section of a scenario, which refuses unknown keys and cannot be changed once it is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

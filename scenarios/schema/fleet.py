@@ -1,4 +1,4 @@
-"""What stands around the engines in a scenario: patience, faults, scaling, prices."""
+"""Scenario fields of what surrounds the engines: clients, faults, scaling, prices."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class KvTransfer(Section):
 
 
 class PoolRoles(Section):
-    """What `Scenario.pools` has of a pool beside the sections it overrides."""
+    """Fields of a pool in `Scenario.pools` besides the sections that it overrides."""
 
     name: str = Field(min_length=1, description="in results")
     role: Literal["mixed", "prefill", "decode"] = Field(

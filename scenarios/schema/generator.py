@@ -1,4 +1,4 @@
-"""What a scenario may say of a generated workload: arrivals, lengths, and what prompts share."""
+"""Scenario fields of a generated workload: arrivals, lengths, and what prompts share."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Continuations(Section):
 
 
 class Generator(Section):
-    """A synthetic workload."""
+    """Settings of a synthetic workload."""
 
     arrivals: Literal["poisson", "gamma", "weibull", "constant", "all-at-once"] = Field(
         "poisson", description="gaps between requests, or between starts of sessions"

@@ -1,5 +1,4 @@
-"""Scenario fields of memory: keys and values that are dropped, kept off the device, or cached in
-tiers."""
+"""Scenario fields of memory: KV that is dropped, kept off the device, or cached in tiers."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ Latency = Annotated[Number, Field(ge=0, le=60)]
 
 
 class _Tier(Section):
-    """What all tiers have."""
+    """Fields that all tiers have."""
 
     write_bytes_per_s: Positive | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""What a plan may ask: a workload and its growth, targets, and what fleets may be made of."""
+"""Fields of a plan file: a workload and its growth, targets, and what fleets may be made of."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Target(Section):
 
     @property
     def share(self) -> float:
-        """The percentile as a share."""
+        """The percentile as a share of requests."""
         return self.percentile / 100
 
 
@@ -118,7 +118,8 @@ class Range(Section):
 
 
 def _is_option(given: Any) -> Any:
-    """A list as it is, a mapping as a range; faults in the words of one field, not of a union."""
+    """Take a list unchanged and a mapping as a range, with errors in terms of one field, not a
+    union."""
     kinds = "a list of values or a range {from, to, scale: linear|log, whole}"
     if isinstance(given, dict):
         try:

@@ -7,11 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from scenarios.schema.fields import Count, Number, Policy, Section, Tokens, Whole
-from sim.engine.speculation import MOST_DRAFTS
+from sim.engine.config import MOST_DRAFTS
 
 Rate = Annotated[Number, Field(ge=0, le=1)]
 Rates = Rate | tuple[Rate | tuple[Rate, ...], ...]
-"""One rate, or one a place of a chain; of a tree, one or one a rank for each depth."""
+"""One rate, or one per position of a chain; for a tree, one per depth, or one per rank and
+depth."""
 Drafts = Annotated[Whole, Field(ge=0, le=MOST_DRAFTS)]
 
 

@@ -1,4 +1,4 @@
-"""What a sweep file may say."""
+"""Fields of a sweep file: its scenario, axes, constraints and plots."""
 
 from __future__ import annotations
 

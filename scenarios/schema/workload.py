@@ -1,4 +1,4 @@
-"""What a scenario may say of its workload: a trace, a preset or a generator."""
+"""Scenario fields of the workload: a trace, a preset or a generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scenarios.schema.generator import Generator, MostUsers
 
 
 class Trace(Section):
-    """A recorded workload."""
+    """Settings of a recorded workload."""
 
     path: str = Field(description="the file; relative paths start at the scenario's folder")
     format: str | None = Field(None, description="its format; None: detected from the content")

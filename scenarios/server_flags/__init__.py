@@ -1,1 +1,1 @@
-"""Command lines of serving engines into scenarios: what becomes of each flag is data beside."""
+"""Read command lines of serving engines into scenarios, by data tables of their flags."""

@@ -1,4 +1,4 @@
-"""A command line as people paste it into the words that reach the engine."""
+"""Parse a command line as people paste it into the arguments that reach the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REDIRECTION = re.compile(r"\d*[<>].*")
 _ENDS = frozenset(";&|\n")
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _SHELLS = ("bash", "sh", "zsh")
-# Options of `docker run` without a value; every other one has one.
+# Options of `docker run` without a value; all others have one.
 _BARE_OPTIONS = (
     *("--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable"),
     *("--privileged", "--publish-all", "--quiet", "--read-only", "--rm", "--tty"),
@@ -31,7 +31,7 @@ _BARE_LETTERS = frozenset("ditqP")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a command line says to the engine."""
+    """What a command line passes to the engine."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -42,7 +42,7 @@ class Words:
 def read_words(command: Sequence[str], table: Table) -> Words:
     """Find the engine's arguments in one text, or in words that a shell has split.
 
-    Raises ScenarioError where the command starts no server of this engine.
+    Raises `ScenarioError` if the command starts no server of this engine.
     """
     commands = _commands(command[0]) if len(command) == 1 else [list(command)]
     assigned: dict[str, str] = {}
@@ -57,7 +57,7 @@ def read_words(command: Sequence[str], table: Table) -> Words:
 
 
 def _commands(text: str) -> list[list[str]]:
-    """The simple commands of a shell text, as words without quotes and comments."""
+    """Split a shell text into simple commands, as words without quotes and comments."""
     text = _CONTINUED.sub(" ", text)
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     lexer = shlex.shlex(text, posix=True, punctuation_chars="".join(_ENDS))
@@ -76,14 +76,14 @@ def _commands(text: str) -> list[list[str]]:
 
 
 def _cut(words: list[str]) -> list[str]:
-    """Without the prompt in front, and without redirections and comments behind."""
+    """Remove the prompt before a command, and redirections and comments after it."""
     words = words[1:] if words[0] in ("$", "%") else words
     ends = (n for n, w in enumerate(words) if w.startswith("#") or _REDIRECTION.fullmatch(w))
     return words[: next(ends, len(words))]
 
 
 def _find(words: list[str], table: Table, assigned: Mapping[str, str]) -> Words | None:
-    """The engine's arguments in one simple command, if it starts the engine."""
+    """Return the engine's arguments in one simple command, if it starts the engine."""
     words = [_expanded(word, assigned) for word in words]
     for n, word in enumerate(words[:-1]):
         if word in ("-c", "-lc") and n and PurePosixPath(words[n - 1]).name in _SHELLS:
@@ -101,7 +101,7 @@ def _started(words: list[str], table: Table) -> Words | None:
             first = PurePosixPath(words[n]).name
             if (first, *words[n + 1 : n + len(launcher)]) == launcher:
                 return Words(words[n + len(launcher) :], _assignments(words[:n]))
-    if words[0].startswith("--"):  # the arguments alone, as a container's manifest has them
+    if words[0].startswith("--"):  # only the arguments, as in a container's manifest
         return Words(words, {})
     return None
 
@@ -133,7 +133,7 @@ def _in_container(words: list[str], table: Table) -> Words | None:
 
 
 def _expanded(word: str, assigned: Mapping[str, str]) -> str:
-    """A word with the shell variables that the text sets, or gives a default."""
+    """Expand the shell variables in a word that the text sets, or that have a default."""
 
     def value(match: re.Match[str]) -> str:
         return assigned.get(match[1] or match[3], match[2] or match[0])
@@ -171,11 +171,11 @@ class Given:
     """A flag of the command."""
 
     spelled: str
-    """As the command has it, without its value; empty for the model that stands by itself."""
+    """Spelling in the command, without the value; empty for a positional model."""
     flag: Flag | None
-    """None: the table does not have it."""
+    """The flag in the table; None if the table lacks it."""
     value: str
-    """Several values are joined by spaces; a flag without one is ``on`` or ``off``."""
+    """Value as text: several are joined by spaces; a flag without one is ``on`` or ``off``."""
 
     def __str__(self) -> str:
         if self.flag is not None and self.value in ("on", "off") and self.flag.takes != "value":
@@ -184,10 +184,10 @@ class Given:
 
 
 def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
-    """All flags, in order; those of a ``--config`` file first, as the engine has it.
+    """Return all flags in order, with those of a ``--config`` file first, as the engine reads them.
 
-    The first word that belongs to no flag is the model. Raises ScenarioError for a flag whose value
-    is missing, words too many, and a config file that cannot be read.
+    The first word that belongs to no flag is the model. Raises `ScenarioError` for a flag whose
+    value is missing, for extra words, and for a config file that cannot be read.
     """
     given: list[Given] = []
     words = list(arguments)
@@ -253,7 +253,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _dashed(name: str) -> str:
-    """Dashes for underscores up to the first dot; both are taken."""
+    """Replace underscores by dashes up to the first dot; the engine accepts both."""
     head, dot, key = name.partition(".")
     return f"{head.replace('_', '-')}{dot}{key}" if head.startswith("--") else name
 
@@ -270,7 +270,7 @@ def _value(words: list[str], word: str) -> str:
 
 
 def _nested(key: str, value: str) -> dict[str, Any]:
-    """``a.b`` and a value as nested mappings; the value is JSON where it can be."""
+    """Nest a value under ``a.b``; the value is parsed as JSON if possible."""
     try:
         nested: Any = json.loads(value)
     except ValueError:
@@ -281,7 +281,7 @@ def _nested(key: str, value: str) -> dict[str, Any]:
 
 
 def _from_config(name: str, table: Table) -> list[Given]:
-    """The flags of the YAML file that ``--config`` names."""
+    """Read the flags of the YAML file that ``--config`` names. Raises `ScenarioError`."""
     path = Path(name)
     try:
         text = path.read_text(encoding="utf-8")
@@ -296,7 +296,7 @@ def _from_config(name: str, table: Table) -> list[Given]:
     words: list[str] = []
     for key, value in values.items():
         if value is False:
-            continue  # as vLLM does: off is the absence of the flag
+            continue  # as vLLM does: off means that the flag is absent
         words.append(f"--{key}")
         if isinstance(value, list):
             words += [str(item) for item in value]
@@ -308,7 +308,7 @@ def _from_config(name: str, table: Table) -> list[Given]:
 
 
 def _merged(given: list[Given]) -> list[Given]:
-    """The last of several equal flags; of JSON values, all their keys."""
+    """Keep the last of several equal flags; JSON values are merged by their keys."""
     last: dict[int, Given] = {}
     for position, one in enumerate(given):
         key = -position - 1 if one.flag is None else id(one.flag)

@@ -1,4 +1,5 @@
-"""`fleetcast scenario from-vllm` and `from-sglang`: a server's command line into a scenario."""
+"""`fleetcast scenario from-vllm` and `from-sglang`: read a server's command line into a
+scenario."""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ _ANY_WORKLOAD = {
     "max_concurrency": 1,
     "num_requests": 1,
 }
-"""To check all the rest of a scenario that has no workload yet."""
+"""A workload with which the rest of a scenario can be checked before it has its own."""
 _ASSUMED_GPU = "H200"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A command line as a scenario."""
+    """A command line read as a scenario."""
 
     text: str
-    """YAML."""
+    """YAML text of the scenario."""
     report: str
-    """What became of each flag."""
+    """Report on each flag: what it set, or why it has no effect."""
 
 
 def read_command(
@@ -49,11 +50,11 @@ def read_command(
     verbose: bool = False,
     out: Path | None = None,
 ) -> Reading:
-    """The scenario of a command line of ``vllm`` or ``sglang``: one text, or a shell's words.
+    """Read a command line of ``vllm`` or ``sglang``, given as one text or as a shell's words.
 
     ``flags`` are options as `scenarios.files.flags` knows them (None: not given), for what the
-    command does not say; they and ``overrides`` win. ``out`` is where the text will stand. Raises
-    ScenarioError for commands that cannot be read or would be predicted wrongly.
+    command does not say; they and ``overrides`` win. ``out`` is where the text will be written.
+    Raises `ScenarioError` for commands that cannot be read or would be predicted wrongly.
     """
     table = load_table(engine)
     options = {flag: value for flag, value in flags.items() if value is not None}
@@ -74,7 +75,7 @@ def read_command(
     for field in comments:
         path = tuple(field.split("."))
         if places.get(path) != from_command[path]:
-            comments[field] = ""  # an option of ours has replaced the command's value
+            comments[field] = ""  # one of our options has replaced the command's value
     further = _further(values, places, comments)
     text = scenario_text(
         relocated(values, out.parent if out is not None else Path()),
@@ -88,7 +89,10 @@ def read_command(
 
 
 def _with_model(given: list[Given], name: str | None, table: Table) -> list[Given]:
-    """The flags with the model that an option names instead of the command's."""
+    """Return the flags, with the model that an option names instead of the command's.
+
+    Raises `ScenarioError` if neither names a model.
+    """
     flag = next(f for f in table.flags.values() if f.field == "model")
     if name is None:
         if not any(one.flag is flag for one in given):
@@ -114,7 +118,7 @@ def _model(given: Sequence[Given]) -> ModelSpec:
 def _values(
     outcomes: Sequence[Outcome], table: Table
 ) -> tuple[dict[str, Any], dict[str, str], Places]:
-    """Nested scenario values of what the flags set, a comment for each, and where it came from."""
+    """Return the nested scenario values that the flags set, a comment on each, and their places."""
     values: dict[str, Any] = {}
     comments: dict[str, str] = {}
     places: Places = {(): "command"}
@@ -137,9 +141,9 @@ def _values(
 
 
 def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]) -> list[str]:
-    """What else to say: what was assumed, what is missing, and whether it can run.
+    """Return further lines of the report: what was assumed or is missing, and whether it can run.
 
-    Raises ScenarioError for values that make no scenario.
+    Raises `ScenarioError` for values that make no scenario.
     """
     lines = []
     for field, comment in comments.items():

@@ -1,7 +1,7 @@
-"""A scenario into the command line of a server: the flag tables read the other way.
+"""Write the command line of a server for a scenario: the flag tables read in reverse.
 
-What a flag's text would set is asked of the reader of commands itself, so that a command read back
-gives the scenario it was written for; fields that no flag says are named.
+The reader of commands itself decides what a flag's text would set, so that a command read back
+gives the scenario it was written for. Fields that no flag sets are listed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from scenarios.server_flags.values import NotPriced
 _SECTIONS = ("engine", "kv", "offload")
 _SIZES = ("tensor", "pipeline", "data", "prefill_context")
 Fields = Mapping[str, Any]
-"""Dotted scenario fields."""
+"""Values by dotted scenario field."""
 
 
 class ServerCommand(NamedTuple):
-    """How to start one engine."""
+    """The command that starts one engine."""
 
     engine: str
-    """``vllm`` or ``sglang``."""
+    """Name of the engine: ``vllm`` or ``sglang``."""
     version: str
     command: str
     unsaid: dict[str, Any]
-    """Scenario fields that the command cannot say; reading it back needs them beside it."""
+    """Scenario fields that the command cannot set; reading it back needs them in addition."""
 
 
 def commands_of(scenario: Scenario) -> list[dict[str, Any]]:
-    """The command of each engine of each pool, as JSON values."""
+    """Return the command of each engine for each pool, as JSON values."""
     return [
         {"pool": name, "role": role, "replicas": of.pool.replicas, "gpu": of.hardware.gpu}
         | command_of(of, engine)._asdict()
@@ -47,7 +47,7 @@ def commands_of(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def command_of(scenario: Scenario, engine: str) -> ServerCommand:
-    """The command of one engine of a scenario with one pool. ``engine``: ``vllm`` or ``sglang``."""
+    """Return the command for a scenario with one pool; ``engine`` is ``vllm`` or ``sglang``."""
     table = load_table(engine)
     wanted = _fields(scenario)
     assumed = _fields(_bare(scenario, table))
@@ -75,7 +75,7 @@ def _fields(scenario: Scenario) -> dict[str, Any]:
 
 
 def _bare(scenario: Scenario, table: Table) -> Scenario:
-    """What the command of the model alone is read as."""
+    """Return the scenario that a command with only the model is read as."""
     values: dict[str, Any] = {"engine": {"profile": table.profile}}
     for field, value in table.defaults.items():
         section, _, name = field.partition(".")
@@ -85,7 +85,7 @@ def _bare(scenario: Scenario, table: Table) -> Scenario:
 
 
 def _beside(scenario: Scenario) -> dict[str, Any]:
-    """What is around the engine: its GPU, and how many engines there are behind which router."""
+    """Return what surrounds the engine: its GPU, the number of engines and their router."""
     hardware = scenario.hardware.model_dump(mode="json", exclude_unset=True)
     pool = scenario.pool.model_dump(mode="json", exclude_unset=True)
     found = {f"hardware.{name}": value for name, value in hardware.items()}
@@ -100,7 +100,7 @@ def _model_words(model: str, table: Table) -> list[str]:
 def _say(
     field: str, value: Any, wanted: Fields, table: Table, has_experts: bool
 ) -> list[str] | None:
-    """The words that set a field to a value; None where no flag does."""
+    """Return the words that set a field to a value; None if no flag does."""
     for flag in {flag.name: flag for flag in table.flags.values()}.values():
         if flag.fate != "mapped" or flag.older:
             continue
@@ -118,7 +118,7 @@ def _say(
 
 
 def _texts(flag: Flag, value: Any, wanted: Fields) -> Iterator[str]:
-    """Texts that may stand for a value."""
+    """Yield texts that may stand for a value."""
     if not flag.reads:
         yield from (text for text, choice in flag.choices.items() if choice == value)
     elif flag.reads in _WRITERS:
@@ -159,4 +159,4 @@ _WRITERS: dict[str, Callable[[Any, Fields], str]] = {
     "tokens_of_blocks": _tokens,
     "gpus_of_node": _nodes,
 }
-"""How a value becomes the text that a reader of `values` turns back into it."""
+"""Functions that turn a value into a text from which a reader of `values` restores it."""

@@ -1,4 +1,4 @@
-"""What becomes of each flag and environment variable of a server command."""
+"""The outcome of each flag and environment variable of a server command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scenarios.server_flags.values import NEED_OTHERS, READERS, NotPriced, Setti
 from sim.errors import ScenarioError
 
 _EAGLE3_VOCABULARY = 32_000
-"""Of the drafters published for EAGLE-3: their configs' draft_vocab_size."""
+"""The draft_vocab_size in the configs of published EAGLE-3 drafters."""
 _VLLM = {
     "draft_model": "draft_model",
     "eagle": "eagle",
@@ -39,7 +39,7 @@ _SGLANG = {
 
 
 def vllm_config(text: str, _: Settings) -> dict[str, Any]:
-    """vLLM's ``--speculative-config``."""
+    """Read vLLM's ``--speculative-config`` into a section of speculation."""
     try:
         config: Any = json.loads(text)
     except ValueError:
@@ -63,15 +63,15 @@ def vllm_config(text: str, _: Settings) -> dict[str, Any]:
 
 
 def vllm_method(text: str, settings: Settings) -> dict[str, Any]:
-    """vLLM's ``--spec-method``, with the model and the tokens of the flags beside it."""
+    """Read vLLM's ``--spec-method``, with the model and the tokens of the flags beside it."""
     tokens = settings.get("--spec-tokens")
     return _named(text, settings.get("--spec-model"), None if tokens is None else int(tokens))
 
 
 def sglang_algorithm(text: str, settings: Settings) -> dict[str, Any]:
-    """SGLang's ``--speculative-algorithm``, with the numbers of the flags beside it.
+    """Read SGLang's ``--speculative-algorithm``, with the numbers of the flags beside it.
 
-    ``num_draft_tokens`` counts the target's own; a top-k above 1 drafts a tree.
+    ``num_draft_tokens`` includes the target's own token; a top-k above 1 drafts a tree.
     """
     method = _SGLANG.get(text.upper())
     if method is None:
@@ -93,7 +93,7 @@ def sglang_algorithm(text: str, settings: Settings) -> dict[str, Any]:
 
 
 def _named(method: str, model: Any, tokens: int | None) -> dict[str, Any]:
-    """The section of a method; ``eagle3`` is an eagle with a vocabulary of its own."""
+    """Return the section of a method; ``eagle3`` is eagle with its own vocabulary."""
     if str(method).endswith("_mtp"):
         method = "mtp"
     ours = _VLLM.get(method)
@@ -112,7 +112,7 @@ def _named(method: str, model: Any, tokens: int | None) -> dict[str, Any]:
 
 
 def _method_of(model: Any) -> str:
-    """What vLLM takes a model for where no method is named."""
+    """Return the method that vLLM infers from a model if none is named."""
     name = str(model or "").lower()
     if name in ("ngram", "[ngram]"):
         return "ngram"
@@ -131,22 +131,22 @@ Kind = Literal["set", "reported", "no_effect", "refused", "unknown", "left_out"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One flag: ``shown`` as the command has it, and why it came out so."""
+    """The outcome of one flag: ``shown`` is its text in the command."""
 
     shown: str
     kind: Kind
     because: str = ""
-    """What the prediction does instead, or a note on what it set."""
+    """What the prediction does instead, or a note on what the flag set."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted fields that it sets."""
+    """Dotted fields that the flag sets, with their values."""
     with_experts: Outcome | None = None
-    """What it is instead for mixture-of-experts models."""
+    """The outcome for mixture-of-experts models, if it differs."""
     is_variable: bool = False
-    """An environment variable, not a flag."""
+    """Whether it is an environment variable, not a flag."""
 
     @property
     def name(self) -> str:
-        """The flag or variable alone: values may be secret where they do not matter."""
+        """The flag or variable without its value, which may be secret."""
         return self.shown.partition(" ")[0].partition("=")[0]
 
 
@@ -156,13 +156,13 @@ def settle(
     table: Table,
     ignored: Iterable[str],
 ) -> list[Outcome]:
-    """The outcome of each flag and variable. Raises ScenarioError for a value that cannot be read.
+    """Return the outcome of each flag and variable.
 
     What ``ignored`` names (a flag in any spelling, with or without dashes, or a variable) is left
-    out.
+    out. Raises `ScenarioError` for a value that cannot be read.
     """
     left_out = [_ignored(name, given, environment, table) for name in ignored]
-    # Some flags are read together with the texts of others.
+    # Some flags are read together with the values of others.
     settings: dict[str, Any] = {
         one.flag.name: one.value for one in given if one.flag is not None and one not in left_out
     }
@@ -183,7 +183,7 @@ def settle(
 
 
 def for_experts(outcome: Outcome) -> Outcome:
-    """The same, for a mixture-of-experts model."""
+    """Return the outcome for a mixture-of-experts model."""
     return outcome.with_experts or outcome
 
 
@@ -218,9 +218,9 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
 
 
 def read_value(flag: Flag, text: str, settings: Mapping[str, Any]) -> Any:
-    """The field's value of a mapped flag's text; None leaves the field alone.
+    """Return the field's value for a mapped flag's text; None leaves the field alone.
 
-    ``settings``: what the other flags set. Raises NotPriced, or ValueError for what is no value.
+    ``settings`` holds what the other flags set. Raises `NotPriced`, or ValueError for invalid text.
     """
     if not flag.reads:
         known = {choice.lower(): choice for choice in flag.choices}
@@ -239,7 +239,7 @@ def _above_one(value: Any) -> bool:
 
 
 def _is_harmless(flag: Flag, value: str) -> bool:
-    """Whether a value is one that changes nothing; a switch that is off never does."""
+    """Return whether a value changes nothing, as a switch that is off."""
     if flag.takes in ("switch", "toggle") and value == "off" and "on" not in flag.harmless:
         return flag.fate != "mapped"
     return any(value == known or _same_number(value, known) for known in flag.harmless)
@@ -255,7 +255,8 @@ def _same_number(one: str, two: str) -> bool:
 def _ignored(
     name: str, given: Sequence[Given], environment: Mapping[str, str], table: Table
 ) -> Given | str:
-    """The flag or variable of the command that ``--ignore`` names."""
+    """Return the flag or variable of the command that ``--ignore`` names. Raises
+    `ScenarioError`."""
     if name in environment:
         return name
     bare = name.lstrip("-").replace("_", "-")

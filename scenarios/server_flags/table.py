@@ -1,4 +1,4 @@
-"""The flags of one engine version, from its YAML table: what each takes and what becomes of it."""
+"""The flags of one engine version, from its YAML table: what each takes and what it does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """One flag, or environment variable. Values are texts: a toggle's are ``on`` and ``off``."""
+    """One flag, or environment variable; its values are texts, and a toggle's are ``on`` and
+    ``off``."""
 
     names: tuple[str, ...]
     fate: Fate
@@ -29,29 +30,29 @@ class Flag:
     because: str = ""
     """Why it has no effect, or what the prediction does instead."""
     harmless: frozenset[str] = frozenset()
-    """Values with which it changes nothing."""
+    """Values with which the flag changes nothing."""
     older: bool = False
     """Only older versions of the engine have it."""
     field: str = ""
-    """Dotted field of the scenario that it sets, if it is mapped."""
+    """Dotted field of the scenario that the flag sets, if it is mapped."""
     reads: str = ""
-    """How its text becomes the field's value: a name of `values.READERS`, or empty: `choices`."""
+    """Name of the reader in `values.READERS` that parses the text; empty: use `choices`."""
     choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The field's value for each text; None leaves the field alone."""
     otherwise: str = ""
-    """Why texts that are no choice are not modelled."""
+    """Why texts outside `choices` are not modeled."""
     gravity: Literal["refused", "reported"] = "refused"
-    """What becomes of those."""
+    """What becomes of texts outside `choices`."""
     with_experts: str = ""
-    """The field that it sets instead, above 1, for mixture-of-experts models."""
+    """The field that the flag sets instead, above 1, for mixture-of-experts models."""
     also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Further fields that it sets, above 1."""
+    """Further fields that the flag sets, above 1."""
     note: str = ""
     note_with_experts: str = ""
-    """The note where ``with_experts`` applies."""
+    """The note to use where ``with_experts`` applies."""
     note_for: Mapping[str, str] = dataclasses.field(default_factory=dict)
     example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Texts, and the field's value for each."""
+    """Example texts, and the field's value for each."""
 
     @property
     def name(self) -> str:
@@ -61,7 +62,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One engine version."""
+    """The flags of one engine version."""
 
     engine: str
     version: str
@@ -70,22 +71,22 @@ class Table:
     launchers: tuple[tuple[str, ...], ...]
     """Words that start the server; its arguments follow."""
     model_by_position: bool
-    """Whether the model stands by itself behind those words, without its flag."""
+    """Whether the model follows those words without its flag."""
     image: str
-    """Container images of the engine have this in their names."""
+    """Part of the names of the engine's container images."""
     image_runs: bool
     """Whether such an image starts the server by itself."""
     variables: str
     """Prefix of the engine's environment variables."""
     defaults: Mapping[str, Any]
-    """Fields whose defaults in this version are not the scenario's."""
+    """Fields whose defaults in this version differ from the scenario's."""
     semantics: tuple[str, ...]
     flags: Mapping[str, Flag]
-    """By every spelling."""
+    """Flags by every spelling."""
     environment: Mapping[str, Flag]
 
     def find(self, name: str) -> Flag | None:
-        """The flag of a spelling, or of the beginning of one, as argparse takes it."""
+        """Return the flag of a spelling, or of an unambiguous prefix, as argparse accepts it."""
         found = self.flags.get(name)
         if found is not None or not name.startswith("--") or len(name) < 4:
             return found
@@ -96,7 +97,7 @@ class Table:
 
 @cache
 def load_table(engine: str) -> Table:
-    """The table of ``vllm`` or ``sglang``."""
+    """Load the table of ``vllm`` or ``sglang``."""
     text = Path(__file__).with_name(TABLES[engine]).read_text(encoding="utf-8")
     data = yaml.load(text, Loader=_LOADER)
     flags: dict[str, Flag] = {}
@@ -152,7 +153,7 @@ def _common(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """As a command line has it: YAML reads ``on`` and ``null`` as values of its own."""
+    """Return a value as on a command line; YAML turns ``on`` and ``null`` into other values."""
     if value is None:
         return "null"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Texts of a command line into the values of scenario fields."""
+"""Convert texts of a command line into values of scenario fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _BLOCK_SIZE = 16
 _EAGER = 1
-"""The smallest graph there is: all larger steps are launched kernel by kernel."""
+"""The smallest possible graph, with which all larger steps are launched kernel by kernel."""
 _GRAPH_KEYS = ("max_cudagraph_capture_size", "max_capture_size")
 
 Settings = Mapping[str, Any]
@@ -21,11 +21,11 @@ Settings = Mapping[str, Any]
 
 
 class NotPriced(Exception):  # noqa: N818 (not an error of the program's)
-    """A value whose effect on timing is not modelled."""
+    """A value whose effect on timing is not modeled."""
 
 
 def whole(text: str, _: Settings) -> int:
-    """A whole number."""
+    """Parse a whole number. Raises ValueError."""
     try:
         return int(text)
     except ValueError:
@@ -33,7 +33,7 @@ def whole(text: str, _: Settings) -> int:
 
 
 def number(text: str, _: Settings) -> float:
-    """A number."""
+    """Parse a number. Raises ValueError."""
     try:
         return float(text)
     except ValueError:
@@ -41,7 +41,8 @@ def number(text: str, _: Settings) -> float:
 
 
 def size(text: str, _: Settings) -> int:
-    """``4096``, ``25.6k`` (thousands), ``8K`` (times 1,024), as vLLM's human_readable_int."""
+    """Parse ``4096``, ``25.6k`` (thousands) or ``8K`` (times 1,024), like vLLM's
+    human_readable_int."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or ("." in match[1] and match[2] not in _DECIMAL):
         raise ValueError(f"must be a number such as 4096, 25.6k or 8K, not {text!r}")
@@ -51,39 +52,40 @@ def size(text: str, _: Settings) -> int:
 
 
 def size_or_auto(text: str, settings: Settings) -> int | None:
-    """A size; auto, or -1, is as much as fits, which is what a scenario does without one."""
+    """Parse a size; auto and -1 mean what fits, which is a scenario's default, so they return
+    None."""
     return None if text.strip().lower() in ("auto", "-1") else size(text, settings)
 
 
 def on(text: str, _: Settings) -> bool:
-    """A toggle."""
+    """Parse a toggle, which is ``on`` or ``off``."""
     return text == "on"
 
 
 def model(text: str, _: Settings) -> str:
-    """A model's name or path, as it is."""
+    """Return a model's name or path unchanged."""
     return text
 
 
 def chunk(text: str, settings: Settings) -> int:
-    """A chunk of prefill; -1 would be whole prompts."""
+    """Parse the size of a prefill chunk. Raises `NotPriced` for -1, which means whole prompts."""
     if whole(text, settings) < 1:
         raise NotPriced
     return whole(text, settings)
 
 
 def graph_size(text: str, settings: Settings) -> int:
-    """The largest CUDA graph; 0 is none."""
+    """Parse the largest CUDA graph's size; 0 means no graphs."""
     return max(whole(text, settings), _EAGER)
 
 
 def largest(text: str, settings: Settings) -> int:
-    """The largest of several sizes."""
+    """Return the largest of several sizes."""
     return max(whole(part, settings) for part in re.split(r"[\s,]+", text.strip("[] ")))
 
 
 def compilation(text: str, settings: Settings) -> int | None:
-    """The largest CUDA graph that a compilation config, or a level alone, leaves."""
+    """Return the largest CUDA graph that a compilation config, or only a level, leaves."""
     if text in ("0", "1", "2", "3"):
         config: Any = {"mode": int(text)}
     else:
@@ -104,7 +106,7 @@ def compilation(text: str, settings: Settings) -> int | None:
 
 
 def redundant_experts(text: str, _: Settings) -> int:
-    """Of vLLM's configuration of its expert load balancer."""
+    """Return the redundant experts in vLLM's configuration of its expert load balancer."""
     try:
         config: Any = json.loads(text)
     except ValueError:
@@ -115,7 +117,7 @@ def redundant_experts(text: str, _: Settings) -> int:
 
 
 def gpus_of_node(text: str, settings: Settings) -> int | None:
-    """GPUs of an engine on each of several nodes."""
+    """Return an engine's GPUs per node for a number of nodes; None for a single node."""
     nodes = whole(text, settings)
     if nodes < 2:
         return None
@@ -125,13 +127,13 @@ def gpus_of_node(text: str, settings: Settings) -> int | None:
 
 
 def tokens_of_blocks(text: str, settings: Settings) -> int:
-    """KV blocks for a number of tokens, and the one that vLLM keeps empty."""
+    """Return the KV blocks for a number of tokens, and the one that vLLM keeps empty."""
     tokens, block_size = size(text, settings), settings.get("kv.block_size", _BLOCK_SIZE)
     return -(-tokens // int(block_size)) + 1
 
 
 def bytes_of_blocks(text: str, settings: Settings) -> int:
-    """KV blocks that fit into bytes of one GPU, for the command's model."""
+    """Return the KV blocks that fit into bytes of one GPU, for the command's model."""
     from costmodels.layouts.shard import shard
     from costmodels.memory.paging import attention_block_tokens, page_bytes
     from costmodels.models.catalog import load_model
@@ -164,4 +166,4 @@ NEED_OTHERS: dict[str, Callable[[str, Settings], Any]] = {
     "bytes_of_blocks": bytes_of_blocks,
     "gpus_of_node": gpus_of_node,
 }
-"""Read after all others: they need what these set."""
+"""Readers to run after all others, because they need what these set."""

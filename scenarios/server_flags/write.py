@@ -1,4 +1,4 @@
-"""The scenario of a command as YAML: what was given, and beside it by what."""
+"""Write the scenario of a command as YAML, with the flag that set each value beside it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def scenario_text(
     *,
     name: str,
 ) -> str:
-    """The YAML of nested values, in the schema's order, each field with its comment.
+    """Return the YAML of nested values, in the schema's order, each field with its comment.
 
-    Without a workload in the values, some stand there commented out.
+    Without a workload in the values, some examples are added, commented out.
     """
     head = [*_command(outcomes, table), f"# Read by the flags of {table.engine} {table.version}."]
     for text in table.semantics:
@@ -66,7 +66,7 @@ def scenario_text(
 
 
 def _command(outcomes: Sequence[Outcome], table: Table) -> list[str]:
-    """The command in short: what has no effect is left out, and with it what may be secret."""
+    """Return the command without flags that have no effect, because their values may be secret."""
     start = " ".join(table.launchers[0]).replace("-m ", "python -m ")
     said = [outcome for outcome in outcomes if outcome.kind != "no_effect"]
     text = " ".join(
@@ -109,7 +109,7 @@ _VERSION = re.compile(r":v?(\d+\.\d+(?:\.\w+)*)")
 
 
 def refusal(outcomes: Sequence[Outcome], table: Table) -> str | None:
-    """Why the command makes no scenario, a line a flag; None if it makes one."""
+    """Explain why the command makes no scenario, one line per flag; None if it makes one."""
     lines = [f"{o.shown}: {o.because}" for o in outcomes if o.kind == "unknown"]
     lines += [f"{o.shown}: not modelled: {o.because}" for o in outcomes if o.kind == "refused"]
     if not lines:
@@ -134,7 +134,7 @@ def report(
     further: Sequence[str],
     verbose: bool,
 ) -> str:
-    """The report: what each flag set, what is ignored, what the reader must know."""
+    """Return the report: what each flag set, what is ignored, what the reader must know."""
     lines = [f"Read by the flags of {table.engine} {table.version}."]
     lines += [line for text in table.semantics for line in _wrapped(text)]
     found = _VERSION.search(image or "")
@@ -171,7 +171,7 @@ def _settings(outcome: Outcome) -> tuple[str, str]:
 
 
 def _block(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
-    """A titled table of two columns; the second is wrapped."""
+    """Return the lines of a titled table of two columns, of which the second is wrapped."""
     pairs = list(rows)
     if not pairs:
         return []

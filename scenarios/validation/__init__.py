@@ -1,1 +1,1 @@
-"""Measurements of a real engine against what fleetcast predicts for the same conditions."""
+"""Compare measurements of a real engine with what fleetcast predicts for the same conditions."""

@@ -1,4 +1,4 @@
-"""Predicted against measured: one figure apiece, so that errors cannot cancel."""
+"""Predicted against measured: one figure for each statistic, so that errors cannot cancel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class AccuracyFigure:
     run: str
     """What was compared, e.g. ``m1:p10`` or ``m1:steps``."""
     regime: str
-    """Where its error belongs: ``light``, ``busy`` or ``saturated``; for steps their kind."""
+    """Group of the error: ``light``, ``busy`` or ``saturated``; for steps their kind."""
     metric: str
     """ttft, tpot, itl, e2e, throughput, step_time, ..."""
     statistic: str
@@ -22,13 +22,13 @@ class AccuracyFigure:
     predicted: float
     measured: float
     count: int
-    """Requests or steps the statistic is over."""
+    """Requests or steps that the statistic is over."""
     band: float | None = None
     """Half-width of the 90% band around the prediction, relative to it; None where unknown."""
 
     @property
     def error(self) -> float:
-        """Relative: 0.1 is predicted 10% too high. Infinite where nothing was measured."""
+        """Relative error: 0.1 is predicted 10% too high; infinite if the measured value is zero."""
         if self.measured == 0:
             return 0.0 if self.predicted == 0 else float("inf")
         return self.predicted / self.measured - 1
@@ -41,7 +41,7 @@ class AccuracyFigure:
         return abs(self.measured - self.predicted) <= self.band * abs(self.predicted)
 
     def as_dict(self) -> dict[str, Any]:
-        """The row of ``figures`` in the JSON output; an infinite error is null."""
+        """Return the row of ``figures`` in the JSON output; an infinite error is null."""
         error = self.error
         return {
             "run": self.run,

@@ -1,4 +1,4 @@
-"""What ``fleetcast validate`` does, once its options are read."""
+"""The work of ``fleetcast validate``, once its options are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_validate(
 ) -> None:
     """Score a folder of measurements, print what was found, write what was asked for.
 
-    Raises ScenarioError where nothing can be scored or ``out`` cannot be written.
+    Raises `ScenarioError` if nothing can be scored or ``out`` cannot be written.
     """
     unknown = [part for part in skip if part not in PARTS]
     if unknown:
@@ -39,7 +39,8 @@ def run_validate(
     found = validate(
         folder, only=only, skip=skip, profile=profile, operators=operators, progress=_note
     )
-    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
         page = _write(found, out)
     if as_json:
         print(json.dumps(found.content, indent=1, allow_nan=False))
@@ -52,13 +53,13 @@ def run_validate(
 
 
 def _note(what: str) -> None:
-    """Say on a terminal what is being scored."""
+    """Show on a terminal what is being scored."""
     if sys.stderr.isatty():
         print(f"\r\x1b[Kscoring {what}\r", end="", file=sys.stderr, flush=True)
 
 
 def _write(found: Validation, out: Path) -> Path:
-    """accuracy.json, the latencies behind it and the page that is drawn from both."""
+    """Write accuracy.json, the latencies behind it and the page that is drawn from both."""
     from reports.validation.page import write_validation_page
 
     write_validation(found, out)
@@ -66,7 +67,7 @@ def _write(found: Validation, out: Path) -> Path:
 
 
 def write_validation(found: Validation, folder: Path) -> None:
-    """Write ``accuracy.json`` and ``latencies.parquet``. Raises ScenarioError if it cannot be."""
+    """Write ``accuracy.json`` and ``latencies.parquet``. Raises `ScenarioError` if it cannot."""
     frames = [
         pd.DataFrame({"run": name, "metric": metric, **sample})
         for name, scored in found.runs.items()

@@ -1,4 +1,4 @@
-"""A result folder against a measured run: every statistic both have, and what differs."""
+"""Compare a result folder with a measured run: every statistic that both have, and differences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OF_REQUESTS = ("ttft", "tpot", "e2e")
 
 
 class Prediction(NamedTuple):
-    """Seconds or per second, and the 90% band relative to it where there is one."""
+    """A predicted value in seconds or per second, and its relative 90% band if there is one."""
 
     value: float
     band: float | None
@@ -54,18 +54,18 @@ class Predicted:
 
     @property
     def has_requests(self) -> bool:
-        """Whether requests.parquet is there, so that other conventions can be computed."""
+        """Whether requests.parquet exists, so that other conventions can be computed."""
         return self._read is not None
 
     @cached_property
     def finished(self) -> pd.DataFrame:
-        """The finished requests."""
+        """The finished requests of the result folder."""
         assert self._read is not None
         requests = self._read()
         return requests[requests["status"] == "finished"]
 
     def figure(self, name: str, statistic: str = "value") -> Prediction | None:
-        """A figure of the summary."""
+        """Return a figure of the summary; None if it has no number."""
         figure = self._figures.get((name, statistic))
         if figure is None or not is_number(figure.get("value")):
             return None
@@ -75,9 +75,10 @@ class Predicted:
     def like(
         self, metric: str, statistic: str, run: MeasuredRun, measured: Measured
     ) -> Prediction | None:
-        """A statistic as the run has it: the same TPOT and ITL, the same kind of percentile.
+        """Return a statistic by the run's conventions for TPOT, ITL and percentiles.
 
-        None where it cannot be computed. Raises ScenarioError for a damaged requests.parquet.
+        Returns None if it cannot be computed. Raises `ScenarioError` for a damaged
+        requests.parquet.
         """
         figure = self.figure(metric, statistic)
         if not measured.is_from_tool:
@@ -94,7 +95,8 @@ class Predicted:
         return Prediction(float(np.quantile(values[~np.isnan(values)], share)), figure.band)
 
     def _by_tokens(self, metric: str, statistic: str) -> Prediction | None:
-        """One value a request, weighted: e2e/tokens by its tokens, or its TPOT by its gaps."""
+        """Return a statistic over requests: e2e/tokens weighted by tokens, or TPOT weighted by
+        gaps."""
         if not self.has_requests:
             return None
         tokens = self.finished["output_tokens"].to_numpy(np.int64)
@@ -109,7 +111,7 @@ class Predicted:
 
 
 def read_predicted(path: Path) -> Predicted:
-    """Read a result folder, or its summary.json. Raises ScenarioError."""
+    """Read a result folder, or its summary.json. Raises `ScenarioError`."""
     if path.is_file() and path.name != "summary.json":
         raise ScenarioError(f"{path}: expected a result folder, or the summary.json in one")
     folder = path.parent if path.is_file() else path
@@ -124,7 +126,7 @@ METRICS = (*LATENCIES, *RATES)
 _UNITS = {"request_throughput": "requests/s", "output_throughput": "tokens/s"}
 _BUSY, _SATURATED = 0.5, 0.9
 _SAME = 0.02
-"""Conditions that differ by no more are the same."""
+"""Relative difference up to which conditions count as equal."""
 _FLAGS = (
     "model",
     "gpu",
@@ -151,7 +153,7 @@ class Comparison:
     warnings: list[str]
 
     def content(self) -> dict[str, Any]:
-        """The JSON output: ``figures``, ``conditions``, ``warnings``."""
+        """Return the JSON output: ``figures``, ``conditions``, ``warnings``."""
         return {
             "figures": [figure.as_dict() for figure in self.figures],
             "conditions": self.conditions,
@@ -162,7 +164,7 @@ class Comparison:
 def compare(predicted: Predicted, run: MeasuredRun) -> Comparison:
     """Compare mean, p50, p90, p95 and p99 of latencies, and throughput.
 
-    Raises ScenarioError where no statistic is on both sides.
+    Raises `ScenarioError` if no statistic is on both sides.
     """
     regime = _regime(predicted)
     figures: list[AccuracyFigure] = []
@@ -213,7 +215,7 @@ def _why(predicted: Predicted) -> str:
 
 
 def _regime(predicted: Predicted) -> str:
-    """By the share of its saturation rate that the simulated run was offered."""
+    """Return the regime by the simulated run's offered load, as a share of its saturation rate."""
     load = _saturation(predicted, "load")
     if load is None:
         return "unknown"
@@ -261,7 +263,7 @@ def _is_from_tool(run: MeasuredRun, metric: str) -> bool:
 
 
 def _differences(predicted: Predicted, run: MeasuredRun) -> list[str]:
-    """Conditions that visibly differ, a sentence each."""
+    """Return one sentence for each condition that visibly differs."""
     found = []
     conditions = predicted.summary.get("conditions")
     simulated = str(conditions.get("model", "")) if isinstance(conditions, dict) else ""
@@ -294,13 +296,14 @@ def _differences(predicted: Predicted, run: MeasuredRun) -> list[str]:
 
 
 def _rate_difference(predicted: Predicted, run: MeasuredRun) -> list[str]:
-    """Arrivals per second; a nominal rate may differ as much as chance makes it."""
+    """Compare arrivals per second; a nominal rate may differ by what chance explains."""
     offered = _saturation(predicted, "offered_per_s")
     slack, measured = _SAME, _arrival_rate(run)
     if measured is None:
         nominal = run.conditions.get("rate")
         measured = nominal if is_number(nominal) else None
-        slack += 3 / math.sqrt(max(run.completed + run.failed, 1))  # three deviations of Poisson's
+        # three standard deviations of a Poisson process
+        slack += 3 / math.sqrt(max(run.completed + run.failed, 1))
     if offered is None or not measured or abs(offered - measured) <= slack * measured:
         return []
     return [f"the rates differ: {offered:.4g} requests/s simulated, {measured:.4g} measured"]
@@ -315,5 +318,5 @@ def _arrival_rate(run: MeasuredRun) -> float | None:
 
 
 def _bare(model: str) -> str:
-    """A name without its owner or folder, and whatever its case."""
+    """Return a model's name without its owner or folder, in lower case."""
     return model.rstrip("/").rpartition("/")[2].lower()

@@ -1,4 +1,4 @@
-"""What ``fleetcast compare`` does, once its options are read."""
+"""The work of ``fleetcast compare``, once its options are read."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def run_compare(
     run: str | None,
     as_json: bool,
 ) -> list[str]:
-    """Compare and print; returns a line for every figure beyond its tolerance.
+    """Compare and print; return a line for every figure beyond its tolerance.
 
-    Raises ScenarioError or TraceError where the two cannot be compared.
+    Raises `ScenarioError` or `TraceError` if the two cannot be compared.
     """
     limits = read_tolerances(tolerances)
     predicted = read_predicted(result)
@@ -42,9 +42,9 @@ def run_compare(
 
 
 def read_tolerances(texts: Sequence[str]) -> dict[str | None, float]:
-    """Relative tolerances by metric; None is that of the metrics not named.
+    """Return relative tolerances by metric; None is the key for all metrics that are not named.
 
-    Each text is ``0.1`` or ``ttft=0.1``. Raises ScenarioError.
+    Each text is ``0.1`` or ``ttft=0.1``. Raises `ScenarioError`.
     """
     limits: dict[str | None, float] = {}
     for text in texts:

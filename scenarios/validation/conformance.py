@@ -1,4 +1,5 @@
-"""Scores the scheduler on a recorded run: in how many steps it composed what the engine did."""
+"""Score the scheduler on a recorded run: the share of steps composed as the engine composed
+them."""
 
 from __future__ import annotations
 
@@ -40,13 +41,13 @@ class Replay(NamedTuple):
     """What our scheduler did on the recorded clock."""
 
     composed: NDArray[np.int64]
-    """``[steps, len(COLUMNS)]``."""
+    """Composed steps, ``[steps, len(COLUMNS)]``."""
     cached: list[int]
     """Prefix tokens hit by each request."""
 
 
 def replay(rows: Sequence[RequestRow], steps: StepRows, pool: PoolConfig) -> Replay:
-    """Compose the steps of a run, requests in order of hand-over."""
+    """Compose the steps of a run; ``rows`` are in order of hand-over to the engine."""
     in_flight: deque[tuple[float, InFlight]] = deque()
     arrivals = deque(enumerate(rows))
     composed: list[tuple[int, ...]] = []
@@ -110,7 +111,7 @@ def _engine(rows: Sequence[RequestRow], pool: PoolConfig) -> tuple[Engine, Reque
 
 
 def _warm_up(kv: KVCache, rows: Sequence[RequestRow]) -> None:
-    """In some recordings the system prompts were in the cache before the run began."""
+    """Put the system prompts into the cache if the recording began with them there."""
     tokens = system_tokens(rows, kv.block_size)
     first_of = {row.group.split("/")[0]: i for i, row in reversed([*enumerate(rows)])}
     for index in (i for i in first_of.values() if rows[i].cached):
@@ -126,9 +127,9 @@ _SHOWN_STEPS = 5
 def score_conformance(
     system: System, run: str, rows: Sequence[RequestRow], steps: StepRows
 ) -> dict[str, Any]:
-    """Shares of steps composed equally, in all and by column, and the first that differ.
+    """Return the shares of steps composed equally, in all and by column, and the first that differ.
 
-    Requests are in order of hand-over, as `read_request_runs` gives them.
+    Requests are in order of hand-over, as `read_request_runs` returns them.
     """
     measured = np.column_stack([getattr(steps, name) for name in COLUMNS])
     ours = replay(rows, steps, system.pool)
@@ -159,5 +160,5 @@ def score_conformance(
 
 
 def _differences(row: Any, equal: Any) -> dict[str, int]:
-    """The columns of a step that differ."""
+    """Return the columns of a step that differ."""
     return {name: int(row[i]) for i, name in enumerate(COLUMNS) if not equal[i]}

@@ -1,7 +1,7 @@
 """Conversations in a recording: what their prompts share, and which turn waits for which.
 
-A request's ``group`` is system prompt / conversation / turn, e.g. ``s0/c3/t1``; every turn's
-prompt is all of the conversation so far, the real answers and something new.
+A request's ``group`` is system prompt / conversation / turn, e.g. ``s0/c3/t1``; every turn's prompt
+is the whole conversation so far, with the real answers, and something new.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class _Turn(NamedTuple):
 
 
 def are_conversations(rows: Sequence[RequestRow]) -> bool:
-    """Whether the requests of a run belong to conversations."""
+    """Return whether the requests of a run belong to conversations."""
     return bool(rows) and bool(rows[0].group)
 
 
 def system_tokens(rows: Sequence[RequestRow], block_size: int) -> int:
-    """Length of the shared system prompts, in whole blocks.
+    """Return the tokens of the shared system prompts, in whole blocks.
 
-    It is not recorded. First turns share nothing else, and a hit is all of the prompt's full
-    blocks, so it is the most that a first turn found in the cache; 0 where none found anything.
-    (A last, partial block of a system prompt is never hit, so it does not matter.)
+    The length is not recorded. First turns share nothing else, and a hit covers all full blocks of
+    the prompt, so it is the most that a first turn found in the cache; 0 if none found anything. (A
+    last, partial block of a system prompt is never hit, so it does not matter.)
     """
     hits = [row.cached for row in rows if _turn(row).turn == 0]
     return max(hits, default=0) // block_size * block_size
 
 
 def conversation_chains(rows: Sequence[RequestRow], block_size: int) -> PrefixChains:
-    """The blocks of each prompt and its answer: the system prompt's, then the conversation's.
+    """Return the blocks of each prompt and answer: the system prompt's, then the conversation's.
 
-    Raises TraceError for a ``group`` that cannot be read.
+    Raises `TraceError` for a ``group`` that cannot be read.
     """
     system_blocks = system_tokens(rows, block_size) // block_size
     numbers: dict[str, int] = {}
@@ -68,7 +68,7 @@ def conversation_chains(rows: Sequence[RequestRow], block_size: int) -> PrefixCh
 
 
 def turns_after(rows: Sequence[RequestRow]) -> tuple[Int64, Int64]:
-    """``after`` and ``think_ns`` of a request table (rows in order of arrival).
+    """Return ``after`` and ``think_ns`` of a request table (rows in order of arrival).
 
     The think time is the recorded arrival less the finish of the turn before it.
     """

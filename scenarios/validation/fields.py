@@ -13,7 +13,7 @@ _FLAGS = {"True": True, "true": True, "False": False, "false": False}
 
 
 class InfoFields:
-    """One info file. ``engine_args`` holds options as text, as they were given to the engine."""
+    """One info file; ``engine_args`` holds options as text, as they were given to the engine."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self._path = path
@@ -24,11 +24,11 @@ class InfoFields:
         self._arguments = arguments
 
     def error(self, field: str, problem: str) -> ScenarioError:
-        """What is wrong with a field."""
+        """Return an error that says what is wrong with a field."""
         return ScenarioError(f"{self._path}: field {field} {problem}")
 
     def argument(self, name: str) -> Any:
-        """An option by name, from the top level or from ``engine_args``; None where not given."""
+        """Return an option from the top level or from ``engine_args``; None if it was not given."""
         for values in (self.values, self._arguments):
             value = values.get(name)
             if value is not None and value not in _ABSENT:
@@ -36,7 +36,8 @@ class InfoFields:
         return None
 
     def count(self, name: str, default: int | None = None) -> int:
-        """A positive integer; without a default it must be there."""
+        """Return a positive integer. Raises `ScenarioError` if it is missing without a default,
+        or bad."""
         value = self.argument(name)
         if value is None:
             if default is None:
@@ -50,7 +51,7 @@ class InfoFields:
         return int(value)
 
     def number(self, name: str, default: float) -> float:
-        """A number."""
+        """Return a number. Raises `ScenarioError` if it is not one."""
         value = self.argument(name)
         if value is None:
             return default
@@ -60,7 +61,7 @@ class InfoFields:
             raise self.error(name, f"must be a number, not {value!r}") from None
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false, also as text."""
+        """Return a truth value, also given as text. Raises `ScenarioError` if it is not one."""
         value = self.argument(name)
         if value is None:
             return default
@@ -70,14 +71,15 @@ class InfoFields:
         return found
 
     def text(self, name: str) -> str:
-        """Text that must be there."""
+        """Return required text. Raises `ScenarioError` if it is missing or not text."""
         value = self.argument(name)
         if not isinstance(value, str):
             raise self.error(name, "is missing" if value is None else f"must be text, not {value}")
         return value
 
     def mapping(self, name: str, *, required: bool = False) -> Mapping[str, Any]:
-        """An object."""
+        """Return an object, {} if absent. Raises `ScenarioError` if it is missing but required,
+        or bad."""
         value = self.values.get(name)
         if value is None and not required:
             return {}
@@ -86,7 +88,7 @@ class InfoFields:
         return value
 
     def rows(self, name: str) -> list[Mapping[str, Any]]:
-        """A list of objects; empty where absent."""
+        """Return a list of objects, [] if absent. Raises `ScenarioError` if it is not one."""
         value = self.values.get(name)
         if value is None:
             return []

@@ -1,4 +1,4 @@
-"""Finds the measurements in a folder: which keys there are, and which files each has."""
+"""Find the measurements in a folder: which keys there are, and which files each has."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FILE_ENDS = (
     _INFO,
     *(f"{name}{zipped}" for name in (_E1_STEPS, _STEPS, _REQUESTS) for zipped in (".gz", "")),
 )
-"""How the files of a key end; the longer of two that both fit comes first."""
+"""File endings of a key; of two endings that both match, the longer comes first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What was measured of one engine. Files are read when first asked for.
+    """The measurements of one engine, whose files are read on first access.
 
-    Every reader raises TraceError naming file, line and field where a file is damaged.
+    Every reader raises `TraceError` naming file, line and field if a file is damaged.
     """
 
     key: str
@@ -42,13 +42,13 @@ class Recording:
 
     @cached_property
     def request_runs(self) -> dict[str, list[RequestRow]]:
-        """Requests by serving run, in order of hand-over; empty where none were recorded."""
+        """Requests by serving run, in order of hand-over; empty if none were recorded."""
         path = self._file(_REQUESTS)
         return read_request_runs(path) if path else {}
 
     @cached_property
     def step_runs(self) -> dict[str, StepRows]:
-        """Engine steps by serving run; empty where none were recorded."""
+        """Engine steps by serving run; empty if none were recorded."""
         path = self._file(_STEPS)
         return read_step_runs(path) if path else {}
 
@@ -64,9 +64,9 @@ class Recording:
 
 
 def find_recordings(folder: Path, only: list[str] | None = None) -> list[Recording]:
-    """The recordings of a folder, by key; those of ``only`` where given.
+    """Return the recordings of a folder, by key; only those in ``only`` if given.
 
-    Raises ScenarioError where there is none, or one that is asked for is missing.
+    Raises `ScenarioError` if there is none, or if one that is asked for is missing.
     """
     if not folder.is_dir():
         raise ScenarioError(f"{folder}: no such folder; give the one with the KEY{_INFO} files")

@@ -11,7 +11,7 @@ from scenarios.validation.system import System
 
 
 def serving_logs(recording: Recording, system: System) -> list[EngineRows]:
-    """One log a serving run."""
+    """Return one log per serving run."""
     return [
         _rows(recording, system, run, {run: steps}) for run, steps in recording.step_runs.items()
     ]
@@ -20,7 +20,8 @@ def serving_logs(recording: Recording, system: System) -> list[EngineRows]:
 def controlled_logs(
     recording: Recording, system: System, held_out: Collection[str] = ()
 ) -> list[EngineRows]:
-    """One log a boot: its controlled runs share a clock. ``held_out`` runs are not fitted to."""
+    """Return one log per boot, whose controlled runs share a clock; ``held_out`` runs are not
+    fitted."""
     boots: dict[str, dict[str, StepRows]] = {}
     for run, steps in recording.controlled_runs.items():
         boots.setdefault(run.rpartition(":")[0] or "controlled", {})[run] = steps

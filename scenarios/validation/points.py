@@ -22,21 +22,24 @@ PARAMETERS = {
     "multiprefill": ("N", "P"),
     "mixed": ("P", "D", "L"),
 }
-"""Parameters of each kind. B: decoding sequences. L: their context. P: new tokens of a prompt.
-C: its tokens already in the KV cache. N: prompts. D: sequences that decode meanwhile."""
+"""Parameters of each kind of point.
+
+B: decoding sequences. L: their context. P: new tokens of a prompt. C: its tokens already in the KV
+cache. N: prompts. D: sequences that decode meanwhile.
+"""
 
 _CHUNKED = re.compile(r"(?:.*:)?prefill_P(\d+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One measured step; times in milliseconds over its repeats."""
+    """One measured step; times are in milliseconds over its repeats."""
 
     kind: str
     parameters: dict[str, int]
-    """As in `PARAMETERS`; ``chunk`` counts the steps of a prompt longer than the budget."""
+    """Named as in `PARAMETERS`; ``chunk`` counts the steps of a prompt longer than the budget."""
     measured_ms: float
-    """The median."""
+    """Median over the repeats."""
     min_ms: float
     max_ms: float
     repeats: int
@@ -44,9 +47,9 @@ class Point:
 
 
 def read_points(recording: Recording) -> tuple[list[Point], list[str]]:
-    """The points of ``e1`` and of the chunked prompts, and a line for each kind not known.
+    """Return the points of ``e1`` and of the chunked prompts, and a line for each unknown kind.
 
-    Raises ScenarioError or TraceError where a file or a field is damaged.
+    Raises `ScenarioError` or `TraceError` if a file or a field is damaged.
     """
     fields = InfoFields(recording.info_path, recording.info)
     points, unknown = [], set()
@@ -65,7 +68,8 @@ def read_points(recording: Recording) -> tuple[list[Point], list[str]]:
 
 
 def point_of_run(run: str) -> dict[str, Any] | None:
-    """The point that a controlled run (``boot1:decode_B8_L128``) measured; None if unknown."""
+    """Return the point that a controlled run (``boot1:decode_B8_L128``) measured; None if
+    unknown."""
     kind, _, rest = run.rpartition(":")[2].partition("_")
     if kind == "multiprefill":
         rest = re.sub(r"^(\d+)x(\d+)$", r"N\1_P\2", rest)
@@ -100,10 +104,10 @@ def _point(fields: InfoFields, key: str, index: int, row: Mapping[str, Any]) -> 
 
 
 def _chunks(key: str, prompt: int, rows: StepRows) -> list[Point]:
-    """A prompt longer than the token budget: a point a chunk, from its steps.
+    """Return one point per chunk of a prompt longer than the token budget, from its steps.
 
-    The first chunk is timed from its scheduling, the others from the output before. Of several
-    repeats the first warms up.
+    The first chunk is timed from its scheduling, the others from the output before. If there are
+    several repeats, the first is a warm-up.
     """
     starts = np.flatnonzero(rows.ctx_prefill_start_sum == 0)
     sizes = set(np.diff(np.append(starts, len(rows))).tolist())

@@ -1,4 +1,4 @@
-"""Predicts a controlled step by driving the pipeline as the measurement drove the engine."""
+"""Predict a controlled step by driving the pipeline as the measurement drove the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlannedStep(NamedTuple):
 
     shape: StepShape
     running: int
-    """Requests in the engine when it is planned: what scheduling takes depends on them."""
+    """Requests in the engine when the step is planned, which the time of scheduling depends on."""
 
 
 class StepTimes(NamedTuple):
@@ -35,8 +35,8 @@ def run_steps(
 ) -> list[StepTimes]:
     """Run the steps one after another, from an idle engine until it is idle again.
 
-    ``heat_level``: how far the device is throttled at the start. Raises ScenarioError for a step
-    beyond the compiled limits.
+    ``heat_level`` is how far the device is throttled at the start. Raises `ScenarioError` for a
+    step beyond the compiled limits.
     """
     cost, depth = pool.cost, 2 if pool.engine.async_scheduling else 1
     in_flight: deque[tuple[int, int, int]] = deque()  # plan, end on the GPU, update
@@ -57,7 +57,7 @@ def run_steps(
         update_ns = cost.update_ns(step.shape.decode_seqs + step.shape.prefill_seqs)
         in_flight.append((now_ns, gpu_free_ns, update_ns))
         now_ns = launched_ns if len(in_flight) < depth else read_oldest(launched_ns)
-    while in_flight:  # the scheduler is called, and finds nothing to plan
+    while in_flight:  # the scheduler is called once more, and has nothing to plan
         now_ns = read_oldest(now_ns + cost.schedule_ns(steps[-1].running))
     return times
 
@@ -71,10 +71,10 @@ _STEPS_BEFORE_MIXED, _STEPS_BETWEEN_MIXED, _MIXED_REPEATS = 7, 5, 4
 def predict_ms(
     pool: PoolConfig, kind: str, parameters: dict[str, int], heat_level: float = 0.0
 ) -> float:
-    """The time of a point (see `points.PARAMETERS`) in ms, defined as the measured one is.
+    """Predict the time of a point (see `points.PARAMETERS`) in ms, defined as for the measured one.
 
-    ``heat_level``: how far the device was throttled when it was measured. Raises ScenarioError for
-    a step beyond the compiled limits.
+    ``heat_level`` is how far the device was throttled when it was measured. Raises `ScenarioError`
+    for a step beyond the compiled limits.
     """
     if kind == "decode":
         return _decode_ms(pool, parameters["B"], parameters["L"])
@@ -102,10 +102,10 @@ def _decode_ms(pool: PoolConfig, seqs: int, context: int) -> float:
 def _mixed_ms(
     pool: PoolConfig, prompt: int, decodes: int, context: int, heat_level: float
 ) -> float:
-    """The intervals of the mixed step and of the step before it, less one of a plain decode step.
+    """Return the intervals of the mixed step and the step before it, less one plain decode step.
 
-    With async scheduling the outputs before a long step are read late, so that only the sum of
-    the two means anything. The prompt asks for one token: it does not stay to decode.
+    With async scheduling the outputs before a long step are read late, so only the sum of the two
+    is meaningful. The prompt asks for one token, so it does not stay to decode.
     """
     budget = pool.engine.max_num_batched_tokens - decodes
     if budget < 1:
@@ -123,7 +123,7 @@ def _mixed_ms(
             steps.append(PlannedStep(joined([decode, prefill]), decodes + 1))
     more = range(_STEPS_BETWEEN_MIXED)
     steps += [_decode(decodes, context + len(steps) + i, clips) for i in more]
-    # Of step i: from the read of i - 1.
+    # The interval of step i starts at the read of i - 1.
     intervals_ms = _intervals_ms(run_steps(pool, steps, heat_level))
     plain_ms = float(np.median(intervals_ms[1 : _STEPS_BEFORE_MIXED - 1]))
     sums_ms = [intervals_ms[i - 2 : i - 1 + len(prefills)].sum() for i in mixed]
@@ -131,12 +131,13 @@ def _mixed_ms(
 
 
 def _intervals_ms(times: Sequence[StepTimes]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Between the outputs of consecutive steps: entry i belongs to step i + 1."""
+    """Return the ms between the outputs of consecutive steps: entry i belongs to step i + 1."""
     return np.diff([step.read_ns for step in times]) / 1e6
 
 
 def _last_tokens(seqs: int, context: int, clip_tokens: tuple[Clip, ...]) -> PlannedStep:
-    """Every sequence computes the last token of its prompt: its context was put there."""
+    """Return a step in which every sequence computes the last token of its prompt, the rest
+    cached."""
     return PlannedStep(joined([chunk_shape(context, 1, clip_tokens)] * seqs), seqs)
 
 
@@ -147,7 +148,8 @@ def _decode(seqs: int, context: int, clip_tokens: tuple[Clip, ...]) -> PlannedSt
 def _prefills(
     prompts: Sequence[tuple[int, int]], budget: int, clip_tokens: tuple[Clip, ...]
 ) -> list[StepShape]:
-    """Prompts of (cached, new) tokens in steps of at most ``budget``, the last one cut to fit."""
+    """Pack prompts of (cached, new) tokens into steps of at most ``budget``, cutting them to
+    fit."""
     steps: list[StepShape] = []
     chunks: list[StepShape] = []
     left = budget

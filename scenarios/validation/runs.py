@@ -1,4 +1,4 @@
-"""Serving runs simulated freely, from arrivals alone, and scored figure by figure."""
+"""Simulate serving runs freely, from arrivals alone, and score them figure by figure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sim.request_table import RequestTable, request_table
 _START_S = 10.0
 _LONG_STEP_S = 0.5
 _TIMES_LATER_STEPS = 2.0
-_RECOVERY = 1.5  # what queued up meanwhile needs about half as long again to drain
+_RECOVERY = 1.5  # the queue of a stall needs about half its length again to drain
 
 
 def settled_s(steps: StepRows | None, max_num_batched_tokens: int) -> float:
-    """From when on a run is scored: 0, or well after the last stall of its first seconds.
+    """Return the time from which a run is scored: 0, or well after the last stall of its start.
 
-    A stall is a step of more than half a second in the first ten, with less than a full batch,
-    that takes more than twice as long as any step after them.
+    A stall is a step of more than half a second in the first ten seconds, with less than a full
+    batch, that takes more than twice as long as any later step.
     """
     if steps is None or not len(steps):
         return 0.0
@@ -52,19 +52,19 @@ class State(NamedTuple):
     """Requests in the running list, after scheduling."""
 
     mean_running: float
-    """Time-weighted from when the run is scored to the last output; an idle engine runs none."""
+    """Time-weighted from the first scored moment to the last output; an idle engine runs none."""
     max_running: float
 
 
 def measured_state(steps: StepRows, from_s: float = 0.0) -> State:
-    """Of a recorded run with at least one step."""
+    """Return the state of a recorded run with at least one step."""
     next_plan_s = np.append(steps.t_sched[1:], np.inf)
     until_s = np.minimum(next_plan_s, steps.t_upd_end)
     return _state(steps.running, steps.t_sched, until_s, from_s)
 
 
 def simulated_state(log: RunLog, from_s: float = 0.0) -> State:
-    """Of a simulated run of one engine."""
+    """Return the state of a simulated run of one engine."""
     steps = log.steps[0]
     plan_s = steps.column("plan_ns") / 1e9
     until_s = np.minimum(np.append(plan_s[1:], np.inf), steps.row_visible_ns() / 1e9)
@@ -85,7 +85,8 @@ def _state(
 
 _Samples = dict[str, dict[str, Float64]]  # latency -> predicted and measured, [requests scored]
 _Pair = tuple[float | None, float | None]  # predicted, measured
-_Compared = tuple[str, str, str, _Pair, int]  # metric, unit, statistic, pair, over how many
+# metric, unit, statistic, pair, size of the population
+_Compared = tuple[str, str, str, _Pair, int]
 
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _BUSY, _SATURATED = 0.5, 0.9
@@ -93,7 +94,7 @@ _BUSY, _SATURATED = 0.5, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredRun:
-    """A serving run: its figures, what is said of it, and the latencies behind the figures."""
+    """A serving run: its figures, conditions and warnings, and the latencies behind the figures."""
 
     figures: list[AccuracyFigure]
     conditions: dict[str, Any]
@@ -105,10 +106,12 @@ class ScoredRun:
 def score_run(
     system: System, run: str, rows: Sequence[RequestRow], steps: StepRows | None
 ) -> ScoredRun:
-    """Simulate a run and compare. Raises TraceError or ScenarioError where it cannot be."""
+    """Simulate a run and compare. Raises `TraceError` or `ScenarioError` if it cannot be
+    simulated."""
     rows = sorted(rows, key=lambda row: row.arrival)
     is_closed = are_conversations(rows)
-    # A row a step, as in the recording: within a run of steps the log does not say who left.
+    # One row per step, as in the recording: within a run of equal steps the log does not say which
+    # request finished.
     stepped = replace(system.pool, engine=replace(system.pool.engine, fast_forward=False))
     table = _table(system, rows, is_closed=is_closed)
     log = run_cluster(table, stepped)
@@ -198,7 +201,7 @@ def _samples(
 
 
 def _load(log: RunLog, metrics: RequestMetrics) -> tuple[float, float | None]:
-    """Offered over saturation rate; a closed loop offers what it is served."""
+    """Return the offered load over the saturation rate; a closed loop offers what is served."""
     limit = saturation(log)
     if limit is None or not np.isfinite(limit.saturation_per_s):
         return 0.0, None
@@ -218,7 +221,8 @@ def _latency_pairs(samples_s: _Samples) -> Iterator[_Compared]:
 def _total_pairs(
     log: RunLog, metrics: RequestMetrics, rows: Sequence[RequestRow]
 ) -> Iterator[_Compared]:
-    """Throughput is finished requests (their output tokens) over the time of the last finish."""
+    """Yield throughput, finished requests or output tokens over the time of the last finish, and
+    more."""
     finished, count = metrics.finished, len(rows)
     last_s = max(1, *log.requests.finished_ns) / 1e9, max(row.finish for row in rows)
     requests = float(finished.sum()), float(count)

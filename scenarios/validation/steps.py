@@ -1,4 +1,4 @@
-"""Scores the controlled steps: predicted against measured, point by point and kind by kind."""
+"""Score the controlled steps: predicted against measured, by point and by kind."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _HALVES = {"all": (True, False), "fit": (False,), "held_out": (True,)}
 
 
 def score_points(recording: Recording, system: System) -> tuple[list[dict[str, Any]], list[str]]:
-    """One row a point, and warnings. Raises ScenarioError or TraceError for a damaged file."""
+    """Return one row per point, and warnings. Raises `ScenarioError` or `TraceError` for a
+    damaged file."""
     points, warnings = read_points(recording)
     heat = _heat_levels(recording, system)
-    # The sequences of a controlled step are all as long as each other.
+    # All sequences of a controlled step have equal contexts.
     pool = replace(system.pool, cost=system.compile_cost(equal_contexts=True))
     rows, refused = [], []
     for point in points:
@@ -38,9 +39,10 @@ def score_points(recording: Recording, system: System) -> tuple[list[dict[str, A
 
 
 def _heat_levels(recording: Recording, system: System) -> dict[tuple[Any, ...], float]:
-    """How far the device was throttled, by the log, when each point's steps with prefill began.
+    """Return how far the device was throttled when each point's steps with prefill began, by the
+    log.
 
-    The median over repeats that began on an idle engine; where decodes ran on, the first.
+    This is the median over repeats that began on an idle engine; if decodes ran on, the first.
     """
     levels = {}
     for log in controlled_logs(recording, system):
@@ -58,7 +60,7 @@ def _heat_levels(recording: Recording, system: System) -> dict[tuple[Any, ...], 
 
 
 def score_steps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Statistics of the points' errors by key, kind (and all kinds) and half."""
+    """Return statistics of the points' errors by key, kind (and all kinds) and half."""
     scores = []
     for key in dict.fromkeys(row["key"] for row in rows):
         of_key = [row for row in rows if row["key"] == key]
@@ -91,7 +93,8 @@ def _row(key: str, point: Point, predicted_ms: float) -> dict[str, Any]:
 
 
 def _scores(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of relative errors; ``outside``: by how much a point misses the range of its repeats."""
+    """Return statistics of relative errors; ``outside`` is by how much a point misses its
+    repeats."""
     errors = np.array([row["error"] for row in rows])
     outside = np.abs([row["error_outside"] for row in rows])
     return {

@@ -1,4 +1,5 @@
-"""An info file into what the simulator needs: model, GPU, memory plan, engine and step cost."""
+"""Turn an info file into what the simulator needs: model, GPU, memory plan, engine and step
+cost."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from sim.fleet.cluster import PoolConfig
 
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")
 
-# What the option would do to the steps, where it is given at all.
+# What a prediction would get wrong if the option were ignored.
 _REFUSED = {
     "speculative_config": "a step would give one token a sequence",
     "kv_transfer_config": "the transfer would take no time",
@@ -51,7 +52,7 @@ _WARNED_ABOVE = {
 
 
 def refuse_options(fields: InfoFields) -> None:
-    """Raises ScenarioError for an option with which a prediction would mislead."""
+    """Raise `ScenarioError` for an option with which a prediction would mislead."""
     for name, otherwise in _REFUSED.items():
         value = fields.argument(name)
         if value is not None:
@@ -68,7 +69,7 @@ def refuse_options(fields: InfoFields) -> None:
 
 
 def warn_of_options(fields: InfoFields) -> list[str]:
-    """A line for each option that is predicted as if it were not set."""
+    """Return a line for each option that is predicted as if it were not set."""
     lines = []
     for name, instead in _WARNED.items():
         value = fields.argument(name)
@@ -120,16 +121,16 @@ class System:
     compile_cost: Callable[..., RooflineStepCost]
     """Compiles the step cost again; takes ``equal_contexts``."""
     warnings: tuple[str, ...]
-    """Options that cannot be modelled."""
+    """Options that cannot be modeled."""
 
 
 def read_system(
     recording: Recording, profile_name: str | None = None, operators: Choice = FITTED
 ) -> System:
-    """Compile the recorded engine. Raises ScenarioError or TraceError where it cannot be.
+    """Compile the recorded engine. Raises `ScenarioError` or `TraceError` if it cannot be compiled.
 
-    ``profile_name``: a profile or calibration file; None: the one of the recorded version.
-    ``operators``: where kernel times come from, see `costmodels.operators.sources`.
+    ``profile_name`` is a profile or calibration file; None: the one of the recorded version.
+    ``operators`` names the source of kernel times, see `costmodels.operators.sources`.
     """
     fields = InfoFields(recording.info_path, recording.info)
     refuse_options(fields)
@@ -193,7 +194,8 @@ def read_system(
 
 
 def _gpu(fields: InfoFields) -> GpuSpec:
-    """The device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB, ...``."""
+    """Return the device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB,
+    ...``."""
     recorded = fields.text("gpu").split(",")[0].strip()
     try:
         return gpu_of_device(recorded)
@@ -204,7 +206,8 @@ def _gpu(fields: InfoFields) -> GpuSpec:
 def _constants(
     fields: InfoFields, gpu: GpuSpec, profile_name: str | None
 ) -> tuple[EngineProfile, Efficiency, list[str]]:
-    """Host times and efficiencies, with the CUDA graphs that the recorded engine captured."""
+    """Return host times and efficiencies, with the CUDA graphs that the recorded engine
+    captured."""
     version = str(fields.argument("vllm") or "unknown")
     warnings = []
     name = profile_name or f"vllm-{version}"

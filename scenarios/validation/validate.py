@@ -1,4 +1,4 @@
-"""Scores every recording of a folder: controlled steps, conformance, serving runs, memory."""
+"""Score every recording of a folder: controlled steps, conformance, serving runs, memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sim.errors import FleetcastError, ScenarioError
 
 
 def score_blocks(system: System) -> AccuracyFigure:
-    """Raises ScenarioError where the plan does not fit the device."""
+    """Score the number of KV blocks. Raises `ScenarioError` if the plan does not fit the device."""
     engine = system.pool.engine
     memory = plan_memory(
         system.model,
@@ -52,12 +52,12 @@ PARTS = ("steps", "conformance", "runs")
 
 @dataclass(kw_only=True)
 class Validation:
-    """What was found."""
+    """The scores of a folder of measurements."""
 
     content: dict[str, Any]
     """What accuracy.json holds: plain JSON values."""
     runs: dict[str, ScoredRun] = field(default_factory=dict)
-    """By ``key:run``, with the latencies that figures are drawn from."""
+    """Scored runs by ``key:run``, with the latencies that figures are drawn from."""
 
 
 def validate(
@@ -69,13 +69,13 @@ def validate(
     operators: Choice = FITTED,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Validation:
-    """Predict what was measured. ``skip`` names `PARTS`; ``progress`` is told what is scored.
+    """Predict what was measured, and score it.
 
-    ``profile``: an engine profile's name or a calibration file; None: by the recorded version.
-    ``operators``: where kernel times come from, see `costmodels.operators.sources`.
-
-    A recording, or a part of one, that cannot be scored is a line in ``warnings``, and the others
-    go on. Raises ScenarioError where nothing can be scored.
+    ``skip`` names `PARTS`; ``progress`` is called with what is being scored. ``profile`` is an
+    engine profile's name or a calibration file; None: by the recorded version. ``operators`` names
+    the source of kernel times, see `costmodels.operators.sources`. A recording, or a part of one,
+    that cannot be scored becomes a line in ``warnings``, and the others go on. Raises
+    `ScenarioError` if nothing can be scored.
     """
     parts = [part for part in PARTS if part not in set(skip)]
     found = Validation(
@@ -164,7 +164,7 @@ def _add_run(
 
 
 def _guard(found: Validation, what: str, score: Callable[[], None]) -> None:
-    """What a user's file can cause ends one part, not the whole."""
+    """Run one part; an error that a user's file can cause ends only that part."""
     try:
         score()
     except FleetcastError as error:

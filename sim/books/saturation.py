@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from sim.arrays import Int64
 from sim.clock import to_s
-from sim.engine.config import EngineConfig
-from sim.engine.speculation import Speculation
+from sim.engine.config import EngineConfig, Speculation
 from sim.fleet.cluster import PoolConfig, RunLog
 from sim.fleet.handover import TransferConfig
 from sim.kv.layout import PLAIN

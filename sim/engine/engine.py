@@ -357,7 +357,7 @@ class Engine:
         run = group.price(self._cost, plan.shape, steps)
         update_ns = self._cost.update_ns(group.num_seqs)
         before = self._in_flight.popleft() if self._in_flight else None
-        times = jump_times(self._cost, view, before, run, update_ns)
+        times = jump_times(self._cost, view, before, self._gpu_free_ns, run, update_ns)
         leaving: Alarm | None = None
         if before is not None and before.finishing:  # they leave at the run's second plan
             leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)

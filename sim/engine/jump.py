@@ -129,12 +129,17 @@ def _ends_plan(oldest: InFlight, view: EngineView, lifecycle: Lifecycle) -> bool
 
 
 def jump_times(
-    cost: StepCost, view: EngineView, before: InFlight | None, run: DecodeRun, update_ns: int
+    cost: StepCost,
+    view: EngineView,
+    before: InFlight | None,
+    gpu_free_ns: int,
+    run: DecodeRun,
+    update_ns: int,
 ) -> RunTimes:
     """Return when the steps of a run planned now are planned, end and become visible."""
     schedule_ns = cost.schedule_ns(view.num_running)
     if before is None:
-        return run_sync(view.now_ns, schedule_ns, update_ns, run)
+        return run_sync(view.now_ns, gpu_free_ns, schedule_ns, update_ns, run)
     rest_running = view.num_running - sum(request.width for request in before.finishing)
     return run_async(
         view.now_ns,

@@ -97,13 +97,18 @@ def launch_step(
     return launched_ns, max(gpu_start_ns + gpu_ns, launched_ns + price.tail_ns), gpu_ns
 
 
-def run_sync(now_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun) -> RunTimes:
-    """Time a run without async scheduling: every step waits for the one before, from start to
-    end."""
+def run_sync(
+    now_ns: int, gpu_free_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun
+) -> RunTimes:
+    """Time a run without async scheduling: every step waits for the one before, start to end.
+
+    The first step also waits until the GPU has finished what a crashed process had launched.
+    """
     price, cumulative_ns = run.first, run.gpu_cumulative_ns
     plans: list[int] = [now_ns]
     ends: list[int] = []
-    before_ns = 0
+    wait_ns = max(gpu_free_ns - (now_ns + schedule_ns + price.launch_delay_ns), 0)
+    before_ns = -wait_ns  # so that the first step takes that much longer
     for after_ns in cumulative_ns:
         gpu_ns = max(after_ns - before_ns + price.launch_delay_ns, price.launch_ns + price.tail_ns)
         ends.append(plans[-1] + schedule_ns + gpu_ns)

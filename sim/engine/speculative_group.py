@@ -18,8 +18,8 @@ from typing import cast
 import numpy as np
 
 from sim.arrays import Int64
+from sim.engine.config import Speculation
 from sim.engine.decode_group import Observer
-from sim.engine.speculation import Speculation
 from sim.kv.layout import PLAIN, KVLayout, pages_by_tokens
 from sim.protocols import DecodeRun, Rises, RoundCost, StepCost
 from sim.request import Request

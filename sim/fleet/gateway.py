@@ -109,7 +109,7 @@ class Gateway:
         self._first_tokens = deque()
 
     def ttfts_s(self, window_s: float) -> list[float]:
-        """See `sim.protocols.ServiceView.ttfts_s`."""
+        """Return what `sim.protocols.ServiceView.ttfts_s` promises."""
         assert self._first_tokens is not None
         now_ns = self._now_ns
         start_ns = now_ns - round(window_s * 1e9)

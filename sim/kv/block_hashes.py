@@ -82,7 +82,7 @@ class BlockHashes:
 
     @property
     def on_change(self) -> Callable[[int, int], None] | None:
-        """See `sim.kv.prefix_index.PrefixIndex`."""
+        """The callback of `sim.kv.prefix_index.PrefixIndex` for this event."""
         return self._nodes.on_change
 
     @on_change.setter
@@ -91,7 +91,7 @@ class BlockHashes:
 
     @property
     def on_evict(self) -> Callable[[int, int, int], None] | None:
-        """See `sim.kv.prefix_index.PrefixIndex`."""
+        """The callback of `sim.kv.prefix_index.PrefixIndex` for this event."""
         return self._nodes.on_evict
 
     @on_evict.setter
@@ -161,7 +161,7 @@ class BlockHashes:
             if depth <= 0 or (node_id < 0 and shared_only):
                 break
             had = pinned[position][1] if position < len(pinned) else 0
-            parent = nodes[position - 1][0] if position else None
+            parent = nodes[position - 1] if position else None
             if not self._nodes.grow(node_id, had, depth, parent):
                 break  # another request computed these blocks too; ours stay private
             if self._sides is not None:

@@ -17,6 +17,7 @@ class Node:
     """The cached leading blocks of one id; requests hold the first `pinned` of them."""
 
     __slots__ = (
+        "at",
         "born",
         "children",
         "depths",
@@ -34,9 +35,13 @@ class Node:
         self.home = home
         self.parent: Node | None = None
         """The node before this one in its prefix, if the eviction order needs to know it."""
+        self.at = 0
+        """Number of blocks of its parent that it follows: usually all that the parent's id
+        names, fewer for the private rest of a request whose last prefix id names only those."""
         self.born = 0
         self.uses = 1
-        self.children = 0
+        # number of leading blocks that are continued -> number of nodes that continue them
+        self.children: dict[int, int] = {}
         self.resident = 0
         self.pinned = 0
         # number of pinned blocks -> number of holders with that many
@@ -52,7 +57,9 @@ class Node:
 
     def goes_before(self, run: FreeRun) -> FreeRun | None:
         """See `sim.kv.eviction.Owner`; that is the node's deepest run."""
-        return None if self.children else self.free_runs[0]
+        deepest = self.free_runs[0]
+        is_continued = bool(self.children) and deepest.start < max(self.children)
+        return None if is_continued else deepest
 
 
 class CacheNodes:
@@ -90,8 +97,8 @@ class CacheNodes:
             del self._nodes[node.node_id]
             parent = node.parent
             if parent is not None:
-                parent.children -= 1
-                if not parent.children:
+                _drop(parent.children, node.at)
+                if node.at not in parent.children:
                     self.order.exposed(parent)
         if node.node_id >= 0:
             if self.on_evict is not None:
@@ -119,17 +126,17 @@ class CacheNodes:
             node.free_runs.pop()
             self.order.forget(run)
 
-    def grow(self, node_id: int, had: int, depth: int, parent_id: int | None) -> bool:
+    def grow(self, node_id: int, had: int, depth: int, parent: tuple[int, int] | None) -> bool:
         """Let a request that holds ``had`` blocks of a node hold ``depth``, adding new content.
 
         Returns False and changes nothing if the node already has content there, which is not stored
-        twice. ``parent_id``: the node before it, which the request holds too.
+        twice. ``parent``: the node before it, and how many of its blocks the request holds.
         """
         node = self._nodes.get(node_id)
         if node is None:
             node = self._nodes[node_id] = Node(node_id, self)
             if self._is_tree:
-                self._place(node, parent_id)
+                self._place(node, parent)
         elif node.resident > had:
             return False
         node.resident = depth
@@ -140,12 +147,13 @@ class CacheNodes:
         self.pin(node_id, depth)
         return True
 
-    def _place(self, node: Node, parent_id: int | None) -> None:
+    def _place(self, node: Node, parent: tuple[int, int] | None) -> None:
         """Record arrival and parent of a node, if the eviction order needs them."""
         node.born = self.birth()
-        if parent_id is not None:
+        if parent is not None:
+            parent_id, node.at = parent
             node.parent = self._nodes[parent_id]
-            node.parent.children += 1
+            node.parent.children[node.at] = node.parent.children.get(node.at, 0) + 1
 
     def unpin(self, node_id: int, depth: int) -> int:
         """Undo a pin; return how many blocks are free now, which become the order's youngest."""

@@ -87,7 +87,7 @@ class EvictionOrder(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove all runs."""
+        """Remove all runs from the order."""
         ...
 
     def pages(self) -> int:
@@ -143,7 +143,7 @@ class LeastRecent:
         """LRU order does not depend on children."""
 
     def clear(self) -> None:
-        """Remove all runs."""
+        """Remove all runs from the order."""
         self._runs.clear()
 
     def pages(self) -> int:
@@ -216,7 +216,7 @@ class ByPriority:
                 heappush(self._heap, (self._priority(owner), run.key, run))
 
     def clear(self) -> None:
-        """Remove all runs."""
+        """Remove all runs from the order."""
         self._runs.clear()
         self._heap.clear()
         self._covered.clear()

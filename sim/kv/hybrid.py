@@ -37,11 +37,11 @@ class Checkpoint:
         self.uses = 1
 
     def goes_before(self, run: FreeRun) -> FreeRun:
-        """See `sim.kv.eviction.Owner`."""
+        """Return the run to evict first; see `sim.kv.eviction.Owner`."""
         return run
 
     def evicted(self, run: FreeRun) -> None:
-        """See `sim.kv.eviction.Owner`."""
+        """Account for an evicted run; see `sim.kv.eviction.Owner`."""
         del self.home[self.node_id][self.depth]
         if not self.home[self.node_id]:
             del self.home[self.node_id]
@@ -60,11 +60,11 @@ class Span:
         self.runs: list[FreeRun] = []
 
     def goes_before(self, run: FreeRun) -> FreeRun:
-        """See `sim.kv.eviction.Owner`."""
+        """Return the run to evict first; see `sim.kv.eviction.Owner`."""
         return run
 
     def evicted(self, run: FreeRun) -> None:
-        """See `sim.kv.eviction.Owner`."""
+        """Account for an evicted run; see `sim.kv.eviction.Owner`."""
         if run.start == run.stop:
             self.runs.remove(run)
             if not self.runs:

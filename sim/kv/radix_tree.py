@@ -50,7 +50,7 @@ class _Edge:
         self.tree.shrink(self, run.stop)
 
     def goes_before(self, run: FreeRun) -> FreeRun | None:
-        """See `sim.kv.eviction.Owner`."""
+        """Return the run to evict first; see `sim.kv.eviction.Owner`."""
         return None if self.children else run
 
 

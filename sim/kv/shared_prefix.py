@@ -19,46 +19,45 @@ KINDS = ("none", "cascade", "tree")
 
 
 class _Node:
-    """The holders of one cache node. Those that hold more than this node hold all of its blocks."""
+    """The holders of one cache node.
 
-    __slots__ = ("children", "ends", "parent", "passing", "size")
+    Holders that continue beyond the node usually hold all of its blocks. If the last prefix id of a
+    request names only some of them, its private rest follows those.
+    """
 
-    def __init__(self, parent: _Node | None) -> None:
+    __slots__ = ("at", "children", "ends", "parent", "passing")
+
+    def __init__(self, parent: _Node | None, at: int) -> None:
         self.parent = parent
-        self.children = 0
-        """Nodes that follow this one in some holder's prefix."""
-        self.passing = 0
-        self.size = 0
-        """Blocks held by the sequences that continue beyond this node."""
+        self.at = at
+        """Number of blocks of its parent that it follows."""
+        # number of blocks held -> number of nodes that follow them
+        self.children: dict[int, int] = {}
+        # number of blocks held -> number of holders that continue from there
+        self.passing: dict[int, int] = {}
         self.ends: dict[int, int] = {}  # number of blocks held -> number of holders that end there
 
     def sums(self) -> tuple[int, int, int]:
         """Return the `SharedSums` of a subtree, in blocks. A stretch that continues in an only
         child is counted there."""
-        holders = self.passing + sum(self.ends.values())
+        passing, ends = self.passing, self.ends
+        if not ends and len(passing) == 1:  # in most nodes all holders continue from one place
+            [(depth, holders)] = passing.items()
+            if holders == 1:
+                return 0, 0, 0
+            return holders * depth, depth, 0 if self.children.get(depth) == 1 else holders
+        holders = sum(passing.values()) + sum(ends.values())
         tokens = reads = parts = start = 0
-        for depth in sorted(self.ends):
-            if holders > 1:
-                tokens += holders * (depth - start)
-                reads += depth - start
-                parts += holders
-            holders -= self.ends[depth]
+        for depth in sorted(passing | ends):
+            if holders < 2:
+                break
+            going_on = passing.get(depth, 0)
+            tokens += holders * (depth - start)
+            reads += depth - start
+            parts += 0 if going_on == holders and self.children.get(depth) == 1 else holders
+            holders -= going_on + ends.get(depth, 0)
             start = depth
-        if holders > 1 and self.size > start:
-            tokens += holders * (self.size - start)
-            reads += self.size - start
-            parts += 0 if self.children == 1 else holders
         return tokens, reads, parts
-
-    def count(self, depth: int, sign: int, *, is_last: bool) -> None:
-        """Add (``sign`` 1) or remove (-1) one holder."""
-        if not is_last:
-            self.passing += sign
-            self.size = depth
-            return
-        self.ends[depth] = self.ends.get(depth, 0) + sign
-        if not self.ends[depth]:
-            del self.ends[depth]
 
 
 class PrefixTree:
@@ -76,7 +75,7 @@ class PrefixTree:
         self._count(path, 0, 1)
 
     def leave(self, request: Request) -> None:
-        """Remove a member."""
+        """Remove a member from the tree."""
         self._count(self._paths.pop(request), 0, -1)
 
     def follow(self, request: Request) -> None:
@@ -111,16 +110,17 @@ class PrefixTree:
             node_id, depth = path[position]
             found = nodes.get(node_id)
             if found is None:
-                found = nodes[node_id] = _Node(parent)
+                at = 0 if parent is None else path[position - 1][1]
+                found = nodes[node_id] = _Node(parent, at)
                 if parent is not None:
-                    parent.children += 1
+                    _add(parent.children, at, 1)
             self._post(found, -1)
             changed.append(found)
-            found.count(depth, sign, is_last=position == len(path) - 1)
+            _add(found.ends if position == len(path) - 1 else found.passing, depth, sign)
             if not found.passing and not found.ends:
                 del nodes[node_id]
                 if found.parent is not None:
-                    found.parent.children -= 1
+                    _add(found.parent.children, found.at, -1)
             parent = found
         for node in changed:
             self._post(node, 1)
@@ -130,6 +130,14 @@ class PrefixTree:
         self._tokens += sign * tokens
         self._reads += sign * reads
         self._parts += sign * parts
+
+
+def _add(counts: dict[int, int], key: int, more: int) -> None:
+    left = counts.get(key, 0) + more
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]
 
 
 def common_prefix(

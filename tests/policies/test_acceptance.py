@@ -13,7 +13,7 @@ from policies.acceptance.replay import Replay
 from policies.acceptance.rounds import survivals, tokens_per_step
 from policies.acceptance.tree import Tree, best_tree, path_chance, ranked_rates, tree_survivals
 from sim.draws import uniform, uniforms
-from sim.engine.speculation import Speculation
+from sim.engine.config import Speculation
 from sim.errors import ScenarioError
 from sim.protocols import Acceptance
 from sim.request import Request

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import hypothesis.strategies as st
+from sim.engine.speculation import Speculation
 
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.tree import Tree
-from sim.engine.speculation import Speculation
+from sim.engine.config import Speculation
 from sim.protocols import Acceptance
 from tests.properties.conservation import MAKERS
 from tests.properties.engines import ENGINES

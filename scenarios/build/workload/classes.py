@@ -1,4 +1,4 @@
-"""Request classes: one table of several workloads, and the targets each class has."""
+"""Request classes: one table of several workloads, and the targets of each class."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from workloads.merge import merge
 def build_classes(
     scenario: Scenario, build_source: Callable[[Source, int], RequestTable]
 ) -> RequestTable:
-    """The classes' requests in order of arrival.
+    """Return the requests of all classes in order of arrival.
 
-    Each class has random streams of its own, by its name: changing one class leaves the others
-    alone.
+    Each class has its own random streams, seeded by its name, so changing one class leaves the
+    others alone.
     """
     workload = scenario.workload
     rates = [c.rate_per_s or 0.0 for c in workload.classes]
@@ -35,7 +35,7 @@ def build_classes(
         tables[request_class.name] = table
     if not scenario.kv.share_across_tenants:
         return merge(tables)
-    # Repeats and drawn sessions have content of their own.
+    # Repeated traces and drawn sessions do not share content with other classes.
     return merge(
         tables,
         {
@@ -47,7 +47,7 @@ def build_classes(
 
 
 def class_slos(scenario: Scenario) -> list[Slo]:
-    """The targets of each class, or the scenario's alone where it has no classes."""
+    """Return the targets of each class, or only the scenario's if it has no classes."""
     common = scenario.slo.model_dump()
     if not scenario.workload.classes:
         return [Slo(**common)]

@@ -1,4 +1,4 @@
-"""What to generate for a scenario's preset or generator section."""
+"""The generator spec of a scenario's preset or generator section."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DEFAULT_DURATION_S = 600.0
 
 
 def generator_spec(source: Source) -> GeneratorSpec:
-    """The spec of a source that is not a trace.
+    """Return the spec of a source that is not a trace.
 
-    Raises ScenarioError for settings that do not fit, TraceError for a file of lengths that cannot
-    be read.
+    Raises `ScenarioError` for settings that do not fit, `TraceError` if a file of lengths cannot be
+    read.
     """
     num_requests, duration_s = source.num_requests, source.duration_s
     users = _users(source)
@@ -84,7 +84,7 @@ def _arrivals(generator: Generator, source: Source, drift: Drift | None) -> Arri
                 f"workload.rate_per_s (--rate): {process} arrivals need a rate; without one, give "
                 "max_concurrency (--concurrency), as load tools do, users, or arrivals: all-at-once"
             )
-        # A load tool without a rate: the concurrency alone holds it back.
+        # A load tool without a rate: only the concurrency holds it back.
         return Arrivals(process=ALL_AT_ONCE)
     cv = 1.0 if generator.cv is None else generator.cv
     if generator.shape is not None:

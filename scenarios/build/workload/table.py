@@ -22,11 +22,11 @@ from workloads.generator.generate import generate
 def build_table(scenario: Scenario) -> RequestTable:
     """Read or generate the requests and apply what the scenario says about them.
 
-    Raises TraceError for a file that cannot be read, ScenarioError for settings that do not fit.
+    Raises `TraceError` if a file cannot be read, `ScenarioError` for settings that do not fit.
     """
     table = _one_answer_each(scenario)
     workload = scenario.workload
-    if workload.beam_width > 1:  # a request without output has nothing to search
+    if workload.beam_width > 1:  # a request without output has no hypotheses
         widths = np.where(table.output_tokens > 0, workload.beam_width, 1)
         tail_tokens = workload.beam_tail_tokens
         beams = BeamSearch(widths=widths, tail_tokens=tail_tokens, seed=scenario.seed)
@@ -56,7 +56,7 @@ def _build_source(source: Source, seed: int) -> RequestTable:
 
 
 def describe_workload(scenario: Scenario, table: RequestTable) -> str:
-    """One line for the result's conditions."""
+    """Describe the workload in one line for the result's conditions."""
     text = f"{len(table):,} requests, {table.source}"
     if scenario.workload.n > 1:
         text += f", {scenario.workload.n} answers each"
@@ -72,7 +72,7 @@ def describe_workload(scenario: Scenario, table: RequestTable) -> str:
 
 
 def check_warmup(scenario: Scenario, table: RequestTable) -> None:
-    """Raise ScenarioError where no request would be left to measure."""
+    """Raise `ScenarioError` if no request would be left to measure after the warm-up."""
     if not len(table) or not table.is_open_loop:
         return
     last_s = to_s(int(table.arrival_ns[-1]))

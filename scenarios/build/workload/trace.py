@@ -21,10 +21,10 @@ _WITH_BLOCK_TOKENS = ("mooncake", "mooncake-delta", "aiperf")
 
 
 def trace_table(source: Source, seed: int) -> RequestTable:
-    """Read the trace and do to it what the workload says.
+    """Read the trace and change it as the workload says.
 
     ``seed`` draws what the file does not hold: session starts, arrivals, ServeGen's requests.
-    Raises TraceError for a file that cannot be read, ScenarioError for settings that do not fit.
+    Raises `TraceError` if the file cannot be read, `ScenarioError` for settings that do not fit.
     """
     trace = source.trace
     assert trace is not None
@@ -48,7 +48,7 @@ def trace_table(source: Source, seed: int) -> RequestTable:
     if source.num_requests is not None:
         table = transform.limit(table, source.num_requests)
     table = _replayed(table, recording, trace)
-    if source.rate_per_s is not None and len(table):  # nothing has no rate, and needs none
+    if source.rate_per_s is not None and len(table):  # an empty table has no rate to scale
         if recording.clock == "none":
             table = poisson_arrivals(table, source.rate_per_s, seed)
         else:

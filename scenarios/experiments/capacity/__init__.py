@@ -1,1 +1,1 @@
-"""The highest load that keeps an SLO: search, runs, and what binds there."""
+"""Find the highest load that keeps an SLO: search, runs, and what limits the load there."""

@@ -1,4 +1,5 @@
-"""What binds at the capacity: the target missed first, and where the time of the slowest went."""
+"""What binds at the capacity: the target missed first, and where the slowest requests' time
+went."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from scenarios.experiments.capacity.curve import Row, nearest
 from sim.accounts import TIME_ACCOUNTS
 
 _OFTEN = 0.01  # share of time at a limit, or of requests preempted, that shows in the tail
-_FULL = 0.97  # of the KV cache
-_MUCH = 0.05  # of the time in full steps, for their size to be what holds prompts back
-_ROOM = 0.8  # of a target that the 99th percentile may take, for there to be room
+_FULL = 0.97  # share of the KV cache
+_MUCH = 0.05  # share of time in full steps from which on their size holds prompts back
+_ROOM = 0.8  # share of a target up to which the 99th percentile leaves room
 
 _BY_ACCOUNT = {
     "scheduling_wait": "Requests wait for a step that has begun, and steps that carry prefills "
@@ -44,7 +45,7 @@ _BY_ACCOUNT = {
 
 
 def advice(found: dict[str, Any], targets: dict[str, float]) -> str:
-    """A sentence on the account behind the target that binds: a hint, not a promise."""
+    """Return a sentence on the account behind the target that binds: a hint, not a promise."""
     account = found["cause"]
     if account == "admission_queue":
         text = _for_queue(found, targets)
@@ -78,7 +79,7 @@ def _for_queue(found: dict[str, Any], targets: dict[str, float]) -> str:
 
 
 def _room(found: dict[str, Any], targets: dict[str, float], metric: str) -> str:
-    """Whether another target leaves room for a trade."""
+    """Say whether another target leaves room for a trade-off."""
     p99_s = found["latency_s"].get(metric, {}).get("p99")
     if metric not in targets or p99_s is None:
         return ""
@@ -89,9 +90,10 @@ def _room(found: dict[str, Any], targets: dict[str, float], metric: str) -> str:
 
 _LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "unfinished": "finishing"}
 
-_MOSTLY = 0.6  # of the time at the capacity, for it to be less a matter of load than of the system
+# share of the time at capacity that light load must have for load not to be the cause
+_MOSTLY = 0.6
 
-_MOST = 0.5  # of the misses
+_MOST = 0.5  # share of the misses
 
 # How a request waits or works in each account, for a sentence about one metric.
 _PHRASES = {
@@ -116,11 +118,12 @@ _PHRASES = {
 def binding(
     rows: Sequence[Row], capacity: float, targets: dict[str, float], *, by_queue: bool = False
 ) -> dict[str, Any]:
-    """The target that ends the range, the accounts behind it, and the engines' state there.
+    """Return the target that ends the range, the accounts behind it, and the engines' state there.
 
-    ``rows`` is the curve, ``targets`` metric -> seconds. Accounts are those of the slowest
-    requests by that metric, as many as may miss the SLO, at the capacity and at the lightest load.
-    ``by_queue``: the queue ends the range, not a target; the accounts are of E2E.
+    ``rows`` is the curve, ``targets`` maps metrics to seconds. Accounts are those of the slowest
+    requests by that metric, limited to the share that may miss the SLO, at the capacity and at the
+    lightest load. With ``by_queue`` the queue ends the range, not a target, and the accounts are
+    those of E2E.
     """
     at, light = nearest(rows, capacity, stable=by_queue), rows[0]
     metric, share = ("e2e", None) if by_queue else _first_missed(at, targets)
@@ -147,7 +150,7 @@ def binding(
 
 
 def _lost(share: float, reasons: dict[str, int]) -> dict[str, str]:
-    """Where most misses are of requests that the engine did not serve at all."""
+    """Describe the case in which most misses are requests that the engine did not serve at all."""
     sentence = f"{percent(share)} of the requests that miss the SLO were rejected or never ended"
     if reasons:
         sentence += f" ({max(reasons, key=lambda reason: reasons[reason])})"
@@ -155,7 +158,8 @@ def _lost(share: float, reasons: dict[str, int]) -> dict[str, str]:
 
 
 def _first_missed(at: Row, targets: dict[str, float]) -> tuple[str, float | None]:
-    """The target that most of the misses miss, and their share; without misses, E2E or the only."""
+    """Return the target that most misses miss and their share; without misses, the only target
+    or E2E."""
     shares = {name: share for name, share in _miss_shares(at).items() if name in targets}
     if shares and max(shares.values()) > 0:
         metric = max(shares, key=lambda name: shares[name])
@@ -169,7 +173,7 @@ def _miss_shares(at: Row) -> dict[str, float]:
 
 
 def _accounts(at: Row, light: Row, metric: str) -> list[dict[str, Any]]:
-    """Accounts of the slowest requests: seconds, share, and growth since light load."""
+    """Return the accounts of the slowest requests: seconds, share, and growth since light load."""
     here = at["accounts_s"].get(metric, {}).get("tail", {})
     there = light["accounts_s"].get(metric, {}).get("tail", {})
     total = sum(here.values())
@@ -187,7 +191,8 @@ def _accounts(at: Row, light: Row, metric: str) -> list[dict[str, Any]]:
 
 
 def _cause(accounts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The account that grew most since light load; the largest where most was there already."""
+    """Return the account that grew most since light load, or the largest if light load explains
+    most."""
     if not accounts:
         return None
     total_s, light_s = (sum(row[name] for row in accounts) for name in ("seconds", "light_seconds"))

@@ -1,4 +1,4 @@
-"""What ``fleetcast capacity`` does, once its options are read."""
+"""The work of ``fleetcast capacity``, once its options are read."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ def run_capacity(
     out: Path | None,
     as_json: bool,
 ) -> Path | None:
-    """Search, print the answer, write what was asked for; the page, where there is one.
+    """Search, print the answer and write what was asked for; return the page's path, if there is
+    one.
 
-    Raises ScenarioError where the question cannot be asked or ``out`` cannot be written.
+    Raises `ScenarioError` if the question does not fit the scenario or ``out`` cannot be written.
     """
     if out is not None:
         make_folder(out)
     found = find_capacity(scenario, question, jobs=jobs, note=_note)
     page = None
-    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
         from reports.capacity.page import write_capacity_page
 
         _write(found, scenario, out)
@@ -48,7 +50,7 @@ def run_capacity(
 
 
 def _note(what: str, done: int, total: int) -> None:
-    """Say on a terminal which runs are being done."""
+    """Show on a terminal which runs are in progress."""
     if sys.stderr.isatty():
         end = "\r\x1b[K" if done == total else ""
         print(f"\r\x1b[K{what}: {done} of {total} runs{end}", end="", file=sys.stderr, flush=True)

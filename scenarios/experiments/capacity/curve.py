@@ -1,4 +1,4 @@
-"""Attainment, latencies and state against load: one row a load that was run."""
+"""Attainment, latencies and state against load: one row per load that was run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Row = dict[str, Any]
 
 
 class Runs(Protocol):
-    """What has run the loads of a search."""
+    """The runs of all loads of a search."""
 
     def of(self, level: float) -> list[RunFacts]:
-        """The facts of a load, by replication."""
+        """Return the facts of a load, by replication."""
         ...
 
 
 def curve(samples: Samples, runs: Runs) -> list[Row]:
-    """Rows in order of load; every number is a mean over the runs of that load."""
+    """Return rows in order of load; every number is a mean over the runs of that load."""
     return [_row(level, samples, runs.of(level)) for level in samples.levels]
 
 
 def nearest(rows: Sequence[Row], level: float, *, stable: bool = False) -> Row:
-    """The row whose load is nearest, of those with many requests.
+    """Return the row with the nearest load, among those with many requests.
 
-    ``stable``: of those whose queue stays, if any does.
+    With ``stable``, only rows whose queue does not grow count, if there are any.
     """
     rows = [row for row in rows if row["stable"] or not stable] or rows
     most = max(row["requests"] for row in rows)
@@ -71,7 +71,7 @@ def _counts(every: Sequence[dict[str, int]]) -> dict[str, int]:
 
 
 def _means(every: Sequence[Any]) -> Any:
-    """Means of equal structures of numbers; what some of them lack is left out."""
+    """Return means of equal structures of numbers, without the keys that some of them lack."""
     if isinstance(every[0], dict):
         keys = [key for key in every[0] if all(key in one for one in every)]
         return {key: _means([one[key] for one in every]) for key in keys}

@@ -1,4 +1,4 @@
-"""The capacity of a scenario, from start to end: the content of capacity.json."""
+"""Find the capacity of a scenario, from start to end: the content of capacity.json."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 
 LEAST = 4
-"""Replications near the crossing, each as long as several of the first search."""
+"""Replications near the crossing, each as long as several runs of the first search."""
 
 _LONGER = 4  # times
 _AROUND = (0.88, 0.94, 1.0, 1.06, 1.15)
 
 
 def is_slow(found: Found, pilot: Pilot) -> bool:
-    """Whether the answer lies where runs of the usual length have not settled."""
+    """Return whether the answer lies at loads where runs of the usual length have not settled."""
     if found.capacity is None or pilot.saturation_level is None:
         return False
     return (
@@ -49,13 +49,13 @@ def is_slow(found: Found, pilot: Pilot) -> bool:
 
 
 def longer(plan: RunPlan) -> RunPlan:
-    """The same with longer runs and warm-ups."""
+    """Return the plan with longer runs and warm-ups."""
     assert plan.counted is not None
     return replace(plan, counted=_LONGER * plan.counted)
 
 
 def around(found: Found) -> list[float]:
-    """Loads to begin with, around the first answer."""
+    """Return the loads around the first answer at which the second search begins."""
     assert found.capacity is not None
     return [found.capacity.level * share for share in _AROUND]
 
@@ -67,9 +67,10 @@ _MOST_CHECKS = 3  # beside the first
 def wanted(
     runs: Runs, capacity: Estimate, load: float, *, goal: Goal, check: bool
 ) -> dict[str, Any]:
-    """Replicas and GPUs for a load, if each replica adds the capacity of one.
+    """Return the replicas and GPUs for a load, if each replica adds the capacity of one.
 
-    ``check``: simulate them at that load, and one more or fewer until the SLO tells them apart.
+    With ``check``, simulate them at that load, with more or fewer replicas until the verdict
+    changes.
     """
     scenario = runs.scenario
     now, ranks = scenario.pool.replicas, replica_gpus(scenario)
@@ -89,7 +90,7 @@ def wanted(
 
 
 def _checks(runs: Runs, load: float, needed: int, goal: Goal) -> list[dict[str, Any]]:
-    """Simulate the replicas needed, then fewer while they keep the SLO or more until they do."""
+    """Simulate the replicas needed, then fewer while they keep the SLO, or more until they do."""
     checks = [_checked(runs, load, needed, goal)]
     step = -1 if checks[0]["kept"] else 1
     for replicas in range(needed + step, needed + (_MOST_CHECKS + 1) * step, step):
@@ -119,16 +120,16 @@ def _checked(runs: Runs, load: float, replicas: int, goal: Goal) -> dict[str, An
 
 
 Note = Callable[[str, int, int], None]
-"""Called with what is being done, how many runs of it are done, and of how many."""
+"""Called with the current task, the number of its finished runs, and the number of all its runs."""
 
 
 def find_capacity(
     scenario: Scenario, question: Question, *, jobs: int | None = None, note: Note | None = None
 ) -> dict[str, Any]:
-    """Search, and say what binds; see `scenarios.experiments.capacity.result` for what comes back.
+    """Search the capacity and say what binds there.
 
-    Raises ScenarioError where the question cannot be asked of this scenario, and what `simulate`
-    raises.
+    Returns what `scenarios.experiments.capacity.result` describes. Raises `ScenarioError` if the
+    question does not fit this scenario, and what `simulate` raises.
     """
     started = time.perf_counter()
     _check(scenario, question)
@@ -204,7 +205,7 @@ def _counted(scenario: Scenario, question: Question) -> int | None:
 
 
 def _goal(scenario: Scenario, question: Question, plan: RunPlan) -> Goal:
-    """Replications as there can be: every seed of a trace is the same trace."""
+    """Return the goal of the search, with one replication if every seed gives the same trace."""
     replications = {"first": 1, "least": 1, "most": 1} if plan.fixed else {}
     return Goal(
         attainment=question.attainment,

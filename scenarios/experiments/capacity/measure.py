@@ -1,4 +1,4 @@
-"""What one run of the search leaves: its tally, its latencies, and where the time of the slow went.
+"""What the search keeps of one run: its tally, its latencies, and where slow requests' time went.
 
 Only the steady part of a run counts: requests by their order of arrival, without the first (the
 system fills) and, in a closed loop, the last (it empties).
@@ -26,14 +26,14 @@ from sim.recorder import UNSET
 
 Bool = NDArray[np.bool_]
 
-_STRETCHES = 10  # of the measured part, for the trend of the number in the system
-_LOOKS = 20  # a stretch
+_STRETCHES = 10  # stretches of the measured part, for the trend of the number in the system
+_LOOKS = 20  # looks per stretch
 PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Everything the search keeps of a run."""
+    """Everything that the search keeps of a run."""
 
     tally: Tally
     requests: int
@@ -47,21 +47,23 @@ class RunFacts:
     latency_s: dict[str, dict[str, float]]
     """Metric -> ``p50``, ``p90``, ``p99`` and ``mean`` over measured requests that finished."""
     accounts_s: dict[str, dict[str, dict[str, float]]]
-    """Metric -> ``mean`` and ``tail`` -> account -> seconds. The tail are the slowest requests by
-    that metric, as many as may miss the SLO. Of TPOT: seconds a token."""
+    """Metric -> ``mean`` and ``tail`` -> account -> seconds, for TPOT seconds per token.
+
+    The tail is the slowest requests by that metric, limited to the share that may miss the SLO.
+    """
     state: dict[str, float]
     evidence: dict[str, float]
     """Share of the served time by evidence label."""
     errors: tuple[float, float]
-    """Relative standard deviation of the GPU's and of the host's times, by their evidence."""
+    """Relative standard deviation of GPU times and of host times, by their evidence."""
     offered_per_s: float | None
     saturation_per_s: float | None
     slower: tuple[Tally, Tally] | None = None
-    """With the GPU, and with the host, slower."""
+    """Tallies with a slower GPU and with a slower host."""
 
 
 def measure(result: RunResult, plan: RunPlan) -> RunFacts:
-    """Reduce a run to what the search needs. Picklable, a few kilobytes."""
+    """Reduce a run to what the search needs; picklable, a few kilobytes."""
     log, metrics = result.log, result.metrics
     counting = plan.counting(plan.level_of(result.scenario))
     counted = counted_requests(metrics, counting)
@@ -87,7 +89,7 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
 
 
 def counted_requests(metrics: RequestMetrics, counting: Counting) -> Bool:
-    """Which requests count, ``[n]``."""
+    """Return which requests count, as a mask ``[n]``."""
     arrived = np.flatnonzero(metrics.measured)
     order = arrived[np.argsort(metrics.arrival_s[arrived], kind="stable")]
     counted = np.zeros(len(metrics.status), bool)
@@ -96,7 +98,7 @@ def counted_requests(metrics: RequestMetrics, counting: Counting) -> Bool:
 
 
 def _window(metrics: RequestMetrics, counted: Bool) -> Window:
-    """From the first to the last arrival that counts."""
+    """Return the window from the first to the last arrival that counts."""
     arrivals = metrics.arrival_s[counted]
     if not len(arrivals):
         return metrics.window
@@ -120,13 +122,14 @@ def _tally(log: RunLog, metrics: RequestMetrics, counted: Bool) -> Tally:
 def _flow(
     log: RunLog, metrics: RequestMetrics, window: Window, arrivals: int
 ) -> tuple[float, float, float]:
-    """Growth of the number in the system as a share of the arrivals, its error; leaving rate."""
+    """Return the growth of the number in the system per arrival, its error, and the leaving
+    rate."""
     if not window.length_s or not arrivals:
         return 0.0, 0.0, float("nan")
     left_ns = np.frombuffer(log.requests.finished_ns, np.int64)
     left = np.sort(left_ns[left_ns != UNSET])
     came = np.sort(np.frombuffer(log.requests.arrival_ns, np.int64))
-    came = came[np.searchsorted(came, 0) :]  # a horizon comes before some are sent
+    came = came[np.searchsorted(came, 0) :]  # a horizon ends before some requests are sent
     looks = np.linspace(window.start_ns, window.end_ns, _STRETCHES * _LOOKS + 1)[1:]
     in_system = np.searchsorted(came, looks, "right") - np.searchsorted(left, looks, "right")
     means = in_system.reshape(_STRETCHES, _LOOKS).mean(axis=1)
@@ -176,7 +179,7 @@ def _by_account(posted: Float64) -> dict[str, float]:
 
 
 def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) -> dict[str, float]:
-    """What the engines held and did: means over the time they had work, and maxima."""
+    """Return what the engines held and did: means over the time that they had work, and maxima."""
     engine = log.pool.engine
     occupied, most_occupied = kv_occupancy(log, window)
     running, _, most_running = time_weighted(log, "running", window)
@@ -202,7 +205,7 @@ def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) 
 
 
 def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
-    """Share of the engines' working time in steps that hold as much as they may."""
+    """Return the share of the engines' working time spent in steps that are at a limit."""
     full = total = 0.0
     for steps in log.steps:
         if not len(steps):
@@ -228,7 +231,7 @@ def _errors(result: RunResult) -> tuple[float, float]:
 
 
 def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
-    """The same requests on a GPU, then with a host, slower by a standard deviation."""
+    """Tally the same requests on a GPU, then with a host, slower by one standard deviation."""
     scenario, built = result.scenario, result.build
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
     gpu, host = _errors(result)

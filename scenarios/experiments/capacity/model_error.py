@@ -1,4 +1,4 @@
-"""How far the capacity may be off because the model is: the same search on a slower machine."""
+"""How far off the capacity may be because of the model's error: search again on slower machines."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from scenarios.experiments.capacity.search import Found, rounded
 
 _BELOW = (0.8, -1.0, -2.5, -4.5)  # loads to look at, in standard deviations from the capacity
 _FURTHER = (-8.0, -13.0)
-_LOWEST = 0.05  # of the capacity
+_LOWEST = 0.05  # share of the capacity
 _REPLICATIONS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelError:
-    """Relative changes of the capacity, and the 90% band they make."""
+    """Relative changes of the capacity, and the 90% band that follows from them."""
 
     gpu: float
-    """With the GPU slower by a standard deviation of its error."""
+    """Change with the GPU slower by one standard deviation of its error."""
     host: float
-    """With the host slower by one of its own."""
+    """Change with the host slower by one standard deviation of its error."""
     gpu_error: float
     host_error: float
 
     @property
     def half_width(self) -> float:
-        """Half of the 90% band, relative: both errors are taken as independent and normal."""
+        """Half of the 90% band, relative; both errors are taken as independent and normal."""
         return NORMAL_90 * math.hypot(self.gpu, self.host)
 
 
 def model_error(runs: Runs, found: Found) -> ModelError | None:
-    """Seek the capacity again, on the same requests, with the GPU and then the host slower.
+    """Find the capacity again, on the same requests, with the GPU and then the host slower.
 
-    None where there is no capacity.
+    Returns None if there is no capacity.
     """
     capacity = found.capacity
     if capacity is None:
@@ -62,7 +62,8 @@ def model_error(runs: Runs, found: Found) -> ModelError | None:
 def _shifts(
     slow: Runs, replications: int, level: float, spread: float, found: Found
 ) -> tuple[float, float]:
-    """How the crossing moves, relative to its place on the same requests without the change."""
+    """Return how the crossing moves, relative to its place on the same requests without the
+    change."""
     goal = found.samples.goal
 
     def levels_at(steps: Sequence[float]) -> set[float]:
@@ -74,7 +75,7 @@ def _shifts(
         new = sorted(more - {at for at, _ in slow.facts})
         slow([(at, r) for at in new for r in range(replications)])
         seen = sorted({at for at, _ in slow.facts})
-        if len(seen) < 2:  # one user cannot become fewer
+        if len(seen) < 2:  # fewer than one user is not possible
             return 0.0, 0.0
         crossings = [_crossing(slow, seen, machine, goal.attainment) for machine in range(3)]
         if min(crossings) > seen[0]:
@@ -92,6 +93,6 @@ def _crossing(slow: Runs, levels: list[float], machine: int, attainment: float) 
 
 
 def _by_machine(facts: list[RunFacts]) -> list[list[Tally]]:
-    """Tallies of every replication: as it is, with a slower GPU, with a slower host."""
+    """Return the tallies of every replication: unchanged, with a slower GPU, with a slower host."""
     every = [(one.tally, *(one.slower or ())) for one in facts]
     return [list(of_machine) for of_machine in zip(*every, strict=True)]

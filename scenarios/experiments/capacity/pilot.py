@@ -1,4 +1,4 @@
-"""A first look at a scenario: where it saturates, how many requests it holds, what it is."""
+"""First look at a scenario: where it saturates, how many requests it holds, and what it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.errors import ScenarioError
 _REQUESTS = 1_000
 _OF_SATURATION = (0.12, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.2)
 _IN_FLIGHT = (1, 4, 16, 64, 256)
-_BUSY = 0.7  # of saturation: where the requests in the system are counted
+_BUSY = 0.7  # share of saturation at which the requests in the system are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +23,18 @@ class Pilot:
 
     summary: dict[str, Any]
     source: str
-    """Where the requests come from."""
+    """The source of the requests."""
     notes: tuple[str, ...]
     levels: tuple[float, ...]
     """Loads to begin with."""
     saturation_level: float | None
     """Load at which the engines are estimated to saturate; None in a closed loop."""
     in_system: float
-    """Requests in the system at a busy rate; 0 where nothing asks for it."""
+    """Requests in the system at a busy rate; 0 where it is not needed."""
 
 
 def pilot(scenario: Scenario, variable: Variable) -> Pilot:
-    """Simulate a little. Raises ScenarioError where no request is served."""
+    """Simulate a short run. Raises `ScenarioError` if no request is served."""
     replicas = scenario.pool.replicas
     own = variable.value(scenario)
     if variable.closed_loop:
@@ -59,7 +59,8 @@ def pilot(scenario: Scenario, variable: Variable) -> Pilot:
 
 
 def _requests_per_s(result: RunResult, variable: Variable) -> float:
-    """Of a load of one: more than one where it counts sessions."""
+    """Return requests per second at a load of one, which differs from 1 if the load counts
+    sessions."""
     session = result.log.table.session
     if variable is not SESSIONS or session is None:
         return 1.0
@@ -68,7 +69,7 @@ def _requests_per_s(result: RunResult, variable: Variable) -> float:
 
 def _short(scenario: Scenario, variable: Variable, level: float | None) -> RunResult:
     requests = None if has_own_size(scenario) else _REQUESTS
-    if level is None:  # arrivals of its own
+    if level is None:  # its own arrivals
         own = scenario.workload.model_copy(update=sizes(scenario, 1.0, requests))
         return simulate(scenario.model_copy(update={"workload": own}))
     return simulate(variable.at(scenario, level, **sizes(scenario, level, requests)))

@@ -1,4 +1,4 @@
-"""What a capacity search is asked."""
+"""The question of a capacity search, the load that it varies, and the length of its runs."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from sim.errors import ScenarioError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked for."""
+    """What a user asks of a capacity search."""
 
     attainment: float = 0.99
     precision: float = 0.03
     stable: bool = False
-    """The highest rate whose queue does not grow, whatever the SLO."""
+    """Whether to find the highest rate whose queue does not grow, whatever the SLO."""
     vary: str | None = None
     num_requests: int | None = None
-    """Counted requests of each run; None: chosen."""
+    """Counted requests per run; None: chosen automatically."""
     bands: bool = True
-    """Also how far off the capacity may be because the model is."""
+    """Whether to estimate also how far off the capacity may be because of the model's error."""
     load: float | None = None
-    """A load to say the replicas for."""
+    """Load for which to return the number of replicas."""
     check: bool = False
-    """Simulate that load on those replicas."""
+    """Whether to simulate that load on those replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """A field of the workload that says how much load there is."""
+    """A field of the workload that sets the load."""
 
     field: str
     unit: str
     closed_loop: bool
-    """Whole numbers, and no queue that grows without bound."""
+    """Whether the load is a whole number and its queue cannot grow without bound."""
 
     def at(self, scenario: Scenario, level: float, **workload: Any) -> Scenario:
-        """The scenario at a load; ``workload``: other fields of its workload to change."""
+        """Return the scenario at a load; ``workload`` holds other fields of its workload to
+        change."""
         value = round(level) if self.closed_loop else level
         changed = scenario.workload.model_copy(update={self.field: value, **workload})
         return scenario.model_copy(update={"workload": changed})
 
     def value(self, scenario: Scenario) -> float | None:
-        """The load the scenario itself has, where it says so."""
+        """Return the scenario's own load; None if it gives none."""
         given: float | None = getattr(scenario.workload, self.field)
         return given
 
@@ -60,9 +61,9 @@ _KNOWN = {v.field: v for v in (RATE, SESSIONS, CONCURRENCY, USERS)}
 
 
 def choose_variable(scenario: Scenario, wanted: str | None = None) -> Variable:
-    """The users or the concurrency of a closed loop, else a rate; ``wanted`` overrides.
+    """Return users or concurrency for a closed loop, else a rate; ``wanted`` overrides the choice.
 
-    Raises ScenarioError where there is no such field, or nothing that the load can grow with.
+    Raises `ScenarioError` if there is no such field, or nothing that the load can grow with.
     """
     workload = scenario.workload
     if wanted is not None:
@@ -74,7 +75,7 @@ def choose_variable(scenario: Scenario, wanted: str | None = None) -> Variable:
         return USERS
     if workload.sessions_per_h is not None:
         return SESSIONS
-    # A trace or a preset brings arrivals of its own; a generator without a rate has none.
+    # A trace or a preset brings its own arrivals; a generator without a rate has none.
     no_rate = workload.rate_per_s is None and workload.generator is not None
     if workload.max_concurrency is not None and no_rate:
         return CONCURRENCY
@@ -86,25 +87,25 @@ def choose_variable(scenario: Scenario, wanted: str | None = None) -> Variable:
     return RATE
 
 
-_MISSES = 100  # of the SLO at its target, in a run: what the crossing rests on
+_MISSES = 100  # misses of the SLO per run at its target, which the crossing is estimated from
 _FEWEST, _MOST = 4_000, 50_000
 _TURNOVERS = 20  # times that the requests in the system are replaced in a run
-_FILL = 3  # times that many leave before the system is taken as full
-_WARMUP = 0.1  # of the counted requests, at least
-_INDEPENDENT = 5_000  # requests of a run that say little of the next as many
+_FILL = 3  # times the number in the system that must leave before the system counts as full
+_WARMUP = 0.1  # share of the counted requests, at least
+_INDEPENDENT = 5_000  # requests of a run that count as independent of the next ones
 
 BLOCKS = 10
-"""Stretches of arrivals of a run whose counts are kept apart."""
+"""Stretches of arrivals per run whose counts are kept apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """Which requests of a run count."""
+    """The requests of a run that count."""
 
     skip: int
-    """Requests left out at the start, by arrival: the system fills."""
+    """Requests left out at the start, by arrival, while the system fills."""
     skip_end: int
-    """And at the end: a closed loop empties."""
+    """Requests left out at the end, while a closed loop empties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +117,19 @@ class RunPlan:
     counted: int | None
     """Requests of a run that count; None: all that the trace, or the scenario's sizes, give."""
     in_system: float
-    """Requests in an open-loop system near capacity: what a warm-up has to fill."""
+    """Requests in an open-loop system near capacity, which a warm-up has to fill."""
     lengthens: bool
     """Whether runs grow with the requests in the system, so that these are replaced often."""
     fixed: bool
-    """Whether the requests are given, not drawn: every seed has the same."""
+    """Whether the requests are given, not drawn, so that every seed has the same ones."""
     skips: bool
-    """Whether a warm-up is left out: not where the scenario has its own, nor of a trace."""
+    """Whether runs exclude a warm-up from counting; False for traces and scenarios with their
+    own."""
     slower: bool = False
-    """Whether each run is repeated with a slower GPU, and a slower host."""
+    """Whether each run is repeated with a slower GPU, and with a slower host."""
 
     def counting(self, level: float) -> Counting:
-        """Which requests count at a load."""
+        """Return which requests count at a load."""
         present = self._present(level)
         counted = self._counted(level)
         warmup = max(_FILL * present, _WARMUP * (counted or 0)) if self.skips else 0
@@ -137,13 +139,14 @@ class RunPlan:
         )
 
     def requests(self, level: float) -> int | None:
-        """Requests of a run at a load, counted or not; None: not for the search to say."""
+        """Return the requests of a run at a load, counted or not; None: the search does not set
+        it."""
         counted, counting = self._counted(level), self.counting(level)
         return None if counted is None else counted + counting.skip + counting.skip_end
 
     @property
     def units(self) -> int:
-        """Stretches of a run that are as good as independent runs, of `BLOCKS` at most."""
+        """Stretches of a run that count as independent runs, `BLOCKS` at most."""
         if self.fixed:  # the parts of a trace stand for other traces like it
             return BLOCKS
         if self.counted is None:
@@ -151,7 +154,7 @@ class RunPlan:
         return max(n for n in (1, 2, 5, BLOCKS) if n == 1 or self.counted >= n * _INDEPENDENT)
 
     def level_of(self, scenario: Scenario) -> float:
-        """The load a run's scenario has."""
+        """Return the load of a run's scenario."""
         level = self.variable.value(scenario)
         assert level is not None
         return level
@@ -167,12 +170,12 @@ class RunPlan:
 
 
 def automatic_count(attainment: float) -> int:
-    """Requests for some hundred misses at the target."""
+    """Return the requests that give about a hundred misses at the target."""
     return max(_FEWEST, min(round(_MISSES / (1 - attainment)), _MOST))
 
 
 def sizes(scenario: Scenario, level: float, requests: int | None) -> dict[str, Any]:
-    """Fields of the workload that make it so many requests long; none to leave it as it is."""
+    """Return the workload fields that limit it to this many requests; {} to leave it as it is."""
     if requests is None:
         return {}
     if scenario.workload.classes:  # their sizes follow from their rates
@@ -181,14 +184,15 @@ def sizes(scenario: Scenario, level: float, requests: int | None) -> dict[str, A
 
 
 def is_fixed(scenario: Scenario) -> bool:
-    """Whether the requests are given, not drawn: every seed has the same."""
+    """Return whether the requests are given, not drawn, so that every seed has the same ones."""
     workload = scenario.workload
     sources: Sequence[Source] = workload.classes or [workload]
     return all(s.trace is not None and s.sessions_per_h is None for s in sources)
 
 
 def has_own_size(scenario: Scenario) -> bool:
-    """Whether the search cannot choose how many requests there are."""
+    """Return whether the workload sets its own number of requests, which the search cannot
+    choose."""
     workload = scenario.workload
     if workload.trace is not None or workload.drift is not None:
         return True

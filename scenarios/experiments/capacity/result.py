@@ -1,4 +1,4 @@
-"""capacity.json: the answer, the curve, what binds, and what it all rests on, as JSON values."""
+"""capacity.json: the answer, the curve, what binds, and the evidence, as JSON values."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from scenarios.schema import Scenario
 from sim import __version__
 from sim.evidence import LABELS, weakest_share
 
-_CLOSE = 0.85  # of saturation
-_LABEL_SHARE = 0.05  # of the time, for a label to count
+_CLOSE = 0.85  # share of saturation
+_LABEL_SHARE = 0.05  # share of the time from which on a label counts
 _METHOD = (
     "Attainment is pooled over replications that see the same requests at every load; between the "
     "loads near the answer the logit of the share of misses is linear in the logarithm of the "
@@ -45,9 +45,10 @@ def content(
     needs: dict[str, Any] | None,
     wall_s: float,
 ) -> dict[str, Any]:
-    """Everything a reader of the answer needs.
+    """Return everything that a reader of the answer needs.
 
-    ``earlier``: rows of a first search with shorter runs; they stand below all others.
+    ``earlier`` holds rows of a first search with shorter runs; only those below all other loads are
+    kept.
     """
     rows = _joined(earlier, curve(found.samples, runs))
     answer = _answer(scenario, question, runs, found, error, rows)
@@ -85,7 +86,7 @@ def content(
 
 
 def _joined(earlier: list[Row], rows: list[Row]) -> list[Row]:
-    # Beyond its end the longer search has nothing, and overload looks better in short runs.
+    # The longer search has no rows below its lowest load, and overload looks better in short runs.
     return [row for row in earlier if row["level"] < rows[0]["level"]] + rows
 
 
@@ -143,7 +144,7 @@ def _saturation(rows: list[Row], found: Found) -> float | None:
 
 
 def _targets(scenario: Scenario) -> dict[str, float]:
-    """Metric -> the tightest target that any class has for it."""
+    """Return metric -> the tightest target that any class has for it."""
     every = [slo.targets for slo in class_slos(scenario)]
     names = [name for name in ("ttft", "tpot", "e2e") if any(name in of for of in every)]
     return {name: min(of[name] for of in every if name in of) for name in names}
@@ -169,7 +170,7 @@ def _conditions(scenario: Scenario, pilot: Pilot, runs: Runs, found: Found) -> d
 
 
 def _label(row: Row) -> str | None:
-    """The weakest evidence that carries at least a twentieth of the time at the answer."""
+    """Return the weakest evidence that carries at least a twentieth of the time at the answer."""
     shares = row["evidence"]
     return weakest_share(shares)
 

@@ -1,4 +1,4 @@
-"""What the search asks for, run in parallel; the facts of every run are kept."""
+"""The runs that a search asks for, done in parallel; the facts of every run are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scenarios.schema import Scenario
 
 @dataclass(kw_only=True)
 class Runs:
-    """Runs points of a search."""
+    """A runner of a search's points."""
 
     scenario: Scenario
     plan: RunPlan
@@ -25,7 +25,7 @@ class Runs:
     facts: dict[Point, RunFacts] = field(default_factory=dict)
 
     def __call__(self, points: Sequence[Point]) -> list[Tally]:
-        """The tallies of all points, in order."""
+        """Run all points and return their tallies in order."""
         facts = run_many(
             [self.scenario_at(*point) for point in points],
             partial(measure, plan=self.plan),
@@ -36,15 +36,15 @@ class Runs:
         return [self.facts[point].tally for point in points]
 
     def scenario_at(self, level: float, replication: int) -> Scenario:
-        """One run: the scenario at a load, with the seed of a replication."""
+        """Return the scenario of one run: at a load, with the seed of a replication."""
         workload = sizes(self.scenario, level, self.plan.requests(level))
         scenario = self.plan.variable.at(self.scenario, level, **workload)
         return with_seed(scenario, scenario.seed + replication).model_copy(update={"bands": False})
 
     def slower(self) -> Runs:
-        """The same runs, each with a slower GPU and a slower host beside it."""
+        """Return the same runs, each repeated with a slower GPU and with a slower host."""
         return replace(self, plan=replace(self.plan, slower=True), facts={})
 
     def of(self, level: float) -> list[RunFacts]:
-        """The facts of a load, by replication."""
+        """Return the facts of a load, by replication."""
         return [self.facts[point] for point in sorted(self.facts) if point[0] == level]

@@ -1,10 +1,10 @@
-"""The highest load that keeps the attainment: a grid, then replications near the crossing.
+"""Search the highest load that keeps the attainment: a grid, then replications near the crossing.
 
-Every load is run with the same seeds (common random numbers), so that loads differ by the load
-alone. First a coarse grid over the whole range, run at once, tells where attainment crosses its
-target; then a few loads around that get replications until the interval is as narrow as asked.
-A load whose queue keeps growing is never kept, whatever its requests say: a run ends before an
-overloaded queue has become as long as it will.
+Every load is run with the same seeds (common random numbers), so that runs differ only by their
+load. First a coarse grid over the whole range, run at once, shows where attainment crosses its
+target; then a few loads around that get replications until the interval is as narrow as asked. A
+load whose queue keeps growing is never kept, whatever its requests say, because a run ends before
+an overloaded queue has become as long as it will.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from scenarios.experiments.capacity.samples import Goal, Point, Samples, Tally
 Limit = Literal["slo", "stability", "none met", "none found"]
 
 _AROUND = (-1.5, -0.5, 0.5, 1.5)  # loads near the crossing, in steps
-_STEP = 1.5  # of the loads near the crossing, in half-widths asked for
+_STEP = 1.5  # step between loads near the crossing, in half-widths of the asked precision
 _WIDE = 1.5  # ratio of neighbors beyond which loads between them are tried first
 _FEW = 4  # users
 _MOST_ROUNDS = 20
-_MORE = 2.0  # times as many replications a round: the first intervals are rough guesses
+# growth of replications per round, limited because the first intervals are rough guesses
+_MORE = 2.0
 _MOST_UP, _MOST_DOWN = 5, 2  # times that the grid is extended
 _UP, _DOWN = (1.4, 2.0, 2.8, 4.0), (1 / 12, 1 / 5, 1 / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The answer of a search."""
+    """The answer of a search, with all its samples."""
 
     limit: Limit
     """What ends the range: the SLO, or the queue; ``none met``: no load keeps the attainment;
@@ -43,17 +44,17 @@ class Found:
     near: tuple[float, ...]
     """The loads around the answer, which have most replications."""
     replications: int
-    """Of the loads near the answer."""
+    """Replications of each load near the answer."""
     samples: Samples
 
 
 def search(
     run: Callable[[Sequence[Point]], Sequence[Tally]], coarse: Sequence[float], goal: Goal
 ) -> Found:
-    """The highest load that keeps ``goal.attainment``; ``coarse`` are the loads to begin with.
+    """Return the highest load that keeps ``goal.attainment``, starting from the loads ``coarse``.
 
-    ``run`` is called with batches of points that do not depend on one another, and returns their
-    tallies in order. The same seeds and loads give the same answer however many run at once.
+    ``run`` is called with batches of independent points and returns their tallies in order. The
+    same seeds and loads give the same answer regardless of how many runs are done in parallel.
     """
     samples = Samples(goal=goal, run=run)
     samples.add({rounded(level, goal) for level in coarse}, goal.first)
@@ -81,7 +82,7 @@ def search(
 
 
 def rounded(level: float, goal: Goal) -> float:
-    """A load as a person would give it, to a tenth of the precision asked for."""
+    """Round a load to a tenth of the precision asked for, as a person would give it."""
     if goal.integer:
         return float(max(round(level), 1))
     digits = 2 + math.ceil(-math.log10(goal.precision))
@@ -95,7 +96,7 @@ def _refined(samples: Samples) -> Found:
     for _ in range(_MOST_ROUNDS):
         samples.add(near, replications)
         if len(near) > 2 or not samples.bracket(near, replications):
-            near = _near(samples)  # nearer, or elsewhere: what was learnt says where
+            near = _near(samples)  # move nearer, or elsewhere, by what the new runs show
             continue
         _, capacity = _answer(samples, near, replications)
         wide = capacity.precision / goal.precision
@@ -116,19 +117,19 @@ def _refined(samples: Samples) -> Found:
 
 
 def _near(samples: Samples) -> list[float]:
-    """The two loads that the crossing lies between; new ones where those are far apart."""
+    """Return the two loads that bracket the crossing, or new ones if those are far apart."""
     goal, center = samples.goal, samples.crossing()
     step = _STEP * goal.precision
     below = [level for level in samples.levels if level <= center]
     above = [level for level in samples.levels if level > center]
     if below and above:
         gap = above[0] - below[-1]
-        if goal.integer and gap <= _FEW:  # one user more or less is told apart
+        if goal.integer and gap <= _FEW:  # a single user more or less can be distinguished
             floor = float(max(math.floor(center), 1))
             return [floor, floor + 1]
         if gap <= 1.05 * step * below[-1]:
             return [below[-1], above[0]]
-        if above[0] > _WIDE * below[-1]:  # too far apart to guess in between
+        if above[0] > _WIDE * below[-1]:  # too far apart to interpolate
             between = np.geomspace(below[-1], above[0], len(_AROUND) + 2)[1:-1]
             return sorted({below[-1], above[0], *(rounded(at, goal) for at in between)})
     if goal.integer:
@@ -138,13 +139,13 @@ def _near(samples: Samples) -> list[float]:
 
 
 def _answer(samples: Samples, near: list[float], replications: int) -> tuple[Limit, Estimate]:
-    """What ends the range near the answer, and where."""
+    """Return what ends the range near the answer, and where."""
     growing = [level for level in near if not samples.is_stable(level)]
     if not samples.goal.any_attainment:
         by_slo = samples.estimate(near, replications)
         if not growing or by_slo.level < growing[0] * (1 - 1e-9):
             return "slo", _floored(by_slo) if samples.goal.integer else by_slo
-    # Queues end it: more than what leaves in overload cannot arrive for long.
+    # The queue ends it: arrivals cannot exceed what leaves in overload for long.
     first = growing[0]
     left = np.array([tally.throughput for tally in samples.of(first, replications)])
     limit, half = min(float(left.mean()), first), half_width(left)
@@ -152,7 +153,7 @@ def _answer(samples: Samples, near: list[float], replications: int) -> tuple[Lim
 
 
 def _floored(estimate: Estimate) -> Estimate:
-    """The whole number of users at or below a crossing; its interval likewise."""
+    """Round a crossing and its interval down to whole users."""
     level, low = (float(max(math.floor(x + 1e-9), 1)) for x in (estimate.level, estimate.low))
     high = float(math.ceil(estimate.high - 1e-6) - 1)
     return Estimate(level=level, low=low, high=max(level, high))

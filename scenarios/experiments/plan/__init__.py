@@ -1,1 +1,2 @@
-"""The cheapest fleet that meets its targets: candidates, bounds, simulated verdicts, the search."""
+"""Plan the cheapest fleet that meets its targets: candidates, bounds, simulated verdicts,
+search."""

@@ -1,9 +1,9 @@
-"""What no fleet of a candidate can do, by proven bounds: what a search may leave out unsimulated.
+"""Proven bounds on what any fleet of a candidate can do, so that a search can skip simulations.
 
 Everything is bounded on the very requests that the first run of a fleet would serve: the least time
-their prompts and answers take on idle engines, and the least GPU time all of them take together
-(`costmodels.steps.step_bounds`). A target that so much as the bounds miss is missed by every fleet;
-work that a number of engines cannot do by the times that the targets leave is not done by fewer
+that their prompts and answers take on idle engines, and the least GPU time that all of them take
+together (`costmodels.steps.step_bounds`). If the bounds alone miss a target, every fleet misses it;
+if a number of engines cannot do the work by the times that the targets allow, fewer engines cannot
 either.
 """
 
@@ -32,10 +32,10 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Of a candidate, at the load that is planned for."""
+    """Bounds of a candidate, at the load that is planned for."""
 
     units: int
-    """The fewest that could do the work in time."""
+    """The fewest units that could do the work in time."""
     least_s: tuple[float, ...]
     """Target by target: the percentile that an idle fleet cannot go below."""
     refused: int | None
@@ -51,11 +51,11 @@ class _Work:
     decodes: Float64
     """Tokens after the first."""
     context: Float64
-    """Sum of the contexts that its decodes read."""
+    """Sum of the contexts that the request's decodes read."""
 
 
 class _Role(NamedTuple):
-    """A kind of engine of a candidate."""
+    """One kind of engine of a candidate."""
 
     name: str
     part: Build
@@ -65,12 +65,12 @@ class _Role(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """When what must be done: ``[n]`` s, infinite where no target says."""
+    """When work must be done: ``[n]`` s, infinite where no target says."""
 
     prompt_by: Float64
     answer_by: Float64
     missed: int
-    """Requests that may miss, of all targets together."""
+    """Requests that may miss, over all targets together."""
 
 
 def find_bounds(
@@ -80,10 +80,10 @@ def find_bounds(
     counted: Bool,
     targets: Sequence[Target],
 ) -> Bounds:
-    """Bounds over the requests that count; ``parts`` are the candidate's pools, built.
+    """Return bounds over the requests that count; ``parts`` are the candidate's pools, built.
 
-    Of a closed loop, or where clients send again, only latencies are bounded; of engines that
-    speculate nothing is, as how many tokens a step gives is drawn.
+    In a closed loop, or if clients retry, only latencies are bounded. Engines that speculate have
+    no bounds at all, because the tokens that a step gives are drawn.
     """
     costs = [part.cost for part in parts if not isinstance(part.cost, SpeculativeStepCost)]
     if len(costs) < len(parts):
@@ -102,7 +102,7 @@ def find_bounds(
         for cost, part in zip(costs, parts, strict=True)
     ]
     shares = table.chains is not None
-    # The first engine takes the prompts, the last the answers; without P/D it is the same.
+    # The first engine takes the prompts, the last the answers; without P/D they are one engine.
     computed = work.prompt
     if table.chains is not None and parts[0].pool.engine.enable_prefix_caching:
         computed = np.maximum(work.prompt - _shared_tokens(table.chains)[counted], 1.0)
@@ -134,9 +134,9 @@ def find_bounds(
 
 
 def _shared_tokens(chains: PrefixChains) -> Float64:
-    """Tokens of each request, ``[n]``, that a cache may hold: those of blocks that another has.
+    """Return the tokens of each request, ``[n]``, that a cache may hold: those in shared blocks.
 
-    The rest is computed by somebody for the first time, and by its request alone.
+    All other tokens are computed for the first time, and by their request alone.
     """
     _, which, counts = np.unique(chains.ids, return_inverse=True, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts[which] > 1)])
@@ -153,7 +153,7 @@ def _of_class(target: Target, table: RequestTable, counted: Bool) -> Bool:
 
 
 def _engines(role: _Role, work: _Work, computed: Float64, due: _Due) -> float:
-    """Engines of a role without which the work is not done when the targets want it."""
+    """Return the engines of a role below which the work cannot be done in time for the targets."""
     none = np.zeros_like(computed)
     needed = 0.0
     for by, answers in ((due.prompt_by, False), (due.answer_by, True)):
@@ -164,7 +164,7 @@ def _engines(role: _Role, work: _Work, computed: Float64, due: _Due) -> float:
         decodes = work.decodes if answers and role.name != "prefill" else none
         busy_s = _busy_s(role, work, prompts, decodes, wanted)
         order = np.argsort(by[wanted], kind="stable")
-        # Those that may miss are taken for the ones with most work.
+        # The requests that may miss are assumed to be those with most work.
         left_s = np.cumsum(busy_s[order]) - np.sort(busy_s)[::-1][: due.missed].sum()
         span_s = by[wanted][order] - work.arrival_s[wanted].min()
         needed = max(needed, float((left_s / np.maximum(span_s, 1e-9)).max()))
@@ -185,13 +185,13 @@ def _deadlines(work: _Work, targets: Sequence[Target], masks: Sequence[Bool]) ->
 
 
 def _busy_s(role: _Role, work: _Work, prompts: Float64, decodes: Float64, wanted: Bool) -> Float64:
-    """GPU time of each wanted request, such that the sum is a bound for all of them together."""
+    """Return GPU time of each wanted request, such that the sum bounds all of them together."""
     engine, bounds = role.part.pool.engine, role.bounds
     share = np.where(work.decodes > 0, decodes / np.maximum(work.decodes, 1), 0.0)
     context = (work.context * share)[wanted]
     prompts, decodes = prompts[wanted], decodes[wanted]
     tokens = prompts + decodes
-    # Each step decodes so many sequences at most, takes so many tokens, and what it reads fits.
+    # Each step has limits on decoding sequences and tokens, and what it reads must fit.
     steps = [decodes / engine.max_num_seqs, tokens / engine.max_num_batched_tokens]
     if role.part.memory.layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
         steps.append(context / ((engine.num_gpu_blocks - 1) * engine.block_size))

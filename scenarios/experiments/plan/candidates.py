@@ -31,18 +31,18 @@ _ELSEWHERE = {
     "workload.rate_per_s": "demand",
     "prices": "gpus",
 }
-"""Scenario fields that a plan sets by itself, and what of a plan says how."""
+"""Scenario fields that a plan sets by itself, and the part of a plan that sets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A kind of engine in a candidate."""
+    """One kind of engine in a candidate."""
 
     role: str
     """mixed, prefill or decode."""
     gpu: str
     gpus: int
-    """Of one engine."""
+    """GPUs of one engine."""
     count: int
     """Engines in one unit of the candidate."""
     layout: str
@@ -54,24 +54,24 @@ class Candidate:
 
     name: str
     scenario: Scenario
-    """Of one unit."""
+    """Scenario of one unit."""
     engines: tuple[Engine, ...]
     options: Mapping[str, Any]
     prices: Mapping[str, GpuOffer]
-    """By GPU."""
+    """Offers by GPU name."""
 
     @property
     def gpus(self) -> int:
-        """Of one unit."""
+        """GPUs of one unit."""
         return sum(engine.count * engine.gpus for engine in self.engines)
 
     @property
     def is_split(self) -> bool:
-        """Whether prefill and decode have engines of their own."""
+        """Whether prefill and decode have separate engines."""
         return len(self.engines) > 1
 
     def gpus_by_name(self, units: int, *, spare: int = 0) -> dict[str, int]:
-        """GPUs of a fleet, by their name; ``spare``: engines more of each kind."""
+        """Return the GPUs of a fleet by name; ``spare`` adds engines of each kind."""
         found: dict[str, int] = {}
         for engine in self.engines:
             engines = units * engine.count + spare
@@ -79,12 +79,13 @@ class Candidate:
         return found
 
     def usd_per_h(self, units: int, *, spare: int = 0) -> float:
-        """Rent of a fleet."""
+        """Return the rent of a fleet, in USD per hour."""
         by_name = self.gpus_by_name(units, spare=spare)
         return sum(count * self.prices[name].usd_per_gpu_h for name, count in by_name.items())
 
     def fleet(self, units: int, *, spare: int = 0, down: str = "") -> Scenario:
-        """The scenario of so many units; ``down``: a role of which one engine is missing."""
+        """Return the scenario of this many units; ``down`` names a role of which one engine is
+        missing."""
         counts = [units * engine.count + spare - (engine.role == down) for engine in self.engines]
         if not self.is_split:
             pool = self.scenario.pool.model_copy(update={"replicas": counts[0]})
@@ -100,7 +101,7 @@ class Hardware(NamedTuple):
     """A GPU with a layout."""
 
     layout: str
-    """Without the GPU, where the layout leaves it open."""
+    """Name of the layout, without the GPU if the layout leaves it open."""
     gpu: str
     settings: dict[str, Any]
     """Scenario fields by their paths."""
@@ -108,14 +109,15 @@ class Hardware(NamedTuple):
 
 
 def candidates(asked: Asked) -> list[Candidate]:
-    """All of a plan's, by name: no matter in which order they were given.
+    """Return all candidates of a plan, sorted by name, so that the order in the file does not
+    matter.
 
-    Raises ScenarioError for fields that are none, or values that a field cannot take.
+    Raises `ScenarioError` for unknown fields, or values that a field cannot take.
     """
     found: dict[str, Candidate] = {}
     axes = option_fields(asked)
     for one in hardware(asked):
-        # A range is of sampled searches alone, see `PlanFile`.
+        # Only sampled searches have ranges, see `PlanFile`.
         for values in product(*(list(asked.plan.options[axis]) for axis in axes)):
             new = candidate_of(asked, one, dict(zip(axes, values, strict=True)))
             found.setdefault(new.name, new)
@@ -123,7 +125,10 @@ def candidates(asked: Asked) -> list[Candidate]:
 
 
 def option_fields(asked: Asked) -> list[str]:
-    """The scenario fields that are options, in order; ScenarioError for a plan's own."""
+    """Return the scenario fields that are options, in order.
+
+    Raises `ScenarioError` for fields that the plan sets itself.
+    """
     fields = sorted(asked.plan.options)
     for name in fields:
         if name in _ELSEWHERE:
@@ -132,7 +137,7 @@ def option_fields(asked: Asked) -> list[str]:
 
 
 def hardware(asked: Asked) -> Iterator[Hardware]:
-    """Each GPU with each layout."""
+    """Yield each GPU with each layout."""
     for choice in asked.plan.layouts:
         names = [choice.gpu] if choice.gpu else [offer.gpu for offer in asked.plan.gpus]
         for gpu in names:
@@ -148,7 +153,7 @@ def hardware(asked: Asked) -> Iterator[Hardware]:
 
 
 def _split(choice: LayoutChoice, gpu: str) -> Iterator[Hardware]:
-    """Prefill and decode pools: each pair of their layouts in each ratio."""
+    """Yield prefill and decode pools: each pair of their layouts in each ratio."""
     assert choice.prefill is not None
     assert choice.decode is not None
     for sizes in product(_sizes(choice.prefill), _sizes(choice.decode)):
@@ -177,7 +182,7 @@ def _split(choice: LayoutChoice, gpu: str) -> Iterator[Hardware]:
 
 
 def _sizes(layout: EngineLayout) -> Iterator[dict[str, Any]]:
-    """Engine options of every combination of sizes."""
+    """Yield the engine options of every combination of sizes."""
     every = [getattr(layout, name) for name in _SIZES]
     for values in product(*(one if isinstance(one, list) else [one] for one in every)):
         sizes = dict(zip(_SIZES, values, strict=True))
@@ -187,7 +192,7 @@ def _sizes(layout: EngineLayout) -> Iterator[dict[str, Any]]:
 
 
 def _layout_text(sizes: Mapping[str, Any]) -> str:
-    """``TP 4, DP 2 EP``."""
+    """Return the sizes of a layout in short: ``TP 4, DP 2 EP``."""
     parts = [
         f"{short} {sizes[name]}"
         for name, short in _SIZES.items()
@@ -197,7 +202,10 @@ def _layout_text(sizes: Mapping[str, Any]) -> str:
 
 
 def candidate_of(asked: Asked, on: Hardware, options: Mapping[str, Any]) -> Candidate:
-    """One; ScenarioError for fields that are none, or values that a field cannot take."""
+    """Return one candidate.
+
+    Raises `ScenarioError` for unknown fields, or values that a field cannot take.
+    """
     values, places = deepcopy(asked.values), dict(asked.places)
     for key, value in on.settings.items():
         apply_setting(values, places, key, value, f"layout {on.name}")
@@ -236,7 +244,7 @@ def _value_text(value: Any) -> str:
 
 
 def _priced(scenario: Scenario, offers: list[GpuOffer]) -> Scenario:
-    """With the offers' prices in place of the scenario's, whose powers are kept."""
+    """Return the scenario with the offers' prices; its own powers are kept."""
     first = offers[0]
     known = scenario.prices.model_dump(exclude_unset=True) if scenario.prices else {}
     update: dict[str, Any] = {"usd_per_gpu_h": first.usd_per_gpu_h, "by_pool": {}}

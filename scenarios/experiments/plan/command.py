@@ -1,4 +1,4 @@
-"""What ``fleetcast plan`` does, once its options are read."""
+"""The work of ``fleetcast plan``, once its options are read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from sim.errors import ScenarioError
 def run_plan(
     path: Path, *, jobs: int | None, out: Path | None, as_json: bool
 ) -> tuple[Path | None, bool]:
-    """Plan, print the answer, write what was asked for: the page, and whether a fleet was found.
+    """Plan, print the answer, write what was asked for; return the page and whether a fleet was
+    found.
 
-    Raises ScenarioError where the plan cannot be read or ``out`` cannot be written.
+    Raises `ScenarioError` if the plan cannot be read or ``out`` cannot be written.
     """
     asked = read_plan(path)
     if out is not None:
@@ -26,7 +27,8 @@ def run_plan(
     found = find_plan(asked, jobs=jobs, note=_note)
     _note("")
     page = None
-    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
         from reports.plan.page import write_plan_page
 
         _write(found, asked.text, out)
@@ -43,7 +45,7 @@ def run_plan(
 
 
 def _note(fleet: str) -> None:
-    """Say on a terminal which fleet is simulated."""
+    """Show on a terminal which fleet is being simulated."""
     if sys.stderr.isatty():
         text = f"simulating {fleet}" if fleet else ""
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,5 @@
-"""plan.json: the fleets, why each candidate was kept or dropped, what it rests on, as JSON."""
+"""plan.json: the fleets, why each candidate was kept or dropped, and the evidence, as JSON
+values."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _LEFT_OUT = {"replications", "bands"}
 
 
 def winner(one: Finalist, question: Question) -> dict[str, Any]:
-    """``scenario``: YAML of the fleet under the planned load; ``commands``: of its engines."""
+    """Return ``scenario``, the fleet's YAML at the planned load, and ``commands`` for its
+    engines."""
     scenario = planned(one, question)
     return {
         "scenario": given_text(scenario, leave_out=_LEFT_OUT),
@@ -39,7 +41,7 @@ def winner(one: Finalist, question: Question) -> dict[str, Any]:
 
 
 def planned(one: Finalist, question: Question) -> Scenario:
-    """What was simulated for the fleet, as one run of it."""
+    """Return the scenario that was simulated for the fleet, as a single run."""
     assert one.outcome.units is not None
     scenario = one.outcome.candidate.fleet(one.outcome.units)
     if not Path(scenario.model).exists():  # servers know a model by its full name
@@ -48,7 +50,7 @@ def planned(one: Finalist, question: Question) -> Scenario:
     return question.plan.variable.at(scenario, question.level, **workload)
 
 
-_LABEL_SHARE = 0.05  # of the time, for a label to count
+_LABEL_SHARE = 0.05  # share of the time from which on a label counts
 _METHOD = (
     "A fleet passes if each of its runs meets every target and its queue does not grow. {runs} "
     "Candidates are given up unsimulated only by proven bounds: what does not fit in memory, "
@@ -80,7 +82,7 @@ def content(
     sampled: Sampled | None,
     wall_s: float,
 ) -> dict[str, Any]:
-    """Everything a reader of the answer needs."""
+    """Return everything that a reader of the answer needs."""
     rows = [finalist_row(one, question) for one in finalists]
     outcomes = list(search.outcomes.values())
     return {
@@ -139,7 +141,8 @@ def _asked(asked: Asked, question: Question) -> dict[str, Any]:
 
 
 def _counts(search: Search, question: Question) -> dict[str, Any]:
-    """The three: what fits, what is cheapest, and with an engine to spare."""
+    """Return three fleets: the smallest that fits, the cheapest, and the cheapest with a spare
+    engine."""
     fitting = [one for one in search.outcomes.values() if one.parts]
     smallest = min(
         fitting,
@@ -155,7 +158,7 @@ def _counts(search: Search, question: Question) -> dict[str, Any]:
 
 
 def _by_rank(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Ranked ones first, then by what they cost at least, those that do not fit last."""
+    """Sort ranked candidates first, then by their least cost; those that do not fit come last."""
     order = ("ranked", "cost", "simulated", "supply", "latency", "memory")
 
     def key(outcome: Outcome) -> tuple[int, float, str]:
@@ -188,7 +191,7 @@ def _relaxed_row(relaxed: Relaxed, question: Question, judge: Judge) -> dict[str
 
 
 def _sampled_row(sampled: Sampled) -> dict[str, Any]:
-    """How a space was searched that was not searched in full."""
+    """Describe how a space was sampled that was not searched in full."""
     return {
         "method": sampled.method.method,
         "seed": sampled.method.seed,
@@ -214,7 +217,7 @@ def _conditions(search: Search, question: Question) -> dict[str, Any]:
 
 
 def _evidence(finalists: Sequence[Finalist]) -> dict[str, Any]:
-    """Of the winner's time."""
+    """Return the evidence for the winner's time."""
     if not finalists:
         return {"shares": {}, "label": None, "half_width": None}
     facts = [run.facts for run in finalists[0].verdict.runs]

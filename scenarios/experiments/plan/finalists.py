@@ -1,4 +1,5 @@
-"""The ranked fleets, looked at closely: the load that each carries, what binds there, one down."""
+"""The ranked fleets in detail: the load that each carries, what binds there, and one engine
+down."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from scenarios.schema.plan import Target
 
 _LOADS = (1.0, 1.08, 1.2, 1.4)
 _MORE = (1.25, 1.5)
-"""Times the units of a ranked fleet: what more money buys."""
+"""Multiples of a ranked fleet's units: what more money buys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +31,18 @@ class Finalist:
     rows: list[Row]
     binding: dict[str, Any]
     degraded: dict[str, Verdict]
-    """Role -> with the spare engines, and one engine of that role down."""
+    """Role -> verdict with the spare engines, and one engine of that role down."""
 
     @property
     def carried(self) -> float:
-        """The load that it keeps the targets at; where no limit was found, the most tried."""
+        """The load at which it keeps the targets; if no limit was found, the highest load tried."""
         capacity = self.found.capacity
         return max(self.found.samples.levels) if capacity is None else capacity.level
 
 
 def finalists(chosen: Search, judge: Judge) -> list[Finalist]:
-    """All of a search's ranked candidates; of those that cost the same, by what they can carry."""
+    """Examine all ranked candidates of a search; those of equal cost are sorted by what they
+    carry."""
     found = [_finalist(outcome, chosen, judge) for outcome in chosen.ranked]
     found.sort(
         key=lambda one: (rank_key(one.outcome)[:2], -one.carried, one.outcome.candidate.name)
@@ -82,13 +84,13 @@ def _finalist(outcome: Outcome, chosen: Search, judge: Judge) -> Finalist:
 
 
 def targets_by_metric(targets: Sequence[Target]) -> dict[str, float]:
-    """Metric -> the tightest time that any target has for it."""
+    """Return metric -> the tightest time that any target has for it."""
     names = [name for name in ("ttft", "tpot", "e2e") if any(t.metric == name for t in targets)]
     return {name: min(t.within_s for t in targets if t.metric == name) for name in names}
 
 
 def front(chosen: Search, judge: Judge) -> None:
-    """Simulate ranked fleets with more units too, once each: what more money would buy."""
+    """Simulate ranked fleets with more units too, once each, to show what more money would buy."""
     for outcome in chosen.ranked:
         assert outcome.units is not None
         for units in sorted({outcome.units + 1, *(math.ceil(outcome.units * m) for m in _MORE)}):
@@ -101,20 +103,20 @@ _RELAXED_LOADS = (0.3, 0.5, 0.7, 0.85)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """What binds, and what relaxes it."""
+    """What binds when no candidate passes, and what relaxes it."""
 
     constraint: str
     """``supply`` (availability, budget or most_replicas), ``latency``, ``memory``, ``targets``."""
     nearest: Outcome | None
     """The candidate that comes nearest."""
     without_limits: Outcome | None = None
-    """Of supply: the cheapest candidate if there were no limits, with its units."""
+    """For supply: the cheapest candidate if there were no limits, with its units."""
     load: float | None = None
-    """Of supply: the load that the nearest candidate carries with all units that can be had."""
+    """For supply: the load that the nearest candidate carries with all units that are available."""
 
 
 def relaxed(chosen: Search, judge: Judge) -> Relaxed:
-    """Of a search that ranked no candidate."""
+    """Find what binds in a search that ranked no candidate, and what relaxes it."""
     outcomes = list(chosen.outcomes.values())
     built = [outcome for outcome in outcomes if outcome.bounds is not None]
     if not built:
@@ -147,21 +149,22 @@ def relaxed(chosen: Search, judge: Judge) -> Relaxed:
 
 
 def _kept(outcome: Outcome, judge: Judge) -> float:
-    """The share of requests within the target that a candidate misses, with most units tried."""
+    """Return the share of requests within the target that a candidate misses, with most units
+    tried."""
     assert outcome.tried is not None
     verdict = judge.verdict_so_far(outcome.candidate, outcome.tried)
     return min((run.met[verdict.worst].share for run in verdict.runs), default=0.0)
 
 
 def _over(outcome: Outcome, judge: Judge) -> float:
-    """How far a candidate's bounds are above their targets, at worst: a ratio."""
+    """Return the worst ratio of a candidate's bounds to their targets."""
     assert outcome.bounds is not None
     pairs = zip(outcome.bounds.least_s, judge.targets, strict=True)
     return max(least / target.within_s for least, target in pairs)
 
 
 def _load_of(outcome: Outcome, judge: Judge) -> float | None:
-    """The load that all of a candidate's units carry; None where none is kept."""
+    """Return the load that all of a candidate's units carry; None if none is kept."""
     runs = judge.runs(outcome.candidate, outcome.most)
     goal = replace(judge.goal, least=min(judge.goal.least, 2), most=min(judge.goal.most, 2))
     found = search(runs, [judge.level * share for share in _RELAXED_LOADS], goal)

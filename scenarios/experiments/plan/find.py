@@ -1,4 +1,4 @@
-"""A plan from start to end: the content of plan.json."""
+"""Find a plan, from start to end: the content of plan.json."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Note = Callable[[str], None]
 
 
 def find_plan(asked: Asked, *, jobs: int | None = None, note: Note | None = None) -> dict[str, Any]:
-    """Search, check the finalists, and say why; see `scenarios.experiments.plan.content`.
+    """Search, check the finalists and explain the answer; see `scenarios.experiments.plan.content`.
 
-    Raises ScenarioError where the plan cannot be read as one, and what `simulate` raises.
+    Raises `ScenarioError` if the plan is not valid, and what `simulate` raises.
     """
     started = time.perf_counter()
     space = space_of(asked) if asked.plan.search.method == "optuna" else None
@@ -57,7 +57,7 @@ def find_plan(asked: Asked, *, jobs: int | None = None, note: Note | None = None
 
 
 def targeted(asked: Asked) -> list[Candidate]:
-    """The candidates, each with the targets as its SLO."""
+    """Return the candidates, each with the targets as its SLO."""
     every = candidates(asked)
     check_targets(asked.plan.targets, every[0].scenario)
     return [replace(one, scenario=with_slo(one.scenario, asked.plan.targets)) for one in every]
@@ -71,7 +71,7 @@ def judge_of(
     note: Note | None = None,
     looks: bool = True,
 ) -> Judge:
-    """The judge of a plan's fleets; ``looks``: whether hopeless runs are stopped."""
+    """Return the judge of a plan's fleets; ``looks`` says whether hopeless runs are stopped."""
     return Judge(
         level=question.level,
         plan=question.plan,

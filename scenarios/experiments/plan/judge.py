@@ -1,11 +1,11 @@
-"""Whether a fleet meets the targets at a load: simulated, with its real router, and told once.
+"""Whether a fleet meets the targets at a load: simulated with its real router, and judged once.
 
 A fleet passes if every one of its runs meets every target and its queue does not grow. The runs
-differ by their seeds alone, so a further one is the worst of them all with a chance of one in as
-many as there are then: 19 runs that pass make it one in 20, whatever the distribution. A recorded
-trace has but one run; there a further one is what its tenths make likely, by Student's prediction
-bound. One run below a target fails a fleet, so that the others need not be done, and neither need
-the rest of a run that has missed enough already: what is left out changes no verdict.
+differ only by their seeds, so with ``k`` runs a further one is the worst of all ``k + 1`` with a
+chance of one in ``k + 1``: 19 runs that pass make it one in 20, whatever the distribution. A
+recorded trace has only one run; its tenths give what a further one is likely to do, by Student's
+prediction bound. One run below a target fails a fleet, so the other runs are skipped, as is the
+rest of a run that has already missed enough: what is skipped changes no verdict.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from scenarios.experiments.plan.measure import FleetFacts, Runs
 from scenarios.schema import Scenario
 from scenarios.schema.plan import Target
 
-_FEW = 4  # runs after the first, before all others are done
+_FEW = 4  # runs that are done first, before all others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Of one fleet at the load that is planned for."""
+    """The verdict on one fleet at the load that is planned for."""
 
     kept: bool
     runs: tuple[FleetFacts, ...]
-    """None where a look was enough."""
+    """The fleet's runs; empty if a look at the first was enough."""
     worst: int
     """The target that is nearest to being missed, or that is missed."""
     lowest: tuple[float, ...]
-    """Target by target: the least share of any run; of a recorded trace, of another like it."""
+    """Target by target: the least share of any run; for a recorded trace, of another like it."""
     why: str
     """``share``: a run missed a target; ``queue``: it grows; ``confidence``: the bound misses."""
     finished_share: float
-    """Of the requests that had been sent; a hint of how far off a hopeless fleet is."""
+    """Share of the sent requests that finished; a hint of how far off a hopeless fleet is."""
 
 
 @dataclass(kw_only=True)
 class Judge:
-    """Judges fleets at one load; each once."""
+    """A judge of fleets at one load, which simulates each fleet once."""
 
     level: float
     plan: RunPlan
@@ -53,19 +53,19 @@ class Judge:
     confidence: float
     replications: int
     look_s: float | None
-    """When a first run is looked at; None: never."""
+    """Time at which a first run is checked early; None: never."""
     allowed: tuple[int, ...]
     """Target by target: requests of a run that may miss it."""
     jobs: int | None = None
     note: Callable[[str], None] | None = None
     simulated: int = 0
-    """Requests, of all runs so far."""
+    """Requests simulated, over all runs so far."""
     verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     firsts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
 
     def verdict(self, candidate: Candidate, units: int) -> Verdict:
-        """Of a fleet of so many units."""
+        """Return the verdict on a fleet of this many units."""
         key = (candidate.name, units)
         if key not in self.verdicts:
             first = self.first(candidate, units)
@@ -77,9 +77,9 @@ class Judge:
         return self.verdicts[key]
 
     def first(self, candidate: Candidate, units: int, *, looks: bool = True) -> Verdict:
-        """Of its first run alone: a fleet that does not pass has failed; one that does may yet.
+        """Return the verdict of a fleet's first run: failing it is final, passing it is not.
 
-        ``looks``: whether a hopeless run may be stopped.
+        ``looks`` says whether a hopeless run may be stopped.
         """
         key = (candidate.name, units)
         if key in self.verdicts:
@@ -92,18 +92,18 @@ class Judge:
         return self.firsts[key]
 
     def verdict_so_far(self, candidate: Candidate, units: int) -> Verdict:
-        """Of a fleet that was judged, by its first run or by all."""
+        """Return the verdict on a fleet that was judged, by its first run or by all."""
         return (self.firsts | self.verdicts)[candidate.name, units]
 
     def runs(self, candidate: Candidate, units: int) -> Runs:
-        """What runs this fleet, with all that it has run."""
+        """Return the runner of this fleet, with everything that it has run."""
         key = (candidate.name, units)
         if key not in self._runs:
             self._runs[key] = self.runs_of(candidate.fleet(units))
         return self._runs[key]
 
     def runs_of(self, scenario: Scenario) -> Runs:
-        """What runs any fleet."""
+        """Return a new runner of any fleet."""
         return Runs(
             scenario=scenario,
             plan=self.plan,
@@ -113,12 +113,12 @@ class Judge:
         )
 
     def judged(self, scenario: Scenario) -> Verdict:
-        """Of any fleet; not kept."""
+        """Return the verdict on any fleet, without keeping it."""
         return self._of_runs(self.runs_of(scenario), sorted({1, _FEW, self.replications}))
 
     @property
     def goal(self) -> Goal:
-        """What a search for the load that a fleet carries seeks."""
+        """The goal of a search for the load that a fleet carries."""
         fixed = self.plan.fixed
         return Goal(
             attainment=self.plan.attainment,
@@ -138,7 +138,7 @@ class Judge:
             self.note(what)
 
     def _looked(self, runs: Runs) -> Verdict | None:
-        """A verdict by the beginning of the first run, where that is enough."""
+        """Return a verdict from the beginning of the first run, if that is enough."""
         if self.look_s is None:
             return None
         early = runs.look(self.level, self.look_s)
@@ -155,7 +155,7 @@ class Judge:
         )
 
     def _of_runs(self, runs: Runs, stages: Sequence[int]) -> Verdict:
-        """By the first runs, stage by stage: one run below a target is enough."""
+        """Judge by the first runs, stage by stage; one run below a target is enough to fail."""
         samples = Samples(goal=self.goal, run=runs)
         done: tuple[FleetFacts, ...] = ()
         for replications in stages:
@@ -173,7 +173,7 @@ class Judge:
         return self._verdict(done, lowest, worst, "" if room >= -1e-9 else "confidence")
 
     def _worst(self, shares: Sequence[float]) -> tuple[int, float]:
-        """The target with least room, and how much: a share of the misses that it may have."""
+        """Return the target with the least room, and that room as a share of its allowed misses."""
         room = [
             (share - target.share) / (1 - target.share)
             for share, target in zip(shares, self.targets, strict=True)
@@ -199,10 +199,11 @@ class Judge:
 
 
 def next_share(good: Sequence[int], arrived: Sequence[int], confidence: float) -> float:
-    """The share of good requests that another trace like one has at least, with a confidence.
+    """Return the least share of good requests in another trace like this one, with a confidence.
 
-    ``good`` and ``arrived``: requests by stretch of the trace, taken as independent. By Student's
-    prediction interval: the pooled share less the quantile times what two such traces differ.
+    ``good`` and ``arrived`` are requests by stretch of the trace, taken as independent. The bound
+    is Student's prediction interval: the pooled share less the quantile times the standard
+    deviation of the difference between two such traces.
     """
     from scipy.special import stdtrit  # scipy.stats takes half a second to import
 

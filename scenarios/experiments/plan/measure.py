@@ -1,4 +1,4 @@
-"""What a plan keeps of a run, and of a short look at one that cannot pass any more."""
+"""What a plan keeps of a run, and of a short look at a run that can no longer pass."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _CHANCE = 2.0  # standard deviations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFacts:
-    """Of one run of a fleet."""
+    """The facts of one run of a fleet."""
 
     facts: RunFacts
     met: tuple[Met, ...]
-    """Target by target."""
+    """Results target by target."""
     simulated: int
     """Requests sent, counted or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Of a run that was stopped early."""
+    """The misses of a run that was stopped early."""
 
     misses: tuple[int, ...]
     """Target by target: requests that count and surely miss it, whatever comes later."""
@@ -44,11 +44,11 @@ class Look:
     sent: int
     """Requests that count and had arrived."""
     finished: int
-    """Of these."""
+    """Those of them that finished."""
 
 
 def measure_fleet(result: RunResult, plan: RunPlan, targets: Sequence[Target]) -> FleetFacts:
-    """Reduce a whole run. The facts' tally is of the target that is worst off, see `by_worst`."""
+    """Reduce a whole run; the facts' tally is that of the worst target, see `by_worst`."""
     counted = counted_requests(result.metrics, plan.counting(plan.level_of(result.scenario)))
     met = met_by(result, counted, targets)
     facts = measure(result, plan)
@@ -64,9 +64,9 @@ def measure_fleet(result: RunResult, plan: RunPlan, targets: Sequence[Target]) -
 
 
 def _chance(facts: RunFacts) -> float:
-    """By how much the number in the system may grow in a run by chance, as a share of arrivals.
+    """Return the growth of the number in the system that chance allows in a run, per arrival.
 
-    A steady number scatters at least as a Poisson's, by the root of its mean.
+    A steady number scatters at least like a Poisson variable, by the root of its mean.
     """
     present = (facts.offered_per_s or 0.0) * facts.latency_s["e2e"].get("mean", 0.0)
     return _CHANCE * math.sqrt(2 * present) / max(facts.requests, 1)
@@ -75,9 +75,10 @@ def _chance(facts: RunFacts) -> float:
 def by_worst(
     tally: Tally, met: Sequence[Met], targets: Sequence[Target], attainment: float
 ) -> Tally:
-    """A tally in which a run attains ``attainment`` just where its worst target is just met.
+    """Return a tally that attains ``attainment`` exactly when its worst target is exactly met.
 
-    The misses of the target that uses most of those it may have, as if all had the same share.
+    It counts the misses of the target that uses most of its allowance, scaled as if all targets had
+    the same share.
     """
     used = [(1 - one.share) / (1 - t.share) for one, t in zip(met, targets, strict=True)]
     worst = int(np.argmax(used))
@@ -110,7 +111,7 @@ def look(result: RunResult, plan: RunPlan, targets: Sequence[Target]) -> Look:
             own = counts & (table.class_index == table.class_names.index(target.of_class))
         values = getattr(metrics, f"{target.metric}_s")
         late = values > target.within_s
-        if target.metric in ("ttft", "e2e"):  # not there yet, and too late already
+        if target.metric in ("ttft", "e2e"):  # not finished yet, but already too late
             late |= np.isnan(values) & ~metrics.finished & (waited_s > target.within_s)
         misses.append(int((own & late).sum()))
     return Look(
@@ -123,8 +124,8 @@ def look(result: RunResult, plan: RunPlan, targets: Sequence[Target]) -> Look:
 
 @dataclass(kw_only=True)
 class Runs:
-    """Runs one fleet at any load; `scenarios.experiments.capacity.search` and its curve ask for
-    this."""
+    """A runner of one fleet at any load, for `scenarios.experiments.capacity.search` and its
+    curve."""
 
     scenario: Scenario
     plan: RunPlan
@@ -135,7 +136,7 @@ class Runs:
     done: dict[Point, FleetFacts] = field(default_factory=dict)
 
     def __call__(self, points: Sequence[Point]) -> list[Tally]:
-        """The tallies of all points, in order."""
+        """Run all points and return their tallies in order."""
         new = [point for point in points if point not in self.done]
         reduce = partial(measure_fleet, plan=self.plan, targets=self.targets)
         found = run_many([self.scenario_at(*p) for p in new], reduce, jobs=self.jobs)
@@ -144,17 +145,17 @@ class Runs:
         return [self.done[point].facts.tally for point in points]
 
     def scenario_at(self, level: float, replication: int) -> Scenario:
-        """One run."""
+        """Return the scenario of one run: at a load, with the seed of a replication."""
         workload = sizes(self.scenario, level, self.plan.requests(level))
         scenario = self.plan.variable.at(self.scenario, level, **workload)
         return with_seed(scenario, scenario.seed + replication)
 
     def of(self, level: float) -> list[RunFacts]:
-        """The facts of a load, by replication."""
+        """Return the facts of a load, by replication."""
         return [self.done[point].facts for point in sorted(self.done) if point[0] == level]
 
     def look(self, level: float, horizon_s: float) -> Look:
-        """The first run at a load, up to a time."""
+        """Simulate the first run at a load up to a horizon, in seconds."""
         scenario = self.scenario_at(level, 0).model_copy(update={"horizon_s": horizon_s})
         reduce = partial(look, plan=self.plan, targets=self.targets)
         found = run_many([scenario], reduce, jobs=1)[0]

@@ -1,4 +1,4 @@
-"""What a plan asks, in numbers: the load, how long runs are, and the requests of the first."""
+"""A plan's question in numbers: the load, the length of runs, and the requests of the first run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from scenarios.schema.plan import PlanFile, Target
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 
-_LOOK = 0.2  # of the requests that count, until a hopeless run is noticed
-_TOKEN_S = 0.05  # a token of an answer, where no target says how long one may take
+_LOOK = 0.2  # share of counted requests after which a hopeless run is noticed
+_TOKEN_S = 0.05  # seconds per output token, where no target says how long one may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The same for all candidates, so that each is judged for itself."""
+    """The question of a plan, equal for all candidates so that each is judged on its own."""
 
     level: float
     now: float
@@ -38,17 +38,17 @@ class Question:
     targets: tuple[Target, ...]
     replications: int
     table: RequestTable
-    """Of the first run of any fleet."""
+    """Requests of the first run of any fleet."""
     counted: NDArray[np.bool_]
-    """Which of its requests count."""
+    """Mask of the requests in ``table`` that count."""
     look_s: float | None
     allowed: tuple[int, ...]
 
 
 def ask(plan: PlanFile, candidate: Candidate) -> Question:
-    """From a plan and any of its candidates: their workloads are all the same.
+    """Derive the question from a plan and any of its candidates, which all have the same workload.
 
-    Raises ScenarioError where the workload has no load to plan for.
+    Raises `ScenarioError` if the workload has no load to plan for.
     """
     scenario = candidate.scenario
     if scenario.horizon_s is not None:
@@ -99,9 +99,9 @@ def ask(plan: PlanFile, candidate: Candidate) -> Question:
 
 
 def runs_for(confidence: float) -> int:
-    """How many runs must all meet the targets for a further one to do so with a confidence.
+    """Return how many runs must all meet the targets for a further one to do so with a confidence.
 
-    Of exchangeable runs, the last is the worst of ``k + 1`` with a chance of one in ``k + 1``.
+    Among exchangeable runs, the last of ``k + 1`` is the worst with a chance of one in ``k + 1``.
     """
     return max(math.ceil(confidence / (1 - confidence) - 1e-9), 1)
 
@@ -113,7 +113,7 @@ def _table(candidate: Candidate, runs: RunPlan, level: float) -> RequestTable:
 
 
 def _in_system(candidate: Candidate, level: float, targets: Sequence[Target]) -> float:
-    """Requests in a system that just keeps the targets: what a warm-up must fill."""
+    """Return the requests in a system that just keeps the targets, which a warm-up must fill."""
     if candidate.scenario.workload.users or candidate.scenario.workload.max_concurrency:
         return 0.0
     scenario = candidate.scenario
@@ -139,7 +139,7 @@ def _look_s(table: RequestTable, counts: NDArray[np.bool_]) -> float | None:
 
 
 def _allowed(target: Target, table: RequestTable, counts: NDArray[np.bool_]) -> int:
-    """Requests of a run that may miss a target."""
+    """Return the requests of a run that may miss a target."""
     own = counts
     if target.of_class is not None and table.class_index is not None:
         own = counts & (table.class_index == table.class_names.index(target.of_class))

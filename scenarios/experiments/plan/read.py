@@ -1,4 +1,4 @@
-"""A plan file into a validated question and the values of the scenario it is about."""
+"""Read a plan file into a validated question and the values of its scenario."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sim.errors import ScenarioError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A plan file, read."""
+    """A plan file that was read."""
 
     plan: PlanFile
     values: dict[str, Any]
-    """Of the scenario that all candidates share, not validated yet."""
+    """Values of the scenario that all candidates share, not validated yet."""
     places: Places
-    """Where each of these was given."""
+    """Where each of the values was given."""
     text: str
 
 
 def read_plan(path: Path) -> Asked:
-    """Read a plan file. Raises ScenarioError naming file, line and field."""
+    """Read a plan file. Raises `ScenarioError` naming file, line and field."""
     text = read_text(path, "plan")
     values, places = parse_yaml(text, str(path))
     if not isinstance(values, dict):
@@ -38,7 +38,10 @@ def read_plan(path: Path) -> Asked:
 
 
 def asked(values: dict[str, Any], places: Places, *, folder: Path, text: str = "") -> Asked:
-    """The same from values in memory; relative paths start at ``folder``."""
+    """Read a plan from values in memory; relative paths start at ``folder``.
+
+    Raises `ScenarioError` naming place and field.
+    """
     try:
         plan = PlanFile.model_validate(values)
     except ValidationError as error:

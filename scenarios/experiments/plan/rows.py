@@ -1,4 +1,4 @@
-"""The rows of plan.json: fleets, ranked candidates, all candidates, those on the front."""
+"""The rows of plan.json: fleets, ranked candidates, all candidates, fleets on the cost front."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOURS_A_MONTH = 730
 
 
 def fleet_row(candidate: Candidate, units: int, *, spare: int = 0) -> dict[str, Any]:
-    """A fleet in numbers."""
+    """Describe a fleet in numbers."""
     usd = candidate.usd_per_h(units, spare=spare)
     return {
         "name": candidate.name,
@@ -44,7 +44,7 @@ def fleet_row(candidate: Candidate, units: int, *, spare: int = 0) -> dict[str, 
 
 
 def attained_rows(verdict: Verdict, targets: Sequence[Target]) -> list[dict[str, Any]]:
-    """Target by target: the share that kept it, the least of any run, and the percentile."""
+    """Return per target the mean and least share that kept it, and the percentile reached."""
     found = []
     for i, target in enumerate(targets):
         values = [run.met[i].value_s for run in verdict.runs]
@@ -61,7 +61,7 @@ def attained_rows(verdict: Verdict, targets: Sequence[Target]) -> list[dict[str,
 
 
 def _account(verdict: Verdict, targets: Sequence[Target]) -> tuple[str, float] | None:
-    """The largest account of the slowest requests by the worst target's metric, and its share."""
+    """Return the largest account of the slowest requests by the worst target, and its share."""
     metric = targets[verdict.worst].metric
     tails = [run.facts.accounts_s.get(metric, {}).get("tail") for run in verdict.runs]
     known = [tail for tail in tails if tail]
@@ -142,7 +142,8 @@ def candidate_row(outcome: Outcome, judge: Judge, question: Question) -> dict[st
 
 
 def _missed_row(verdict: Verdict, outcome: Outcome, question: Question) -> dict[str, Any]:
-    """How a fleet missed: the target, and the account behind it where it ran to its end."""
+    """Describe how a fleet missed: the target, and the account behind it if the run was
+    complete."""
     account = _account(verdict, question.targets)
     assert outcome.tried is not None
     return {
@@ -156,7 +157,7 @@ def _missed_row(verdict: Verdict, outcome: Outcome, question: Question) -> dict[
 
 
 def fleet_rows(search: Search, judge: Judge, question: Question) -> list[dict[str, Any]]:
-    """Every fleet that was simulated to the end and met the targets; which are on the front."""
+    """Return every fleet that ran to the end and met the targets, marking those on the front."""
     rows = []
     by_name = {outcome.candidate.name: outcome.candidate for outcome in search.outcomes.values()}
     for (name, units), verdict in sorted((judge.firsts | judge.verdicts).items()):

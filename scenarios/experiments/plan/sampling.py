@@ -1,7 +1,7 @@
-"""A search of a space that is too large to list: Optuna chooses what to try, we judge it.
+"""Search a space that is too large to list: Optuna chooses what to try, and we judge it.
 
-Each trial is a candidate that was not tried before. It is bounded first, and simulated only where
-no bound rules it out; what it then costs, or by how much it misses, is all that Optuna is told.
+Each trial is a candidate that was not tried before. It is bounded first, and simulated only if no
+bound rules it out. Optuna learns only what it then costs, or by how much it misses.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sim.errors import ScenarioError
 
 
 class Levels(NamedTuple):
-    """An axis of listed values, in an order that is not the plan file's."""
+    """An axis of listed values, in an order that does not depend on the plan file's."""
 
     values: tuple[Any, ...]
     is_ordered: bool
-    """Whether they are numbers, so that neighbors are alike."""
+    """Whether the values are numbers, so that neighbors are alike."""
 
 
 Axis = Levels | Range
@@ -44,38 +44,38 @@ Axis = Levels | Range
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Axes ``layout``, ``gpu`` and each option by its field."""
+    """The space of candidates; its axes are ``layout``, ``gpu`` and each option by its field."""
 
     asked: Asked
     by_layout: Mapping[str, Mapping[str, Hardware]]
-    """Layout -> GPU -> both."""
+    """Layout -> GPU -> hardware."""
     axes: Mapping[str, Axis]
 
     @property
     def candidates(self) -> int | None:
-        """How many there are; None where a range has no end of values."""
+        """The number of candidates; None if a range is continuous."""
         sizes = [_size(axis) for key, axis in self.axes.items() if key not in ("layout", "gpu")]
         names = {one.name for gpus in self.by_layout.values() for one in gpus.values()}
         return None if None in sizes else math.prod([len(names), *(n for n in sizes if n)])
 
     def candidate(self, choice: Mapping[str, Any]) -> Candidate:
-        """That of a choice: of each axis the place in its levels, or a number of its range.
+        """Return the candidate of a choice, which has a position per list and a number per range.
 
-        It has the targets as its SLO.
-
-        Raises ScenarioError where its values do not go together.
+        The candidate has the targets as its SLO. Raises `ScenarioError` if its values do not fit
+        together.
         """
         values = {key: _value(axis, choice[key]) for key, axis in self.axes.items()}
         gpus = self.by_layout[values.pop("layout")]
         gpu = values.pop("gpu")
-        # A layout that names its GPU is on that one, whichever is chosen.
+        # A layout that names its GPU uses that one, whichever GPU is chosen.
         one = candidate_of(self.asked, gpus.get(gpu) or next(iter(gpus.values())), values)
         return replace(one, scenario=with_slo(one.scenario, self.asked.plan.targets))
 
     def start(self) -> Candidate:
-        """One of them, once every value of every axis is known to make a scenario with some.
+        """Return one candidate, after checking that each value of each axis is valid with some
+        others.
 
-        Raises ScenarioError for values that do not, and for targets that do not suit.
+        Raises `ScenarioError` for values that are not, and for targets that do not fit.
         """
         places = {key: _places(axis) for key, axis in self.axes.items()}
         ends = [{key: of_axis[end] for key, of_axis in places.items()} for end in (0, -1)]
@@ -87,7 +87,8 @@ class Space:
         return found
 
     def _any_of(self, choices: Sequence[Mapping[str, Any]]) -> Candidate:
-        """The first that is a scenario."""
+        """Return the first choice that makes a valid scenario. Raises `ScenarioError` if there
+        is none."""
         faults = []
         for choice in choices:
             try:
@@ -98,7 +99,7 @@ class Space:
 
 
 def space_of(asked: Asked) -> Space:
-    """Of a plan. Raises ScenarioError for options that are none."""
+    """Return the space of a plan. Raises `ScenarioError` for unknown options."""
     by_layout: dict[str, dict[str, Hardware]] = {}
     for one in hardware(asked):
         by_layout.setdefault(one.layout, {}).setdefault(one.gpu, one)
@@ -120,7 +121,7 @@ def _levels(values: list[Any]) -> Levels:
 
 
 def _places(axis: Axis) -> Sequence[Any]:
-    """The levels' places, or a range's ends."""
+    """Return the positions of a list, or the ends of a range."""
     return range(len(axis.values)) if isinstance(axis, Levels) else (axis.start, axis.to)
 
 
@@ -131,7 +132,7 @@ def _size(axis: Axis) -> int | None:
 
 
 def _value(axis: Axis, chosen: Any) -> Any:
-    """A field's value; of a range without end in four digits, to be read and typed again."""
+    """Return a field's value; a continuous value has four digits, so that it can be typed again."""
     if isinstance(axis, Levels):
         return axis.values[chosen]
     if axis.whole:
@@ -140,19 +141,19 @@ def _value(axis: Axis, chosen: Any) -> Any:
 
 
 _REPEATS = 10
-"""Suggestions in a row that were there before, until one is drawn evenly instead."""
+"""Suggestions in a row that were tried before, after which one is drawn uniformly instead."""
 _DRAWS = 1000
-"""Even draws in a row that were there before, until no more are sought."""
+"""Uniform draws in a row that were tried before, after which the search ends."""
 
 
 @dataclass(kw_only=True)
 class Suggestions:
-    """Candidates of a space, as Optuna would try them: the same for the same seed and answers."""
+    """Candidates of a space as Optuna would try them, reproducible for equal seeds and answers."""
 
     space: Space
     seed: int
     _seen: set[str] = field(default_factory=set)
-    """Choices, names and contents."""
+    """Choices, names and contents that were tried."""
 
     def __post_init__(self) -> None:
         optuna = _import()
@@ -160,14 +161,15 @@ class Suggestions:
         self._rng = np.random.default_rng(self.seed)
         self._axes = {key: _distribution(optuna, axis) for key, axis in self.space.axes.items()}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of options that may change in another version
+            warnings.simplefilter("ignore")  # Optuna warns that some options are experimental
             sampler = optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
         self._study = optuna.create_study(sampler=sampler)
         self._failed = optuna.trial.TrialState.FAIL
         self._trial: Any = None
 
     def ask(self) -> Candidate | ScenarioError | None:
-        """The next, or why its values do not go together; None: no other was found."""
+        """Return the next candidate, or why its values do not fit together; None if there is no
+        other."""
         for draw in range(_REPEATS + _DRAWS):
             if draw >= _REPEATS:
                 self._study.enqueue_trial(self._drawn())
@@ -177,14 +179,14 @@ class Suggestions:
                     found = self.space.candidate(self._trial.params)
                 except ScenarioError as error:
                     return error
-                # Values may differ and make the same scenario of it.
+                # Different values may make the same scenario.
                 if self._is_new(found.name) and self._is_new(found.scenario.model_dump_json()):
                     return found
-            self._study.tell(self._trial, state=self._failed)  # TPE learns nothing from it
+            self._study.tell(self._trial, state=self._failed)  # TPE ignores failed trials
         return None
 
     def tell(self, value: float) -> None:
-        """How good the last one was; less is better."""
+        """Report how good the last candidate was; less is better."""
         self._study.tell(self._trial, value)
 
     def _is_new(self, key: str) -> bool:
@@ -193,7 +195,7 @@ class Suggestions:
         return is_new
 
     def _drawn(self) -> dict[str, Any]:
-        """A choice, evenly."""
+        """Draw a choice uniformly."""
         found: dict[str, Any] = {}
         for key, axis in self.space.axes.items():
             if isinstance(axis, Levels):
@@ -231,16 +233,16 @@ def _import() -> Any:
 
 
 _WORSE = 1e12
-"""USD per hour: above what any fleet costs."""
+"""USD per hour above the cost of any fleet."""
 UNREADABLE = 6 * _WORSE
-"""Of values that do not go together."""
+"""Objective of values that do not fit together."""
 
 
 def objective(outcome: Outcome, judge: Judge) -> float:
-    """Of a candidate that a search is done with.
+    """Return the objective of a candidate that a search has settled.
 
-    Where only some of its fleets are known not to pass, those that may do cost more than these:
-    the cheapest of them is taken, and what the last one missed is added.
+    If only some of its fleets are known to fail, those that may pass cost more than these: the
+    cheapest of them is taken, and the misses of the last one are added.
     """
     candidate = outcome.candidate
     if outcome.units is not None:
@@ -253,7 +255,7 @@ def objective(outcome: Outcome, judge: Judge) -> float:
         return _infeasible(3, max(least / target.within_s for least, target in pairs) - 1)
     if outcome.stage == "supply":
         return _infeasible(2, outcome.bounds.units / max(outcome.most, 0.5) - 1)
-    if outcome.tried is None:  # even what it costs at least is too much
+    if outcome.tried is None:  # even its least cost is too high
         return candidate.usd_per_h(outcome.bounds.units)
     missed = _missed(outcome, judge)
     if outcome.alone or outcome.tried >= outcome.most:
@@ -262,7 +264,8 @@ def objective(outcome: Outcome, judge: Judge) -> float:
 
 
 def _missed(outcome: Outcome, judge: Judge) -> float:
-    """The requests that its largest fleet lacks for the target it misses, as a share of those."""
+    """Return the share of required requests that its largest fleet lacks for the target it
+    misses."""
     assert outcome.tried is not None
     verdict = judge.verdict_so_far(outcome.candidate, outcome.tried)
     if not verdict.runs:  # a look at the beginning was enough
@@ -272,30 +275,30 @@ def _missed(outcome: Outcome, judge: Judge) -> float:
 
 
 def _infeasible(rank: int, by: float) -> float:
-    """Between a rank and the next, however much it is."""
+    """Return a value between a rank and the next, however large the miss is."""
     return _WORSE * (rank + (by / (1 + by) if math.isfinite(by) else 1.0))
 
 
 @dataclass(kw_only=True)
 class Sampled:
-    """What a sampled search tried."""
+    """The record of a sampled search: what it tried and found."""
 
     method: SearchMethod
     candidates: int | None
-    """In the space; None: no end of them."""
+    """Candidates in the space; None if a range is continuous."""
     tried: int = 0
     simulated: int = 0
-    """Of these, with any fleet; the others were ruled out by bounds."""
+    """Tried candidates with any simulated fleet; the others were ruled out by bounds."""
     best: list[tuple[int, float]] = field(default_factory=list)
-    """After how many trials the cheapest fleet so far was found, and its USD per hour."""
+    """Trials after which a cheaper fleet was found, and its USD per hour."""
     unreadable: list[str] = field(default_factory=list)
-    """Of those tried whose values do not go together: why."""
+    """Reasons why the values of tried candidates do not fit together."""
 
 
 def sample(space: Space, search: Search) -> Sampled:
-    """Try as many candidates as the plan says, by ``search``; the same seed tries the same.
+    """Try as many candidates as the plan says, with ``search``; equal seeds try the same ones.
 
-    Raises ScenarioError without Optuna, or where all candidates can be looked at as well.
+    Raises `ScenarioError` without Optuna, or if there are enough trials for all candidates.
     """
     method = space.asked.plan.search
     found = Sampled(method=method, candidates=space.candidates)

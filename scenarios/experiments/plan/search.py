@@ -1,9 +1,9 @@
-"""The cheapest fleets: candidates by what they must cost at least, each with the fewest units.
+"""Search the cheapest fleets: candidates by their least cost, each with the fewest units.
 
-More units of a candidate are taken to do no worse than fewer, so the fewest that pass are found
-between a number that does not and one that does. A candidate is given up without a simulation only
-where a proven bound rules out every fleet of it that would be cheap enough; and else where the
-largest of those has been simulated and does not pass.
+More units of a candidate are assumed to do no worse than fewer, so the fewest that pass are found
+between a number that fails and one that passes. A candidate is given up without a simulation only
+if a proven bound rules out every fleet of it that would be cheap enough, and otherwise only if the
+largest of those fleets has been simulated and fails.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from scenarios.schema.plan import PlanFile
 from sim.errors import ScenarioError
 
 _ALONE = 0.1
-"""Requests in an engine, on average, below which more engines change nothing."""
-_AT_FIRST = 1.25  # times the fewest units by the bounds: where a search begins
+"""Mean requests per engine below which more engines change nothing."""
+_AT_FIRST = 1.25  # times the fewest units by the bounds, where a search begins
 
 
 @dataclass(kw_only=True)
 class Search:
-    """A plan's search. `run` does it; ``outcomes`` has all candidates, by name."""
+    """The search of a plan: `run` does it, ``outcomes`` holds all candidates by name."""
 
     plan: PlanFile
     question: Question
     judge: Judge
     limited: bool = True
-    """Whether availability and budget hold; not where is asked what would relax them."""
+    """Whether availability and budget apply; False when the search asks what would relax them."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     ranked: list[Outcome] = field(default_factory=list)
     """The cheapest candidates that pass, each with its fewest units, cheapest first."""
     spare: Outcome | None = None
-    """The candidate whose fleet with one engine more of each kind is cheapest."""
+    """The candidate whose fleet with one more engine of each kind is cheapest."""
 
     def run(self, candidates: Sequence[Candidate]) -> None:
-        """Find the cheapest fleets among these."""
+        """Find the cheapest fleets among these candidates."""
         for candidate in candidates:
             self.outcomes[candidate.name] = self.bounded(candidate)
         open_ = [outcome for outcome in self.outcomes.values() if outcome.stage == "simulated"]
@@ -51,14 +51,14 @@ class Search:
             self._settle(outcome)
 
     def consider(self, candidate: Candidate) -> Outcome:
-        """Settle one more, whatever others are still to come."""
+        """Settle one more candidate, whatever others are still to come."""
         outcome = self.outcomes[candidate.name] = self.bounded(candidate)
         if outcome.stage == "simulated":
             self._settle(outcome)
         return outcome
 
     def bounded(self, candidate: Candidate) -> Outcome:
-        """What is known of a candidate without a simulation."""
+        """Return what is known of a candidate without a simulation."""
         try:
             parts = build(candidate.scenario).parts
         except ScenarioError as error:
@@ -81,7 +81,7 @@ class Search:
         return outcome
 
     def _supply(self, candidate: Candidate) -> tuple[int, str]:
-        """How many units there can be, and what limits them."""
+        """Return how many units are available, and what limits them."""
         limits = [(self.plan.most_replicas, "most_replicas")]
         if self.limited:
             for gpu, count in candidate.gpus_by_name(1).items():
@@ -94,7 +94,7 @@ class Search:
         return min(limits)
 
     def _settle(self, outcome: Outcome) -> None:
-        """Simulate as many fleets of a candidate as it takes to rank it, or to give it up."""
+        """Simulate a candidate's fleets until it is ranked or given up."""
         assert outcome.bounds is not None
         cheap = self._most_units(outcome, lambda units: self._ranks(outcome, units))
         reserve = self._most_units(outcome, lambda units: self._spares_better(outcome, units))
@@ -118,7 +118,7 @@ class Search:
             self.spare = outcome
 
     def _most_units(self, outcome: Outcome, is_enough: Callable[[int], bool]) -> int:
-        """The most units with which a fleet is still cheap enough; 0: none."""
+        """Return the most units with which a fleet is still cheap enough; 0: none."""
         if is_enough(outcome.most):
             return outcome.most
         low, high = 0, outcome.most  # cost grows with units
@@ -128,13 +128,14 @@ class Search:
         return low
 
     def _ranks(self, outcome: Outcome, units: int) -> bool:
-        """Whether a fleet would be among those ranked so far."""
+        """Return whether a fleet would be among those ranked so far."""
         if len(self.ranked) < self.plan.ranked:
             return True
         return fleet_key(outcome.candidate, units) < rank_key(self.ranked[-1])
 
     def _spares_better(self, outcome: Outcome, units: int) -> bool:
-        """Whether a fleet with spare engines can be had, for less than the best of those so far."""
+        """Return whether a fleet with spare engines is available and cheaper than the best so
+        far."""
         candidate = outcome.candidate
         if not self.is_had(candidate, units, spare=1):
             return False
@@ -142,7 +143,7 @@ class Search:
         return best is None or fleet_key(candidate, units, spare=1) < rank_key(best, spare=1)
 
     def is_had(self, candidate: Candidate, units: int, *, spare: int = 0) -> bool:
-        """Whether availability and budget, where they hold, allow a fleet."""
+        """Return whether availability and budget, if they apply, allow a fleet."""
         if not self.limited:
             return True
         budget = self.plan.budget_usd_per_h
@@ -155,10 +156,10 @@ class Search:
         return True
 
     def _fewest(self, outcome: Outcome, most: int) -> int | None:
-        """The fewest units that pass, up to ``most``; None: not even those.
+        """Return the fewest units that pass, up to ``most``; None if not even those do.
 
-        First the fewest whose first run passes, which costs little; then, from there, whose runs
-        all do.
+        First find the fewest units whose first run passes, which costs little; then, from there,
+        the fewest whose runs all pass.
         """
         assert outcome.bounds is not None
         candidate, fails = outcome.candidate, outcome.bounds.units - 1
@@ -178,7 +179,8 @@ class Search:
         start: int,
         most: int,
     ) -> int | None:
-        """The fewest units that pass, above ``fails``, which do not; None: none up to ``most``."""
+        """Return the fewest units that pass, above ``fails``, which do not; None: none up to
+        ``most``."""
         at, step, passes = min(start, most), 1, most + 1
         is_known = False  # whether `fails` was simulated, not bounded
         while passes - fails > 1:
@@ -198,7 +200,8 @@ class Search:
         return passes if passes <= most else None
 
     def _is_alone(self, candidate: Candidate, units: int, verdict: Verdict) -> bool:
-        """Whether requests have engines to themselves already: more of these change nothing."""
+        """Return whether requests already have engines to themselves, so that more change
+        nothing."""
         if not verdict.runs:
             return False
         e2e = verdict.runs[0].facts.latency_s["e2e"].get("mean", math.inf)
@@ -209,5 +212,5 @@ class Search:
 
 
 def _missing(units: int, verdict: Verdict) -> int:
-    """Units to add where requests come faster than they leave."""
+    """Return the units to add where requests come faster than they leave."""
     return math.floor(units * (1 / max(verdict.finished_share, 0.1) - 1) * 0.8)

@@ -1,4 +1,4 @@
-"""A plan's targets: percentiles of latencies, as shares of requests that keep within a time."""
+"""Targets of a plan: percentiles of latencies, as shares of requests that keep within a time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from sim.errors import ScenarioError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """How one run did by one target: counts of requests by consecutive stretch of arrivals."""
+    """The result of one run for one target: requests by consecutive stretch of arrivals."""
 
     good: tuple[int, ...]
     arrived: tuple[int, ...]
     value_s: float
-    """The percentile itself, over the requests that arrived; infinite where too few finished."""
+    """The percentile itself, over the requests that arrived; infinite if too few finished."""
 
     @property
     def share(self) -> float:
-        """Of the requests that arrived; 1 where none did."""
+        """Share of the arrived requests that were good; 1 if none arrived."""
         arrived = sum(self.arrived)
         return sum(self.good) / arrived if arrived else 1.0
 
 
 def check_targets(targets: Sequence[Target], scenario: Scenario) -> None:
-    """Raise ScenarioError for a class that the workload does not have."""
+    """Raise `ScenarioError` for a class that the workload does not have."""
     known = [one.name for one in scenario.workload.classes]
     for target in targets:
         if target.of_class is not None and target.of_class not in known:
@@ -43,10 +43,11 @@ def check_targets(targets: Sequence[Target], scenario: Scenario) -> None:
 
 
 def with_slo(scenario: Scenario, targets: Sequence[Target]) -> Scenario:
-    """The scenario with the targets as its SLO: of several for a metric the highest percentile's.
+    """Return the scenario with the targets as its SLO.
 
-    That is what latency accounts are kept for, and what the winner's file has; the verdict is of
-    every target by itself.
+    If a metric has several targets, the one with the highest percentile is used. Latency accounts
+    are kept for this SLO and the winner's file has it, but the verdict considers every target by
+    itself.
     """
     classes = [
         one.model_copy(update={"slo": _slo(targets, one.name)}) for one in scenario.workload.classes
@@ -67,7 +68,7 @@ def _slo(targets: Sequence[Target], of_class: str | None) -> SloTargets:
 def met_by(
     result: RunResult, counted: NDArray[np.bool_], targets: Sequence[Target]
 ) -> tuple[Met, ...]:
-    """How the requests that count did, target by target."""
+    """Return the results of the requests that count, target by target."""
     metrics, table = result.metrics, result.log.table
     order = np.flatnonzero(counted)
     order = order[np.argsort(metrics.arrival_s[order], kind="stable")]
@@ -78,7 +79,8 @@ def met_by(
         if target.of_class is not None and table.class_index is not None:
             own = table.class_index[order] == table.class_names.index(target.of_class)
         values = getattr(metrics, f"{target.metric}_s")[order]
-        # A one-token answer has no TPOT and meets any; what never finished is late for ever.
+        # A one-token answer has no TPOT and meets any target; an unfinished request is late for
+        # ever.
         late = np.where(finished, np.where(np.isnan(values), 0.0, values), np.inf)
         good = own & (late <= target.within_s)
         found.append(
@@ -92,7 +94,7 @@ def met_by(
 
 
 def percentile_of(values: NDArray[np.float64], share: float) -> float:
-    """The percentile as targets count it: the smallest value that so large a share keeps within."""
+    """Return the percentile as targets count it: the least value that this share keeps within."""
     if not len(values):
         return 0.0
     rank = max(math.ceil(share * len(values) - 1e-9), 1)

@@ -1,1 +1,1 @@
-"""Many points of a scenario: axes, replications, results that are kept, and one table of them."""
+"""Run many points of a scenario: axes, replications, results that are kept, and a table of them."""

@@ -1,4 +1,4 @@
-"""Axes into the settings of points: every combination of lists, blocks and draws."""
+"""Turn axes into the settings of points: every combination of lists, blocks and draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scenarios.schema.sweep import Span, SweepFile
 from sim.errors import ScenarioError
 
 Settings = dict[str, Any]
-"""Dotted field -> value."""
+"""Dotted field -> value of one point."""
 
 
 class Axis(NamedTuple):
@@ -27,13 +27,13 @@ class Axis(NamedTuple):
     key: str
     kind: Literal["grid", "zipped", "random"]
     values: list[Any]
-    """In the order they were given; of a random axis all that were drawn, in order of draws."""
+    """Values in the order given; for a random axis all draws, in order."""
     leads: bool = True
-    """Whether it names its points: of a zipped block the first list does, the others follow it."""
+    """Whether it names its points; only the first list of a zipped block does."""
 
 
 def axes_of(sweep: SweepFile) -> list[Axis]:
-    """Every axis, in the order of the columns."""
+    """Return every axis, in the order of the columns."""
     found = [Axis(key, "grid", values_of(axis)) for key, axis in sweep.axes.items()]
     for block in sweep.zipped:
         first = next(iter(block))
@@ -48,7 +48,7 @@ def axes_of(sweep: SweepFile) -> list[Axis]:
 
 
 def num_combinations(sweep: SweepFile) -> int:
-    """How many points there are before constraints."""
+    """Return the number of points before constraints."""
     lengths = [_length(axis) for axis in sweep.axes.values()]
     lengths += [len(next(iter(block.values()))) for block in sweep.zipped]
     lengths.append(1 if sweep.random is None else sweep.random.draws)
@@ -56,7 +56,7 @@ def num_combinations(sweep: SweepFile) -> int:
 
 
 def combinations(sweep: SweepFile, axes: Sequence[Axis]) -> Iterator[Settings]:
-    """The settings of each point: the first axis changes slowest, draws change fastest."""
+    """Yield the settings of each point: the first axis changes slowest, draws change fastest."""
     by_key = {axis.key: axis.values for axis in axes}
     groups = [[key] for key in sweep.axes] + [list(block) for block in sweep.zipped]
     if sweep.random is not None:
@@ -70,7 +70,7 @@ def combinations(sweep: SweepFile, axes: Sequence[Axis]) -> Iterator[Settings]:
 
 
 def values_of(axis: list[Any] | Span) -> list[Any]:
-    """The values of a list, or of a span of equal steps."""
+    """Return the values of a list, or of a span of equal steps."""
     if isinstance(axis, list):
         return list(axis)
     shares = np.linspace(0, 1, axis.steps or 2)
@@ -78,7 +78,10 @@ def values_of(axis: list[Any] | Span) -> list[Any]:
 
 
 def draw(axis: list[Any] | Span, key: str, draws: int, seed: int) -> list[Any]:
-    """So many independent draws; the axis's own stream, so that others and more change none."""
+    """Draw independent values of one axis.
+
+    Each axis has its own random stream, so that other axes or more draws change none of its values.
+    """
     digest = hashlib.sha256(key.encode()).digest()
     shares = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")]).random(draws)
     if isinstance(axis, list):
@@ -91,7 +94,7 @@ def _at(span: Span, share: float) -> int | float:
         value = span.start * (span.to / span.start) ** share
     else:
         value = span.start + (span.to - span.start) * share
-    value = float(f"{value:.9g}")  # no 0.30000000000000004 in a file or a table
+    value = float(f"{value:.9g}")  # keep 0.30000000000000004 out of files and tables
     are_whole = float(span.start).is_integer() and float(span.to).is_integer()
     if span.whole:
         return round(value)
@@ -103,7 +106,7 @@ def _length(axis: list[Any] | Span) -> int:
 
 
 def as_cell(value: Any) -> Any:
-    """An axis's value as a cell of a table: a number, text or truth value; else compact text."""
+    """Return an axis's value as a table cell: a number, text or truth value, else compact text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -135,11 +138,14 @@ _POSITION = re.compile(r"(?<=[A-Za-z_\]])((?:\.\d+)+)(?=[.\s)\]]|$)")
 
 
 class Expression:
-    """One expression: dotted names, numbers, 'text', + - * / // %, comparisons, and, or, not, in,
-    min, max, abs, round. The last part of a name will do where it is the only such name."""
+    """One expression over named values.
+
+    It may contain dotted names, numbers, 'text', + - * / // %, comparisons, and, or, not, in, min,
+    max, abs and round. The last part of a name is enough if it is unambiguous.
+    """
 
     def __init__(self, text: str, where: str) -> None:
-        """Raises ScenarioError for what cannot be read."""
+        """Parse the text. Raises `ScenarioError` if it is not an expression."""
         self.text, self.where = text, where
         plain = _POSITION.sub(lambda found: found[1].replace(".", "[", 1) + "]", text.strip())
         try:
@@ -152,12 +158,12 @@ class Expression:
         self.names = frozenset(self._names(self._tree))
 
     def check(self, known: Mapping[str, Any] | list[str]) -> None:
-        """Raise ScenarioError for a name that is not known, or stands for several."""
+        """Raise `ScenarioError` for a name that is not known, or is ambiguous."""
         for name in sorted(self.names):
             _full_name(name, known, self.where)
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """The value for these named values. Raises ScenarioError where it has none."""
+        """Return the value for these named values. Raises `ScenarioError` if it has none."""
         try:
             return self._value(self._tree, values)
         except (TypeError, ZeroDivisionError, OverflowError) as error:
@@ -207,7 +213,7 @@ class Expression:
 
 
 def _dotted(node: ast.AST) -> str | None:
-    """``pools[0].replicas`` as the key ``pools.0.replicas``; None for what is no name."""
+    """Return ``pools[0].replicas`` as the key ``pools.0.replicas``; None if it is not a name."""
     match node:
         case ast.Name(id=name):
             return name

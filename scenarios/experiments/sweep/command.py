@@ -1,4 +1,4 @@
-"""What ``fleetcast sweep`` does, once its options are read."""
+"""The work of ``fleetcast sweep``, once its options are read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EVERY_S = 30.0
 
 @contextmanager
 def shown() -> Iterator[Progress]:
-    """What is to be called after each run; it writes to stderr."""
+    """Yield a function to call after each run, which shows progress on stderr."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -57,7 +57,7 @@ def shown() -> Iterator[Progress]:
 
 
 class _Lines:
-    """A line every half minute, with the time left at the pace so far."""
+    """Print a line every half minute, with the time left at the pace so far."""
 
     def __init__(self) -> None:
         self._started_s = self._said_s = time.monotonic()
@@ -80,7 +80,7 @@ class _Lines:
 
 
 def time_text(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3 h 20 min``."""
+    """Return a duration in short: ``40 s``, ``12 min``, ``3 h 20 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -88,7 +88,7 @@ def time_text(seconds: float) -> str:
 
 
 class Terminated(BaseException):
-    """SIGTERM came."""
+    """The process received SIGTERM."""
 
 
 def run_sweep(
@@ -101,10 +101,10 @@ def run_sweep(
     retry_failed: bool,
     as_json: bool,
 ) -> Path:
-    """Run what is not there yet, write table and page, print the answer; returns the page.
+    """Run what has no result yet, write table and page, print the answer; return the page's path.
 
-    Raises ScenarioError for a file that cannot be used; Terminated and KeyboardInterrupt after
-    what is done was written.
+    Raises `ScenarioError` for a file that cannot be used; `Terminated` and KeyboardInterrupt after
+    writing what is done.
     """
     if cluster is not None:
         check_cluster(cluster)
@@ -155,7 +155,8 @@ def run_sweep(
 def write_sweep(
     sweep: Sweep, points: Points, results: Results, folder: Path, spent: Spent | None
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Write sweep.parquet, sweep.json, the sweep and its scenario; what the first two have."""
+    """Write sweep.parquet, sweep.json, the sweep and its scenario; return JSON content and
+    table."""
     frame = sweep_table(points, results.known)
     content = make_content(sweep, points, frame, spent)
     write_table(frame, folder)
@@ -164,7 +165,8 @@ def write_sweep(
         scenario = points.runs[0].scenario
         (folder / "scenario.yaml").write_text(dump_scenario(scenario), encoding="utf-8")
         text = json.dumps(content, indent=1, allow_nan=False)
-        (folder / "sweep.json").write_text(text + "\n", encoding="utf-8")  # last: it is complete
+        # last, so that it marks a complete folder
+        (folder / "sweep.json").write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror}") from None
     return content, frame
@@ -187,13 +189,13 @@ def _counted(count: int, what: str) -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM, as schedulers and containers send it, stops as Ctrl-C does."""
+    """Make SIGTERM, which schedulers and containers send, stop the sweep as Ctrl-C does."""
 
     def stop(*_: object) -> NoReturn:
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # a caller from Python, whose signals are its own
+        yield  # called from a thread, which cannot set signal handlers
         return
     before = signal.signal(signal.SIGTERM, stop)
     try:

@@ -1,4 +1,4 @@
-"""What sweep.json says beside the table: the axes, the question, and how the runs went."""
+"""The content of sweep.json beside the table: the axes, the question, and how the runs went."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ _UNITS = {
 _LOWER = ("s", "USD", "USD/h", "GPU-h", "GPUs", "kWh", "W", "count")
 _HIGHER = ("tokens/s", "requests/s")
 _SHARES = ("attainment", "availability", "class.")
-"""Shares of which more is better; of how busy a GPU is, or how full, neither is."""
+"""Shares for which more is better; for a GPU's busy time or occupancy neither direction is."""
 
 
 def column_facts(columns: list[str]) -> dict[str, dict[str, str | None]]:
-    """The unit of each figure, and whether ``lower`` or ``higher`` is better, None for neither."""
+    """Return the unit of each figure and whether ``lower`` or ``higher`` is better (None:
+    neither)."""
     facts = {}
     for name in columns:
         unit = next((u for u, starts in _UNITS.items() if name.startswith(starts)), None)
@@ -59,7 +60,8 @@ def _better(name: str, unit: str) -> str | None:
 
 
 def default_best(frame: pd.DataFrame) -> str:
-    """What a scenario asks about: money where it has prices, its SLO, else the work of a GPU."""
+    """Return the figure that a scenario asks about: cost if it has prices, its SLO, else
+    throughput."""
     choices = ("usd_per_good_request", "goodput_per_gpu", "usd_per_million_tokens")
     has_slo = "attainment" in frame and frame["attainment"].notna().any()
     for name in choices:
@@ -71,11 +73,11 @@ def default_best(frame: pd.DataFrame) -> str:
 def choose(
     frame: pd.DataFrame, best: str | None, require: str | None, where: str
 ) -> dict[str, Any]:
-    """The points, best first, of those that keep ``require``; ``where`` says where it was given.
+    """Return the points that keep ``require``, best first; ``where`` says where it was given.
 
-    Without one, 99% of requests meet the SLO, where there is an SLO. A point whose queue grows for
-    as long as requests come keeps nothing, as in a capacity search. A point counts where all its
-    runs were done.
+    Without ``require``, 99% of requests must meet the SLO, if there is one. A point whose queue
+    grows for as long as requests come keeps nothing, as in a capacity search. A point counts if all
+    its runs were done.
     """
     best = best or default_best(frame)
     text = require
@@ -116,14 +118,17 @@ def _keeps(expression: Expression, row: dict[Any, Any]) -> bool:
     values = {str(name): None if pd.isna(value) else value for name, value in row.items()}
     try:
         return bool(expression.value(values))
-    except ScenarioError:  # a figure that this point does not have keeps nothing
+    except ScenarioError:  # a point without such a figure does not keep it
         return False
 
 
 def make_content(
     sweep: Sweep, points: Points, frame: pd.DataFrame, spent: Spent | None
 ) -> dict[str, Any]:
-    """Plain values. Raises ScenarioError for a column that the table does not have."""
+    """Return the content of sweep.json as plain values.
+
+    Raises `ScenarioError` for a column that the table does not have.
+    """
     columns = [str(name) for name in frame.columns]
     is_measured = bool((frame["status"] == "done").any())
     if is_measured:
@@ -171,7 +176,7 @@ def _axis_facts(axis: Axis) -> dict[str, Any]:
 
 
 def _base_facts(scenario: Scenario, axes: set[str]) -> dict[str, Any]:
-    """What all points have in common, of what a reader asks first."""
+    """Return the main fields that all points have in common."""
     facts = {
         "model": scenario.model,
         "hardware.gpu": scenario.hardware.gpu,
@@ -189,7 +194,7 @@ def _refused(points: Points) -> int:
 
 
 def check_columns(sweep: Sweep, columns: list[str]) -> None:
-    """Raise ScenarioError for columns that the file names and the table does not have."""
+    """Raise `ScenarioError` for columns that the file names and the table does not have."""
     file = sweep.file
     axes = [*file.axes, *(key for block in file.zipped for key in block)]
     axes += [] if file.random is None else list(file.random.axes)

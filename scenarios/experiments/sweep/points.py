@@ -1,4 +1,4 @@
-"""The points of a sweep, and the runs of each: a scenario and where its result is kept."""
+"""The points of a sweep, and the runs of each: a scenario and the address of its result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Run:
     seed: int
     scenario: Scenario
     key: str
-    """Address of its result."""
+    """Address of the run's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class Point:
     index: int
     settings: Settings
     refused: str | None = None
-    """Why it cannot be run, of one that the schema refuses."""
+    """Why the schema refuses the point; None if it does not."""
     runs: tuple[Run, ...] = ()
 
     @property
     def cells(self) -> dict[str, Any]:
-        """Its axes as cells of a table."""
+        """Axis values as cells of a table."""
         return {key: as_cell(value) for key, value in self.settings.items()}
 
 
@@ -72,8 +72,8 @@ class Points:
 def make_points(sweep: Sweep) -> Points:
     """Expand the axes, drop what constraints exclude, and validate every point's scenario.
 
-    A point that the schema refuses is kept with its reason. Raises ScenarioError where every point
-    is refused, where none is left, and for a constraint that cannot be evaluated.
+    A point that the schema refuses is kept with its reason. Raises `ScenarioError` if every point
+    is refused, if none is left, or if a constraint cannot be evaluated.
     """
     count = num_combinations(sweep.file)
     if count > MOST_POINTS:
@@ -113,7 +113,8 @@ def _point(sweep: Sweep, index: int, settings: Settings) -> Point:
     try:
         scenario = scenario_of(sweep, settings)
     except ScenarioError as error:
-        if "unknown key" in str(error):  # a field that does not exist is nothing to sweep
+        # an unknown field is a mistake in the sweep, not in one point
+        if "unknown key" in str(error):
             raise
         return Point(index=index, settings=settings, refused=str(error))
     replications = sweep.file.replications or scenario.replications
@@ -125,7 +126,7 @@ def _point(sweep: Sweep, index: int, settings: Settings) -> Point:
 
 
 def scenario_of(sweep: Sweep, settings: Mapping[str, Any]) -> Scenario:
-    """A point's scenario, its files named absolutely, as other machines may run it."""
+    """Return a point's scenario, with absolute file paths, because other machines may run it."""
     values, places = copy.deepcopy(sweep.base), dict(sweep.base_places)
     for key, value in settings.items():
         where = f"{sweep.place_of_axis(key)} ({key}: {as_cell(value)})"

@@ -1,4 +1,4 @@
-"""Results by their address, in one file that only grows: what is there is never run again."""
+"""Results by their address, in one file that only grows, so that no run is repeated."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Row = dict[str, Any]
 
 
 def row_of(result: RunResult) -> Row:
-    """Every figure of the summary, the counts behind them, and where the time went.
+    """Return every figure of the summary, the counts behind them, and where the time went.
 
-    Columns are named as figures: ``ttft.p99`` (seconds), ``goodput`` (requests/s); accounts of
-    mean end-to-end time are ``e2e_account.<name>`` (seconds a finished request).
+    Columns are named like figures: ``ttft.p99`` (seconds), ``goodput`` (requests/s); accounts of
+    mean end-to-end time are ``e2e_account.<name>`` (seconds per finished request).
     """
     summary = result.summary
     row: Row = {}
@@ -68,26 +68,28 @@ Status = Literal["done", "failed", "lost"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one run."""
+    """The result of one run."""
 
     key: str
     status: Status
-    """``failed``: it cannot be run as written, and would fail again. ``lost``: its worker died or
-    the simulator broke; the next start tries it again."""
+    """``failed``: it cannot be run as written, and would fail again.
+
+    ``lost``: its worker died or the simulator broke; the next start tries it again.
+    """
     row: Row = field(default_factory=dict)
     error: str | None = None
     core_s: float = 0.0
-    """CPU time it took."""
+    """CPU seconds that the run took."""
 
 
 class Results:
-    """The results of a folder. One process at a time writes them; a line is a result.
+    """The results of a folder, one per line, which only one process at a time may write.
 
-    A process that is killed leaves at most a line cut short, which is not read.
+    A process that is killed leaves at most one incomplete line, which is not read.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read what is there. Raises ScenarioError where the folder cannot be read or written."""
+        """Read existing results. Raises `ScenarioError` if the folder cannot be read or written."""
         self.path = folder / RESULTS_FILE
         self.known: dict[str, Result] = {}
         try:
@@ -112,21 +114,22 @@ class Results:
         line |= {"error": result.error} if result.error is not None else {"row": result.row}
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
-        self.known[result.key] = result  # last: whoever stops us here finds the line, or nothing
+        # last, so that an interrupted call never knows a result that is not in the file
+        self.known[result.key] = result
 
     def forget_failed(self) -> None:
-        """Have runs that failed done again."""
+        """Forget failed runs, so that they are done again."""
         self.known = {key: one for key, one in self.known.items() if one.status == "done"}
 
     def close(self) -> None:
-        """Let others write."""
+        """Close the file, so that other processes may write it."""
         self._file.close()
 
     def _read(self, line: str) -> None:
         try:
             found = Result(**json.loads(line))
         except (ValueError, TypeError):
-            return  # cut short, or of another version
+            return  # incomplete, or from another version
         if found.status == "lost":
             self.known.pop(found.key, None)
         else:
@@ -134,10 +137,10 @@ class Results:
 
 
 def _locked(file: IO[str]) -> bool:
-    """Two sweeps in one folder would run the same points and write one table over the other."""
+    """Lock the file, because two sweeps in one folder would overwrite each other's table."""
     try:
         import fcntl
-    except ImportError:  # not on this system: nothing keeps the user from it
+    except ImportError:  # no file locks on this system
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,11 +153,11 @@ TABLE_FILE = "sweep.parquet"
 
 
 def sweep_table(points: Points, known: Mapping[str, Result]) -> pd.DataFrame:
-    """Rows in order of points and seeds, of runs that have a result, and of refused points.
+    """Return rows in order of points and seeds, for runs that have a result and for refused points.
 
-    ``point``, the axes by field, ``seed``, ``status`` (done, failed, lost, refused), ``error``,
-    ``key``, then the columns of `scenarios.experiments.sweep.results`. The same results give the
-    same table, wherever and in whatever order they were computed.
+    Columns are ``point``, the axes by field, ``seed``, ``status`` (done, failed, lost, refused),
+    ``error``, ``key``, then the columns of `scenarios.experiments.sweep.results`. Equal results
+    give equal tables, wherever and in whatever order they were computed.
     """
     import pandas as pd
 
@@ -170,7 +173,7 @@ def sweep_table(points: Points, known: Mapping[str, Result]) -> pd.DataFrame:
                 continue
             of_run = {"seed": run.seed, "status": result.status, "error": result.error}
             figures |= dict.fromkeys(result.row)
-            # An axis and a figure of one name: the axis is what was asked for.
+            # If an axis and a figure share a name, the axis wins.
             rows.append({**result.row, **head, **of_run, "key": run.key})
     axes = [axis.key for axis in points.axes]
     first = list(dict.fromkeys(["point", *axes, "seed", "status", "error", "key"]))
@@ -185,7 +188,7 @@ def sweep_table(points: Points, known: Mapping[str, Result]) -> pd.DataFrame:
 
 
 def write_table(frame: pd.DataFrame, folder: Path) -> Path:
-    """Write sweep.parquet, whole or not at all. Raises ScenarioError where it cannot be written."""
+    """Write sweep.parquet atomically. Raises `ScenarioError` if it cannot be written."""
     path, part = folder / TABLE_FILE, folder / f".{TABLE_FILE}.part"
     try:
         frame.to_parquet(part, index=False)
@@ -196,7 +199,7 @@ def write_table(frame: pd.DataFrame, folder: Path) -> Path:
 
 
 def _column(values: list[Any]) -> pd.Series[Any]:
-    """Numbers or truth values where all are; else text, and nothing where there was null."""
+    """Return a column of numbers or truth values if all are, else of text; null stays missing."""
     import pandas as pd
 
     kinds = {type(value) for value in values if value is not None}

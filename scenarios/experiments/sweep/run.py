@@ -1,4 +1,4 @@
-"""Run what has no result yet, keep each as it comes, and say how far it is."""
+"""Run what has no result yet, keep each result as it comes, and report progress."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from scenarios.run.simulate import simulate
 from sim.errors import FleetcastError, ScenarioError
 
 Progress = Callable[[int, int, int], None]
-"""Called with how many are done, of how many, and how many of those failed."""
+"""Called with the numbers of finished runs, of all runs, and of failed runs."""
 
 
 class Done(NamedTuple):
-    """What comes back of one run."""
+    """What a worker returns for one run."""
 
     result: Result
     files: dict[str, bytes] | None
-    """A full result folder, where it was asked for."""
+    """A full result folder, if it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class Spent:
     """What this start of a sweep did."""
 
     known: int
-    """Results that were there."""
+    """Results that existed before."""
     simulated: int
     wall_s: float
     core_s: float
-    """CPU time inside simulations."""
+    """CPU seconds inside simulations."""
 
 
 def run_all(
@@ -55,11 +55,11 @@ def run_all(
     progress: Progress | None = None,
     check: Callable[[Row], None] | None = None,
 ) -> Spent:
-    """Simulate the runs that ``results`` lacks and add theirs, each as soon as it is there.
+    """Simulate the runs that ``results`` lacks and add each result as soon as it is there.
 
-    Runs of one address are simulated once. ``keep`` is a folder for full result folders, by
-    address. ``check`` is given the first row there is, before the others are waited for, and may
-    raise. Whatever a run raises becomes its error. Raises ScenarioError where workers would
+    Runs with one address are simulated once. ``keep`` is a folder for full result folders, by
+    address. ``check`` is called with the first available row before the others are waited for, and
+    may raise. Whatever a run raises becomes its error. Raises `ScenarioError` if workers would
     compute something else: other code, or other files under the same names.
     """
     wanted = {run.key: run for run in runs}
@@ -99,7 +99,7 @@ def run_all(
 
 
 def run_one(run: Run, *, keep: bool) -> Done:
-    """One simulation, wherever this is called; its faults are part of the result."""
+    """Run one simulation, in any process; its errors become part of the result."""
     keep_between_runs()
     _check_same(run)
     started = time.process_time()
@@ -112,7 +112,7 @@ def run_one(run: Run, *, keep: bool) -> Done:
         result = Result(key=run.key, status="done", row=row)
     except FleetcastError as error:
         result = Result(key=run.key, status="failed", error=str(error))
-    except Exception as error:  # a fault of ours, or no memory: the other points go on
+    except Exception as error:  # a bug of ours, or no memory: the other points go on
         result = Result(key=run.key, status="lost", error=f"the simulator broke: {describe(error)}")
     spent = time.process_time() - started
     return Done(
@@ -128,7 +128,8 @@ def run_one(run: Run, *, keep: bool) -> Done:
 
 
 def _check_same(run: Run) -> None:
-    """A worker elsewhere may have other code, or other files where the scenario names some."""
+    """Raise `ScenarioError` if this worker has other code, or other files where the scenario
+    names some."""
     if result_address(run.scenario) != run.key:
         raise ScenarioError(
             "a worker has another fleetcast, other libraries, or other files than this machine: "
@@ -144,7 +145,7 @@ def _folder_of(result: RunResult) -> dict[str, bytes]:
 
 
 def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Write a result folder, its summary last: with it the folder is complete."""
+    """Write a result folder, its summary last, which marks the folder as complete."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(files, key=lambda name: name == "summary.json"):

@@ -26,11 +26,11 @@ _SET_FOR_ALL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep as it was asked for."""
+    """A sweep as the user gave it."""
 
     file: SweepFile
     text: str
-    """Of the file."""
+    """Text of the file."""
     name: str
     places: Places
     """Where each key of the file stands, in words."""
@@ -39,13 +39,13 @@ class Sweep:
     base_places: Places
 
     def place(self, *path: str | int) -> str:
-        """Where a part of the file stands."""
+        """Return where a part of the file stands."""
         return next(
             self.places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.places
         )
 
     def place_of_axis(self, key: str) -> str:
-        """Where an axis stands."""
+        """Return where an axis stands."""
         for start in (("axes",), ("random", "axes")):
             if (*start, key) in self.places:
                 return self.places[*start, key]
@@ -54,7 +54,7 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """A sweep from its file. Raises ScenarioError naming file, line and field."""
+    """Read a sweep from its file. Raises `ScenarioError` naming file, line and field."""
     text = read_text(path, "sweep")
     values, places = parse_yaml(text, str(path))
     if not isinstance(values, dict):
@@ -92,7 +92,7 @@ def _base(file: SweepFile, path: Path, places: Places) -> tuple[dict[str, Any], 
 
 
 def _anchored(file: SweepFile, folder: Path) -> SweepFile:
-    """The same with the files that axes name looked for in the sweep's folder."""
+    """Return the sweep with relative paths in its axes resolved against the sweep's folder."""
 
     def moved(axes: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -156,10 +156,10 @@ def _check_distinct(values: list[Any], what: str) -> None:
 
 
 def _explain(error: ValidationError, places: Places) -> str:
-    """One line for each thing wrong, as those of scenarios."""
+    """Explain each error in one line, as for scenarios."""
     lines: dict[str, None] = {}
     for item in error.errors(include_url=False):
-        # Which of several types was tried is no part of the file.
+        # pydantic adds the type it tried, which is not part of the file
         path: Place = tuple(
             p for p in item["loc"] if p not in ("list", "span", "str", "dict[str,any]")
         )

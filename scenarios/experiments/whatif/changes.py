@@ -1,4 +1,4 @@
-"""The changes a what-if compares: from ``--set`` options, from a file, or from Python."""
+"""The changes that a what-if compares: from ``--set`` options, from a file, or from Python."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Change:
     joins: bool = True
     """Whether it is part of "all together"."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where the user gave each key, in words; a key not listed is named by itself."""
+    """Where the user gave each key, in words; keys not listed are described by their own names."""
 
     def place(self, key: str) -> str:
-        """Where a key was given."""
+        """Return where a key was given."""
         return self.places.get(key, f"{self.name}: {key}")
 
     def apply(self, values: dict[str, Any], places: Places) -> None:
-        """Set the fields in nested values, in place. Raises ScenarioError."""
+        """Set the fields in nested values, in place. Raises `ScenarioError`."""
         for key, value in self.settings.items():
             apply_setting(values, places, key, value, self.place(key))
 
 
 def changes_from_sets(overrides: Sequence[str], names: Sequence[str] = ()) -> list[Change]:
-    """Each ``dotted.key=YAML value`` as one change, named by ``names`` as far as they go.
+    """Return each ``dotted.key=YAML value`` as one change; the first ones are named by ``names``.
 
-    Raises ScenarioError for text that is not of this form, and for more names than changes.
+    Raises `ScenarioError` for text that is not of this form, and for more names than changes.
     """
     if len(names) > len(overrides):
         raise ScenarioError(
@@ -66,10 +66,10 @@ def changes_from_sets(overrides: Sequence[str], names: Sequence[str] = ()) -> li
 
 
 def changes_from_file(path: Path) -> list[Change]:
-    """The variants of a file, none of which is part of "all together".
+    """Read the variants of a file, none of which is part of "all together".
 
-    A list of ``{name: ..., set: {dotted.key: value}}``, or a mapping of names to such settings.
-    Raises ScenarioError naming file, line and field.
+    The file is a list of ``{name: ..., set: {dotted.key: value}}``, or a mapping of names to such
+    settings. Raises `ScenarioError` naming file, line and field.
     """
     text = read_text(path, "variants")
     values, places = parse_yaml(text, str(path))
@@ -82,7 +82,7 @@ def changes_from_file(path: Path) -> list[Change]:
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """Raise ScenarioError for names that are not told apart, and fields no variant may set."""
+    """Raise `ScenarioError` for duplicate names, and for fields that no variant may set."""
     if not changes:
         raise ScenarioError("nothing to compare: give --set section.key=value or --variants FILE")
     seen: set[str] = {BASELINE, TOGETHER}
@@ -100,7 +100,7 @@ def check_changes(changes: Sequence[Change]) -> None:
 
 
 def all_together(changes: Sequence[Change]) -> tuple[Change | None, str]:
-    """The changes that join as one; or None and why there is no such variant (if not plain)."""
+    """Return the changes that join as one, or None and the reason if it is not obvious."""
     joining = [change for change in changes if change.joins]
     if len(joining) < 2:
         return None, ""
@@ -139,7 +139,7 @@ def _short_name(key: str, value: Any) -> str:
 def _entries(
     values: Any, places: Places, where: str
 ) -> list[tuple[tuple[str | int, ...], Any, Any]]:
-    """(path of the settings, name, settings) of each variant in the file."""
+    """Return (path of the settings, name, settings) of each variant in the file."""
     if isinstance(values, dict) and values:
         return [((name,), name, settings) for name, settings in values.items()]
     if not isinstance(values, list) or not values:
@@ -206,18 +206,18 @@ class Variant:
     """Whether it is part of "all together"."""
 
     def refuse(self, reason: FleetcastError) -> None:
-        """Take it out of the comparison."""
+        """Take this variant out of the comparison."""
         self.refused = str(reason)
 
 
 def make_variants(
     values: Mapping[str, Any], places: Places, changes: Sequence[Change]
 ) -> tuple[list[Variant], str]:
-    """The baseline first, the changes in order, then all that join, together.
+    """Return the baseline, the changes in order, then all joining changes together.
 
-    Also why the last is missing, where that is not plain. What cannot be built is marked as
-    refused. Raises ScenarioError for a field that does not exist or a value it cannot have, and
-    for a baseline that cannot be built.
+    The second value says why the last is missing, if that is not obvious. What cannot be built is
+    marked as refused. Raises `ScenarioError` for a field that does not exist or a value that it
+    cannot have, and for a baseline that cannot be built.
     """
     check_changes(changes)
     baseline = Variant(name=BASELINE, kind="baseline", scenario=validate(values, places))
@@ -236,7 +236,7 @@ def make_variants(
         except ScenarioError as error:
             if change is not together:
                 raise
-            variant.refuse(error)  # each is right by itself; two fields may exclude each other
+            variant.refuse(error)  # each is valid alone, but two fields may exclude each other
         variants.append(variant)
     for variant in variants:
         _try_to_build(variant)
@@ -244,7 +244,7 @@ def make_variants(
 
 
 def check_refusals(variants: Sequence[Variant]) -> None:
-    """Raise ScenarioError where nothing is left to compare."""
+    """Raise `ScenarioError` if nothing is left to compare."""
     baseline, *others = variants
     if baseline.refused is not None:
         raise ScenarioError(f"the baseline cannot be run: {baseline.refused}")
@@ -260,7 +260,8 @@ def _changed(values: Mapping[str, Any], places: Places, change: Change) -> Scena
 
 
 def _try_to_build(variant: Variant) -> None:
-    """Find out before any simulation what cannot be built, such as a model that does not fit."""
+    """Refuse, before any simulation, a variant that cannot be built, such as a model that does
+    not fit."""
     if variant.scenario is None:
         return
     try:

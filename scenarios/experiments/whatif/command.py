@@ -1,4 +1,4 @@
-"""``fleetcast whatif``: run the comparison, print it, write what was asked for."""
+"""The work of ``fleetcast whatif``: run the comparison, print it, write what was asked for."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def run_whatif(
     out: Path | None,
     as_json: bool,
 ) -> Path | None:
-    """Compare, print, and write the folder ``out``; returns the page in it.
+    """Compare, print, and write the folder ``out``; return the page in it.
 
-    Raises ScenarioError.
+    Raises `ScenarioError`.
     """
     values, places = read_scenario_file(scenario)
     changes = changes_from_sets(sets, names)
@@ -50,7 +50,8 @@ def run_whatif(
         )
     )
     page = None
-    if out is not None:  # before printing: a reader that goes (``| head``) ends the run
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
         from reports.whatif.page import write_whatif_page
 
         write_whatif(answer, out)
@@ -67,9 +68,9 @@ def run_whatif(
 
 
 def write_whatif(answer: WhatIf, folder: Path) -> Path:
-    """Write whatif.json and each variant's scenario as YAML; returns the folder.
+    """Write whatif.json and each variant's scenario as YAML; return the folder.
 
-    Raises ScenarioError if the folder cannot be written.
+    Raises `ScenarioError` if the folder cannot be written.
     """
     content = answer.content
     entries = {v["name"]: v for v in (content["baseline"], *content["variants"])}
@@ -83,14 +84,16 @@ def write_whatif(answer: WhatIf, folder: Path) -> Path:
             (folder / name).write_text(dump_scenario(variant.scenario), encoding="utf-8")
             entries[variant.name]["scenario_file"] = name
         text = _json_text(content)
-        (folder / "whatif.json").write_text(text, encoding="utf-8")  # last: it is complete
+        # last, so that it marks a complete folder
+        (folder / "whatif.json").write_text(text, encoding="utf-8")
     except OSError as error:
         raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from error
     return folder
 
 
 def _json_text(content: dict[str, Any]) -> str:
-    """Indented, but a list of numbers on one line: distributions are long."""
+    """Return indented JSON with each list of numbers on one line, because distributions are
+    long."""
     text = json.dumps(content, indent=1, allow_nan=False)
     return re.sub(r"\[[\s\d.eE,+-]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
 

@@ -1,4 +1,4 @@
-"""Simulate a scenario and changes to it on the same requests, and set the figures side by side."""
+"""Simulate a scenario and changes to it on the same requests, and compare their figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sim.errors import FleetcastError
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A finished comparison."""
+    """A finished comparison, with its variants and its content as JSON."""
 
     variants: tuple[Variant, ...]
     """The baseline first; those that could not be run say why."""
@@ -29,17 +29,18 @@ class WhatIf:
     """What whatif.json holds, as plain values."""
 
     def value(self, variant: str, figure: str) -> float | None:
-        """A figure of a variant by key, e.g. ``value("baseline", "ttft.p99")`` in seconds.
+        """Return a figure of a variant by key, e.g. ``value("baseline", "ttft.p99")`` in seconds.
 
-        Raises KeyError where there is no such variant that ran, or no such figure.
+        Raises `KeyError` if no such variant ran, or if there is no such figure.
         """
         value: float | None = self._of(variant)["values"][figure]
         return value
 
     def delta(self, variant: str, figure: str) -> tuple[float | None, float | None]:
-        """A figure's change against the baseline, and the half-width of its 95% interval.
+        """Return a figure's change against the baseline, and the half-width of its 95% interval.
 
-        In the figure's unit; None where there is no number. Raises KeyError as `value` does.
+        Both are in the figure's unit; None where there is no number. Raises `KeyError` like
+        `value`.
         """
         delta = self._of(variant)["deltas"][figure]
         return delta["delta"], delta["half_width"]
@@ -65,11 +66,11 @@ def what_if(
     """Compare a scenario, given as nested values, with changes to it.
 
     Every change is simulated alone, and all that join together, on common random numbers.
-    ``places`` says where the user gave each value, for errors. ``replications``: seeds from the
-    scenario's on; None chooses by the size of the workload. ``by``: key of the figure that
-    decides what is best; None chooses one. ``jobs``: processes, None for one a core;
-    ``progress(done, total)`` is called after each run. Raises ScenarioError for settings that are
-    wrong, and where the baseline or every change cannot be run.
+    ``places`` says where the user gave each value, for errors. ``replications`` is the number of
+    seeds, from the scenario's on; None chooses it by the size of the workload. ``by`` is the key of
+    the figure that decides what is best; None chooses one. ``jobs`` is the number of processes,
+    None for one per core; ``progress(done, total)`` is called after each run. Raises
+    `ScenarioError` for wrong settings, and if the baseline or every change cannot be run.
     """
     check_figure(by)
     where: Places = {(): "scenario"} if places is None else places
@@ -88,12 +89,14 @@ def what_if(
 def _run(
     variants: Sequence[Variant], method: Method, jobs: int | None, progress: Progress | None
 ) -> dict[str, list[Run]]:
-    """Each variant's runs by its name, one a seed; those that fail are marked as refused."""
+    """Return each variant's runs by its name, one per seed; variants that fail are marked as
+    refused."""
     reduce = partial(reduce_run, with_sections=not method.independent)
     try:
         return _run_all(variants, method, reduce, jobs, progress)
     except FleetcastError:
-        # Rare: a fault that only a run meets, as of a user's policy. Find out whose it is.
+        # Rare: an error that only a run finds, e.g. in a user's policy. Find out which variant has
+        # it.
         for variant in variants:
             try:
                 run_many(_seeded(variant, method)[:1], reduce, jobs=1)
@@ -117,7 +120,8 @@ def _run_all(
 
 
 def _seeded(variant: Variant, method: Method) -> list[Scenario]:
-    """A variant's runs: without bands, which are of the model's error and shared by all."""
+    """Return a variant's runs, without bands, because the model's error is common to all
+    variants."""
     assert variant.scenario is not None
     scenario = variant.scenario.model_copy(update={"bands": False})
     return [with_seed(scenario, seed) for seed in method.seeds]

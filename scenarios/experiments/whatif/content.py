@@ -1,4 +1,5 @@
-"""whatif.json: every figure of every variant, its change and how sure that is, as plain values."""
+"""whatif.json: every figure of every variant, its change and the change's interval, as plain
+values."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from sim.errors import ScenarioError
 
 
 def run_notes(runs: Sequence[Run]) -> dict[str, Any]:
-    """``warnings`` ({code, text, runs}) and ``notes`` of the runs.
+    """Return ``warnings`` ({code, text, runs}) and ``notes`` of the runs.
 
-    Texts are of the first run that has them, so that a number in one is of that run. That a
-    percentile rests on few samples of one run is left out where there are several: intervals say
-    how sure their mean is.
+    Each text comes from the first run that has it, so a number in it is that run's. The warning
+    that a percentile rests on few samples is left out if there are several runs, because intervals
+    then show how precise their mean is.
     """
     warnings: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -43,25 +44,25 @@ _GOOD_ENOUGH = 0.99
 """Attainment from which on an SLO counts as met, and latency or throughput decides."""
 
 _WORTH_SAYING = 1e-3
-"""Of the baseline's figure: a variant that is better than an earlier one by less is not best."""
+"""Least gain over an earlier variant to be called best, as a share of the baseline's figure."""
 
 _BETTER = {figure.key: figure.better for figure in FIGURES}
 
 
 def check_figure(by: str | None) -> None:
-    """Raise ScenarioError for a figure that cannot decide what is best."""
+    """Raise `ScenarioError` for a figure that cannot decide what is best."""
     known = [figure.key for figure in FIGURES if figure.better]
     if by is not None and by not in known:
         raise ScenarioError(f"--by {by}: not a figure to be best by; {nearest(by, known)}")
 
 
 def choose_answer(content: dict[str, Any], by: str | None) -> dict[str, Any]:
-    """The figure that decides, the best variant by it, and by capacity a GPU.
+    """Return the figure that decides, the best variant by it, and the best by capacity per GPU.
 
-    Best is the best figure of those whose interval holds no zero (or that have none); None where
-    there is none. A variant of another workload or SLO answers another question and is never
-    best. On a recorded trace it is the best figure alone: that traffic is as it was, and
-    the interval is of other traffic.
+    The best has the best figure among those whose interval excludes zero (or that have no
+    interval); None if there is none. A variant with another workload or SLO answers another
+    question and is never best. On a recorded trace only the figure counts, because the trace is
+    fixed and the interval is about other traffic.
     """
     figure, why = (by, "asked for") if by else _figure_that_matters(content)
     per_gpu = "goodput_per_gpu" if figure == "goodput" else "saturation_per_gpu"
@@ -79,7 +80,7 @@ def choose_answer(content: dict[str, Any], by: str | None) -> dict[str, Any]:
 
 
 def _figure_that_matters(content: dict[str, Any]) -> tuple[str, str]:
-    """What the baseline is short of decides; a variant that breaks down must not."""
+    """Return the figure that the baseline lacks most, and why, whatever the variants do."""
     values = content["baseline"]["values"]
     if values["attainment"] is not None and values["attainment"] < _GOOD_ENOUGH:
         return "goodput", "the baseline misses the SLO for more than 1% of requests"
@@ -106,7 +107,7 @@ def _best(content: dict[str, Any], key: str) -> str | None:
 
 
 _DEMAND = ("workload", "slo", "warmup_s", "horizon_s")
-"""What is asked and measured; the rest of a scenario is what answers."""
+"""Sections that set the demand and how it is measured; the rest of a scenario serves it."""
 
 Estimates = dict[str, list[float | None]]
 
@@ -119,7 +120,8 @@ def make_content(
     why_not_together: str,
     by: str | None,
 ) -> dict[str, Any]:
-    """Everything the terminal and the page show. ``runs``: by name, of those that ran."""
+    """Return everything that the terminal and the page show; ``runs`` are by name of variants
+    that ran."""
     baseline, *others = variants
     facts = {name: _facts(of_variant, method) for name, of_variant in runs.items()}
     base_values, base_estimates = facts[baseline.name]
@@ -145,13 +147,13 @@ def make_content(
 
 
 def _facts(runs: Sequence[Run], method: Method) -> tuple[Values, Estimates]:
-    """A variant's figures, and the estimates of each that their spread is taken from."""
+    """Return a variant's figures, and the estimates from which the spread of each is computed."""
     values: Values = {}
     estimates: Estimates = {}
     for key in KEYS:
         of_runs = [run.values[key] for run in runs]
         known = [value for value in of_runs if value is not None]
-        # Where a replication has no such figure there is no fair mean.
+        # A mean without one of the replications would be biased.
         values[key] = fmean(known) if len(known) == len(runs) else None
         estimates[key] = of_runs if method.independent else runs[0].without_each.get(key, [])
     return values, estimates
@@ -198,7 +200,8 @@ def _deltas(
 
 
 def _change(delta: float | None, half: float | None, base: float | None) -> dict[str, Any]:
-    """A change and its half-width, in the figure's unit and as a share of the baseline's value."""
+    """Return a change and its half-width, in the figure's unit and relative to the baseline's
+    value."""
     relative = delta / base if delta is not None and base else None
     return {
         "delta": delta,
@@ -215,7 +218,8 @@ def _together(
     method: Method,
     why_not: str,
 ) -> dict[str, Any]:
-    """All changes at once against the product of the single ones: base x prod(single / base)."""
+    """Compare all changes at once with the product of the single ones: base x prod(single /
+    base)."""
     together = next((variant for variant in variants if variant.kind == "together"), None)
     singles = [variant for variant in variants if variant.joins]
     nothing: dict[str, Any] = {
@@ -264,6 +268,6 @@ def _method(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _mean_quantiles(runs: Sequence[Run], name: str) -> list[float]:
-    """Mean over runs of each quantile, as the figures are means; six digits are plenty to draw."""
+    """Return the mean over runs of each quantile, with six digits, which suffice for plots."""
     known = [run.quantiles_s[name] for run in runs if run.quantiles_s[name]]
     return [float(f"{fmean(at):.6g}") for at in zip(*known, strict=True)]

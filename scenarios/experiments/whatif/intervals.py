@@ -1,7 +1,7 @@
-"""A run's figures without each of its sections in turn, for intervals from a single run.
+"""Figures of a run without each of its sections in turn, for intervals from a single run.
 
-Latencies and attainment leave out so many consecutive requests, rates and states an equal span of
-the measured window.
+A section is an equal number of consecutive requests for latencies and attainment, and an equal span
+of the measured window for rates and states.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Estimates = list[float | None]
 
 
 def num_sections(requests: int, statistic: str = "mean") -> int:
-    """Into how many sections so many requests are cut; 0: too few for an interval.
+    """Return the number of sections to cut a run into; 0: too few requests for an interval.
 
-    Sections must be long against the time over which latencies depend on each other, and there
-    must be enough values beyond a percentile. Tried on M/D/1 queues at 60 and 80% load, whose
-    differences are known: ten sections of 200 requests cover that of the mean in 91 to 95% of
-    cases, five of 200 in 88 to 92%. Of a p99, five sections cover it in 87 to 90% of cases with
+    Sections must be long against the time over which latencies depend on each other, and there must
+    be enough values beyond a percentile. Tried on M/D/1 queues at 60 and 80% load, whose
+    differences are known: for the mean, ten sections of 200 requests cover it in 91 to 95% of
+    cases, five of 200 in 88 to 92%. For a p99, five sections cover it in 87 to 90% of cases with
     10,000 requests, in 92 to 95% with 20,000, and in 60 to 80% with 1,000.
     """
     if statistic == "p99":
@@ -37,13 +37,13 @@ def num_sections(requests: int, statistic: str = "mean") -> int:
 
 
 def without_each(items: NDArray[np.int64], sections: int) -> list[NDArray[np.int64]]:
-    """The items in order without the first, second, ... of so many equal sections."""
+    """Return the items in order without the first, second, ... of ``sections`` equal sections."""
     cuts = np.array_split(items, sections)
     return [np.concatenate([*cuts[:i], *cuts[i + 1 :]]) for i in range(sections)]
 
 
 def values_without_each(result: RunResult, *, has_slo: bool) -> dict[str, Estimates]:
-    """Figure by key -> its value without each section; empty for a run too short to be cut."""
+    """Return figure by key -> its value without each section; {} if the run is too short to cut."""
     requests = int(result.metrics.measured.sum())
     if not num_sections(requests):
         return {}
@@ -87,14 +87,17 @@ def _of_time(result: RunResult, sections: int) -> dict[str, Estimates]:
     outputs, prompts = log.table.all_output_tokens, log.table.prompt_tokens
 
     def rate(chosen: NDArray[np.bool_], amounts: NDArray[np.int64] | None = None) -> Estimates:
-        """What finished, a second; what finished after the window counts as its last."""
+        """Return the rate of finished amounts per second without each span.
+
+        What finished after the window counts towards its last span.
+        """
         span = np.searchsorted(edges_ns[1:-1], finished_ns[chosen], "left")
         weights = None if amounts is None else amounts[chosen]
         totals = np.bincount(span, weights, minlength=sections)
         return [_per(mean, spans[0].length_s) for mean in _means_without(totals.tolist())]
 
     def occupancy(span: Window, busy: float) -> float:
-        """Mean share of KV blocks held while an engine had work; an idle one holds none."""
+        """Return the mean share of KV blocks held while an engine had work; 0 for an idle span."""
         return kv_occupancy(log, span)[0] if busy else 0.0
 
     busy = [gpu_busy(log, span) for span in spans]
@@ -121,13 +124,14 @@ def _per(value: float | None, divisor: float) -> float | None:
 
 
 def half_width(estimates: Sequence[float] | Float64, *, independent: bool = True) -> float | None:
-    """Half of the 95% t interval around a figure, from several estimates of it.
+    """Return half of the 95% t interval around a figure, from several estimates of it.
 
-    Either ``independent`` estimates, one a replication; or estimates from all of one run but a
-    section, one a section (the jackknife over groups: Shao and Tu, The Jackknife and Bootstrap,
-    1995, 2.3). Of a mean, and sections of equal size, the latter gives the interval of batch
-    means; of a percentile it needs no section to be like the others, as that of a trace with busy
-    and quiet hours is not. None for fewer than two estimates, or where one is not finite.
+    The estimates are either ``independent``, one per replication, or each is taken from one run
+    without one of its sections (the jackknife over groups: Shao and Tu, The Jackknife and
+    Bootstrap, 1995, 2.3). For a mean and sections of equal size, the latter gives the interval of
+    batch means; for a percentile it does not need sections that are alike, which those of a trace
+    with busy and quiet hours are not. Returns None for fewer than two estimates, or if one is not
+    finite.
     """
     from scipy.special import stdtrit
 
@@ -147,7 +151,7 @@ def paired(
     *,
     independent: bool,
 ) -> tuple[float | None, float | None]:
-    """A function of some variants' figure, and the half-width of its interval.
+    """Return a function of several variants' figure, and the half-width of its interval.
 
     ``whole`` holds each variant's figure, ``parts`` the estimates of it that `half_width` takes.
     All variants share random numbers, so the function is applied to estimates of the same

@@ -1,4 +1,4 @@
-"""What a what-if keeps of each run: its figures, its books, and estimates from sections of it."""
+"""What a what-if keeps of each run: its figures, its books, and estimates from its sections."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ComparedFigure(NamedTuple):
     better: str | None
     """``lower``, ``higher``, or None where neither is a gain in itself."""
     compact: bool = False
-    """Whether it stands in the table of the terminal, besides the page and the JSON."""
+    """Whether it is in the terminal's table, besides the page and the JSON."""
 
     @property
     def multiplies(self) -> bool:
-        """Whether a product of several changes means anything; shares end at 100%."""
+        """Whether a product of several changes is meaningful; shares are bounded by 100%."""
         return self.better is not None and self.unit not in ("fraction", "count")
 
 
@@ -63,7 +63,7 @@ _OF_SLO = ("attainment", "goodput", "goodput_per_gpu")
 
 
 def compared_values(summary: dict[str, Any], *, has_slo: bool) -> Values:
-    """The compared figures of a run's summary, in the order of `FIGURES`."""
+    """Return the compared figures of a run's summary, in the order of `FIGURES`."""
     by_key: Values = {}
     for figure in summary["figures"]:
         name, statistic = figure["name"], figure["statistic"]
@@ -91,15 +91,15 @@ SHARES = np.unique(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What comes back of one simulation; small, as it travels between processes."""
+    """What one simulation returns; small, because it travels between processes."""
 
     values: Values
     without_each: dict[str, list[float | None]]
-    """Figure by key -> its value without each section of the run; empty where it is not cut."""
+    """Figure by key -> its value without each section of the run; empty if it is not cut."""
     accounts_ns: dict[str, dict[str, Fraction]]
-    """``e2e`` and ``ttft`` -> account -> mean ns a finished request; a dict's sum is the whole."""
+    """``e2e`` and ``ttft`` -> account -> mean ns per finished request; each sums to the whole."""
     quantiles_s: dict[str, list[float]]
-    """``ttft``, ``tpot``, ``e2e`` -> values at `SHARES`; empty where nothing finished."""
+    """``ttft``, ``tpot``, ``e2e`` -> values at `SHARES`; empty if nothing finished."""
     counted: int
     """Measured requests that finished."""
     summary: dict[str, Any]
@@ -107,7 +107,8 @@ class Run:
 
 
 def reduce_run(result: RunResult, *, with_sections: bool = False) -> Run:
-    """The part of a run that a comparison needs; sections only where it is the only run."""
+    """Return the part of a run that a comparison needs, with sections only if it is the only
+    run."""
     has_slo = bool(result.metrics.met)
     counted = result.metrics.counted
     books = {"e2e": result.books.e2e_ns, "ttft": result.books.ttft_ns}
@@ -126,9 +127,11 @@ def reduce_run(result: RunResult, *, with_sections: bool = False) -> Run:
 
 
 def mean_accounts_ns(runs: Sequence[Run], name: str) -> dict[str, int]:
-    """Accounts of ``e2e`` or ``ttft``, mean over runs of the mean a request, in whole ns.
+    """Return the accounts of ``e2e`` or ``ttft``: the mean over runs of the mean per request, in
+    ns.
 
-    Rounded by largest remainder, so that they sum exactly to the rounded mean of the whole.
+    They are rounded to whole ns by largest remainder, so that they sum exactly to the rounded mean
+    of the whole.
     """
     known = [run.accounts_ns[name] for run in runs if run.accounts_ns[name]]
     if not known:

@@ -1,1 +1,1 @@
-"""Many independent calls at once: on the cores of this machine, or on a Ray or Dask cluster."""
+"""Run many independent calls at once: on the cores of this machine, or on a Ray or Dask cluster."""

@@ -1,4 +1,4 @@
-"""What can go wrong between processes."""
+"""Errors that can occur between processes."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from sim.errors import FleetcastError
 
 
 class WorkerLostError(FleetcastError):
-    """The process that worked on an item ended each time it was tried."""
+    """The process that worked on an item ended each time the item was tried."""

@@ -1,4 +1,4 @@
-"""Processes of this machine: joblib's pool, which stays up from one call to the next."""
+"""Processes of this machine, from joblib's pool, which is kept from one call to the next."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _TOGETHER = 2
-"""Losses beside others after which an item is tried alone, to know whether it is the cause."""
+"""Losses shared with other items after which an item is tried alone, to see if it is the cause."""
 _IDLE_S = 300
-# A simulation is one thread: more would only fight for the cores that other workers use.
+# A simulation uses one thread; more would only compete for the cores of other workers.
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
@@ -28,9 +28,10 @@ _ONE_THREAD = dict.fromkeys(
 def run_local(
     function: Callable[[T], R], items: Sequence[T], jobs: int
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """As `scenarios.run.execution.spread.spread`, on ``jobs`` processes.
+    """Do what `scenarios.run.execution.spread.spread` does, on ``jobs`` processes.
 
-    When a process dies, all that was under way is done again: the pool does not say whose it was.
+    When a process dies, everything that was running is run again, because the pool does not say
+    which item it had.
     """
     from concurrent.futures.process import BrokenProcessPool
 
@@ -41,10 +42,11 @@ def run_local(
         while waiting or running or alone:
             pool, is_broken = _pool(jobs), False
             queue, most = (alone, 1) if not waiting and not running else (waiting, 2 * jobs)
-            while queue and len(running) < most:  # two a process, so that none is ever idle
+            while queue and len(running) < most:  # two per process, so that none is ever idle
                 try:
                     future = pool.submit(_called, function, items[queue[0]])
-                except BrokenProcessPool:  # just now: what runs tells below, or a new pool starts
+                # it broke just now: the futures below show it, or a new pool starts
+                except BrokenProcessPool:
                     break
                 running[future] = queue.popleft()
             done, _ = wait(running, return_when=FIRST_COMPLETED) if running else ((), ())
@@ -64,7 +66,7 @@ def run_local(
                 else:
                     (alone if losses[index] >= _TOGETHER else waiting).append(index)
     finally:
-        if running:  # given up: nothing may go on behind the caller's back
+        if running:  # the caller gave up: stop the work that is still running
             _pool(jobs).shutdown(wait=False, kill_workers=True)
 
 
@@ -76,7 +78,7 @@ def _words(losses: int) -> str:
 
 
 def _pool(jobs: int) -> Any:
-    """The pool there is, or a new one where it broke or had another size."""
+    """Return the current pool, or a new one if it broke or had another size."""
     from joblib.externals.loky import get_reusable_executor
 
     return get_reusable_executor(
@@ -89,8 +91,11 @@ def _pool(jobs: int) -> Any:
 
 
 def _called(function: Callable[[T], R], item: T) -> R:
-    """The pool collects garbage every second, which takes 20 ms with all that a simulation imports:
-    after the first call, that is left out of it."""
+    """Call the function, and exempt what is loaded by then from garbage collection.
+
+    The pool collects garbage every second, which takes 20 ms with everything that a simulation
+    imports.
+    """
     result = function(item)
     if not gc.get_freeze_count():
         gc.collect()
@@ -99,7 +104,7 @@ def _called(function: Callable[[T], R], item: T) -> R:
 
 
 def _end_with(parent: int) -> None:
-    """A worker whose parent was killed has nobody to work for: end within a second or so."""
+    """End this worker within about a second if its parent was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

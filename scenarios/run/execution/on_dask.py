@@ -1,4 +1,4 @@
-"""A Dask cluster: each item is a task, which the scheduler moves on where its worker dies."""
+"""Run on a Dask cluster: each item is a task, which the scheduler moves when its worker dies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _CONNECT_S = 20
 def run_dask(
     function: Callable[[T], R], items: Sequence[T], cluster: str, jobs: int | None
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """As `scenarios.run.execution.spread.spread`, on the cluster of a scheduler's address.
+    """Do what `scenarios.run.execution.spread.spread` does, on the cluster of a scheduler's
+    address.
 
-    ``dask`` is a new cluster here of ``jobs`` workers, which ends with the call. Workers need the
-    same fleetcast installed, and one thread each: a simulation leaves no time to a second.
+    ``dask`` means a new local cluster of ``jobs`` workers, which ends with the call. Workers need
+    the same version of fleetcast, and one thread each: a simulation leaves no time for a second
+    thread.
     """
     distributed = _import()
     with ExitStack() as stack:
@@ -45,7 +47,10 @@ def run_dask(
 def _run(
     distributed: Any, client: Any, function: Callable[[T], R], items: Sequence[T]
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """Dask suspects whatever a dying worker held: suspects are tried again, each alone."""
+    """Run all items, then retry those suspected of killing their worker, each alone.
+
+    Dask suspects everything that a dying worker held.
+    """
     most = _IN_FLIGHT_PER_THREAD * (sum(client.nthreads().values()) or 1)
     suspects: list[int] = []
     for index, result in _in_flight(distributed, client, function, items, range(len(items)), most):
@@ -64,7 +69,7 @@ def _in_flight(
     chosen: Sequence[int],
     most: int,
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """The chosen items, so many at a time."""
+    """Run the chosen items, at most ``most`` at a time."""
     queue = distributed.as_completed()
     index_of: dict[Any, int] = {}
     indices = iter(chosen)
@@ -72,7 +77,7 @@ def _in_flight(
     def submit_next() -> None:
         index = next(indices, None)
         if index is not None:
-            # With its function: what is scattered to workers dies with them.
+            # Send the function with each item: what is scattered to workers is lost when they die.
             future = client.submit(function, items[index], pure=False)
             index_of[future] = index
             queue.add(future)

@@ -1,4 +1,4 @@
-"""A Ray cluster: each item is a task, which Ray starts again where its worker dies."""
+"""Run on a Ray cluster: each item is a task, which Ray starts again when its worker dies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _IN_FLIGHT_PER_CPU = 2
 def run_ray(
     function: Callable[[T], R], items: Sequence[T], cluster: str, jobs: int | None
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """As `scenarios.run.execution.spread.spread`, on the cluster of an address.
+    """Do what `scenarios.run.execution.spread.spread` does, on the cluster of an address.
 
-    ``ray`` is the cluster of this process, that of RAY_ADDRESS, or else a new one here of ``jobs``
-    workers, which ends with the call. Workers need the same fleetcast installed.
+    ``ray`` means the cluster of this process, that of RAY_ADDRESS, or else a new local one of
+    ``jobs`` workers, which ends with the call. Workers need the same version of fleetcast.
     """
     ray = _import()
     is_ours = not ray.is_initialized()
@@ -67,7 +67,7 @@ def _called(function: Callable[[T], R], item: T) -> R:
 def _connect(ray: Any, cluster: str, jobs: int | None) -> None:
     named = cluster if cluster != "ray" else os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": named}
-    if named is None:  # Ray itself would look for one that somebody else started here
+    if named is None:  # Ray itself would look for a cluster that another user started here
         options = {"address": "local", "log_to_driver": False, "logging_level": "ERROR"}
         options |= {"num_cpus": jobs, "include_dashboard": False}
     try:

@@ -1,4 +1,4 @@
-"""One way to run a function on many items, wherever they run: the same results, in any order."""
+"""Run a function on many items, locally or on a cluster, with equal results in any order."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def spread(
     jobs: int | None = None,
     cluster: str | None = None,
 ) -> Generator[tuple[int, R | WorkerLostError], None, None]:
-    """Each item's position and what ``function`` makes of it, as they are done.
+    """Yield each item's position and what ``function`` returns for it, in order of completion.
 
-    ``function`` is one of a module (or a ``functools.partial`` of one): it and the items travel to
-    other processes. ``jobs`` is how many processes of this machine, None for one a core; one runs
-    here. ``cluster``: see `KINDS`; None for this machine. An item whose worker is killed is tried
-    again; one that takes its worker down every time comes back as a `WorkerLostError`. What
-    ``function`` raises is raised here, and the rest is given up. Raises ScenarioError for a cluster
-    that is not there or whose package is not installed.
+    ``function`` is defined in a module (or is a ``functools.partial`` of such a function), because
+    it and the items are sent to other processes. ``jobs`` is the number of processes on this
+    machine, None for one per core; with one, everything runs in this process. ``cluster``: see
+    `KINDS`; None for this machine. An item whose worker is killed is tried again; one that takes
+    its worker down every time yields a `WorkerLostError`. What ``function`` raises is raised here,
+    and the rest is given up. Raises `ScenarioError` if the cluster cannot be reached or its package
+    is not installed.
     """
     if cluster is not None:
         yield from _on_cluster(function, items, cluster, jobs)
@@ -44,7 +45,7 @@ def spread(
 
 
 def check_cluster(cluster: str) -> None:
-    """Raise ScenarioError where a cluster is not named as one, before anything is run."""
+    """Raise `ScenarioError` if a cluster is not named as one, before anything is run."""
     if not _is_ray(cluster) and not _is_dask(cluster):
         raise ScenarioError(f"--cluster {cluster}: not a cluster; give {KINDS}")
 

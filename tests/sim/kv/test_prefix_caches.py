@@ -153,6 +153,22 @@ def test_fifo_drops_a_prefix_only_after_what_continues_it(index: Any) -> None:
 
 
 @BOTH
+def test_a_private_rest_holds_no_more_of_a_prefix_than_comes_before_it(index: Any) -> None:
+    """Ids name four blocks; the first request has two of them, and then a rest of its own."""
+    chains = chains_of([[1], [1]], [8, 16], 16)
+    cache = replace(evicting("fifo"), prefix_index=index)
+    kv = KVCache(9, 4, chains=chains, cache=cache)
+    kv.release(serve(kv, 0, 16), 16, will_return=True)
+    preempted = Request(0, 0, 16, 1, num_target_tokens=17)
+    kv.pin(preempted, kv.lookup(preempted))
+    assert preempted.num_blocks == 4
+    done(kv, serve(kv, 1, 16))
+    assert (kv.free_blocks, kv.cached_free_blocks) == (4, 2)
+    kv.take(4)
+    assert hit_blocks(kv, 1, 16) == 2
+
+
+@BOTH
 def test_what_nobody_used_for_its_lifetime_is_gone(index: Any) -> None:
     now_ns = [0]
     cache = replace(evicting("ttl", seconds=1.0), prefix_index=index)

@@ -56,13 +56,21 @@ def request(index: int, *pinned: tuple[int, int]) -> Request:
 
 @st.composite
 def members(draw: st.DrawFn) -> list[Request]:
-    """Requests along the branches of a tree of nodes of three blocks; the last may be cut."""
-    requests = []
+    """Requests along the branches of a tree of nodes of three blocks.
+
+    The last node may be cut, a private rest may follow it, and answers share all of that.
+    """
+    requests: list[Request] = []
     for index in range(draw(st.integers(1, 9))):
         branch = draw(st.lists(st.integers(0, 1), max_size=5))
         # A node's id is the path to it, so equal ids mean equal prefixes.
         path = [(int("1" + "".join(map(str, branch[:i]))), 3) for i in range(len(branch) + 1)]
         path[-1] = (path[-1][0], draw(st.sampled_from([1, 2, 3, 3])))
+        private = draw(st.sampled_from([0, 0, 1, 2]))
+        if private:
+            path.append((-1 - index, private))
+        if requests and draw(st.integers(0, 3)) == 0:
+            path = requests[-1].pinned
         requests.append(request(index, *path))
     return requests
 
@@ -96,6 +104,21 @@ def test_the_tree_counts_what_its_members_share(requests: list[Request], data: A
         tree.leave(one)
         check()
     assert tree.sums() == SharedSums()
+
+
+def test_a_private_rest_may_follow_a_part_of_what_others_share() -> None:
+    """A preempted request hits its rest again, though its prefix ends within a shared node."""
+    tree = PrefixTree(4)
+    others = [request(index, (1, 2), (2, 3)) for index in range(2)]
+    answers = [request(index, (1, 1), (-3, 5)) for index in (2, 3)]
+    for one in (*others, answers[0]):
+        tree.join(one)
+    assert tree.sums() == SharedSums((3 + 2 + 2 * 3) * 4, (1 + 1 + 3) * 4, 3 + 2)
+    tree.join(answers[1])
+    assert tree.sums() == SharedSums((4 + 2 + 2 * 3 + 2 * 5) * 4, (2 + 3 + 5) * 4, 4 + 2 + 2)
+    for one in others:
+        tree.leave(one)
+    assert tree.sums() == SharedSums(2 * 6 * 4, 6 * 4, 2)
 
 
 def test_what_all_running_requests_have_in_common() -> None:

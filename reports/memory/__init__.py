@@ -1,1 +1,0 @@
-"""Report of what fills a device's memory."""
