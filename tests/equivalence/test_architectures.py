@@ -16,10 +16,8 @@ from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
-from sim.fleet.cluster import run_cluster
 from sim.shape import shape_columns
-from tests.properties.conservation import audited, check_run_to_the_end
-from tests.properties.engines import outcome
+from tests.equivalence.runs import check_audited_jumps
 
 # model and what is odd about it, tensor-parallel size, more options of the engine.
 SERVED: dict[str, tuple[int, dict[str, Any]]] = {
@@ -61,14 +59,7 @@ def test_a_small_run(model: str, blocks: float | None) -> None:
         longest = int((table.prompt_tokens + table.output_tokens).max())
         pages = engine.kv_layout.pages(longest, engine.block_size)
         engine = replace(engine, num_gpu_blocks=1 + pages)
-    outcomes = []
-    for fast_forward in (True, False):
-        make, auditors = audited(built.pool.make_scheduler)
-        config = replace(engine, fast_forward=fast_forward)
-        log = run_cluster(table, replace(built.pool, engine=config, make_scheduler=make))
-        check_run_to_the_end(log, auditors)
-        outcomes.append(outcome(log))
-    assert outcomes[0] == outcomes[1]
+    check_audited_jumps(table, replace(built.pool, engine=engine))
 
 
 @pytest.mark.parametrize("model", SERVED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,8 +12,9 @@ from hypothesis import Phase, given, settings
 from policies import ROUTERS, SCHEDULERS
 from sim.engine.config import EngineConfig
 from sim.request_table import RequestTable, request_table
-from tests.properties.engines import COSTS, ENGINES, outcome, tables
-from tests.properties.helpers import AffineCost, small_run
+from tests.equivalence.runs import check_jumps
+from tests.properties.engines import COSTS, ENGINES, tables
+from tests.properties.helpers import AffineCost, small_pool, small_run
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -36,21 +36,8 @@ def test_jumped_equals_stepped(
     router: str,
     until_ns: int | None,
 ) -> None:
-    def run(fast_forward: bool) -> dict[str, Any]:
-        config = replace(engine, fast_forward=fast_forward)
-        return outcome(
-            small_run(
-                table,
-                engine=config,
-                cost=cost,
-                scheduler=scheduler,
-                router=router,
-                replicas=replicas,
-                until_ns=until_ns,
-            )
-        )
-
-    assert run(True) == run(False)
+    pool = small_pool(engine, cost=cost, scheduler=scheduler, router=router, replicas=replicas)
+    check_jumps(table, pool, until_ns=until_ns)
 
 
 def test_a_run_ends_when_its_last_request_does() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from policies import EVICTIONS
 from scenarios.build.plugins import load_attribute
+from sim.engine.config import EngineConfig
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.protocols import CachedContent
+from tests.properties.engines import ENGINES
 
 RADIX = CacheConfig(prefix_index="radix")
 
@@ -38,3 +40,12 @@ CACHES = {
     "radix, ttl": replace(evicting("ttl", seconds=0.05), prefix_index="radix"),
     "radix, contrary": CacheConfig(make_eviction=Contrary, prefix_index="radix"),
 }
+
+
+def without_states(engine: EngineConfig) -> EngineConfig:
+    """A radix tree has no windows and recurrent states beside it."""
+    return replace(engine, kv_layout=replace(engine.kv_layout, windows=(), checkpoint_pages=0))
+
+
+RADIX_ENGINES = ENGINES.filter(lambda e: e.kv_layout.pages(1, 4) > 0).map(without_states)
+RADIX_ENGINES = RADIX_ENGINES.filter(lambda e: e.kv_layout.pages(1, 4) > 0)

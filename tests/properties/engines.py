@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 
 from sim.beams import BeamSearch
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import RunLog
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.request_table import RequestTable, draw_lengths, request_table
 from sim.throttle import PowerThrottle
@@ -108,26 +106,3 @@ ENGINES = st.builds(
     num_cpu_blocks=st.sampled_from([0, 10, 100]),
     swap_ns_per_block=st.sampled_from([0.0, 40_000.0]),
 )
-
-
-def outcome(log: RunLog) -> dict[str, Any]:
-    """Everything that must not depend on how the run was carried out."""
-    steps = [s.columns() for s in log.steps]
-    expanded = {
-        name: [np.repeat(columns[name], columns["steps"]) for columns in steps]
-        for name in ("decode_seqs", "prefill_tokens", "waiting", "preempted")
-    }
-    requests = log.requests
-    return {
-        "status": list(requests.status),
-        "arrival": list(requests.arrival_ns),
-        "admitted": list(requests.admitted_ns),
-        "first_token": list(requests.first_token_ns),
-        "finished": list(requests.finished_ns),
-        "cached": list(requests.cached_tokens),
-        "preemptions": list(requests.preemptions),
-        "visible": [s.step_visible_ns().tolist() for s in log.steps],
-        "gpu_ns": [int(columns["gpu_ns"].sum()) for columns in steps],
-        "end": log.end_ns,
-        **{name: [list(map(int, column)) for column in value] for name, value in expanded.items()},
-    }

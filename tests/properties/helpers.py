@@ -124,21 +124,19 @@ def _more_read(shared: tuple[Any, ...]) -> Any:
     return reads + 3 * parts - tokens
 
 
-def small_run(
-    table: RequestTable,
-    *,
+def small_pool(
     engine: EngineConfig,
+    *,
     cost: StepCost | None = None,
     scheduler: str | Callable[[], Scheduler] = "fcfs",
     router: str = "round_robin",
     replicas: int = 1,
-    until_ns: int | None = None,
     cache: CacheConfig = PLAIN_CACHE,
-) -> RunLog:
-    """Run a table on a small pool."""
+) -> PoolConfig:
+    """A pool on a plain cost model, by the names of its policies."""
     make_router: Callable[[RoutingContext], Router] = load_attribute(ROUTERS[router])
     make_scheduler = scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
-    pool = PoolConfig(
+    return PoolConfig(
         engine=engine,
         cost=AffineCost() if cost is None else cost,
         make_scheduler=make_scheduler,
@@ -146,7 +144,13 @@ def small_run(
         replicas=replicas,
         cache=cache,
     )
-    return run_cluster(table, pool, until_ns=until_ns)
+
+
+def small_run(
+    table: RequestTable, *, engine: EngineConfig, until_ns: int | None = None, **options: Any
+) -> RunLog:
+    """Run a table on a `small_pool` with these options."""
+    return run_cluster(table, small_pool(engine, **options), until_ns=until_ns)
 
 
 def table_of(*rows: tuple[float, int, int], max_concurrency: int | None = None) -> RequestTable:

@@ -1,11 +1,13 @@
-"""A bench of replicas for routers, without engines."""
+"""Routing contexts without engines, and a router whose engines fetch prefixes from each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from sim.protocols import CacheWatcher, Watch
+from sim.fleet.routing import Replicas
+from sim.protocols import CacheWatcher, Fetch, ReplicaLoad, RoutingContext, Watch
 from sim.request import Request
 
 
@@ -38,3 +40,29 @@ class Bench:
 
     def catch_up(self, replica: int) -> None:
         """Its watcher is told of everything at once."""
+
+
+class Scripted:
+    """Sends requests in turns; each fetches from engine 0 what that has cached."""
+
+    contexts: ClassVar[list[RoutingContext]] = []
+
+    def __init__(self, context: RoutingContext) -> None:
+        self._context, self._next = context, -1
+        self.contexts.append(context)
+
+    def choose(self, request: Request) -> int:
+        self._next += 1
+        return self._next % self._context.num_replicas
+
+    def source(self, request: Request, replica: int) -> Fetch | None:
+        return Fetch(0, request.prompt_tokens) if replica else None
+
+    def publish(self, replica: int, load: ReplicaLoad) -> None:
+        """Ignore loads: requests are sent in turns."""
+
+
+def used_blocks(context: RoutingContext) -> list[int]:
+    assert isinstance(context, Replicas)
+    kvs = [engine.view.kv for engine in context._engines]
+    return [kv.usable_blocks - kv.free_blocks for kv in kvs]

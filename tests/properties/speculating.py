@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import hypothesis.strategies as st
+from sim.engine.speculation import Speculation
 
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
 from policies.acceptance.tree import Tree
 from sim.engine.config import Speculation
-from sim.fleet.cluster import RunLog
 from sim.protocols import Acceptance
 from tests.properties.conservation import MAKERS
-from tests.properties.engines import ENGINES, outcome
+from tests.properties.engines import ENGINES
 
 PATHS = [(0,), (1,), (0, 0), (2,), (0, 1), (0, 0, 0)]
 
@@ -54,22 +53,3 @@ SPECULATING = st.builds(
 
 
 POLICIES = [name for name in MAKERS if name != "vtc"]
-
-
-def everything(log: RunLog) -> dict[str, Any]:
-    """All that must not depend on jumping, of speculation too."""
-    found = outcome(log)
-    for name in ("draft_tokens", "accepted_tokens"):
-        found[name] = [int(_whole(s, name).sum()) for s in log.steps]
-    found["rounds"] = dict(log.requests.rounds)
-    found["context"] = [
-        int((s.column("steps") * s.column("decode_context_tokens")).sum())
-        + int(s.column("context_rise").sum())
-        for s in log.steps
-    ]
-    return found
-
-
-def _whole(steps: Any, name: str) -> Any:
-    values = steps.column(name)
-    return values if name == "accepted_tokens" else values * steps.column("steps")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,9 @@ from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import run_cluster
 from sim.kv.layout import KVLayout, PromptPages
 from sim.shape import chunk_shape, decode_shape
-from tests.properties.engines import outcome
+from tests.equivalence.runs import check_jumps
 from tests.properties.helpers import small_run, table_of
 from tests.properties.scenarios import small
 
@@ -124,17 +122,12 @@ def test_pyramid_reads_as_much_as_snapkv() -> None:
 
 @pytest.mark.parametrize("kind", ["snapkv", "pyramidkv"])
 def test_jumping_equals_stepping(kind: str) -> None:
-    """With real prices; any layout and policy in `test_jumping`."""
+    """With real prices; random layouts and schedulers are in `tests/equivalence`."""
     chosen = scenario({"kind": kind, "budget_tokens": 512}, enable_prefix_caching=True)
     built = build(chosen)
     assert any("prefix caching is off" in note for note in built.notes)
     assert any("does to answers is not modelled" in note for note in built.notes)
-    table = build_table(chosen)
-    logs = []
-    for fast_forward in (True, False):
-        engine = replace(built.pool.engine, fast_forward=fast_forward)
-        logs.append(outcome(run_cluster(table, replace(built.pool, engine=engine))))
-    assert logs[0] == logs[1]
+    check_jumps(build_table(chosen), built.pool)
 
 
 def test_a_pool_that_is_too_small_for_all_prompts_holds_all_that_is_kept() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scenarios.build.builder import build
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
-from sim.beams import Beams, BeamSearch, beams, neutral_tokens
+from sim.beams import Beams, beams, neutral_tokens
 from sim.books.token_times import token_times_ns
 from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig, Speculation
@@ -26,22 +26,16 @@ from sim.fleet.service import ClientConfig, ServiceConfig
 from sim.kv.layout import KVLayout, WindowPages
 from sim.request import Status
 from sim.request_table import RequestTable, draw_lengths
-from tests.properties.conservation import MAKERS, audited, check_empty, check_run_to_the_end
-from tests.properties.engines import COSTS, outcome, tables
+from tests.properties.beams import HARD, searched
+from tests.properties.conservation import MAKERS, audited, check_empty
+from tests.properties.engines import COSTS, tables
 from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.outcome import outcome
 from tests.properties.service_runs import pool_of
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms
 SYNC = EngineConfig(async_scheduling=False, block_size=4, num_gpu_blocks=101)
-
-
-def searched(
-    table: RequestTable, width: int | list[int], tail_tokens: float | None = None
-) -> RequestTable:
-    """The table, answered by beam search."""
-    widths = np.broadcast_to(np.array(width, np.int64), len(table))
-    return replace(table, beams=BeamSearch(widths=widths, tail_tokens=tail_tokens))
 
 
 def column(log: RunLog, name: str) -> list[int]:
@@ -143,49 +137,6 @@ def test_width_1_is_no_beam_search(table: RequestTable, cost: AffineCost) -> Non
     plain = replace(table, beams=None, samples=None)
     engine = EngineConfig(max_num_seqs=8, block_size=4, num_gpu_blocks=60, max_model_len=220)
     logs = [small_run(t, engine=engine, cost=cost) for t in (plain, searched(plain, 1))]
-    assert outcome(logs[0]) == outcome(logs[1])
-
-
-HARD = EngineConfig(
-    max_num_batched_tokens=32,
-    max_num_seqs=8,
-    max_model_len=220,
-    block_size=4,
-    num_gpu_blocks=80,
-)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    table=tables(),
-    data=st.data(),
-    cost=COSTS,
-    scheduler=st.sampled_from(list(MAKERS)),
-    blocks=st.integers(30, 120),
-    asynchronous=st.booleans(),
-    clips=st.sampled_from([(), (16,), (7, 64)]),
-)
-def test_beams_under_pressure(
-    table: RequestTable,
-    data: st.DataObject,
-    cost: AffineCost,
-    scheduler: str,
-    blocks: int,
-    asynchronous: bool,
-    clips: tuple[int, ...],
-) -> None:
-    """Jumped equals stepped, and requests, tokens, blocks and time balance, in tiny pools."""
-    n = len(table)
-    widths = data.draw(st.lists(st.sampled_from([1, 2, 3, 8]), min_size=n, max_size=n))
-    widths = [w if o else 1 for w, o in zip(widths, table.output_tokens.tolist(), strict=True)]
-    table = searched(replace(table, samples=None, beams=None), widths)
-    engine = replace(HARD, num_gpu_blocks=blocks, async_scheduling=asynchronous, clip_tokens=clips)
-    logs = []
-    for jumps in (True, False):
-        make, auditors = audited(MAKERS[scheduler])
-        config = replace(engine, fast_forward=jumps)
-        logs.append(small_run(table, engine=config, cost=cost, scheduler=make))
-        check_run_to_the_end(logs[-1], auditors)
     assert outcome(logs[0]) == outcome(logs[1])
 
 

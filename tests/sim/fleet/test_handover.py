@@ -1,28 +1,22 @@
-"""Prefill and decode on different engines: accounts balance, jumps equal steps, known queues."""
+"""Prefill on one engine, decode on another: transfers, backpressure, queues with known waits."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
 
-from policies import ROUTERS, SCHEDULERS
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, Role, RunLog, run_cluster
+from sim.fleet.cluster import Fleet, Role, run_cluster
 from sim.fleet.handover import TransferConfig
 from sim.request import Status
-from sim.request_table import RequestTable
-from tests.properties.engines import COSTS, ENGINES, outcome, tables
 from tests.properties.handover import GB, TRANSFER, fleet, pool
-from tests.properties.helpers import AffineCost, decode_gaps, table_of
+from tests.properties.helpers import AffineCost, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
@@ -143,98 +137,3 @@ def test_two_stations_in_a_row_are_two_queues() -> None:
     in_decode = (finished_s - first_s)[kept].mean() / (step_s * mean_steps)
     assert in_prefill == pytest.approx(1 / (1 - rho_prefill), rel=0.08)
     assert in_decode == pytest.approx(1 / (1 - rho_decode), rel=0.1)
-
-
-TRANSFERS = st.builds(
-    TransferConfig,
-    bytes_per_token=st.sampled_from([0, 1_000, 300_000]),
-    fixed_bytes=st.sampled_from([0, 1_000_000]),
-    layers=st.sampled_from([1, 8]),
-    latency_ns=st.sampled_from([0, 20_000]),
-    mode=st.sampled_from(["pull", "push"]),
-    prefill_nic_bytes_per_s=st.sampled_from([GB, 20 * GB]),
-    decode_nic_bytes_per_s=st.sampled_from([GB, 7 * GB]),
-    core_bytes_per_s=st.sampled_from([None, 2 * GB]),
-)
-
-
-@settings(deadline=None, max_examples=100, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(
-    table=tables(),
-    prefill_engine=ENGINES,
-    decode_engine=ENGINES,
-    cost=COSTS,
-    transfer=TRANSFERS,
-    replicas=st.tuples(st.integers(1, 2), st.integers(1, 2)),
-    schedulers=st.tuples(st.sampled_from(list(SCHEDULERS)), st.sampled_from(list(SCHEDULERS))),
-    router=st.sampled_from(list(ROUTERS)),
-    until_ns=st.sampled_from([None, None, 300_000_000]),
-)
-def test_jumped_equals_stepped_and_all_is_conserved(
-    table: RequestTable,
-    prefill_engine: EngineConfig,
-    decode_engine: EngineConfig,
-    cost: AffineCost,
-    transfer: TransferConfig,
-    replicas: tuple[int, int],
-    schedulers: tuple[str, str],
-    router: str,
-    until_ns: int | None,
-) -> None:
-    def run(fast_forward: bool) -> RunLog:
-        engines = (prefill_engine, decode_engine)
-        roles: tuple[Role, Role] = ("prefill", "decode")
-        pools = tuple(
-            pool(
-                role,
-                replace(engine, fast_forward=fast_forward),
-                cost=cost,
-                replicas=number,
-                scheduler=scheduler,
-                router=router,
-            )
-            for role, engine, number, scheduler in zip(
-                roles, engines, replicas, schedulers, strict=True
-            )
-        )
-        return run_cluster(table, Fleet(pools=pools, transfer=transfer), until_ns=until_ns)
-
-    log = run(True)
-    assert outcome(log) == outcome(run(False))
-    if until_ns is None:
-        assert set(log.requests.status) <= {Status.FINISHED, Status.REJECTED}
-        for steps, of_pool in zip(log.steps, log.fleet.pool_of, strict=True):
-            free = steps.column("free_blocks")
-            assert (free >= 0).all()
-            assert (free <= of_pool.engine.num_gpu_blocks - 1).all()
-    finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
-    books = time_books(log)
-    sojourn_ns = np.frombuffer(log.requests.finished_ns, np.int64) - np.frombuffer(
-        log.requests.arrival_ns, np.int64
-    )
-    assert (books.e2e_ns.sum(axis=1)[finished] == sojourn_ns[finished]).all()
-    assert (books.e2e_ns >= 0).all()
-    waited_ns = np.frombuffer(log.requests.first_token_ns, np.int64) - np.frombuffer(
-        log.requests.arrival_ns, np.int64
-    )
-    assert (books.ttft_ns.sum(axis=1)[finished] == waited_ns[finished]).all()
-    assert log.requests.decode is not None
-    waited = {*log.requests.last_token_row, *log.requests.decode.last_token_row}
-    for request in np.flatnonzero(finished).tolist():
-        times = token_times_ns(log, request)
-        assert len(times) == table.output_tokens[request]
-        if len(times):
-            assert (np.diff(times) >= 0).all()
-            assert times[0] == log.requests.first_token_ns[request]
-            if request in waited:  # preempted, it came back in a batch that leaves together
-                assert times[-1] <= log.requests.finished_ns[request]
-            else:
-                assert times[-1] == log.requests.finished_ns[request]
-    gaps = np.maximum(table.output_tokens[finished] - 1, 0).sum()
-    assert decode_gaps(log)[1].sum() == gaps
-    sent = [moved for name, moved in log.link_bytes.items() if name.startswith("out")]
-    got = [moved for name, moved in log.link_bytes.items() if name.startswith("in")]
-    assert sum(sent) == sum(got)
-    if transfer.core_bytes_per_s is not None:
-        assert log.link_bytes["core"] == sum(sent)
-    assert math.isfinite(log.end_ns)

@@ -53,7 +53,7 @@ def small_cache(chains: list[list[int]], tokens: list[int], blocks: int, ids: in
 @pytest.mark.parametrize(
     ("capacity", "hit_rate"),
     [
-        # All columns at once, from stack distances: tests/test_stack_distance.py.
+        # All columns at once, from stack distances: tests/workloads/test_stack_distance.py.
         pytest.param(*column, marks=() if column[0] in (500, 10_000) else pytest.mark.slow)
         for column in MOONCAKE_LRU.items()
     ],

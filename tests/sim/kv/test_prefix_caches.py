@@ -21,67 +21,19 @@ from sim.kv.pool import KVCache
 from sim.protocols import CachedContent, Eviction
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable
-from tests.properties.caches import CACHES, RADIX, evicting
-from tests.properties.conservation import MAKERS, audited, check_run_to_the_end
-from tests.properties.engines import COSTS, ENGINES, outcome, tables
+from tests.properties.caches import CACHES, RADIX, RADIX_ENGINES, evicting
+from tests.properties.engines import COSTS, tables
 from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.outcome import outcome
 from workloads.readers.detect import read_trace
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 
-def without_states(engine: EngineConfig) -> EngineConfig:
-    """A radix tree has no windows and recurrent states beside it."""
-    return replace(engine, kv_layout=replace(engine.kv_layout, windows=(), checkpoint_pages=0))
-
-
-PLAIN_ENGINES = ENGINES.filter(lambda e: e.kv_layout.pages(1, 4) > 0).map(without_states)
-PLAIN_ENGINES = PLAIN_ENGINES.filter(lambda e: e.kv_layout.pages(1, 4) > 0)
-
-
-@pytest.mark.parametrize("name", CACHES)
-@settings(deadline=None, max_examples=15, phases=PHASES)
-@given(
-    table=tables(),
-    data=st.data(),
-    cost=COSTS,
-    scheduler=st.sampled_from(list(MAKERS)),
-    router=st.sampled_from(list(ROUTERS)),
-    replicas=st.integers(1, 2),
-)
-def test_every_policy_conserves_blocks_and_jumps_as_it_steps(
-    name: str,
-    table: RequestTable,
-    data: st.DataObject,
-    cost: AffineCost,
-    scheduler: str,
-    router: str,
-    replicas: int,
-) -> None:
-    cache = CACHES[name]
-    engine = data.draw(PLAIN_ENGINES if cache.prefix_index == "radix" else ENGINES)
-    outcomes = []
-    for fast_forward in (True, False):
-        make, auditors = audited(MAKERS[scheduler])
-        log = small_run(
-            table,
-            engine=replace(engine, fast_forward=fast_forward),
-            cost=cost,
-            scheduler=make,
-            router=router,
-            replicas=replicas,
-            cache=cache,
-        )
-        check_run_to_the_end(log, auditors)
-        outcomes.append(outcome(log))
-    if scheduler != "capricious":  # its die falls by the clock
-        assert outcomes[0] == outcomes[1]
-
-
 @settings(deadline=None, max_examples=60, phases=PHASES)
 @given(
     table=tables(),
-    engine=PLAIN_ENGINES,
+    engine=RADIX_ENGINES,
     cost=COSTS,
     scheduler=st.sampled_from(list(SCHEDULERS)),
     router=st.sampled_from(list(ROUTERS)),
@@ -320,7 +272,7 @@ class NeverDue:
 
 
 def made(name: str) -> Eviction:
-    return eviction_factory(f"tests.sim.kv.test_prefix_caches:{name}", EVICTIONS)()
+    return eviction_factory(f"{__name__}:{name}", EVICTIONS)()
 
 
 def test_a_users_own_policy() -> None:

@@ -1,5 +1,4 @@
-"""Tiers below device memory: where prefixes are found, the cost of moving them, and balanced
-accounts."""
+"""Tiers below device memory: what is found where, and what moving it takes."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import simpy
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from policies.vtc import VirtualTokenCounter
 from sim.accounts import ADMISSION_QUEUE, CACHE_LOAD, LAUNCH_AND_HOST, TIME_ACCOUNTS
@@ -26,24 +25,14 @@ from sim.kv.layout import KVLayout, WindowPages
 from sim.kv.pool import KVCache
 from sim.kv.tier_store import Pipe, TierConfig, TierStore
 from sim.kv.tiers import Tiers, TiersConfig, Write, shared_tiers
-from sim.request import Request, Status
+from sim.request import Request
 from sim.request_table import RequestTable, request_table
-from tests.properties.caches import CACHES
-from tests.properties.conservation import MAKERS, audited, check_books, check_run_to_the_end
-from tests.properties.engines import COSTS, ENGINES, outcome, tables
-from tests.properties.faults import FINAL, whole_outcome
 from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
-from tests.properties.service_runs import MS, fleets, pool_of, stepped
-from tests.properties.speculating import POLICIES, SPECULATING, everything
+from tests.properties.outcome import outcome
+from tests.properties.service_runs import MS, pool_of
+from tests.properties.tiers import check_tiers
 from workloads.readers.detect import read_trace
 
-moderately = settings(
-    deadline=None,
-    max_examples=50,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 GB = 10**9
 BLOCK_BYTES = 1_000_000
 HOST = TierConfig(
@@ -242,175 +231,6 @@ def test_an_endless_second_tier_hits_what_an_endless_cache_does(write: Write) ->
         hit_tokens += min(blocks * size, int(table.prompt_tokens[row]))
         env.run()
     assert round(hit_tokens / int(table.prompt_tokens.sum()), 4) == 0.3736
-
-
-def check_tiers(log: RunLog) -> None:
-    """Blocks that came to a tier are there, or were evicted or lost; bytes are those of blocks."""
-    pipes: dict[Pipe, int] = {}
-    for tiers in log.tiers.values():
-        for way in tiers.ways:
-            store, counts, size = way.store, way.counts, way.config.block_bytes
-            assert store.added == store.held + store.evicted + store.lost
-            assert store.held == sum(stop - start for start, stop in store._spans.values())
-            capacity = way.config.capacity_blocks
-            assert capacity is None or store.held <= capacity
-            assert min(store.held, store.evicted, store.lost) >= 0
-            pipes[way.to_device] = pipes.get(way.to_device, 0) + counts.loaded * size
-            pipes[way.from_device] = pipes.get(way.from_device, 0) + counts.written * size
-    assert all(pipe.moved_bytes == num_bytes for pipe, num_bytes in pipes.items())
-    for store in {way.store for tiers in log.tiers.values() for way in tiers.ways}:
-        ways = [w for tiers in log.tiers.values() for w in tiers.ways if w.store is store]
-        assert store.added <= sum(way.counts.written for way in ways)
-
-
-def check_hits(log: RunLog) -> None:
-    """Hits by tier add up to all hits, and are no more than was loaded."""
-    by_tier: dict[int, int] = {}
-    for request, found in log.requests.tier_tokens.items():
-        assert sum(found.values()) == log.requests.cached_tokens[request]
-        for tier, tokens in found.items():
-            by_tier[tier] = by_tier.get(tier, 0) + tokens
-    for tier in by_tier.keys() - {0}:
-        loaded = sum(
-            tiers.ways[tier - 1].counts.loaded
-            for tiers in log.tiers.values()
-            if tier <= len(tiers.ways)
-        )
-        assert by_tier[tier] <= loaded * max(p.engine.block_size for p in log.fleet.pools)
-
-
-def tier_outcome(log: RunLog) -> Any:
-    return (
-        log.requests.load_ns,
-        log.requests.tier_tokens,
-        [
-            [
-                *(way.store.added, way.store.evicted, way.store.lost, way.store.most_held),
-                *(way.counts.loads, way.counts.loaded, way.counts.written, way.to_device.busy_ns),
-            ]
-            for tiers in log.tiers.values()
-            for way in tiers.ways
-        ],
-    )
-
-
-PLAIN_ENGINES = ENGINES.map(lambda engine: replace(engine, kv_layout=KVLayout()))
-TIERS = st.builds(
-    TierConfig,
-    name=st.just("a tier"),
-    capacity_blocks=st.sampled_from([3, 30, 300, None]),
-    block_bytes=st.just(1_000_000),
-    read_bytes_per_s=st.sampled_from([1e8, 1e9, 1e11]),
-    write_bytes_per_s=st.sampled_from([None, 1e8, 1e10]),
-    latency_ns=st.sampled_from([0, 100_000]),
-    is_shared=st.booleans(),
-    pool_bytes_per_s=st.sampled_from([None, 5e8]),
-    survives_crash=st.booleans(),
-)
-CONFIGS = st.builds(
-    TiersConfig,
-    tiers=st.lists(TIERS, min_size=1, max_size=3).map(tuple),
-    write=st.sampled_from(["through", "back"]),
-    load=st.sampled_from(["always", "cheaper", "always"]),
-    layerwise=st.booleans(),
-    layers=st.sampled_from([1, 4]),
-)
-CACHE_CONFIGS = st.builds(
-    lambda cache, tiers: replace(CACHES[cache], tiers=tiers), st.sampled_from(list(CACHES)), CONFIGS
-)
-
-
-@settings(deadline=None, max_examples=80, phases=PHASES)
-@given(
-    table=tables(),
-    engine=PLAIN_ENGINES,
-    cost=COSTS,
-    cache=CACHE_CONFIGS,
-    scheduler=st.sampled_from(list(MAKERS)),
-    replicas=st.integers(1, 3),
-)
-def test_a_run_over_tiers_conserves_everything_and_jumps_as_it_steps(
-    table: RequestTable,
-    engine: EngineConfig,
-    cost: AffineCost,
-    cache: CacheConfig,
-    scheduler: str,
-    replicas: int,
-) -> None:
-    outcomes = []
-    for fast_forward in (True, False):
-        make, auditors = audited(MAKERS[scheduler])
-        log = small_run(
-            table,
-            engine=replace(engine, fast_forward=fast_forward),
-            cost=cost,
-            scheduler=make,
-            replicas=replicas,
-            cache=cache,
-        )
-        check_run_to_the_end(log, auditors)
-        check_tiers(log)
-        check_hits(log)
-        outcomes.append((outcome(log), tier_outcome(log)))
-    if scheduler != "capricious":  # its die falls by the clock
-        assert outcomes[0] == outcomes[1]
-
-
-@moderately
-@given(
-    table=tables(),
-    engine=SPECULATING.map(lambda engine: replace(engine, kv_layout=KVLayout())),
-    cost=COSTS,
-    cache=CACHE_CONFIGS,
-    scheduler=st.sampled_from(POLICIES),
-)
-def test_engines_that_speculate_load_as_well(
-    table: RequestTable,
-    engine: EngineConfig,
-    cost: AffineCost,
-    cache: CacheConfig,
-    scheduler: str,
-) -> None:
-    outcomes = []
-    for fast_forward in (True, False):
-        config = replace(engine, fast_forward=fast_forward)
-        make = MAKERS[scheduler]
-        log = small_run(table, engine=config, cost=cost, scheduler=make, cache=cache)
-        check_tiers(log)
-        check_hits(log)
-        check_books(log)
-        outcomes.append((everything(log), tier_outcome(log)))
-    if scheduler != "capricious":  # its die falls by the clock
-        assert outcomes[0] == outcomes[1]
-
-
-@settings(deadline=None, max_examples=80, phases=PHASES)
-@given(
-    table=tables(),
-    fleet=fleets(PLAIN_ENGINES),
-    data=st.data(),
-    until_ns=st.sampled_from([None, None, 300 * MS]),
-)
-def test_whatever_fails_tiers_balance_and_jumps_change_nothing(
-    table: RequestTable, fleet: Fleet, data: st.DataObject, until_ns: int | None
-) -> None:
-    pools = tuple(replace(pool, cache=data.draw(CACHE_CONFIGS)) for pool in fleet.pools)
-    fleet = replace(fleet, pools=pools)
-    log = run_cluster(table, fleet, until_ns=until_ns)
-    steps = run_cluster(table, stepped(fleet), until_ns=until_ns)
-    assert whole_outcome(log) == whole_outcome(steps)
-    assert tier_outcome(log) == tier_outcome(steps)
-    check_tiers(log)
-    status = np.frombuffer(log.requests.status, np.int8)
-    if until_ns is None:
-        assert set(status.tolist()) <= FINAL
-    finished = status == Status.FINISHED
-    arrival_ns = np.frombuffer(log.requests.arrival_ns, np.int64)
-    books = time_books(log)
-    for posted, name in ((books.e2e_ns, "finished_ns"), (books.ttft_ns, "first_token_ns")):
-        lasted_ns = np.frombuffer(getattr(log.requests, name), np.int64) - arrival_ns
-        assert (posted.sum(axis=1)[finished] == lasted_ns[finished]).all()
-        assert (posted >= 0).all()
 
 
 def two_engines(cache: CacheConfig, rows: list[tuple[float, int, int, int]], *faults: Fault) -> Any:

@@ -1,4 +1,4 @@
-"""Failures, time-outs and rejections: every request is accounted for, and jumps do not matter."""
+"""Admission, impatient clients, faults and scaling, jumping and by steps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, run_cluster
+from sim.fleet.cluster import Fleet
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.request import Status
 from sim.request_table import RequestTable, request_table
+from tests.equivalence.runs import check_jumps
 from tests.properties.engines import ENGINES, tables
-from tests.properties.faults import check_all_is_conserved, whole_outcome
+from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.helpers import AffineCost
-from tests.properties.service_runs import MS, fleets, pool_of, stepped
+from tests.properties.service_runs import MS, fleets, pool_of
 
 
 @settings(deadline=None, max_examples=150, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -24,7 +25,8 @@ from tests.properties.service_runs import MS, fleets, pool_of, stepped
 def test_jumped_equals_stepped_and_all_is_conserved(
     table: RequestTable, fleet: Fleet, until_ns: int | None
 ) -> None:
-    check_all_is_conserved(table, fleet, until_ns)
+    log = check_jumps(table, fleet, until_ns=until_ns)
+    check_fleet_run(log, to_its_end=until_ns is None)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -54,8 +56,7 @@ def test_a_jump_after_a_crash_waits_for_what_the_lost_process_had_launched(is_as
         service=ServiceConfig(faults=FaultConfig(schedule=(crash,), detection_ns=0)),
     )
     table = request_table(np.array([0.0, 0.16]), np.array([8, 8]), np.array([9, 9]))
-    log = run_cluster(table, fleet)
-    assert whole_outcome(log) == whole_outcome(run_cluster(table, stepped(fleet)))
+    log = check_jumps(table, fleet)
     assert list(log.requests.status) == [Status.FAILED, Status.FINISHED]
     launched_ns = 310 * MS if is_async else 210 * MS
     assert log.requests.finished_ns[1] == launched_ns + 8 * 100 * MS
