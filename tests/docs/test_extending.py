@@ -95,7 +95,7 @@ def test_model(folder: Path, name: str) -> None:
 
 def test_trace_format_is_one_file_and_one_line(folder: Path) -> None:
     """The package is copied, so that the file and the line can be added to it."""
-    (line,) = re.findall(r"^```python\n( .*?)```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    (line,) = re.findall(r"^```text\n(.*?)```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     shutil.copytree(CHECKOUT / "workloads", folder / "workloads")
     readers = folder / "workloads" / "readers"
     shutil.move(folder / "token_log.py", readers)
