@@ -7,9 +7,9 @@ from sim.engine.view import EngineView
 def fcfs(view: EngineView) -> Plan:
     """Continuous batching with chunked prefill.
 
-    Every running request gets its tokens, decodes one each and a half-done prefill the rest of
-    the budget; what is left goes to waiting requests, in order, the last of them cut to fit. The
-    first that does not fit ends the step: nobody skips ahead. A step that preempted admits nobody.
+    Every running request gets its tokens: a decode one, a partly computed prompt the rest of the
+    budget. What is left goes to waiting requests in order, the last of them cut to fit; the first
+    that does not fit ends the step, and none skips ahead. A step that preempted admits none.
 
     Source: vLLM V1 ``Scheduler.schedule`` (0.25).
     """
@@ -17,4 +17,4 @@ def fcfs(view: EngineView) -> Plan:
     batch.add_running()
     if not batch.has_preempted:
         batch.admit_waiting()
-    return batch.plan(repeat=UNTIL_CHANGE)
+    return batch.plan(repeat=UNTIL_CHANGE)  # lets the engine jump over equal steps

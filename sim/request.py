@@ -89,8 +89,7 @@ class Request:
     """Class of the request in the request table; classes are tenants."""
     status: Status = Status.WAITING
     num_target_tokens: int = 0
-    """Tokens whose KV must be computed before the next one is sampled: prompt plus sampled tokens.
-    """
+    """Tokens to prefill: the prompt and, after a preemption, the tokens sampled before it."""
     num_computed_tokens: int = 0
     num_sampled_tokens: int = 0
     """Planned samples, those in flight included."""

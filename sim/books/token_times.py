@@ -18,7 +18,11 @@ _REQUESTS_A_CHUNK = 1024
 
 def token_times_ns(log: RunLog, request: int) -> Int64:
     """Return when each output token of a finished request became visible, int64
-    ``[output_tokens]``."""
+    ``[output_tokens]``.
+
+    A request decodes in every step with decodes between its first and its last row, except in steps
+    that held it back and while it was recomputed or swapped out; those are recorded as exceptions.
+    """
     requests = log.requests
     if requests.status[request] != Status.FINISHED or not log.table.output_tokens[request]:
         return np.empty(0, np.int64)
@@ -100,7 +104,8 @@ class _TokenTimes:
         there = self._steps(decode.replica[request])
         start = decode.first_row[request]
         later = there.times(request, start, last_row, [], self._second, rounds)
-        return np.append(here.times(request, 0, -1, [first_row], self._first), later)
+        alone = here.times(request, 0, -1, [first_row], self._first)  # no decodes: rows 0 to -1
+        return np.append(alone, later)
 
     def _steps(self, replica: int) -> _Steps:
         if replica not in self._replicas:
@@ -141,22 +146,24 @@ class _Steps:
         request: int,
         start: int,
         last: int,
-        sampled: list[int],
+        prefill_rows: list[int],
         notes: _Notes,
         rounds: bytes | None = None,
     ) -> Int64:
-        """Return when the steps of rows ``start`` to ``last``, and those in ``sampled``, became
-        visible.
+        """Return when the tokens of one residence became visible, int64, in order.
 
-        ``rounds``: the tokens that each of the steps from ``start`` on gave; None: one.
+        Decode steps lie in rows ``start`` to ``last``; each row of ``prefill_rows`` computed the
+        end of a prompt (or of a recomputation) and gave one token. ``rounds``: tokens per decode
+        step; None: one. Intervals of `recomputes` include their last row, those of `swapped` do
+        not.
         """
         rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
         decoded = self._decode_seqs[rows] > 0
-        sampled = list(sampled)
+        prefill_rows = list(prefill_rows)
         for begin, end in notes.recomputes.get(request, ()):
             decoded &= (rows < begin) | (rows > end)
             if start <= end <= last:
-                sampled.append(end)
+                prefill_rows.append(end)
         for begin, end in notes.swapped.get(request, ()):
             decoded &= (rows < begin) | (rows >= end)
         decoded[np.isin(rows, notes.held_back.get(request, []))] = False
@@ -164,9 +171,9 @@ class _Steps:
         counts = self._steps[rows]
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         steps = np.repeat(self._first_step[rows], counts) + within
-        chosen = np.append(self._first_step[sampled], steps).astype(np.int64)
+        chosen = np.append(self._first_step[prefill_rows], steps).astype(np.int64)
         if rounds is not None:
-            given = np.append(np.ones(len(sampled), np.uint8), np.frombuffer(rounds, np.uint8))
+            given = np.append(np.ones(len(prefill_rows), np.uint8), np.frombuffer(rounds, np.uint8))
             chosen = np.repeat(chosen, given)
         times: Int64 = self._visible_ns[np.sort(chosen)]
         return times

@@ -74,5 +74,5 @@ class ArrivingKV:
             self.on_blocks(request)
         joined, self._ready = self._ready, []
         for request in joined:
-            self._view.joined(request)
+            self._view.start_decoding(request)
         return joined

@@ -68,8 +68,13 @@ class BatchBuilder:
         return len(self._prefills)
 
     def add_running(self, victim: Callable[[EngineState], Request] = newest) -> None:
-        """Add every running request, in order, preempting ``victim(view)`` while KV blocks are
-        short."""
+        """Add the tokens of all running requests, preempting ``victim(view)`` while KV blocks are
+        short.
+
+        If all decodes fit, they are added together and prefills follow; otherwise requests are
+        added one by one in order of admission, as vLLM does. Both give the same batch while the
+        budget lasts.
+        """
         rest = self._view.prefilling if self._add_decode_group() else self._view.running
         if rest:
             self._add_each(rest, victim)
@@ -147,7 +152,8 @@ class BatchBuilder:
         if gang is not None and request.gang is None:
             request.gang = gang
             gang.members += 1
-        view.admitted(request)
+        view.move_to_running(request)
+        # cannot fail: budget and blocks were checked above
         return max_tokens == 0 or self.add(request, max_tokens)
 
     def admit_waiting(self) -> None:
@@ -168,7 +174,7 @@ class BatchBuilder:
             chosen = self._chosen_decodes()
             extra_blocks = chosen.pop(request)
             self._token_budget += self._tokens_per_step(request)
-        self._view.preempted(request, extra_blocks=extra_blocks)
+        self._view.move_to_waiting(request, extra_blocks=extra_blocks)
         self._preempted += 1
 
     def plan(self, *, repeat: int = 1, until_ns: int | None = None) -> Plan:
@@ -269,7 +275,7 @@ class BatchBuilder:
             least = group.tokens_per_seq
         if needed > view.kv.free_blocks or self._token_budget < least:
             return False
-        view.admitted(request)
+        view.move_to_running(request)
         if request.status is not Status.DECODING:
             return max_tokens == 0 or self.add(request, max_tokens)
         if self._decoding is None and not self._all_decodes and len(group.members) > 1:

@@ -222,6 +222,7 @@ class Engine:
                 self._plan_stands = False
             if view.running or view.waiting:
                 plan = self._standing_plan() or self.schedule()
+                # a jump is a fast path: `_step` alone gives the same times
                 steps = steps_to_jump(view, self.lifecycle, self._in_flight, plan)
                 yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
             elif self._in_flight:
@@ -277,7 +278,11 @@ class Engine:
         return Plan(shape, [], [], True, UNTIL_CHANGE, None, 0)
 
     def _step(self, plan: Plan) -> Process:
-        """Launch one step; read the oldest in flight once the pipeline is full."""
+        """Launch one step; read the oldest in flight once the pipeline is full.
+
+        An empty plan (all running requests have their last token in flight) costs the host a
+        scheduler call; it takes a place in the pipeline but leaves no row in the log.
+        """
         view = self.view
         now_ns = view.now_ns
         schedule_ns = self._cost.schedule_ns(view.num_running)
@@ -290,7 +295,7 @@ class Engine:
                 self._idle = Alarm(self._env, self.replica)
                 yield self._idle
                 return
-            if not self._in_flight and not plan.preempted:
+            if is_stuck:
                 raise PolicyError(
                     f"at {to_s(now_ns):.6f} s the scheduler planned nothing although "
                     f"{len(view.running)} requests run, {len(view.waiting)} wait and no step is "
@@ -344,8 +349,8 @@ class Engine:
         return stall_ns
 
     def _draw(self, plan: Plan) -> float | None:
-        """Return a uniform number of the step's first prefill: the same in every compared
-        scenario."""
+        """Return the quantile of the host's launch time, drawn from the step's first prefill, so
+        that compared scenarios see the same launch times."""
         if not plan.prefills:
             return None
         request = plan.prefills[0][0]

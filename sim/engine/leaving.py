@@ -38,7 +38,7 @@ def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) 
             request.num_blocks = kv.blocks_held(request, request.num_computed_tokens)
         if view.prefilling.pop(request, request) is None:
             view.num_unforked -= request.num_unforked
-        view.left(request)
+        view.remove_running(request)
         kv.release(request, view.hashed_tokens(request), will_return=False)
     elif status is Status.WAITING:
         view.waiting.remove(request)

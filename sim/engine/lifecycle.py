@@ -147,9 +147,10 @@ class Lifecycle:
         return answers
 
     def receive(self, in_flight: Iterable[InFlight], row: int, now_ns: int) -> bool:
-        """Take in arrivals and drop departures, at the scheduler call of log row ``row``.
+        """Take in arrivals and drop cancelled requests, at the scheduler call of log row ``row``.
 
-        Returns whether an earlier plan no longer stands.
+        Returns whether an earlier plan no longer stands; requests that only wait do not change
+        that, the engine looks at the queue itself.
         """
         changed = bool(self._cancelled)
         if changed:
@@ -216,15 +217,20 @@ class Lifecycle:
         self.publish_load()
 
     def commit(self, plan: Plan, batch: InFlight) -> None:
-        """Book what a step computes: tokens, samples, which requests decode next and which are
-        done."""
+        """Book at its launch what a step will compute, before any token exists.
+
+        As in vLLM's ``_update_after_schedule``: counts rise, finished prefills start to decode, and
+        requests whose last token is planned go to ``batch.finishing``. The engine knows output
+        lengths, so no step is planned beyond them.
+        """
         view, group = self.view, self.view.decode_group
         for request in plan.held_back:
             group.hold_back(request)
             if request.sample == 0 and not request.cancelled:
                 self._log.held_back.append((request.index, batch.row))
         if plan.decodes:
-            self.leave_group(group.advance(1), batch)
+            leaving = group.advance(1)  # one token for each decode; returns whose last one it was
+            self.leave_group(leaving, batch)
         for request, tokens in plan.prefills:
             request.num_computed_tokens += tokens
             if request.num_uncomputed_tokens:
@@ -249,6 +255,7 @@ class Lifecycle:
                     request.gang.leave(batch.finishing)
             else:
                 request.status = Status.DECODING
+                # free the part of its prompt that exceeds the budgets of its layers, if any
                 view.kv.drop(request, request.num_computed_tokens)
                 group.join(request)
 
@@ -320,7 +327,7 @@ class Lifecycle:
                 self.hand_over.prefilled(request, self._replica)
             return
         if request in view.running:  # not if it was preempted with its last token in flight
-            view.left(request)
+            view.remove_running(request)
             view.kv.release(request, request.num_computed_tokens, will_return=False)
         request.status = Status.FINISHED
         if request.cancelled:

@@ -88,7 +88,10 @@ def launch_step(
 ) -> tuple[int, int, int]:
     """Launch one step planned now; return (host free again, GPU end, GPU time).
 
-    Swapped blocks move for ``swap_ns`` before its kernels, which wait for them.
+    The host schedules for ``schedule_ns``, then launches for ``price.launch_ns``; the first kernel
+    reaches the GPU ``price.launch_delay_ns`` after scheduling, and the last ends at least
+    ``price.tail_ns`` after the launch. ``heat`` slows the step on a throttled device. Swapped
+    blocks move for ``swap_ns`` before its kernels, which wait for them.
     """
     scheduled_ns = now_ns + schedule_ns
     launched_ns = scheduled_ns + price.launch_ns
@@ -100,7 +103,7 @@ def launch_step(
 def run_sync(
     now_ns: int, gpu_free_ns: int, schedule_ns: int, update_ns: int, run: DecodeRun
 ) -> RunTimes:
-    """Time a run without async scheduling: every step waits for the one before, start to end.
+    """Time the steps of a jump without async scheduling: every step waits for the one before.
 
     The first step also waits until the GPU has finished what a crashed process had launched.
     """
@@ -124,10 +127,12 @@ def run_async(
     host_ns: tuple[int, int],
     run: DecodeRun,
 ) -> RunTimes:
-    """Time a run with one step in flight before it, which ends at ``gpu_free_ns``.
+    """Time the steps of a jump as stepping with two steps in flight would, one by one.
 
-    ``first_host_ns`` is (schedule time of the first step, update time of the step before);
-    ``host_ns`` is the same pair for the run's own steps.
+    Steps are listed until the GPU no longer waits between them; the rest follow from the cumulative
+    GPU time. The step before ends at ``gpu_free_ns``. ``first_host_ns`` is (schedule time of the
+    first step, update time of the step before); ``host_ns`` is the same pair for the run's own
+    steps.
     """
     price, cumulative_ns = run.first, run.gpu_cumulative_ns
     delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns

@@ -20,7 +20,8 @@ class EngineState:
     """Waiting and running requests and the KV pool of one engine.
 
     ``running`` and ``prefilling`` are ordered by admission. The batch builder changes the state
-    through `admitted` and `preempted`, the engine through `joined` and `left`.
+    through `move_to_running` and `move_to_waiting`, the engine through `start_decoding` and
+    `remove_running`.
     """
 
     def __init__(self, config: EngineConfig, kv: KVCache, waiting: WaitingQueue) -> None:
@@ -65,7 +66,7 @@ class EngineState:
             return common_prefix(self.kv, self.running, self.prefilling, decode_seqs, loading)
         return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
 
-    def admitted(self, request: Request) -> None:
+    def move_to_running(self, request: Request) -> None:
         """Move a request from waiting to running; called by `BatchBuilder.admit`."""
         self.waiting.remove(request)
         self.running[request] = None
@@ -83,19 +84,19 @@ class EngineState:
         self.prefilling[request] = None
         request.status = Status.PREFILLING
 
-    def left(self, request: Request) -> None:
+    def remove_running(self, request: Request) -> None:
         """Remove a running request: it finished, was preempted or was cancelled."""
         del self.running[request]
         if request.beams is not None:
             self.num_beams -= request.width - 1
 
-    def joined(self, request: Request) -> None:
+    def start_decoding(self, request: Request) -> None:
         """Add a request whose prompt was computed elsewhere; it decodes from the next step on."""
         self.running[request] = None
         request.status = Status.DECODING
         self.decode_group.join(request)
 
-    def preempted(self, request: Request, *, extra_blocks: int) -> None:
+    def move_to_waiting(self, request: Request, *, extra_blocks: int) -> None:
         """Return a running request to the queue; ``extra_blocks`` were taken for it in this step.
         Called by `BatchBuilder.preempt`."""
         finishing = request.status is Status.FINISHING
@@ -105,7 +106,7 @@ class EngineState:
             request.num_blocks = held + extra_blocks
         if self.prefilling.pop(request, self) is None and request.samples is not None:
             self.num_unforked -= request.num_unforked
-        self.left(request)
+        self.remove_running(request)
         swapped = not finishing and self._swap_out(request)
         hashed_tokens = self.hashed_tokens(request)
         self.kv.release(request, hashed_tokens, will_return=not finishing and not swapped)

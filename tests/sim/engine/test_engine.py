@@ -190,6 +190,21 @@ def test_a_policy_that_makes_no_progress_is_named_not_looped_on() -> None:
         small_run(table_of((0, 5, 5)), engine=SYNC, scheduler=lambda: admit_nobody)
 
 
+def first_step_only(view: EngineView) -> Plan:
+    """A policy that gives up after the first step."""
+    batch = view.new_batch()
+    if not view.running:
+        batch.admit_waiting()
+    return batch.plan()
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_policy_that_gives_up_in_the_middle_is_named_too(async_scheduling: bool) -> None:
+    engine = EngineConfig(async_scheduling=async_scheduling)
+    with pytest.raises(PolicyError, match="planned nothing although"):
+        small_run(table_of((0, 5, 5)), engine=engine, scheduler=lambda: first_step_only)
+
+
 def every_other_decode(view: EngineView) -> Plan:
     """Leaves half of the decodes out of each step, in turn."""
     batch = view.new_batch()
