@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import hypothesis.strategies as st
-from sim.engine.speculation import Speculation
 
 from policies.acceptance.chain import Chain
 from policies.acceptance.replay import Replay
