@@ -14,10 +14,11 @@ from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.request import Status
 from sim.request_table import RequestTable, request_table
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import ENGINES, tables
+from tests.properties.costs import AffineCost
+from tests.properties.engines import ENGINES
 from tests.properties.fleet_checks import check_fleet_run
-from tests.properties.helpers import AffineCost
 from tests.properties.service_runs import MS, fleets, pool_of
+from tests.properties.tables import tables
 
 
 @settings(deadline=None, max_examples=150, phases=[Phase.explicit, Phase.reuse, Phase.generate])

@@ -9,7 +9,7 @@ from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig
-from tests.properties.helpers import AffineCost
+from tests.properties.costs import AffineCost
 
 GB = 10**9
 

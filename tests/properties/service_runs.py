@@ -17,7 +17,7 @@ from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, Fault, FaultConfig, Kind, ScalingConfig, ServiceConfig
 from sim.protocols import Router, RoutingContext
 from sim.request_table import RequestTable
-from tests.properties.helpers import AffineCost
+from tests.properties.costs import AffineCost
 
 MS = 1_000_000
 

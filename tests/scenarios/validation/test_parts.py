@@ -22,7 +22,9 @@ from sim.engine.config import EngineConfig
 from sim.errors import TraceError
 from sim.fleet.cluster import PoolConfig
 from sim.shape import StepShape
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import table_of
 
 COST = AffineCost(
     launch_delay_ns=300_000, launch_ns=6_000_000, tail_ns=100_000, host_ns=50_000, host_per_seq_ns=7

@@ -26,12 +26,12 @@ from sim.fleet.service import ClientConfig, ServiceConfig
 from sim.kv.layout import KVLayout, WindowPages
 from sim.request import Status
 from sim.request_table import RequestTable, draw_lengths
-from tests.properties.beams import HARD, searched
 from tests.properties.conservation import MAKERS, audited, check_empty
-from tests.properties.engines import COSTS, tables
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import HARD, small_run
 from tests.properties.outcome import outcome
 from tests.properties.service_runs import pool_of
+from tests.properties.tables import searched, table_of, tables
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms

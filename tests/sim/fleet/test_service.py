@@ -21,7 +21,7 @@ from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
 from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Gang, Request, Status
-from tests.properties.helpers import AffineCost, chains_of, table_of
+from tests.properties.costs import AffineCost
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
@@ -30,6 +30,7 @@ from tests.properties.queues import (
     exponential,
 )
 from tests.properties.service_runs import MS, policy, pool_of, serve
+from tests.properties.tables import chains_of, table_of
 
 SMALL = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=200

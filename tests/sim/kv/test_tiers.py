@@ -27,9 +27,12 @@ from sim.kv.tier_store import Pipe, TierConfig, TierStore
 from sim.kv.tiers import Tiers, TiersConfig, Write, shared_tiers
 from sim.request import Request
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.checkout import SHARED
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
 from tests.properties.outcome import outcome
 from tests.properties.service_runs import MS, pool_of
+from tests.properties.tables import chains_of
 from tests.properties.tiers import check_tiers
 from workloads.readers.detect import read_trace
 
