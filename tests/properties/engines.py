@@ -11,7 +11,7 @@ from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.engine.view import Scheduler
-from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import PoolConfig, Role, RunLog, run_cluster
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.protocols import Router, RoutingContext, StepCost
@@ -62,22 +62,28 @@ HARD = EngineConfig(
 def small_pool(
     engine: EngineConfig,
     *,
+    role: Role = "mixed",
     cost: StepCost | None = None,
     scheduler: str | Callable[[], Scheduler] = "fcfs",
-    router: str = "round_robin",
+    router: str | Callable[[RoutingContext], Router] = "round_robin",
     replicas: int = 1,
     cache: CacheConfig = PLAIN_CACHE,
+    start_ns: int = 0,
+    provision_ns: int = 0,
 ) -> PoolConfig:
-    """A pool on a plain cost model, by the names of its policies."""
-    make_router: Callable[[RoutingContext], Router] = load_attribute(ROUTERS[router])
-    make_scheduler = scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
+    """Return a pool on a plain cost model, with policies of its own or by name."""
     return PoolConfig(
         engine=engine,
         cost=AffineCost() if cost is None else cost,
-        make_scheduler=make_scheduler,
-        make_router=make_router,
+        make_scheduler=(
+            scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
+        ),
+        make_router=router if callable(router) else load_attribute(ROUTERS[router]),
         replicas=replicas,
+        role=role,
         cache=cache,
+        start_ns=start_ns,
+        provision_ns=provision_ns,
     )
 
 
