@@ -114,8 +114,8 @@ def _print_drafters() -> None:
 def _print_formats() -> None:
     from workloads.readers.detect import FORMATS
 
-    for name, looks in FORMATS.items():
-        print(f"{name:16} {looks}")
+    for name, known in FORMATS.items():
+        print(f"{name:16} {known.description}")
 
 
 def _print_quantization() -> None:

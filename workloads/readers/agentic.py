@@ -20,6 +20,7 @@ from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.csv_columns import Column, time_ns, whole
 from workloads.readers.csv_table import CsvTable, read_csv, require
+from workloads.readers.format import Format, has_all
 from workloads.readers.recording import Recording, record
 from workloads.readers.rows import MAX_ID, raise_at, shown
 
@@ -234,3 +235,13 @@ def _places(rows: Int64, order: Int64) -> Int64:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return np.where(rows >= 0, place[rows], -1)
+
+
+FORMAT = Format(
+    name="agentic",
+    description=f"CSV with {','.join(COLUMNS)}; 64-token blocks, a clock a session",
+    read=read_agentic,
+    matches_header=has_all(COLUMNS),
+    companions=(("session", "requests", "tool_tokens"),),
+    example="weka_agentic_a.csv",
+)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import TraceError
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import block_ids, name_of, need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -63,3 +64,22 @@ def _turn(turn: dict[str, Any], session: Any, size: int) -> Row:
         blocks = block_ids(turn["hash_ids"], "hash_ids", "input_length", prompt_tokens, size)
     output_tokens = whole_number(turn["output_length"], "output_length", 0)
     return Row(time_ns, prompt_tokens, output_tokens, blocks, session, think_ns)
+
+
+def _matches(row: dict[str, Any]) -> bool:
+    """A single turn with hash_ids is read as Mooncake's, and one with chat_id is Qwen-Bailian's."""
+    if has_all(KEYS)(row) and not {"hash_ids", "chat_id"} & set(row):
+        return True
+    turns = row.get("turns")
+    has_turns = isinstance(turns, list) and bool(turns) and isinstance(turns[0], dict)
+    return has_turns and has_all(KEYS)(row | turns[0])
+
+
+FORMAT = Format(
+    name="aiperf",
+    description="AIPerf: JSON lines with input_length, output_length, timestamp or delay (ms), or "
+    "turns of these",
+    read=read_aiperf,
+    options=("block_tokens",),
+    matches_object=_matches,
+)

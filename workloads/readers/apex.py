@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -32,3 +33,11 @@ def read_apex(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     rows = JsonRows(path)
     rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
     return rows.recording("apex")
+
+
+FORMAT = Format(
+    name="apex",
+    description=f"JSON lines with {', '.join(KEYS)}; nanoseconds",
+    read=read_apex,
+    matches_object=has_all(KEYS),
+)

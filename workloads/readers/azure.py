@@ -6,12 +6,13 @@ trace of 2025 has ``NumImages`` too, which is ignored: its tokens are in Context
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sim.errors import TraceError
 from workloads.readers.csv_columns import Column, datetime_ns, time_ns, whole
 from workloads.readers.csv_table import read_csv
+from workloads.readers.format import Format, has_all, has_only
 from workloads.readers.recording import Recording, record
 from workloads.readers.rows import shown
 
@@ -65,3 +66,15 @@ def find_layout(names: list[str]) -> tuple[str, str, str]:
     fault = f"{', '.join(missing)} missing" if missing else "unexpected columns"
     expected = f"expected {','.join(PUBLISHED)} or {','.join(REDUCED)}"
     raise TraceError(f"{fault} in {shown(','.join(names))}; {expected}")
+
+
+def _matches(names: Collection[str]) -> bool:
+    return has_all(PUBLISHED)(names) or has_only(REDUCED)(names)
+
+
+FORMAT = Format(
+    name="azure",
+    description=f"CSV with {','.join(PUBLISHED)} or {','.join(REDUCED)}",
+    read=read_azure,
+    matches_header=_matches,
+)

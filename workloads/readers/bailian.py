@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import TraceError
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import block_ids, need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -53,3 +54,11 @@ def read_bailian(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     rows = JsonRows(path)
     rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
     return rows.recording("bailian", block_tokens=BLOCK_TOKENS)
+
+
+FORMAT = Format(
+    name="bailian",
+    description=f"JSON lines with {', '.join(KEYS)}; seconds, 16-token blocks",
+    read=read_bailian,
+    matches_object=has_all(KEYS),
+)

@@ -12,6 +12,7 @@ from workloads.chains import chain_offsets
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie
 from workloads.readers.csv_columns import Column, text, time_ns, whole
 from workloads.readers.csv_table import read_csv, require
+from workloads.readers.format import Format, has_all
 from workloads.readers.recording import Recording, record, session_numbers
 
 TIME = "arrival_time_us"
@@ -77,3 +78,11 @@ def read_blis(path: Path, *, skip_bad_rows: bool = False) -> Recording:
         skipped_rows=table.skipped_rows,
         notes=notes,
     )
+
+
+FORMAT = Format(
+    name="blis",
+    description=f"TraceV2 CSV with {','.join(KEYS)}",
+    read=read_blis,
+    matches_header=has_all(KEYS),
+)

@@ -12,6 +12,7 @@ import numpy as np
 
 from workloads.readers.csv_columns import Column, text, time_ns, whole
 from workloads.readers.csv_table import read_csv, require
+from workloads.readers.format import Format, has_all
 from workloads.readers.recording import Recording, previous_of, record, session_numbers
 
 COLUMNS = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
@@ -65,3 +66,11 @@ def read_burstgpt(path: Path, *, skip_bad_rows: bool = False) -> Recording:
         skipped_rows=table.skipped_rows,
         notes=(dropped,) if num_failed else (),
     )
+
+
+FORMAT = Format(
+    name="burstgpt",
+    description=f"CSV with {','.join(COLUMNS)}; seconds; Session ID, Elapsed time",
+    read=read_burstgpt,
+    matches_header=has_all(COLUMNS),
+)

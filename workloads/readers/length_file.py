@@ -9,6 +9,7 @@ import numpy as np
 
 from workloads.readers.csv_columns import Column, whole
 from workloads.readers.csv_table import read_csv, require
+from workloads.readers.format import Format, has_only
 from workloads.readers.recording import Recording, record
 
 COLUMNS = ("input_tokens", "output_tokens")
@@ -36,3 +37,11 @@ def read_lengths(path: Path, *, skip_bad_rows: bool = False) -> Recording:
         skipped_rows=table.skipped_rows,
         notes=table.notes,
     )
+
+
+FORMAT = Format(
+    name="lengths",
+    description=f"CSV with just {','.join(COLUMNS)}: no times",
+    read=read_lengths,
+    matches_header=has_only(COLUMNS),
+)

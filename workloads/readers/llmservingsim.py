@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie, token_groups
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import ids, name_of, need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -60,3 +61,15 @@ def _sub_request(row: dict[str, Any], trie: ChunkTrie) -> Row:
         tokens = ids(row["input_tok_ids"], "input_tok_ids")
         blocks = trie.chain(token_groups(tokens[:prompt_tokens]))
     return Row(None, prompt_tokens, whole_number(row["output_toks"], "output_toks", 0), blocks)
+
+
+def _matches(row: dict[str, Any]) -> bool:
+    return has_all(KEYS[:2])(row) or "sub_requests" in row
+
+
+FORMAT = Format(
+    name="llmservingsim",
+    description=f"JSON lines with {', '.join(KEYS)}, or sub_requests",
+    read=read_llmservingsim,
+    matches_object=_matches,
+)

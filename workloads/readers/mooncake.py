@@ -16,6 +16,7 @@ from sim.arrays import Int64
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS as CHUNK_BLOCK_TOKENS
 from workloads.readers.chunk_trie import ChunkTrie
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import block_ids, name_of, need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -176,3 +177,18 @@ class _Parser:
 def _think_ns(row: dict[str, Any]) -> int:
     given = [key for key in (*_DELAYS, "tool_wait_ms") if row.get(key) is not None]
     return sum(duration_ns(row[key], key, "ms") for key in given) if given else -1
+
+
+def _matches(row: dict[str, Any]) -> bool:
+    """Qwen-Bailian files have these keys too, and chat_id, but seconds and 16-token blocks."""
+    return has_all(KEYS[1:])(row) and "chat_id" not in row
+
+
+FORMAT = Format(
+    name="mooncake",
+    description=f"JSON lines with {', '.join(KEYS)}; milliseconds, 512-token blocks; "
+    "session_id, delay, request_id, wait_for",
+    read=read_mooncake,
+    options=("spread_ticks", "block_tokens"),
+    matches_object=_matches,
+)

@@ -15,6 +15,7 @@ from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie
 from workloads.readers.csv_columns import Column, whole
 from workloads.readers.csv_table import read_csv, require
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import ids, name_of, need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -23,6 +24,7 @@ from workloads.readers.rows import MAX_ID, MAX_TIME_S, companion, duration_ns, w
 PARTS = ("sys", "psg", "hist", "web", "user")
 """Kinds of chunks in the order of the prompt."""
 _LONGEST_CHUNK = 1_000_000
+_CHUNK_COLUMNS = ("chunk_id", "kind", "tokens")
 KEYS = ("t_s", "session", "input_tokens", "output_tokens", *PARTS)
 
 
@@ -66,10 +68,20 @@ def _chunk_tokens(path: Path) -> dict[int, int]:
     sibling = companion(path, "requests", "chunks", "jsonl", "csv")
 
     def columns_of(names: list[str]) -> Sequence[Column]:
-        wanted = ("chunk_id", "kind", "tokens")
-        require(names, wanted, ",".join(wanted))
+        require(names, _CHUNK_COLUMNS, ",".join(_CHUNK_COLUMNS))
         return whole("chunk_id", 0, MAX_ID), whole("tokens", 0, _LONGEST_CHUNK)
 
     table = read_csv(sibling, columns_of, skip_bad_rows=False)
     chunk_ids: np.ndarray[Any, Any] = table.values["chunk_id"]
     return dict(zip(chunk_ids.tolist(), table.values["tokens"].tolist(), strict=True))
+
+
+FORMAT = Format(
+    name="ragpulse",
+    description=f"JSON lines with {', '.join(KEYS)}; seconds; chunk lengths in the "
+    "*chunks.csv beside it",
+    read=read_ragpulse,
+    matches_object=has_all(KEYS),
+    companions=(_CHUNK_COLUMNS,),
+    example="ragpulse_requests.jsonl",
+)

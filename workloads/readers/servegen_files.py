@@ -18,6 +18,7 @@ from sim.arrays import Int64
 from sim.errors import TraceError
 from workloads.readers.csv_columns import Column, number, text, whole
 from workloads.readers.csv_table import read_csv, require
+from workloads.readers.format import Format, has_all
 from workloads.readers.rows import companion, shown
 
 BIN_S = 600
@@ -147,3 +148,18 @@ def _read_histograms(path: Path, subset: str) -> dict[int, dict[str, Histogram]]
 
 def _is_complete(fields: dict[str, Any]) -> bool:
     return "output_tokens" in fields and ("input_tokens" in fields or "text_tokens" in fields)
+
+
+FORMAT = Format(
+    name="servegen",
+    description=f"CSV with {','.join(COLUMNS)}: clients' rates in 600 s; lengths in "
+    "the *length_hist.csv beside it",
+    read=None,  # rates, from which `workloads.servegen` draws requests
+    matches_header=has_all(COLUMNS),
+    companions=(
+        _HISTOGRAM_COLUMNS,
+        ("model", "client", "rate", "cv_med"),
+        ("model", "client", "t", "field", "mean"),
+    ),
+    example="servegen_rates.csv",
+)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie, token_groups
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import ids, need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -45,3 +46,11 @@ def read_sglang(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     rows = JsonRows(path)
     rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)
     return rows.recording("sglang", block_tokens=BLOCK_TOKENS)
+
+
+FORMAT = Format(
+    name="sglang",
+    description="SGLang autobench: JSON lines with prompt_len, output_len, timestamp (ms)",
+    read=read_sglang,
+    matches_object=has_all(KEYS),
+)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS
+from workloads.readers.format import Format, has_all
 from workloads.readers.json_fields import need
 from workloads.readers.json_rows import JsonRows, Row
 from workloads.readers.recording import Recording
@@ -68,3 +69,11 @@ def read_trie(path: Path, *, skip_bad_rows: bool = False) -> Recording:
 
     rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
     return rows.recording("trie", block_tokens=BLOCK_TOKENS, covers_output=True)
+
+
+FORMAT = Format(
+    name="trie",
+    description=f"JSON lines with {', '.join(KEYS)}; seconds, no clock",
+    read=read_trie,
+    matches_object=has_all(KEYS),
+)

@@ -11,13 +11,13 @@ from scenarios.schema.workload import Source, Trace
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from workloads import transform
-from workloads.readers.detect import detect_format, read_recording
+from workloads.readers.detect import FORMATS, detect_format, read_recording
 from workloads.readers.recording import Recording
 from workloads.readers.servegen_files import read_client_rates
 from workloads.replay import draw_sessions, poisson_arrivals, replayed
 from workloads.servegen import draw_requests
 
-_WITH_BLOCK_TOKENS = ("mooncake", "mooncake-delta", "aiperf")
+_WITH_BLOCK_TOKENS = [name for name, known in FORMATS.items() if "block_tokens" in known.options]
 
 
 def trace_table(source: Source, seed: int) -> RequestTable:

@@ -12,6 +12,7 @@ from sim.errors import TraceError
 from sim.request_table import RequestTable
 from tests.workloads.readers import trace_samples as samples
 from tests.workloads.readers.trace_samples import SAMPLES, write_sample
+from workloads.readers import detect
 from workloads.readers.detect import FORMATS, detect_format, read_recording, read_trace
 
 S, MS = 10**9, 10**6
@@ -43,6 +44,16 @@ def test_formats_are_recognised(tmp_path: Path, name: str) -> None:
     path = write_sample(tmp_path, name)
     found = detect_format(path)
     assert found == {"mooncake-delta": "mooncake"}.get(name, name)  # these two look alike
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_formats_are_told_apart_whatever_their_order(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_sample(tmp_path, name)
+    found = detect_format(path)
+    monkeypatch.setattr(detect, "FORMATS", dict(reversed(FORMATS.items())))
+    assert detect_format(path) == found
 
 
 @pytest.mark.parametrize("name", [n for n in SAMPLES if n != "servegen"])

@@ -209,7 +209,9 @@ def test_unrecognised_file_lists_the_known_formats(trace: Path) -> None:
     trace.write_text("hello\n")
     with pytest.raises(TraceError) as error:
         read_trace(trace)
-    assert all(f"{name}: {looks}" in str(error.value) for name, looks in FORMATS.items())
+    assert all(
+        f"{name}: {known.description}" in str(error.value) for name, known in FORMATS.items()
+    )
 
 
 @pytest.mark.parametrize(
