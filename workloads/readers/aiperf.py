@@ -71,8 +71,9 @@ def _matches(row: dict[str, Any]) -> bool:
     if has_all(KEYS)(row) and not {"hash_ids", "chat_id"} & set(row):
         return True
     turns = row.get("turns")
-    has_turns = isinstance(turns, list) and bool(turns) and isinstance(turns[0], dict)
-    return has_turns and has_all(KEYS)(row | turns[0])
+    if not (isinstance(turns, list) and turns and isinstance(turns[0], dict)):
+        return False
+    return has_all(KEYS)(row | turns[0])
 
 
 FORMAT = Format(
