@@ -1,7 +1,7 @@
-"""Grouped-query attention that drops cached tokens it expects no longer to need.
+"""Grouped-query attention that drops cached tokens it no longer expects to need.
 
 H2O keeps a budget of all tokens, half heavy hitters, half recent (arXiv 2306.14048). Prompts are
-computed in full. What this does to answers is not modelled.
+computed in full. The effect on answers is not modeled.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ class Evicting:
 
     @property
     def kv_heads(self) -> int:
-        """As of full attention."""
         return self.gqa.kv_heads
 
     def params(self, hidden: int) -> Params:
-        """As of full attention."""
         return self.gqa.params(hidden)
 
     def state(self, precision: ModelPrecision) -> State:
-        """The budget, full."""
+        """Return the state of a full budget."""
         token_bytes = self.gqa.state(precision).growing
         return State(windows=(Window(self.budget_tokens, token_bytes),))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Decodes read what is left; prompts compute over everything."""
+        """Return the work: decodes read what is left, prompts compute over everything."""
         token_bytes = float(self.gqa.state(precision).growing)
         return AttentionWork(
             decode=(self.gqa.term(token_bytes, self.budget_tokens),),
@@ -47,17 +45,15 @@ class Evicting:
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of full attention; scoring tokens is not counted."""
+        """Return those of ``gqa``; scoring tokens is not counted."""
         return self.gqa.token_operators(frame, calls, tokens)
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of full attention."""
         return self.gqa.block_inputs(hidden)
 
     def row_elements(self, hidden: int) -> int:
-        """As of full attention."""
         return self.gqa.row_elements(hidden)
 
     def sharded(self, ranks: int) -> Evicting:
-        """As of full attention; budgets are a head's."""
+        """Split ``gqa``; budgets are per head."""
         return replace(self, gqa=self.gqa.sharded(ranks))
