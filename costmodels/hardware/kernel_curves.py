@@ -27,14 +27,14 @@ class Saturation:
     """Tokens at which half of ``most`` is reached."""
 
     def at(self, tokens: float) -> float:
-        """The rate at so many tokens."""
+        """Return the rate at ``tokens`` tokens."""
         return self.most / (1 + self.half_tokens / tokens)
 
 
 def fit_saturation(points: Mapping[int, float]) -> Saturation:
-    """The curve through points (tokens -> rate), by least squares on the times a unit takes.
+    """Fit a curve through points (tokens -> rate), by least squares on the times per unit.
 
-    Two points give it exactly. Raises ValueError for fewer.
+    Two points determine it exactly. Raises ValueError for fewer.
     """
     if len(points) < 2:
         raise ValueError("a curve needs two points")
@@ -58,10 +58,10 @@ class AttentionCurve:
     source: str
 
     def share(self, tokens: int, head_dim: int = 128) -> tuple[float, str]:
-        """The share at a length, and its evidence label.
+        """Return the share at a length, and its evidence label.
 
-        ``fitted`` between the published lengths, ``extrapolated`` beyond them and for another
-        head_dim: nothing is published here on how it changes the share.
+        The label is ``fitted`` between the published lengths, ``extrapolated`` beyond them and for
+        another head_dim: no publication here says how that changes the share.
         """
         inside = min(self.points) <= tokens <= max(self.points) and head_dim == self.head_dim
         share = fit_saturation(self.points).at(tokens)
@@ -69,7 +69,7 @@ class AttentionCurve:
 
 
 def attention_curve(generation: str) -> AttentionCurve:
-    """A generation with a curve: fa2 or fa3. Raises `ScenarioError` for another name."""
+    """Return the curve of a generation: fa2 or fa3. Raises `ScenarioError` for another name."""
     rows = read_data(_FILE)["attention"]
     row = rows[find_name("attention kernel", generation, {name: name for name in rows})]
     peak = getattr(load_gpu(row["device"]), row["peak"])
@@ -84,7 +84,7 @@ def attention_curve(generation: str) -> AttentionCurve:
 
 
 def attention_shares(generation: str) -> tuple[float, float]:
-    """The lowest and highest published share of a generation known as a range: fa1, fa2."""
+    """Return the lowest and highest published share of a generation known as a range: fa1, fa2."""
     rows = read_data(_FILE)["attention_shares"]
     row = rows[find_name("attention kernel", generation, {name: name for name in rows})]
     return row["lowest"], row["highest"]
@@ -101,11 +101,12 @@ def unfused_attention_s(
     memory_share: float = 0.8,
     compute_share: float = 0.7,
 ) -> float:
-    """Attention that writes its scores: two GEMMs and a softmax over tokens x tokens matrices.
+    """Return the seconds of attention that writes its tokens x tokens scores: two GEMMs and a
+    softmax.
 
-    Scores are written, read and written by the softmax, and read: four ``passes`` in 16 bits; a
-    kernel each for scale, mask and dropout adds six. Nothing is skipped for a causal mask. The
-    baseline that FlashAttention replaced (arXiv 2205.14135).
+    Scores are written, read and written by the softmax, and read: four ``passes`` in 16 bits;
+    separate kernels for scale, mask and dropout add six. Nothing is skipped for a causal mask. This
+    is the baseline that FlashAttention replaced (arXiv 2205.14135).
     """
     scores = float(batch * heads * tokens**2)
     in_and_out = 4.0 * batch * tokens * heads * head_dim
@@ -117,14 +118,16 @@ def unfused_attention_s(
 def fused_attention_s(
     gpu: GpuSpec, *, tokens: int, batch: int, heads: int, head_dim: int, share: float
 ) -> float:
-    """Attention that keeps its scores on chip, at a share of the 16-bit peak, without a mask."""
+    """Return the seconds of attention with its scores on chip, at a share of the 16-bit peak,
+    without a mask."""
     return 4.0 * batch * heads * tokens**2 * head_dim / (gpu.bf16_flop_per_s * share)
 
 
 def low_latency_all_to_all_s(ranks: int, num_bytes: float, fixed_s: float) -> float:
-    """One all-to-all of DeepEP's low-latency kernels: fixed time, and bytes on the slower way.
+    """Return the seconds of one DeepEP low-latency all-to-all: fixed time, and bytes on the slower
+    way.
 
-    ``num_bytes`` leave each rank, evenly to all ``ranks``: those for the own node over NVLink, the
+    ``num_bytes`` leave each rank, evenly to all ``ranks``: those for its own node over NVLink, the
     others over the network card, both at once. Bandwidths are the published ones. Raises
     `ScenarioError` for fewer than two ranks.
     """
@@ -139,7 +142,7 @@ def low_latency_all_to_all_s(ranks: int, num_bytes: float, fixed_s: float) -> fl
 
 
 def deepep_points() -> list[tuple[str, int, float, float]]:
-    """DeepEP's table: (dispatch or combine, ranks, bytes that leave a rank, seconds)."""
+    """Return DeepEP's table: (dispatch or combine, ranks, bytes that leave a rank, seconds)."""
     row = read_data(_FILE)["deepep_low_latency"]
     elements = row["tokens"] * row["top_k"] * row["hidden"]
     return [
@@ -150,12 +153,13 @@ def deepep_points() -> list[tuple[str, int, float, float]]:
 
 
 def deepep_fixed_s() -> float:
-    """The fixed time of DeepEP's low-latency kernels, from the first point of the table alone."""
+    """Return the fixed time of DeepEP's low-latency kernels, from the first point of the table
+    alone."""
     _, ranks, num_bytes, seconds = deepep_points()[0]
     return seconds - low_latency_all_to_all_s(ranks, num_bytes, 0.0)
 
 
 def core_instructions_per_s(gpu: GpuSpec) -> float | None:
-    """Instructions a second beside the tensor cores; None where not known."""
+    """Return the instructions per second beside the tensor cores; None if not known."""
     found: float | None = read_data(_FILE)["core_instructions_per_s"].get(gpu.name)
     return found
