@@ -169,8 +169,8 @@ def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
 
 
 def capture_up_to(profile: EngineProfile, tokens: int) -> EngineProfile:
-    """Return the engine with CUDA graphs up to ``tokens``: its own sizes, then in its last step
-    width."""
+    """Return the engine with graphs up to ``tokens``: its own sizes, then more at its last
+    spacing."""
     sizes = profile.graph_sizes
     further = range(sizes[-1], tokens + 1, sizes[-1] - sizes[-2])[1:]
     return replace(profile, graph_sizes=(*(size for size in sizes if size <= tokens), *further))
