@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.layouts.dealing import Limits, deal, deal_columns
 from costmodels.layouts.layout import Layout
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import FRACTION_BITS, HALF, Array
 from sim.shape import ClippedSums, StepShape, clip_columns

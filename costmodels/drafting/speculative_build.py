@@ -12,8 +12,8 @@ from costmodels.layouts.draft_layout import draft_layout
 from costmodels.layouts.layout import Layout
 from costmodels.models.drafters import Drafter, Pass
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from sim.errors import ScenarioError
 from sim.evidence import Evidence

@@ -22,7 +22,7 @@ from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.steps.explain import OperatorRow
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import FRACTION_BITS, HALF, Array
 from sim import accounts

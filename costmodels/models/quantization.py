@@ -67,7 +67,7 @@ def method_names(section: str = "weights") -> list[str]:
     return list(read_data(_FILE)[section])
 
 
-class Served(NamedTuple):
+class QuantizedModel(NamedTuple):
     """A model in the formats it is served in."""
 
     model: ModelSpec
@@ -77,7 +77,7 @@ class Served(NamedTuple):
 
 def quantize(
     model: ModelSpec, gpu: GpuSpec, *, weights: str | None = None, cache_dtype: str = AUTO
-) -> Served:
+) -> QuantizedModel:
     """Return the model with its matrices and cache as the methods store them, on this device.
 
     ``weights`` None and ``cache_dtype`` auto leave the checkpoint's formats. Raises `ScenarioError`
@@ -108,7 +108,7 @@ def quantize(
                 f"described ({method.what})"
             )
     served = replace(model, precision=precision)
-    return Served(served, (*notes, *_unpacking_notes(served, gpu)))
+    return QuantizedModel(served, (*notes, *_unpacking_notes(served, gpu)))
 
 
 def _others() -> list[str]:

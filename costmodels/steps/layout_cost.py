@@ -13,7 +13,7 @@ from costmodels.models.spec import ModelSpec
 from costmodels.operators.operators import group_operators
 from costmodels.operators.step_tables import padded_sizes
 from costmodels.steps.context_cost import context_shared
-from costmodels.steps.group_cost import OVERLAPPED, RankStepCost, ReplicaStepCost
+from costmodels.steps.replica_cost import OVERLAPPED, RankStepCost, ReplicaStepCost
 from costmodels.steps.step_cost import compile_step_cost
 from costmodels.steps.streamed_cost import head_seconds_ns, streamed
 from costmodels.work import Array

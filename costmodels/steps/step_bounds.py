@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import Array

@@ -13,7 +13,7 @@ from costmodels.hardware.roofline import OperatorSeconds
 from costmodels.operators.operators import logit_operators, token_operators
 from costmodels.steps.context_cost import MERGE, SHARE
 from costmodels.steps.explain import OperatorRow
-from costmodels.steps.group_cost import RankStepCost, ReplicaStepCost
+from costmodels.steps.replica_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.step_split import DECODE_ACCOUNT
 from costmodels.steps.streamed_cost import STREAM
 from costmodels.steps.wrapped_cost import WrappedStepCost
