@@ -1,7 +1,7 @@
-"""Every choice a serving system makes. A policy is one file, listed here by name.
+"""Every choice that a serving system makes: one file per policy, listed here by name.
 
-A name maps to ``module:attribute``; the module is imported only when the policy is used. A
-scenario may also name any importable ``module:attribute`` of its own.
+A name maps to ``module:attribute``; the module is imported only when the policy is used. A scenario
+may also name any importable ``module:attribute`` of its own.
 """
 
 SCHEDULERS: dict[str, str] = {

@@ -1,11 +1,11 @@
-"""vLLM V1's default: running requests first, then the waiting ones in order of arrival."""
+"""vLLM V1's default scheduler: running requests first, then waiting ones in order of arrival."""
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 
 
 def fcfs(view: EngineView) -> Plan:
-    """Continuous batching with chunked prefill.
+    """Continuous batching with chunked prefill, first come, first served.
 
     Every running request gets its tokens: a decode one, a partly computed prompt the rest of the
     budget. What is left goes to waiting requests in order, the last of them cut to fit; the first

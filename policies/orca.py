@@ -6,11 +6,11 @@ from sim.engine.view import EngineView
 
 
 class Orca:
-    """First come, first served at every step; a request is admitted when all it may need is free.
+    """Admit in order of arrival at every step, each request once all memory it may need is free.
 
-    Nobody is ever preempted. ``reserve`` and ``buddy``: see `policies.reserving`; Orca itself knows
-    the most tokens a request may generate, which is ``oracle`` where answers have that length.
-    Long prompts are still cut to the token budget. Nobody starves.
+    Running requests are never preempted and no request starves. `policies.reserving` explains
+    ``reserve`` and ``buddy``; Orca itself knows the most tokens a request may generate, which is
+    ``oracle`` if answers have that length. Long prompts are still cut to the token budget.
 
     Source: Yu et al. 2022 (Orca, OSDI), section 4.2; the variants: Kwon et al. 2023, section 6.1.
     """

@@ -7,18 +7,18 @@ from sim.request import Request
 
 
 def least_important(view: EngineState) -> Request:
-    """The victim: the running request with the highest priority value, the latest among equals."""
+    """Return the running request to preempt: the highest priority value, the latest among
+    equals."""
     return max(view.running, key=_order)
 
 
 class PriorityScheduler:
-    """As `policies.fcfs`, but both the waiting order and the victim follow the priority.
+    """Schedule as `policies.fcfs` does, but admit and preempt by priority.
 
     Source: vLLM V1 ``Scheduler.schedule`` (0.25), ``SchedulingPolicy.PRIORITY``.
     """
 
     def waiting_order(self, request: Request) -> tuple[int, int]:
-        """Key of the waiting queue."""
         return request.priority, request.arrival_ns
 
     def __call__(self, view: EngineView) -> Plan:

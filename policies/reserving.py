@@ -1,4 +1,4 @@
-"""What systems before paging reserved for a request when they admitted it."""
+"""Memory that systems without paging reserve for a request when they admit it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Reserve = Literal["max", "pow2", "oracle"]
 
 
 def checked_reserve(reserve: str) -> None:
-    """Raises ScenarioError where that is no variant."""
+    """Raise ScenarioError if ``reserve`` is not the name of a variant."""
     if reserve not in get_args(Reserve):
         raise ScenarioError(f"reserve is {reserve!r}; it must be max, pow2 or oracle")
 
@@ -20,12 +20,12 @@ def checked_reserve(reserve: str) -> None:
 def reserved_tokens(
     view: EngineView, request: Request, reserve: Reserve, *, buddy: bool = False
 ) -> int:
-    """Prompt and answer tokens to reserve.
+    """Return the tokens to reserve for a request's prompt and answer.
 
-    ``max``: the longest sequence the engine takes; ``pow2``: the answer's length rounded up to a
-    power of two; ``oracle``: its length. A ``buddy`` allocator rounds the whole up to a power of
-    two once more; that its areas may lie apart is not modelled. Source: Kwon et al. 2023 (vLLM),
-    section 6.1.
+    ``max`` reserves the longest sequence the engine takes, ``pow2`` rounds the answer's length up
+    to a power of two, and ``oracle`` knows its length. With ``buddy`` the sum is rounded up to a
+    power of two once more, as a buddy allocator does; that its areas may be scattered is not
+    modeled. Source: Kwon et al. 2023 (vLLM), section 6.1.
     """
     longest = view.config.max_model_len
     if reserve == "max":
@@ -38,5 +38,5 @@ def reserved_tokens(
 
 
 def _power_of_two(tokens: int) -> int:
-    """The next one, not below."""
+    """Return the smallest power of two that is not below ``tokens``."""
     return 1 << (tokens - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Sarathi-Serve: stall-free batches of a bounded size."""
+"""Sarathi-Serve: stall-free batches of bounded size."""
 
 from sim.engine.batch import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
@@ -6,10 +6,11 @@ from sim.errors import ScenarioError
 
 
 class Sarathi:
-    """All decodes, then half-done prompts, then new ones, up to ``chunk_tokens`` a step.
+    """Batch all decodes, then partly computed prompts, then new ones, up to ``chunk_tokens`` per
+    step.
 
-    The bound keeps the time between tokens even: a prompt never takes more than what the decodes
-    leave of it. Blocks of a whole prompt are held from its admission on. Nobody starves.
+    The bound keeps the time between tokens even: prompts get only what the decodes leave of it.
+    Blocks for a whole prompt are held from its admission on. No request starves.
 
     Source: Agrawal et al. 2024 (Sarathi-Serve, OSDI), algorithm 3.
     """

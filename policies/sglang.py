@@ -1,4 +1,4 @@
-"""SGLang: prefills first, the request with the longest cached prefix ahead of the others."""
+"""SGLang's scheduler: prefills first, the longest cached prefix ahead of the others."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -16,17 +16,18 @@ _RETRACT_STEPS = 20  # retract_decode_steps
 
 
 class SGLang:
-    """While anybody can be admitted, steps are prefills; decodes have the steps between.
+    """Run prefill steps while any request can be admitted, and decode steps in between.
 
-    ``lpm`` sorts the waiting requests by how much of them is cached, as long as at most 128 wait;
-    with more it is first come, first served. So SGLang bounds the cost of looking them up, and so
-    it is here. With it, requests that share nothing can starve while others keep coming.
+    ``lpm`` (longest prefix match) sorts the waiting requests by how much of them is cached, as long
+    as at most 128 wait; with more it is first come, first served. SGLang bounds the cost of lookups
+    so. Under ``lpm``, requests that share nothing can starve while others keep arriving.
 
-    A request is admitted if what is free holds it and a share of what those running have yet to
-    generate: 0.7 ``schedule_conservativeness`` of it, falling to 0.14 of that over 600 decode
-    steps; if memory runs out all the same, the request with the shortest answer so far is
-    retracted, to be computed again, and the share rises. Once nobody fits, none is tried until
-    one leaves. What a request may generate is its ``max_new_tokens``; none given: its length.
+    A request is admitted if the free memory holds it and a share of the tokens that running
+    requests have yet to generate. The share starts at 0.7 times ``schedule_conservativeness`` and
+    falls to 0.14 of that over 600 decode steps. If memory runs out all the same, the request with
+    the shortest answer so far is retracted, to be computed again, and the share rises. Once no
+    request fits, none is tried until one leaves. A request may generate ``max_new_tokens``; None:
+    the length of its answer.
 
     Source: SGLang ``Scheduler``, ``SchedulePolicy``, ``PrefillAdder``, and
     ``ScheduleBatch.retract_decode`` (0.4 to 0.5).
@@ -51,11 +52,11 @@ class SGLang:
         self._max_new_tokens = max_new_tokens
         self._init_ratio = min(_INIT_RATIO * schedule_conservativeness, 1.0)
         self._ratio = self._init_ratio
-        self._ratio_step = 0  # decode step at which it was that
-        self._full_with: int | None = None  # requests that ran when nobody else fitted
+        self._ratio_step = 0  # decode step at which the ratio was set
+        self._full_with: int | None = None  # number running when no other fitted
 
     def attach(self, view: EngineView) -> None:
-        """Retracted requests go to the end of the queue."""
+        """Give the engine a queue to whose end retracted requests go."""
         view.waiting = _TailQueue()
 
     def __call__(self, view: EngineView) -> Plan:
@@ -71,7 +72,7 @@ class SGLang:
             if not batch.add(request, self._chunk_tokens - batch.num_tokens):
                 return
         if self._full_with and len(view.running) >= self._full_with:
-            return  # with nobody running, blocks come free as KV gets to where it is decoded
+            return  # with none running, blocks come free as KV is handed over to decode engines
         self._full_with = None
         if not view.waiting:
             return
@@ -85,7 +86,7 @@ class SGLang:
             need = view.kv.blocks_for(request.num_target_tokens + left) - hit.blocks
             fits = need + reserved <= view.kv.free_blocks - hit.evictable
             if (view.running and not fits) or not batch.admit(request, room):
-                if batch.token_budget:  # blocks or places lack, not tokens
+                if batch.token_budget:  # it lacked blocks or a place in the batch, not tokens
                     self._full_with = len(view.running)
                 return
             reserved += need - (request.num_blocks - hit.blocks)
@@ -94,11 +95,11 @@ class SGLang:
         waiting = view.waiting
         if self._sorts and len(waiting) <= _MOST_SORTED:
             yield from sorted(waiting, key=lambda request: -view.kv.lookup(request).blocks)
-        while waiting:  # each is admitted, or the last to be tried
+        while waiting:  # the caller admits each, or stops
             yield waiting.first()
 
     def _left_tokens(self, view: EngineView, request: Request) -> int:
-        """Tokens a request may yet generate, as far as they are counted."""
+        """Return the tokens that a request may yet generate, at most 4096."""
         sampled = request.num_sampled_tokens
         if request.status is Status.DECODING:
             sampled = view.decode_group.sampled_tokens(request)
@@ -106,7 +107,7 @@ class SGLang:
         return min(max(most - sampled, 0), _LONGEST_ESTIMATE)
 
     def _reserved_blocks(self, view: EngineView) -> float:
-        """Free blocks that running requests are expected to take."""
+        """Return the free blocks that running requests are expected to take."""
         if not view.config.kv_layout.grows:
             return 0.0
         left = sum(self._left_tokens(view, request) for request in view.running)
@@ -116,13 +117,14 @@ class SGLang:
         return blocks
 
     def _current_ratio(self, view: EngineView) -> float:
-        """The share of what they may generate: it falls a little each decode step."""
+        """Return the share of ungenerated tokens to reserve; it falls a little with each decode
+        step."""
         least = self._init_ratio * _MIN_RATIO_FACTOR
         steps = view.decode_group.steps - self._ratio_step
         return max(self._ratio - (self._init_ratio - least) / _DECAY_STEPS * steps, least)
 
     def _retract(self, view: EngineView, batch: BatchBuilder) -> None:
-        """While the next token of all does not fit, give up the one with least to lose."""
+        """Preempt the cheapest requests until the next token of all the others fits."""
         group = view.decode_group
         while len(group.members) > 1 and group.blocks_due(1) > view.kv.free_blocks:
             sampled, request = group.sampled_tokens, _cheapest(view)
@@ -134,12 +136,13 @@ class SGLang:
 
 
 def _cheapest(view: EngineView) -> Request:
-    """The decoding request with the shortest answer so far; of those, the longest prompt."""
+    """Return the decoding request with the shortest answer so far; among equals, the longest
+    prompt."""
     sampled = view.decode_group.sampled_tokens
     return min(view.decode_group.members, key=lambda r: (sampled(r), -r.prompt_tokens, -r.index))
 
 
 class _TailQueue(FifoQueue):
-    """Order of arrival; retracted requests go to the end, as new ones do."""
+    """A queue in order of arrival, to whose end retracted requests go as new ones do."""
 
     put_back = FifoQueue.add

@@ -1,4 +1,4 @@
-"""Shortest job first, by a predicted answer length."""
+"""Shortest job first, by a predicted length of the answer."""
 
 import math
 from statistics import NormalDist
@@ -9,16 +9,17 @@ from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.request import Request
 
-_DRAW = -(1 << 32)  # of a request: not one that anything else uses
+_DRAW = -(1 << 32)  # the number of the draw among a request's draws; not used elsewhere
 
 
 class ShortestJobFirst:
-    """As `policies.fcfs`, but the request with the shortest predicted answer is admitted first.
+    """Schedule as `policies.fcfs` does, but admit the request with the shortest predicted answer
+    first.
 
-    The prediction is the true length times a lognormal factor of median 1 and standard deviation
-    ``sigma`` (of its logarithm): 0 is an oracle, 0.5 is off by 1.6 times at one sigma. A request's
-    factor is its own, the same in every run of a seed. Nobody running is preempted for a shorter
-    one. Long answers can starve.
+    The prediction is the true length times a lognormal factor of median 1, whose logarithm has the
+    standard deviation ``sigma``: 0 is an oracle, 0.5 is off by a factor of 1.6 at one sigma. The
+    factor belongs to the request and is the same in every run of a seed. Running requests are not
+    preempted for shorter ones. Long answers can starve.
     """
 
     def __init__(self, *, sigma: float = 0.0) -> None:
@@ -28,11 +29,11 @@ class ShortestJobFirst:
         self._seed = 0
 
     def attach(self, view: EngineView) -> None:
-        """Take the seed of the engine it serves."""
+        """Take the random seed of the engine."""
         self._seed = view.config.seed
 
     def waiting_order(self, request: Request) -> float:
-        """Key of the waiting queue: predicted tokens of the answer."""
+        """Return the predicted tokens of the answer, by which the waiting queue is sorted."""
         if not self._sigma:
             return request.output_tokens
         share = max(uniform(self._seed, request.index, _DRAW), 2.0**-53)

@@ -8,11 +8,11 @@ from sim.request import Gang
 
 
 class Static:
-    """A batch is admitted together, and nobody else until its longest member is done.
+    """Admit a whole batch, and no other request until its longest member is done.
 
-    Up to ``batch_size`` requests, in order of arrival, as far as their reservations fit. All
-    prompts are computed before the first token is decoded. Members that are done hold their memory
-    and are answered with the last one; they cost no compute (padding would). Nobody starves.
+    A batch has up to ``batch_size`` requests in order of arrival, as far as their reservations fit.
+    All prompts are computed before the first token is decoded. Finished members hold their memory
+    and are answered with the last one; they cost no compute (padding would). No request starves.
 
     Source: Yu et al. 2022 (Orca, OSDI), section 3.
     """
@@ -34,7 +34,7 @@ class Static:
             while view.waiting and gang.members < self._batch_size:
                 request = view.waiting.first()
                 tokens = reserved_tokens(view, request, self._reserve)
-                now = None if batch.token_budget else 0  # its prompt comes in a later step
+                now = None if batch.token_budget else 0  # the prompt is computed in a later step
                 if not batch.admit(request, now, reserve_tokens=tokens, gang=gang):
                     break
         if not batch.num_prefills:

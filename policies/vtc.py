@@ -1,4 +1,4 @@
-"""Fair queueing over tenants: the virtual token counter."""
+"""Fair queueing over tenants by virtual token counters."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,17 @@ from sim.request import Request
 
 
 class VirtualTokenCounter:
-    """The tenant served least so far is next; within a tenant, first come, first served.
+    """Admit the next request of the tenant that was served least; within a tenant by order of
+    arrival.
 
-    A tenant's counter grows by ``input_weight`` a prompt token when a request is admitted, and by
-    ``output_weight`` a token it generates. One that comes back is lifted to the least counter of
-    those that wait, so nobody saves up. Tenants are the workload's classes. Nobody starves.
+    A tenant's counter grows by ``input_weight`` per prompt token when a request is admitted, and by
+    ``output_weight`` per generated token. A tenant that returns is lifted to the lowest counter of
+    the waiting tenants, so that no credit is saved up. Tenants are the workload's classes. No
+    request starves.
 
-    Counters grow evenly between two plans, so who is next is known up to a decode step, which the
-    plan states. The cost of a call grows with the tenants, not with the requests that wait.
+    Counters grow evenly between two plans, so the next tenant is known until a certain decode step,
+    which the plan states. The cost of a call grows with the number of tenants, not with the number
+    of waiting requests.
 
     Source: Sheng et al. 2024 (Fairness in Serving Large Language Models, OSDI), algorithm 2.
     """
@@ -27,15 +30,15 @@ class VirtualTokenCounter:
             raise ScenarioError("input_weight and output_weight must not be negative")
         self._input_weight = input_weight
         self._output_weight = output_weight
-        # Of each tenant: the counter, less what its decoding sequences, so many of them, have
-        # added to it since they joined: output_weight * (decoding * steps - joined).
+        # By tenant: its counter without what its `_decoding` sequences have added since they
+        # joined, which is output_weight * (decoding * steps - joined).
         self._base: dict[int, float] = {}
         self._decoding: dict[int, int] = {}
         self._joined: dict[int, int] = {}
-        self._last: int | None = None  # tenant whose request left the queue last
+        self._last: int | None = None  # the tenant of the request admitted last
 
     def attach(self, view: EngineView) -> None:
-        """Keep the waiting requests by tenant, and follow who decodes."""
+        """Keep the waiting requests by tenant, and observe which requests decode."""
         self._group = view.decode_group
         self._group.observer = self
         self._queue = view.waiting = _TenantQueue(self)
@@ -55,12 +58,12 @@ class VirtualTokenCounter:
         return batch.plan(repeat=self._steps_to_change())
 
     def counter(self, tenant: int) -> float:
-        """Weighted tokens served so far, with lifts."""
+        """Return the weighted tokens that a tenant was served so far, with lifts."""
         added = self._decoding[tenant] * self._group.steps - self._joined[tenant]
         return self._base[tenant] + self._output_weight * added
 
     def arrived(self, tenant: int) -> None:
-        """A tenant of whom nobody waited has a request: lift its counter."""
+        """Lift the counter of a tenant that had no waiting request and now has one."""
         self._count(tenant)
         others = self._queue.tenants
         if others:
@@ -70,7 +73,7 @@ class VirtualTokenCounter:
         self._base[tenant] += max(least - self.counter(tenant), 0.0)
 
     def joined(self, request: Request) -> None:
-        """A request decodes from now on; maybe one that was prefilled elsewhere."""
+        """Count a request that starts to decode; it may have been prefilled in another engine."""
         self._count(request.tenant)
         self._decoding[request.tenant] += request.width
         self._joined[request.tenant] += request.width * request.joined_at
@@ -80,14 +83,14 @@ class VirtualTokenCounter:
             self._base[tenant], self._decoding[tenant], self._joined[tenant] = 0.0, 0, 0
 
     def left(self, request: Request) -> None:
-        """It does so no longer: what it generated stays counted."""
+        """Stop counting a request that no longer decodes; what it generated stays counted."""
         tenant, width = request.tenant, request.width
         self._base[tenant] += self._output_weight * width * (self._group.steps - request.joined_at)
         self._decoding[tenant] -= width
         self._joined[tenant] -= width * request.joined_at
 
     def _steps_to_change(self) -> int:
-        """Decode steps for which the tenant that is next stays so."""
+        """Return the number of decode steps for which the next tenant stays the same."""
         tenants = self._queue.tenants
         if len(tenants) < 2:
             return UNTIL_CHANGE
@@ -102,12 +105,12 @@ class VirtualTokenCounter:
 
 
 class _TenantQueue:
-    """Waiting requests by tenant; the first is that of the tenant with the lowest counter."""
+    """Waiting requests by tenant, the tenant with the lowest counter first."""
 
     def __init__(self, policy: VirtualTokenCounter) -> None:
         self._policy = policy
         self.tenants: dict[int, FifoQueue] = {}
-        """Of each tenant that has any."""
+        """Waiting requests of each tenant that has any."""
         self._length = 0
 
     def __len__(self) -> int:
@@ -118,23 +121,20 @@ class _TenantQueue:
             yield from self.tenants[tenant]
 
     def first(self) -> Request:
-        """The oldest request of the tenant served least."""
         counter = self._policy.counter
         tenant = min(self.tenants, key=lambda tenant: (counter(tenant), tenant))
         return self.tenants[tenant].first()
 
     def add(self, request: Request) -> None:
-        """Append an arrival to its tenant's."""
         self._of(request).add(request)
         self._length += 1
 
     def put_back(self, request: Request) -> None:
-        """Return a preempted request to the head of its tenant's."""
+        """Return a preempted request to the head of its tenant's queue."""
         self._of(request).put_back(request)
         self._length += 1
 
     def remove(self, request: Request) -> None:
-        """Take a request out."""
         queue = self.tenants[request.tenant]
         queue.remove(request)
         self._length -= 1

@@ -1,1 +1,1 @@
-"""Which drafted tokens a target accepts (`sim.protocols.Acceptance`), one file each."""
+"""Models of which drafted tokens the target accepts (`sim.protocols.Acceptance`), one per file."""

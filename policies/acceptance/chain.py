@@ -1,4 +1,4 @@
-"""A chain of drafts: each is accepted at a rate of its place, if all before it were."""
+"""Acceptance of a chain of drafts, each with a rate by its position."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from sim.request import Request
 
 
 class Chain:
-    """Draft ``i`` of a step is accepted at rate ``a[i]``, independently, after its predecessors.
+    """Accept draft ``i`` of a step with probability ``a[i]``, if all drafts before it were
+    accepted.
 
-    Mean tokens a step are ``1 + a1 + a1 a2 + ...``; with one rate ``(1 - a^(g+1)) / (1 - a)``
-    (Leviathan et al. 2023, arXiv 2211.17192). Rates are those of the request's class; beyond the
-    last one given, it stands for all further places.
+    The mean number of tokens per step is ``1 + a1 + a1 a2 + ...``; with a single rate, ``(1 -
+    a^(g+1)) / (1 - a)`` (Leviathan et al. 2023, arXiv 2211.17192). ``rates_by_class`` holds the
+    rates of each request class; the last rate of a class holds for all further positions. Raises
+    ScenarioError for rates outside 0 to 1.
     """
 
     def __init__(self, rates_by_class: Sequence[Sequence[float]], seed: int = 0) -> None:
@@ -29,7 +31,6 @@ class Chain:
         self._seed = seed
 
     def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
-        """Tokens of each further decode step."""
         key = min(request.tenant, len(self._rates) - 1), drafts
         if key not in self._survivals:
             self._survivals[key] = survival_of(survivals(self._rates[key[0]], drafts))

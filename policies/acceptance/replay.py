@@ -12,10 +12,11 @@ _STREAM = 0x5EB1A
 
 
 class Replay:
-    """Each step accepts what the record says, as far as so much is drafted.
+    """Accept as many drafts in each step as were recorded, at most as many as are drafted.
 
-    Where the record is of single requests, each has its own steps, over again if it needs more.
-    Others take theirs from ``pool``, one after the other from a place that belongs to the request.
+    ``by_request`` holds the recorded steps of single requests; a request that needs more starts
+    over. Other requests take steps from ``pool``, one after another from a position that belongs to
+    the request. Raises ScenarioError for an empty record and for negative lengths.
     """
 
     def __init__(
@@ -34,7 +35,6 @@ class Replay:
             raise ScenarioError("accepted lengths must not be negative")
 
     def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> Sequence[int]:
-        """Tokens of each further decode step."""
         lengths = self._by_request.get(request.index, self._pool)
         if not lengths:
             raise ScenarioError(

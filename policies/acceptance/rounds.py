@@ -1,4 +1,4 @@
-"""From how often so many drafts survive to what each decode step of a request gives."""
+"""Tokens of each decode step, drawn from the probabilities that drafts survive."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from sim.arrays import Float64
 from sim.draws import uniforms, uniforms_of
 from sim.request import Request
 
-_STREAM = 0x5BEC  # apart from a request's other draws
-_ANSWERS = 40  # bits of a request's number: further answers have draws of their own
+_STREAM = 0x5BEC  # keeps these draws apart from a request's others
+_ANSWERS = 40  # bits of a request's index; the answer's number stands above them
 _TOGETHER, _TOGETHER_STEPS = 32, 256
-_MARGIN, _MORE = 1.2, 8  # so that one draw of steps is mostly enough
+_MARGIN, _MORE = 1.2, 8  # draw more steps than expected, so that one call mostly suffices
 
 
 def survivals(rates: Sequence[float], drafts: int) -> Float64:
-    """Chances that at least 1, 2, ... drafts of a chain are accepted; the last rate goes on."""
+    """Return the probabilities that at least 1, 2, ... ``drafts`` drafts of a chain are accepted.
+
+    The last of ``rates`` holds for all further drafts.
+    """
     found = np.full(drafts, rates[-1] if rates else 0.0)
     found[: len(rates)] = rates[:drafts]
     return found.cumprod()
 
 
 def tokens_per_step(survival: Float64) -> float:
-    """Mean tokens of a step: the target's own, and the drafts accepted."""
+    """Return the mean tokens per step: the target's own and the accepted drafts."""
     return 1.0 + float(survival.sum())
 
 
 class Survival(NamedTuple):
-    """Chances that so many drafts are accepted, as steps are drawn from them."""
+    """Probabilities that at least n drafts are accepted, in the order that draws are looked up
+    in."""
 
     ascending: Float64
     tokens_per_step: float
 
 
 def survival_of(survival: Float64) -> Survival:
-    """From chances that at least 1, 2, ... drafts are accepted."""
+    """Make a `Survival` from the probabilities that at least 1, 2, ... drafts are accepted."""
     return Survival(np.ascontiguousarray(survival[::-1]), tokens_per_step(survival))
 
 
 def drawn_gains(
     survival: Survival, request: Request, sampled_tokens: int, seed: int
 ) -> NDArray[np.int64]:
-    """What each step gives until the answer is complete: 1, and the drafts accepted.
+    """Draw the tokens of each step until the answer is complete: 1 and the accepted drafts.
 
-    One draw a step, the request's own: it says how many drafts survive. The last step gives what
-    the answer has left.
+    Each step has one draw, which belongs to the request and says how many drafts survive. The last
+    step gives what the answer has left.
     """
     left, done = request.output_tokens - sampled_tokens, len(request.rounds)
     ascending, most = survival.ascending, 1 + len(survival.ascending)
@@ -69,7 +73,10 @@ def drawn_gains(
 
 
 def _draws(stream: int, request: Request, done: int, count: int) -> Float64:
-    """A request's draws from a step on. Those of neighbors are made together: it is faster."""
+    """Return ``count`` draws of a request from step ``done`` on.
+
+    The first steps of neighboring requests are drawn together, because that is faster.
+    """
     stop = done + count
     if request.sample or stop > _TOGETHER_STEPS:
         answer = request.index + (request.sample << _ANSWERS)

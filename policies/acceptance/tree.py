@@ -1,4 +1,4 @@
-"""A static tree of drafts: several candidates for a position, and for what may follow each."""
+"""Acceptance of a static tree of drafts: several candidates for a position and its successors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from sim.errors import ScenarioError
 from sim.request import Request
 
 Path = tuple[int, ...]
-"""Of a node: the rank of its candidate at each depth, best first."""
+"""A node, as the rank of its candidate at each depth; rank 0 is the best."""
 Rates = Sequence[Sequence[float]]
-"""By depth and rank: how often that candidate is the target's token. The last depth given stands
-for further ones; ranks beyond those given are never right."""
+"""Probability, by depth and rank, that a candidate is the target's token.
+
+The last depth given holds for all further ones; ranks beyond those given are never right.
+"""
 
 
 class Tree:
-    """At depth ``j`` the candidate of rank ``r`` is the target's token at rate ``a[j][r]``.
+    """Accept the candidate of rank ``r`` at depth ``j`` with probability ``a[j][r]``.
 
-    At most one candidate of a position is, so a depth's rates add up to 1 at most. A step goes
-    down as long as the tree has the right child: mean tokens a step are 1 plus, summed over the
-    nodes, the product of the rates on their paths (Cai et al. 2024, Medusa, arXiv 2401.10774).
-    A step with fewer drafts verifies the first ones in the order given.
+    At most one candidate of a position is right, so the rates of a depth sum to at most 1. A step
+    descends while the tree has the right child. The mean number of tokens per step is 1 plus the
+    sum over the nodes of the product of the rates on their paths (Cai et al. 2024, Medusa, arXiv
+    2401.10774). A step with fewer drafts verifies the first nodes in the given order. Raises
+    ScenarioError as `check_paths` and `check_rates` do.
     """
 
     def __init__(
@@ -40,7 +43,6 @@ class Tree:
         self._seed = seed
 
     def gains(self, request: Request, sampled_tokens: int, drafts: int, /) -> NDArray[np.int64]:
-        """Tokens of each further decode step."""
         key = min(request.tenant, len(self._rates) - 1), drafts
         if key not in self._survivals:
             survival = tree_survivals(self._paths[:drafts], self._rates[key[0]])
@@ -49,7 +51,8 @@ class Tree:
 
 
 def tree_survivals(paths: Sequence[Path], rates: Rates) -> NDArray[np.float64]:
-    """Chances that a step goes down at least 1, 2, ... levels: ``[depth of the tree]``."""
+    """Return ``[depth of the tree]`` probabilities that a step descends at least 1, 2, ...
+    levels."""
     found = np.zeros(max(map(len, paths), default=0))
     for path in paths:
         found[len(path) - 1] += path_chance(path, rates)
@@ -57,7 +60,7 @@ def tree_survivals(paths: Sequence[Path], rates: Rates) -> NDArray[np.float64]:
 
 
 def path_chance(path: Path, rates: Rates) -> float:
-    """Product of the rates along a path."""
+    """Return the product of the rates along a path."""
     chance = 1.0
     for depth, rank in enumerate(path):
         row = rates[min(depth, len(rates) - 1)]
@@ -66,9 +69,9 @@ def path_chance(path: Path, rates: Rates) -> float:
 
 
 def best_tree(rates: Rates, nodes: int, depth: int) -> tuple[Path, ...]:
-    """The likeliest ``nodes`` nodes of at most ``depth`` levels, likeliest first.
+    """Return the ``nodes`` likeliest nodes of at most ``depth`` levels, the likeliest first.
 
-    No parent comes after its child, because a child is no likelier.
+    A parent always precedes its children, because no child is likelier.
     """
     heap: list[tuple[float, Path]] = []
     found: list[Path] = []
@@ -88,15 +91,16 @@ def best_tree(rates: Rates, nodes: int, depth: int) -> tuple[Path, ...]:
 
 
 def ranked_rates(rate: float, width: int) -> list[float]:
-    """Rates by rank from that of the best: each further candidate is right as often among the rest.
+    """Return the rates of ``width`` ranks, given the rate of the best candidate.
 
-    An assumption, for where only one rate is known.
+    Assumed where only one rate is known: among the cases left over by better candidates, each
+    candidate is right equally often.
     """
     return [rate * (1 - rate) ** rank for rank in range(width)]
 
 
 def check_paths(paths: Sequence[Path]) -> None:
-    """Raises `ScenarioError` unless every node's parent stands before it, and no node twice."""
+    """Raise ScenarioError unless each node appears once and after its parent."""
     if not paths:
         raise ScenarioError("a tree of drafts needs at least one node")
     seen: set[Path] = {()}
@@ -110,7 +114,8 @@ def check_paths(paths: Sequence[Path]) -> None:
 
 
 def check_rates(rates: Rates) -> None:
-    """Raises `ScenarioError` unless each depth's rates could be of one position's candidates."""
+    """Raise ScenarioError unless the rates of each depth can belong to candidates of one
+    position."""
     for row in rates:
         if not row or min(row) < 0 or sum(row) > 1 + 1e-9:
             raise ScenarioError(

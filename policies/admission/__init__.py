@@ -1,1 +1,1 @@
-"""Which requests are let in."""
+"""Policies that decide which requests are admitted."""

@@ -1,4 +1,4 @@
-"""Admission by predicted decode load: whose answer no decode engine could take is turned away."""
+"""Admission by predicted decode load."""
 
 from sim.errors import ScenarioError
 from sim.protocols import ServiceView
@@ -6,19 +6,19 @@ from sim.request import Request
 
 
 class DecodeLoad:
-    """Turns a request away if the decode engines are predicted to be full when its prompt is done.
+    """Turn a request away if the decode engines are predicted to be full when its prompt is done.
 
-    By then, all requests that prefill engines have now will have come, and of those that decode
-    now a share will have gone: the time their prefill takes over ``decode_s``, how long an answer
-    takes. So prompts are not computed for answers that would have to wait, and admission does not
-    swing as it does where only the present load is looked at.
+    The prediction is made for that time: all requests that are in prefill engines now have moved on
+    to decode, and of the requests that decode now a share has finished, namely the time until then
+    over ``decode_s``, the duration of an answer. So no prompt is computed for an answer that would
+    have to wait, and admission does not oscillate as it does if only the present load counts.
+    ``max_requests`` is the capacity of one decode engine.
 
     Source: Qin et al. 2025 (Mooncake, FAST; arXiv 2407.00079), section 7.3: early rejection based
     on prediction, with one decoding time for all.
     """
 
     def __init__(self, view: ServiceView, *, max_requests: int, decode_s: float) -> None:
-        """``max_requests``: of a decode engine."""
         if max_requests < 1:
             raise ScenarioError(f"max_requests is {max_requests}; it is at least 1")
         if not decode_s > 0:
@@ -29,7 +29,6 @@ class DecodeLoad:
         self._max_requests, self._decode_s = max_requests, decode_s
 
     def admit(self, request: Request) -> str | None:
-        """Let it in if the decode engines will have room for it."""
         view, decode = self._view, self._decode
         rate = view.prefill_tokens_per_s
         if rate is None or not view.num_up or not decode.num_up:
@@ -42,4 +41,4 @@ class DecodeLoad:
         return None if fits else "the decode engines would be full"
 
     def left(self, request: Request) -> None:
-        """The loads say so by themselves."""
+        pass

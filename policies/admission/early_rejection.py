@@ -1,4 +1,4 @@
-"""Admission by predicted TTFT: who would wait too long is turned away at once."""
+"""Admission by predicted TTFT."""
 
 from sim.errors import ScenarioError
 from sim.protocols import ServiceView
@@ -6,11 +6,12 @@ from sim.request import Request
 
 
 class EarlyRejection:
-    """Turns a request away if its first token is predicted to come after ``ttft_s``.
+    """Turn a request away if its first token is predicted to come after ``ttft_s``.
 
-    The prediction is the prompt tokens ahead of it and its own, over the rate at which the engines
-    compute prompts, as measured so far (before that all are let in). It takes the queue to be
-    spread evenly, and prompts to be computed in full: cached prefixes come faster.
+    The prediction divides the prompt tokens ahead of the request, and its own, by the rate at which
+    the engines have computed prompts so far; before the first measurement all are admitted. It
+    assumes that the queue is spread evenly and that prompts are computed in full, though cached
+    prefixes are faster.
 
     Source: Qin et al. 2025 (Mooncake, FAST), sections 6.1 and 7.2: queue plus prefill estimate
     against the SLO, before any of the work is done.
@@ -23,7 +24,6 @@ class EarlyRejection:
         self._ttft_s = ttft_s
 
     def admit(self, request: Request) -> str | None:
-        """Let it in if it is predicted to be in time."""
         view = self._view
         rate, replicas = view.prefill_tokens_per_s, view.num_up
         if rate is None or not replicas:
@@ -33,4 +33,4 @@ class EarlyRejection:
         return None if in_time else "its first token would come too late"
 
     def left(self, request: Request) -> None:
-        """The queue knows by itself."""
+        pass

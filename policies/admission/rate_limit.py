@@ -1,4 +1,4 @@
-"""Admission at a bounded rate: a token bucket."""
+"""Admission at a bounded rate, by a token bucket."""
 
 from typing import Literal
 
@@ -8,10 +8,11 @@ from sim.request import Request
 
 
 class RateLimit:
-    """``rate_per_s`` on average, ``burst`` at once; of requests, or of their tokens.
+    """Admit ``rate_per_s`` requests, or tokens, on average and ``burst`` at once.
 
-    A request takes one, or as many as it has prompt and answer tokens (its ``max_tokens``, as API
-    providers count; here its length). With ``per_tenant`` each class has a bucket of its own.
+    ``unit`` says what is counted: requests, or their prompt and answer tokens (API providers count
+    ``max_tokens``; here it is the answer's length). With ``per_tenant`` each class has a bucket of
+    its own. ``burst`` is the bucket's size; None: what one second refills, at least one request.
     """
 
     def __init__(
@@ -23,7 +24,6 @@ class RateLimit:
         unit: Literal["requests", "tokens"] = "requests",
         per_tenant: bool = False,
     ) -> None:
-        """``burst``: the bucket's size; None: a second's worth, but at least one request."""
         if not rate_per_s > 0 or (burst is not None and not burst > 0):
             raise ScenarioError("rate_per_s and burst must be above 0")
         if unit not in ("requests", "tokens"):
@@ -36,7 +36,6 @@ class RateLimit:
         self._levels: dict[int, tuple[int, float]] = {}
 
     def admit(self, request: Request) -> str | None:
-        """Let it in if the bucket has enough."""
         tenant = request.tenant if self._per_tenant else 0
         now_ns = self._view.now_ns
         since_ns, level = self._levels.get(tenant, (now_ns, self._size))
@@ -47,4 +46,4 @@ class RateLimit:
         return None if fits else "over the rate limit"
 
     def left(self, request: Request) -> None:
-        """What it took does not come back."""
+        pass

@@ -1,4 +1,4 @@
-"""Admission by predicted work: prompt tokens, KV cache and answer tokens in flight."""
+"""Admission by predicted work: prompt tokens, answer tokens and KV cache in flight."""
 
 from sim.errors import ScenarioError
 from sim.protocols import ServiceView
@@ -6,10 +6,12 @@ from sim.request import Request
 
 
 class TokenBudget:
-    """What those let in are predicted to need stays below a budget of each kind.
+    """Admit requests while the predicted need of those in the system stays within every budget.
 
-    A request counts in full from its admission until it leaves: its prompt, its answer, and for
-    the KV cache both. Budgets of tokens are a replica that is up.
+    A request counts in full from its admission until it leaves: with its prompt, its answer, and
+    both for the KV cache. Budgets of tokens are per available replica. ``max_kv_share`` is a share
+    of the KV pools; a value above 1 relies on answers that end early. ``predicted_output_tokens``
+    is assumed for every answer; None: its true length, an oracle.
     """
 
     def __init__(
@@ -21,8 +23,6 @@ class TokenBudget:
         max_kv_share: float | None = 1.0,
         predicted_output_tokens: int | None = None,
     ) -> None:
-        """``max_kv_share``: of the KV pools, above 1 to count on answers that end early.
-        ``predicted_output_tokens``: of every answer; None: its true length, an oracle."""
         for name, value in (
             ("max_prefill_tokens", max_prefill_tokens),
             ("max_decode_tokens", max_decode_tokens),
@@ -39,7 +39,6 @@ class TokenBudget:
         self._prefill = self._decode = 0
 
     def admit(self, request: Request) -> str | None:
-        """Let it in if its work fits beside that of the others."""
         prefill = self._prefill + request.prompt_tokens
         decode = self._decode + self._output_tokens(request)
         replicas = self._view.num_up
@@ -54,7 +53,6 @@ class TokenBudget:
         return None
 
     def left(self, request: Request) -> None:
-        """Its work is done, or not needed any more."""
         self._prefill -= request.prompt_tokens
         self._decode -= self._output_tokens(request)
 

@@ -1,1 +1,1 @@
-"""How many replicas there should be."""
+"""Policies that decide how many replicas there should be."""

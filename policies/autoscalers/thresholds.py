@@ -1,4 +1,4 @@
-"""Autoscalers that compare a reading with a threshold, and add or remove replicas in steps."""
+"""Autoscalers that compare a reading with a threshold, and add or remove replicas."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from sim.protocols import ServiceView
 
 
 class _Steps:
-    """Out in proportion to a reading over its target, at most doubling; in by one at a time.
+    """Scale out in proportion to reading over target, at most twofold; scale in one replica at a
+    time.
 
-    Kubernetes' rule: replicas times reading over target, rounded up. In only when the reading has
-    been low for ``cooldown_s``, and nobody is on the way up.
+    This is the rule of Kubernetes: replicas times reading over target, rounded up. Scaling in
+    requires that the reading has been low for ``cooldown_s`` and that no replica is starting.
     """
 
     def __init__(self, view: ServiceView, cooldown_s: float) -> None:
@@ -23,7 +24,10 @@ class _Steps:
         self._low_since_ns: int | None = None
 
     def wanted(self, reading: float, target: float, low: float) -> int:
-        """Replicas for a reading that should be at most ``target``; below ``low`` is low."""
+        """Return the replicas wanted for a reading that should be at most ``target``.
+
+        A reading below ``low`` counts as low.
+        """
         view = self._view
         there = view.num_up + view.num_starting
         if reading > target:
@@ -42,7 +46,7 @@ class _Steps:
 
 
 class QueueThreshold:
-    """Requests that wait, a replica that is up."""
+    """Scale by the number of waiting requests per available replica."""
 
     def __init__(
         self, view: ServiceView, *, max_waiting: float = 4.0, cooldown_s: float = 300.0
@@ -53,13 +57,12 @@ class QueueThreshold:
         self._steps = _Steps(view, cooldown_s)
 
     def wanted(self) -> int:
-        """More when many wait; fewer when next to nobody has for a while."""
         reading = self._view.waiting / max(self._view.num_up, 1)
         return self._steps.wanted(reading, self._max_waiting, 0.1 * self._max_waiting)
 
 
 class KvThreshold:
-    """Share of the KV blocks that requests hold, mean over the replicas up."""
+    """Scale by the share of KV blocks held by requests, averaged over the available replicas."""
 
     def __init__(
         self,
@@ -75,12 +78,15 @@ class KvThreshold:
         self._steps = _Steps(view, cooldown_s)
 
     def wanted(self) -> int:
-        """More when the pools are full, fewer when they have been empty for a while."""
         return self._steps.wanted(self._view.kv_use, self._most, self._least)
 
 
 class TtftTarget:
-    """A percentile of TTFT over the last ``window_s``, the age of those that still wait counted."""
+    """Scale by a percentile of TTFT over the last ``window_s`` seconds.
+
+    Requests that still wait for their first token count with their age. A TTFT below ``low_share``
+    of the target is low: there are more replicas than needed.
+    """
 
     def __init__(
         self,
@@ -92,7 +98,6 @@ class TtftTarget:
         low_share: float = 0.3,
         cooldown_s: float = 300.0,
     ) -> None:
-        """``low_share``: of the target; with TTFT below that for a while there are too many."""
         if not ttft_s > 0 or not window_s > 0 or not 0 < percentile <= 100:
             raise ScenarioError("ttft_s and window_s must be above 0, percentile in (0, 100]")
         if not 0 <= low_share < 1:
@@ -102,7 +107,6 @@ class TtftTarget:
         self._steps = _Steps(view, cooldown_s)
 
     def wanted(self) -> int:
-        """More when first tokens come late."""
         ttfts_s = sorted(self._view.ttfts_s(self._window_s))
         place = math.ceil(len(ttfts_s) * self._percentile / 100) - 1
         reading = ttfts_s[place] if ttfts_s else 0.0

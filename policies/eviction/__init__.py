@@ -1,1 +1,1 @@
-"""What a prefix cache drops when blocks are needed."""
+"""Policies that choose what a prefix cache evicts when blocks are needed."""

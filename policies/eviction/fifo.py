@@ -1,14 +1,14 @@
-"""What came to the cache first goes first."""
+"""First in, first out: evict what entered the cache first."""
 
 from sim.protocols import CachedContent
 
 
 class FirstInFirstOut:
-    """However often it is hit; a prefix goes only after all that continues it.
+    """Evict the content that entered the cache first, however often it was hit.
 
-    Source: SGLang ``radix_eviction_policy fifo`` (creation time of leaves).
+    A prefix is evicted only after everything that continues it. Source: SGLang
+    ``radix_eviction_policy fifo`` (creation time of leaves).
     """
 
     def priority(self, content: CachedContent) -> int:
-        """Its place in the order of coming."""
         return content.born

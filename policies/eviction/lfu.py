@@ -1,16 +1,14 @@
-"""The least often used content goes first."""
+"""Least frequently used: evict what the fewest requests have used."""
 
 from sim.protocols import CachedContent
 
 
 class LeastFrequentlyUsed:
-    """By requests that computed or hit it since it came to the cache; ties: least recently used.
+    """Evict the content that the fewest requests have computed or hit; ties: least recently used.
 
-    A block of a prefix counts with those that its prefix id, or its edge of a radix tree, names.
-
-    Source: SGLang ``radix_eviction_policy lfu`` (hit count, then last access).
+    Uses are counted since the content entered the cache, for each prefix id or edge of a radix
+    tree. Source: SGLang ``radix_eviction_policy lfu`` (hit count, then last access).
     """
 
     def priority(self, content: CachedContent) -> int:
-        """How often it was used."""
         return content.uses

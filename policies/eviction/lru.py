@@ -1,5 +1,5 @@
-"""The least recently used content goes first."""
+"""Least recently used: evict what was unused for longest."""
 
 
 class LeastRecentlyUsed:
-    """vLLM's and SGLang's default: the plain order of `sim.protocols.Eviction`."""
+    """Evict in order of last use, the default of `sim.protocols.Eviction`, vLLM and SGLang."""

@@ -1,13 +1,14 @@
-"""Content that nobody has used for some time is gone; short of blocks, the oldest goes first."""
+"""Time to live: evict what has not been used for some time."""
 
 from sim.clock import to_ns
 from sim.errors import ScenarioError
 
 
 class TimeToLive:
-    """Each use begins the time anew, as prompt caches of APIs have it.
+    """Evict content that has not been used for ``seconds``, as prompt caches of APIs do.
 
-    An engine drops what is due at its next scheduler call; a lookup never finds it.
+    Each use restarts the time. If blocks are needed before, the least recently used content goes
+    first. An engine drops expired content at its next scheduler call, and a lookup never finds it.
     """
 
     def __init__(self, *, seconds: float) -> None:

@@ -1,1 +1,1 @@
-"""Which replica gets a request."""
+"""Policies that choose the replica of each request."""

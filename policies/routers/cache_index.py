@@ -1,4 +1,4 @@
-"""Which replicas cache which prefixes, as a router knows it: at once, or some time later."""
+"""A router's index of which replicas cache which prefixes, current or delayed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from sim.protocols import RoutingContext
 
 
 class CacheIndex:
-    """Kept from the caches' own events, as routers keep it that subscribe to KV events.
+    """An index kept from the caches' events, as routers keep it that subscribe to KV events.
 
-    A prefix counts as cached where any of its last block's tokens are. O(log n) an event, O(1)
-    without delay. Evictions are asked for when they matter: of replicas that seem to be holders.
+    A prefix counts as cached if any tokens of its last block are. Events arrive ``delay_s`` late.
+    An event costs O(log n) with a delay, else O(1). Evictions are asked for only when they matter,
+    from the replicas that seem to hold a prefix.
     """
 
     def __init__(self, context: RoutingContext, delay_s: float = 0.0) -> None:
-        """``delay_s``: how long an event is on its way."""
         if delay_s < 0:
             raise ScenarioError(f"cache_delay_s is {delay_s}; it is at least 0")
         self._context = context
         self._delay_ns = to_ns(delay_s)
-        self._under_way: list[tuple[int, int, int, int, int]] = []  # (due, order, ...)
+        self._under_way: list[
+            tuple[int, int, int, int, int]
+        ] = []  # (due_ns, order of sending, replica, prefix id, blocks)
         self._made = 0
         self._holders: dict[int, dict[int, None]] = {}
         if self._delay_ns:
@@ -34,11 +36,12 @@ class CacheIndex:
     def deepest(
         self, prefix_ids: Sequence[int], enough: int | None = None
     ) -> tuple[int, dict[int, None]]:
-        """(how many leading ids, replicas that cache them all), for the longest cached prefix.
+        """Return the length, in prefix ids, of the longest cached prefix, and the replicas that
+        cache it.
 
-        Looks from the end: the cost is the ids that are not cached, which must be computed anyway,
-        and the holders; but if ``enough`` is one of them, the others are not looked at, and may
-        have evicted it meanwhile.
+        The search starts from the end, so that it costs as much as the ids that are not cached,
+        which must be computed anyway. If ``enough`` is one of the holders, the others are not
+        checked and may have evicted the prefix meanwhile.
         """
         self._take_in()
         for position in range(len(prefix_ids) - 1, -1, -1):
@@ -58,7 +61,7 @@ class CacheIndex:
         return 0, {}
 
     def depth(self, prefix_ids: Sequence[int], replica: int) -> int:
-        """How many leading ids one replica caches; looks from the end."""
+        """Return how many leading ids one replica caches; the search starts from the end."""
         self._context.catch_up(replica)
         self._take_in()
         for position in range(len(prefix_ids) - 1, -1, -1):
@@ -67,7 +70,7 @@ class CacheIndex:
         return 0
 
     def lost(self, replica: int) -> None:
-        """Nothing that a replica caches can be hit: forget it, and events of it under way."""
+        """Forget everything that a replica caches, and its events that have not arrived yet."""
         self._under_way = [event for event in self._under_way if event[2] != replica]
         heapify(self._under_way)
         for prefix_id in list(self._holders):

@@ -1,4 +1,4 @@
-"""Mooncake's conductor: each prompt where its first token is predicted to come first."""
+"""Mooncake's conductor: route each prompt to the earliest predicted first token."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from sim.request import Request
 
 
 class Conductor:
-    """The least of queue, transfer and prefill over the engines worth a look.
+    """Choose the engine with the least sum of queue, transfer and prefill times.
 
-    Those are the ones that cache the longest prefix, and the one with the shortest queue. An engine
-    that has less of the prompt than another may fetch the rest from it over the network, if that
-    is faster than to compute it and the other has more than ``balance_threshold`` times as much: so
-    prefixes that many ask for are replicated, and the fetch counts in the estimate. The queue is
-    estimated in prompt tokens, as if none of them were cached; the network, as if it were idle.
+    The candidates are the engines that cache the longest prefix, and the one with the shortest
+    queue. An engine that caches less of the prompt than another may fetch the rest over the
+    network, if that is faster than computing it and the other caches more than
+    ``balance_threshold`` times as much. Prefixes in demand are replicated so, and the fetch counts
+    in the estimate. The queue is estimated in prompt tokens, as if none were cached; the network as
+    if it were idle. The router learns ``cache_delay_s`` late what is cached and evicted. The lowest
+    index wins among equals.
 
     Source: Qin et al. 2025 (Mooncake, FAST; arXiv 2407.00079), algorithm 1 and section 6.
     """
@@ -30,7 +32,6 @@ class Conductor:
         balance_threshold: float = 1.5,
         cache_delay_s: float = 0.0,
     ) -> None:
-        """``cache_delay_s``: how late the router learns of what is cached and evicted."""
         if balance_threshold < 1:
             raise ScenarioError(f"balance_threshold is {balance_threshold}; it is at least 1")
         self._context = context
@@ -44,7 +45,6 @@ class Conductor:
         self._planned: tuple[int, int, Fetch] | None = None
 
     def choose(self, request: Request) -> int:
-        """The replica with the earliest predicted first token; the lowest index among equals."""
         ids = self._context.prefix_ids(request)
         size, prompt = self._context.prefix_tokens, request.prompt_tokens
         depth, holders = self._index.deepest(ids)
@@ -71,33 +71,32 @@ class Conductor:
         return replica
 
     def source(self, request: Request, replica: int) -> Fetch | None:
-        """Where the request that was chosen for last fetches from, if it went where it should."""
+        """Return where the last request chosen for is to fetch from, if it was sent where
+        chosen."""
         if self._planned is None or self._planned[:2] != (request.index, replica):
             return None
         return self._planned[2]
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note what a replica has ahead of it."""
         self._queued[replica] = load.queued_tokens
         self._shortest.set(replica, load.queued_tokens)
 
     def down(self, replica: int) -> None:
-        """What it caches is of no use any more."""
         self._index.lost(replica)
         self._is_down[replica] = True
         self._shortest.down(replica)
 
     def up(self, replica: int) -> None:
-        """It takes requests again."""
         self._is_down[replica] = False
         self._shortest.up(replica)
 
     def _cached(self, ids: Sequence[int], replica: int) -> int:
-        """Leading tokens of these prefixes that a replica caches."""
+        """Return how many leading tokens of these prefixes a replica caches."""
         return self._index.depth(ids, replica) * self._context.prefix_tokens
 
     def _prefill_s_per_token(self, replica: int) -> float:
-        """Of a prompt of a common length: the queue's mean is not known."""
+        """Return the seconds per token of a prompt of common length, because the queue's mean is
+        unknown."""
         found = self._s_per_token[replica]
         if found is None:
             found = self._context.prefill_s(replica, 0, _COMMON_TOKENS) / _COMMON_TOKENS

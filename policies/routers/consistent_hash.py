@@ -1,4 +1,4 @@
-"""Requests by a hash of their session or first prefix, with a bound on the load."""
+"""Routing by a hash of the session or first prefix, with a bound on the load."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from sim.draws import uniform
 from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Request
 
-_POINTS = 64  # of each replica on the ring: evens out the arcs
+_POINTS = 64  # per replica on the ring; many points make the arcs even
 
 
 class ConsistentHash:
-    """The next replica on a ring that has room (arXiv 1608.01350).
+    """Choose the next replica with room on a ring of hashes (arXiv 1608.01350).
 
-    A request's place is drawn from its session, else from its first prefix block, else from
-    itself. Without state about caches, and few requests move when a replica comes or goes.
+    A request's position on the ring is drawn from its session, else from its first prefix block,
+    else from itself. No state about caches is kept, and few requests move when a replica comes or
+    goes.
     """
 
     def __init__(self, context: RoutingContext, *, load_bound: float | None = 1.25) -> None:
@@ -32,7 +33,6 @@ class ConsistentHash:
         self.down, self.up = self._bound.down, self._bound.up
 
     def choose(self, request: Request) -> int:
-        """The first replica with room from the request's place on."""
         start = bisect(self._points, self._place(request))
         for step in range(len(self._owners)):
             replica = self._owners[(start + step) % len(self._owners)]
@@ -41,7 +41,6 @@ class ConsistentHash:
         return self._owners[start % len(self._owners)]
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note how many requests a replica has."""
         self._bound.publish(replica, load)
 
     def _place(self, request: Request) -> float:

@@ -1,4 +1,4 @@
-"""Requests to the replica with the least load, as vLLM's data-parallel balancer scores it."""
+"""Routing to the replica with the least load, as vLLM's data-parallel balancer scores it."""
 
 from policies.routers.lowest import Lowest
 from sim.protocols import ReplicaLoad, RoutingContext
@@ -8,20 +8,18 @@ _WAITING_WEIGHT = 4  # vLLM's DPLBAsyncMPClient: score = 4 * waiting + running
 
 
 class LeastLoaded:
-    """The lowest score wins, the lowest index among equals."""
+    """Choose the replica with the lowest score, the lowest index among equals."""
 
     def __init__(self, context: RoutingContext) -> None:
         self._lowest = Lowest(context.num_replicas)
         self.down, self.up = self._lowest.down, self._lowest.up
 
     def choose(self, request: Request) -> int:
-        """The replica with the lowest published score."""
         return self._lowest.best()
 
     def score(self, replica: int) -> float:
-        """Of one replica."""
+        """Return the published score of a replica."""
         return self._lowest.score(replica)
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note a replica's new load."""
         self._lowest.set(replica, _WAITING_WEIGHT * load.waiting + load.running)

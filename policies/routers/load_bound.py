@@ -1,4 +1,4 @@
-"""A limit on how much more than the mean one replica may get."""
+"""A limit on how far one replica's load may exceed the mean."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sim.protocols import ReplicaLoad
 
 
 class LoadBound:
-    """Requests in each replica, and whether one more would be too many.
+    """Requests in each replica, and whether one more would exceed the bound.
 
-    A replica may hold up to ``bound`` times the mean, the new request counted in, rounded up
-    (consistent hashing with bounded loads, arXiv 1608.01350). None: as many as come.
+    A replica may hold up to ``bound`` times the mean, counting the new request and rounded up
+    (consistent hashing with bounded loads, arXiv 1608.01350). None: no limit.
     """
 
     def __init__(self, num_replicas: int, bound: float | None) -> None:
@@ -22,10 +22,10 @@ class LoadBound:
         self.loads = [0] * num_replicas
         self._is_up = [True] * num_replicas
         self._num_up = num_replicas
-        self._total = 0  # over those up
+        self._total = 0  # requests in replicas that are up
 
     def has_room(self, replica: int) -> bool:
-        """Whether one more request may go there."""
+        """Return whether one more request may go to this replica."""
         if not self._is_up[replica]:
             return False
         if self._bound is None:
@@ -34,20 +34,20 @@ class LoadBound:
         return self.loads[replica] < most
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note how many requests a replica has."""
+        """Take note of how many requests a replica has."""
         requests = load.waiting + load.running
         if self._is_up[replica]:
             self._total += requests - self.loads[replica]
         self.loads[replica] = requests
 
     def down(self, replica: int) -> None:
-        """Nothing has room there, and the mean is over the others."""
+        """Take a replica that is down out of the mean; it has no room."""
         self._is_up[replica] = False
         self._num_up -= 1
         self._total -= self.loads[replica]
 
     def up(self, replica: int) -> None:
-        """It counts again."""
+        """Put a replica that is up again back into the mean."""
         self._is_up[replica] = True
         self._num_up += 1
         self._total += self.loads[replica]

@@ -1,4 +1,4 @@
-"""The replica with the lowest score, of those that take requests."""
+"""The replica with the lowest score among those that take requests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from heapq import heapify, heappop, heappush
 
 
 class Lowest:
-    """A lazy heap: every change pushes an entry, outdated ones are dropped when they come up.
+    """A lazy heap: every change pushes an entry, and outdated ones are dropped when they surface.
 
-    O(log replicas) a choice; the lowest index wins among equals.
+    A choice costs O(log replicas); the lowest index wins among equals.
     """
 
     def __init__(self, num_replicas: int) -> None:
@@ -17,7 +17,7 @@ class Lowest:
         self._heap = [(0.0, replica) for replica in range(num_replicas)]
 
     def best(self) -> int:
-        """The replica with the lowest score; the first of all if none takes requests."""
+        """Return the replica with the lowest score; replica 0 if none takes requests."""
         heap, scores, is_down = self._heap, self._scores, self._is_down
         while heap:
             score, replica = heap[0]
@@ -27,11 +27,11 @@ class Lowest:
         return 0
 
     def score(self, replica: int) -> float:
-        """Of one replica."""
+        """Return the score of a replica."""
         return self._scores[replica]
 
     def set(self, replica: int, score: float) -> None:
-        """A replica's score has changed, or not."""
+        """Set the score of a replica."""
         if score == self._scores[replica]:
             return
         self._scores[replica] = score
@@ -48,10 +48,10 @@ class Lowest:
             heappush(self._heap, (score, replica))
 
     def down(self, replica: int) -> None:
-        """It takes no requests any more."""
+        """Mark a replica as taking no requests."""
         self._is_down[replica] = True
 
     def up(self, replica: int) -> None:
-        """It does again."""
+        """Mark a replica as taking requests again."""
         self._is_down[replica] = False
         heappush(self._heap, (self._scores[replica], replica))

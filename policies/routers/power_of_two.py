@@ -1,4 +1,4 @@
-"""Two replicas by lot, the request to the less loaded of them."""
+"""Routing to the less loaded of two random replicas."""
 
 from bisect import insort
 
@@ -8,14 +8,17 @@ from sim.request import Request
 
 
 class PowerOfTwo:
-    """The power of two choices (Mitzenmacher, 2001): O(1), and no herd on the least loaded."""
+    """Choose the less loaded of two random replicas, the first drawn among equals.
+
+    This costs O(1) and does not send a herd to the least loaded replica (the power of two choices,
+    Mitzenmacher 2001).
+    """
 
     def __init__(self, context: RoutingContext) -> None:
         self._up, self._seed = list(range(context.num_replicas)), context.seed
         self._loads = [0] * context.num_replicas
 
     def choose(self, request: Request) -> int:
-        """The less loaded of two different replicas; the first drawn among equals."""
         n = len(self._up)
         if n < 2:
             return self._up[0] if n else 0
@@ -25,13 +28,10 @@ class PowerOfTwo:
         return other if self._loads[other] < self._loads[one] else one
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note how many requests a replica has."""
         self._loads[replica] = load.waiting + load.running
 
     def down(self, replica: int) -> None:
-        """Leave a replica out."""
         self._up.remove(replica)
 
     def up(self, replica: int) -> None:
-        """It can be drawn again."""
         insort(self._up, replica)

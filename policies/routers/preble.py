@@ -1,4 +1,4 @@
-"""Preble's E2: exploit a cache where most of the prompt is in it, explore where it is not."""
+"""Preble's E2: exploit a cache that holds most of the prompt, else explore."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from sim.request import Request
 
 
 class Preble:
-    """Where more of a prompt is cached than not, to the least loaded engine that caches it; else
-    where the request costs least: work sent there lately, and its own prefill.
+    """Exploit if more than half of the prompt is cached: choose the least loaded engine that caches
+    it.
 
-    Work is predicted prefill time of what was sent to an engine within the last ``window_s``, less
-    what was cached; decodes count as so many tokens each. Load is shifted away from an engine with
-    more than ``imbalance`` times the least: what would be exploited there is explored. What a
-    request evicts elsewhere is left out of its cost (the paper adds the time to compute it again).
-    Looks at all engines: O(replicas) a request.
+    Else explore: choose the engine at which the request costs least, counting recent work there and
+    its own prefill. Work is the predicted prefill time of what was sent to an engine within the
+    last ``window_s`` seconds, without what was cached; an answer counts as ``decode_tokens`` prompt
+    tokens. An engine with more than ``imbalance`` times the least work is not exploited. The cost
+    leaves out what the request evicts (the paper adds the time to compute it again). The router
+    learns ``cache_delay_s`` late what is cached and evicted. A choice looks at all engines:
+    O(replicas). The lowest index wins among equals.
 
     Source: Srivatsa et al. 2024 (Preble, arXiv 2407.00023), section 3, algorithm E2.
     """
@@ -33,7 +35,6 @@ class Preble:
         decode_tokens: int = 256,
         cache_delay_s: float = 0.0,
     ) -> None:
-        """``decode_tokens``: what an answer slows others by, in prompt tokens."""
         if not window_s > 0:
             raise ScenarioError(f"window_s is {window_s}; it is above 0")
         if imbalance < 1:
@@ -48,7 +49,6 @@ class Preble:
         self._is_up = [True] * n
 
     def choose(self, request: Request) -> int:
-        """The lowest index among equals."""
         ids, size = self._context.prefix_ids(request), self._context.prefix_tokens
         prompt = request.prompt_tokens
         depth, holders = self._index.deepest(ids)
@@ -74,15 +74,14 @@ class Preble:
         return replica
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """The work of the window is what counts."""
+        pass
 
     def down(self, replica: int) -> None:
-        """What it caches is of no use any more."""
         self._index.lost(replica)
         self._is_up[replica] = False
 
     def up(self, replica: int) -> None:
-        """It takes requests again, with nothing sent to it so far."""
+        """Take requests again, with no recent work."""
         self._is_up[replica] = True
         self._sent[replica].clear()
         self._work_s[replica] = 0.0
@@ -93,7 +92,8 @@ class Preble:
         self._work_s[replica] += cost_s
 
     def _cost_s(self, replica: int, cached: int, prompt: int) -> float:
-        """Of a request there: its prefill, and what its answer slows others by."""
+        """Return the seconds of a request at a replica: its prefill, and how much its answer slows
+        others."""
         own_s = self._context.prefill_s(replica, cached, prompt - cached)
         return own_s + self._context.prefill_s(replica, 0, self._decode_tokens)
 
@@ -103,4 +103,4 @@ class Preble:
             while sent and sent[0][0] < before_ns:
                 self._work_s[replica] -= sent.popleft()[1]
             if not sent:
-                self._work_s[replica] = 0.0  # sums of floats drift
+                self._work_s[replica] = 0.0  # rounding errors of the sum do not pile up

@@ -1,4 +1,4 @@
-"""Requests to where the longest part of their prompt is cached, unless too many are there."""
+"""Routing to where the longest part of the prompt is cached, with a bound on the load."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from sim.request import Request
 
 
 class PrefixAffinity:
-    """Of the replicas that cache the longest prefix, the least loaded that has room.
+    """Choose the least loaded replica with room among those that cache the longest prefix.
 
-    Where none has room, or less than ``min_share`` of the prompt's blocks is cached anywhere, the
-    least loaded replica of all gets the request, and with it the prefix: a prefix that is asked
-    for more than one replica can answer spreads by itself.
+    If none has room, or if less than ``min_share`` of the prompt's blocks is cached anywhere, the
+    least loaded replica of all gets the request, and with it the prefix. So a prefix with more
+    demand than one replica can answer spreads by itself. The router learns ``cache_delay_s`` late
+    what is cached and evicted.
     """
 
     def __init__(
@@ -26,7 +27,6 @@ class PrefixAffinity:
         min_share: float = 0.0,
         cache_delay_s: float = 0.0,
     ) -> None:
-        """``cache_delay_s``: how late the router learns of what is cached and evicted."""
         if not 0 <= min_share <= 1:
             raise ScenarioError(f"min_share is {min_share}; it is a share, from 0 to 1")
         self._context = context
@@ -36,7 +36,6 @@ class PrefixAffinity:
         self._min_share = min_share
 
     def choose(self, request: Request) -> int:
-        """A replica that caches much of the prompt and has room; else the least loaded."""
         prefix_ids = self._context.prefix_ids(request)
         best = self._least_loaded.choose(request)
         enough = best if self._bound.has_room(best) else None
@@ -48,17 +47,14 @@ class PrefixAffinity:
         return min(with_room, key=lambda replica: (score(replica), replica), default=best)
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note a replica's new load."""
         self._bound.publish(replica, load)
         self._least_loaded.publish(replica, load)
 
     def down(self, replica: int) -> None:
-        """What it caches is of no use any more."""
         self._index.lost(replica)
         self._bound.down(replica)
         self._least_loaded.down(replica)
 
     def up(self, replica: int) -> None:
-        """It takes requests again."""
         self._bound.up(replica)
         self._least_loaded.up(replica)

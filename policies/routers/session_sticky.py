@@ -1,4 +1,4 @@
-"""A session's requests to one replica, where its earlier turns may still be cached."""
+"""Routing of a session's requests to one replica, where earlier turns may still be cached."""
 
 from policies.routers.least_loaded import LeastLoaded
 from sim.protocols import ReplicaLoad, RoutingContext
@@ -6,7 +6,11 @@ from sim.request import Request
 
 
 class SessionSticky:
-    """The first turn goes to the least loaded replica, later ones after it, whatever the load."""
+    """Send a session's first turn to the least loaded replica and later turns after it.
+
+    Later turns follow whatever the load. If the session's replica is down, the next turn chooses
+    anew. Requests without a session go to the least loaded replica.
+    """
 
     def __init__(self, context: RoutingContext) -> None:
         self._context = context
@@ -15,7 +19,6 @@ class SessionSticky:
         self._down: set[int] = set()
 
     def choose(self, request: Request) -> int:
-        """The session's replica; requests without a session go to the least loaded."""
         session = self._context.session(request)
         if session is None:
             return self._least_loaded.choose(request)
@@ -25,15 +28,12 @@ class SessionSticky:
         return home
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        """Note a replica's new load."""
         self._least_loaded.publish(replica, load)
 
     def down(self, replica: int) -> None:
-        """Its sessions find another home when they come again."""
         self._down.add(replica)
         self._least_loaded.down(replica)
 
     def up(self, replica: int) -> None:
-        """It is a home again for those that come to it."""
         self._down.discard(replica)
         self._least_loaded.up(replica)

@@ -18,9 +18,8 @@ from workloads.chains import regroup
 from workloads.readers.recording import Recording
 from workloads.reuse.hit_curve import HitCurve
 from workloads.statistics.arrival_stats import arrival_statistics
-from workloads.statistics.describe import correlation, length_statistics
+from workloads.statistics.describe import correlation, length_statistics, session_statistics
 from workloads.statistics.reuse_stats import Reuse, reuse_statistics
-from workloads.statistics.session_stats import session_statistics
 
 _DAY_S = 86_400
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from scenarios.schema.fields import LONGEST_S, MOST_TOKENS, Number, Positive, Section, Tokens, Whole
-from workloads.generator.limits import DEFAULT_MAX_TOKENS
-from workloads.generator.limits import MOST_COUNTS as MOST
+from workloads.generator.distributions import DEFAULT_MAX_TOKENS
+from workloads.generator.distributions import MOST_COUNTS as MOST
 
 Share = Annotated[Number, Field(ge=0, le=1)]
 

@@ -7,12 +7,8 @@ from typing import Any
 
 from sim.request_table import PrefixChains, RequestTable
 from workloads.generator.arrivals import Arrivals
-from workloads.generator.continuations import Continuations
-from workloads.generator.counts import counted, geometric
-from workloads.generator.durations import exponential_s
-from workloads.generator.lengths import Lengths
-from workloads.generator.mixtures import Lognormal
-from workloads.generator.sessions import Resets, Sessions
+from workloads.generator.distributions import Lengths, Lognormal, counted, exponential_s, geometric
+from workloads.generator.sessions import Continuations, Resets, Sessions
 from workloads.generator.shared_prefixes import Documents, SystemPrompts
 from workloads.generator.spec import GeneratorSpec, RequestKind
 

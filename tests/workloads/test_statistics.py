@@ -17,8 +17,7 @@ from tests.properties.checkout import SHARED
 from tests.properties.tables import chains_of
 from workloads.readers.detect import read_recording, read_trace
 from workloads.statistics.arrival_stats import arrival_statistics, rate_by_hour, window_counts
-from workloads.statistics.describe import correlation, describe
-from workloads.statistics.session_stats import session_statistics
+from workloads.statistics.describe import correlation, describe, session_statistics
 
 TRACES = SHARED / "data" / "traces"
 MOONCAKE = "mooncake_conversation.jsonl.gz"

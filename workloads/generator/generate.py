@@ -10,12 +10,10 @@ from sim.arrays import Int64
 from sim.clock import NS_PER_S
 from sim.request_table import PrefixChains, RequestTable
 from workloads.generator.chain_ids import Lineage, build_chains
-from workloads.generator.continuations import continue_earlier
-from workloads.generator.lengths import sample_tokens
-from workloads.generator.sessions import grow_contexts
+from workloads.generator.distributions import sample_tokens, stream
+from workloads.generator.sessions import continue_earlier, grow_contexts
 from workloads.generator.shared_prefixes import Prefixes, draw_prefixes
 from workloads.generator.spec import GeneratorSpec, RequestKind
-from workloads.generator.streams import stream
 from workloads.generator.timeline import NONE, Timeline, draw_timeline
 
 

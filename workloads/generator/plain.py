@@ -7,23 +7,38 @@ into a scenario. Values must have been validated, or be known to be good.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from workloads.generator.clients import Clients, zipf_exponent, zipf_shares
-from workloads.generator.continuations import Continuations
-from workloads.generator.counts import Counts, counted, geometric
-from workloads.generator.drift import Drift, named_drift, sine
-from workloads.generator.durations import LONGEST_S, SHORTEST_S, Durations, exponential_s, fixed_s
-from workloads.generator.lengths import Lengths, Observed, fixed
-from workloads.generator.limits import DEFAULT_MAX_TOKENS
-from workloads.generator.limits import MOST_COUNTS as MOST
-from workloads.generator.mixtures import Gamma, Lognormal
-from workloads.generator.on_off import OnOff
-from workloads.generator.quantiles import Quantiles
-from workloads.generator.sessions import Resets, Sessions
+import numpy as np
+
+from sim.arrays import Int64
+from sim.errors import TraceError
+from workloads.generator.arrivals import Clients, zipf_exponent, zipf_shares
+from workloads.generator.distributions import (
+    DEFAULT_MAX_TOKENS,
+    LONGEST_S,
+    MOST_COUNTS,
+    SHORTEST_S,
+    Counts,
+    Durations,
+    Gamma,
+    Lengths,
+    Lognormal,
+    Observed,
+    Quantiles,
+    counted,
+    exponential_s,
+    fixed,
+    fixed_s,
+    geometric,
+)
+from workloads.generator.rate_changes import Drift, OnOff, named_drift, sine
+from workloads.generator.sessions import Continuations, Resets, Sessions
 from workloads.generator.shared_prefixes import Documents, SystemPrompts
 from workloads.generator.spec import RequestKind
-from workloads.readers.rows import MAX_TOKENS
+from workloads.readers.csv_table import read_csv, split_row, whole
+from workloads.readers.rows import MAX_TOKENS, open_text
 
 Plain = Mapping[str, Any]
 
@@ -103,7 +118,7 @@ def durations(plain: Plain) -> Durations:
 
 def counts(plain: Plain) -> Counts | Lengths:
     """Counts: ``fixed``, ``mean`` (geometric), ``another``, or a mixture with min and max."""
-    most = plain.get("max") or MOST
+    most = plain.get("max") or MOST_COUNTS
     if plain.get("fixed") is not None:
         return counted(plain["fixed"])
     if plain.get("mean") is not None:
@@ -152,10 +167,36 @@ def drift(plain: Plain) -> Drift:
     return Drift(factors=tuple(plain["factors"]), period_s=plain["period_s"], start_s=start_s)
 
 
-def _read_lengths(path: str, *, paired: bool) -> tuple[Observed, Observed]:
-    from workloads.generator.length_file import read_lengths
+def _read_lengths(path: str | Path, *, paired: bool) -> tuple[Observed, Observed]:
+    """Prompt and output lengths of a CSV file with ``input_tokens`` and ``output_tokens``, or of
+    any trace.
 
-    return read_lengths(path, paired=paired)
+    ``paired``: ordered by input, so that the same uniform draws both of one row; else each by
+    itself. Raises TraceError for a file that cannot be read or has no rows.
+    """
+    path = Path(path)
+    if _has_columns(path):
+        columns = [
+            whole(name, minimum) for name, minimum in zip(_BOTH_LENGTHS, (1, 0), strict=True)
+        ]
+        table = read_csv(path, lambda _: columns, skip_bad_rows=False)
+        prompt, output = (table.values[name] for name in _BOTH_LENGTHS)
+    else:
+        from workloads.readers.detect import read_trace  # all readers, seldom needed
+
+        trace = read_trace(path)
+        prompt, output = trace.prompt_tokens, trace.output_tokens
+    if not len(prompt):
+        raise TraceError(f"{path}: there are no rows to draw lengths from")
+    if paired:
+        order: Int64 = np.lexsort((output, prompt))
+        return Observed(prompt[order]), Observed(output[order])
+    return Observed(np.sort(prompt)), Observed(np.sort(output))
+
+
+def _has_columns(path: Path) -> bool:
+    with open_text(path) as text:
+        return set(_BOTH_LENGTHS) <= set(split_row(text.readline()))
 
 
 def _documents(plain: Plain) -> Documents:

@@ -13,11 +13,9 @@ import yaml
 
 from sim.errors import ScenarioError
 from workloads.generator import plain
-from workloads.generator.arrivals import Arrivals
-from workloads.generator.drift import Drift
-from workloads.generator.gaps import ALL_AT_ONCE
-from workloads.generator.spec import GeneratorSpec, RequestKind
-from workloads.generator.users import Users
+from workloads.generator.arrivals import ALL_AT_ONCE, Arrivals
+from workloads.generator.rate_changes import Drift
+from workloads.generator.spec import GeneratorSpec, RequestKind, Users
 
 # libyaml's loader is about ten times faster; it is missing from some builds of PyYAML.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

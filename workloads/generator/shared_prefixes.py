@@ -8,10 +8,17 @@ import numpy as np
 
 from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
-from workloads.generator.counts import ONE, Counts, mean_count, sample_counts
-from workloads.generator.lengths import Lengths, Observed, sample_tokens
-from workloads.generator.limits import MOST_DOCUMENTS
-from workloads.generator.streams import stream
+from workloads.generator.distributions import (
+    MOST_DOCUMENTS,
+    ONE,
+    Counts,
+    Lengths,
+    Observed,
+    mean_count,
+    sample_counts,
+    sample_tokens,
+    stream,
+)
 from workloads.readers.rows import MAX_TOKENS
 
 MOST_CONTENTS = 10_000_000

@@ -5,14 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.errors import ScenarioError
-from workloads.generator.arrivals import Arrivals
-from workloads.generator.continuations import Continuations
-from workloads.generator.counts import mean_count
-from workloads.generator.gaps import ALL_AT_ONCE
-from workloads.generator.lengths import Lengths, Observed
-from workloads.generator.sessions import Sessions
+from workloads.generator.arrivals import ALL_AT_ONCE, Arrivals
+from workloads.generator.distributions import NO_TIME, Durations, Lengths, Observed, mean_count
+from workloads.generator.sessions import Continuations, Sessions
 from workloads.generator.shared_prefixes import Documents, SystemPrompts
-from workloads.generator.users import Users
+
+MOST_USERS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Users:
+    """Raises ScenarioError for values it cannot have."""
+
+    count: int
+    think_s: Durations = NO_TIME
+    """From an answer to the user's next request, or next session; within a session the turns have
+    a think time of their own."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MOST_USERS:
+            raise ScenarioError(f"{self.count} users; expected 1 to {MOST_USERS}")
+
 
 MAX_REQUESTS = 100_000_000
 

@@ -21,12 +21,9 @@ import numpy as np
 from sim.arrays import Float64, Int64
 from sim.clock import NS_PER_S
 from sim.errors import ScenarioError
-from workloads.generator.arrivals import LATEST_ARRIVAL_NS, Arrivals, arrival_times_s
-from workloads.generator.counts import sample_counts
-from workloads.generator.durations import mean_s, sample_s
-from workloads.generator.gaps import ALL_AT_ONCE
+from workloads.generator.arrivals import ALL_AT_ONCE, LATEST_ARRIVAL_NS, Arrivals, arrival_times_s
+from workloads.generator.distributions import mean_s, sample_counts, sample_s, stream
 from workloads.generator.spec import GeneratorSpec
-from workloads.generator.streams import stream
 
 NONE = -1
 _LIFETIMES = 5

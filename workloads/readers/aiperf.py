@@ -8,8 +8,7 @@ from typing import Any
 
 from sim.errors import TraceError
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_fields import block_ids, name_of, need
-from workloads.readers.json_rows import JsonRows, Row
+from workloads.readers.json_rows import JsonRows, Row, block_ids, name_of, need
 from workloads.readers.recording import Recording
 from workloads.readers.rows import MAX_TIME_S, duration_ns, shown, whole_number
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_fields import need
-from workloads.readers.json_rows import JsonRows, Row
+from workloads.readers.json_rows import JsonRows, Row, need
 from workloads.readers.recording import Recording
 from workloads.readers.rows import MAX_TIME_S, duration_ns, whole_number
 

@@ -10,8 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sim.errors import TraceError
-from workloads.readers.csv_columns import Column, datetime_ns, time_ns, whole
-from workloads.readers.csv_table import read_csv
+from workloads.readers.csv_table import Column, datetime_ns, read_csv, time_ns, whole
 from workloads.readers.format import Format, has_all, has_only
 from workloads.readers.recording import Recording, record
 from workloads.readers.rows import shown

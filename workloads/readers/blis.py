@@ -10,8 +10,7 @@ import numpy as np
 from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie
-from workloads.readers.csv_columns import Column, text, time_ns, whole
-from workloads.readers.csv_table import read_csv, require
+from workloads.readers.csv_table import Column, read_csv, require, text, time_ns, whole
 from workloads.readers.format import Format, has_all
 from workloads.readers.recording import Recording, record, session_numbers
 

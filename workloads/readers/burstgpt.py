@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.readers.csv_columns import Column, text, time_ns, whole
-from workloads.readers.csv_table import read_csv, require
+from workloads.readers.csv_table import Column, read_csv, require, text, time_ns, whole
 from workloads.readers.format import Format, has_all
 from workloads.readers.recording import Recording, previous_of, record, session_numbers
 

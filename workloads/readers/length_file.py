@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.readers.csv_columns import Column, whole
-from workloads.readers.csv_table import read_csv, require
+from workloads.readers.csv_table import Column, read_csv, require, whole
 from workloads.readers.format import Format, has_only
 from workloads.readers.recording import Recording, record
 

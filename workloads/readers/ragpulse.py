@@ -13,11 +13,9 @@ import numpy as np
 
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie
-from workloads.readers.csv_columns import Column, whole
-from workloads.readers.csv_table import read_csv, require
+from workloads.readers.csv_table import Column, read_csv, require, whole
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_fields import ids, name_of, need
-from workloads.readers.json_rows import JsonRows, Row
+from workloads.readers.json_rows import JsonRows, Row, ids, name_of, need
 from workloads.readers.recording import Recording
 from workloads.readers.rows import MAX_ID, MAX_TIME_S, companion, duration_ns, whole_number
 

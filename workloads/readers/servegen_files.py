@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from sim.arrays import Int64
 from sim.errors import TraceError
-from workloads.readers.csv_columns import Column, number, text, whole
-from workloads.readers.csv_table import read_csv, require
+from workloads.readers.csv_table import Column, number, read_csv, require, text, whole
 from workloads.readers.format import Format, has_all
 from workloads.readers.rows import companion, shown
 

@@ -9,8 +9,7 @@ from typing import Any
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_fields import need
-from workloads.readers.json_rows import JsonRows, Row
+from workloads.readers.json_rows import JsonRows, Row, need
 from workloads.readers.recording import Recording
 from workloads.readers.rows import duration_ns, shown, whole_number
 

@@ -17,8 +17,12 @@ from numpy.typing import ArrayLike
 
 from sim.arrays import Float64, Int64
 from sim.request_table import PrefixChains
-from workloads.reuse.block_accesses import requests_of_accesses, tokens_of_accesses
-from workloads.reuse.stack_distance import NEVER, stack_distances
+from workloads.reuse.stack_distance import (
+    NEVER,
+    requests_of_accesses,
+    stack_distances,
+    tokens_of_accesses,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,9 +15,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.arrays import Int64
+from sim.errors import TraceError
 from sim.request_table import PrefixChains
-from workloads.reuse.block_accesses import previous_accesses
-from workloads.reuse.dominance import sums_before_below
+
+
+def previous_accesses(chains: PrefixChains) -> Int64:
+    """``[accesses]`` the access before of the same block, -1 where there is none.
+
+    Raises TraceError where a block stands twice in one chain, which no prefix can.
+    """
+    order = np.argsort(chains.ids, kind="stable")
+    in_order = chains.ids[order]
+    is_again = in_order[1:] == in_order[:-1]
+    previous = np.full(len(order), -1, np.int64)
+    previous[order[1:][is_again]] = order[:-1][is_again]
+    requests = requests_of_accesses(chains)
+    twice = np.flatnonzero(previous >= chains.offsets[:-1][requests])
+    if len(twice):
+        access = twice[0]
+        raise TraceError(
+            f"prefix block {chains.ids[access]} stands twice in the chain of request "
+            f"{requests[access]} (from 0, in order of arrival); ids must name whole prefixes"
+        )
+    return previous
+
+
+def requests_of_accesses(chains: PrefixChains) -> Int64:
+    """``[accesses]`` the request each belongs to."""
+    return np.repeat(np.arange(len(chains.tokens)), np.diff(chains.offsets))
+
+
+def tokens_of_accesses(chains: PrefixChains, prompt_tokens: Int64) -> Int64:
+    """``[accesses]`` prompt tokens each block holds: the last of a prompt may be partial.
+
+    Blocks beyond the prompt (of a chain that covers the output) hold none of it.
+    """
+    lengths = np.diff(chains.offsets)
+    place = np.arange(len(chains.ids)) - np.repeat(chains.offsets[:-1], lengths)
+    left = np.repeat(prompt_tokens, lengths) - place * chains.block_tokens
+    tokens: Int64 = np.clip(left, 0, chains.block_tokens)
+    return tokens
+
+
+def sums_before_below(keys: Int64, weights: Int64, ends: Int64, below: Int64) -> Int64:
+    """For each query, the sums of the weights of the points ``[0, end)`` with a key under a limit.
+
+    ``keys`` ``[n]`` are any numbers, ``weights`` is ``[k, n]``, ``ends`` ``[m]`` lie in 0..n and
+    ``below`` ``[m]`` are the limits; returns ``[k, m]``. Time O((n + m) log n), all of it in numpy:
+    a wavelet matrix (Claude and Navarro, 2012), kept a level at a time.
+    """
+    distinct, rank = np.unique(keys, return_inverse=True)
+    limit = np.searchsorted(distinct, below)
+    sums = np.zeros((len(weights), len(ends)), np.int64)
+    first, last = np.zeros_like(ends), ends.copy()
+    # Of the points whose higher bits equal the limit's, those with a 0 where it has a 1 are below.
+    for bit in reversed(range(len(distinct).bit_length())):
+        is_zero = (rank >> bit) & 1 == 0
+        zeros = _running_sum(is_zero.astype(np.int64))
+        has_one = (limit >> bit) & 1 == 1
+        for row, weight in zip(sums, weights, strict=True):
+            running = _running_sum(np.where(is_zero, weight, 0))
+            row += np.where(has_one, running[last] - running[first], 0)
+        num_zeros = zeros[-1]
+        first = np.where(has_one, num_zeros + first - zeros[first], zeros[first])
+        last = np.where(has_one, num_zeros + last - zeros[last], zeros[last])
+        order = np.argsort(~is_zero, kind="stable")
+        rank, weights = rank[order], weights[:, order]
+    return sums
+
+
+def _running_sum(values: Int64) -> Int64:
+    """``[n + 1]``: the sum before each place."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
 
 NEVER = 1 << 62
 """The distance of a block that nobody touched before."""

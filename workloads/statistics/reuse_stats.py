@@ -8,9 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from sim.arrays import Int64
 from sim.clock import NS_PER_S
 from sim.request_table import PrefixChains, RequestTable
-from workloads.reuse.block_accesses import previous_accesses, requests_of_accesses
 from workloads.reuse.hit_curve import HitCurve, hit_curve
-from workloads.reuse.stack_distance import NEVER, stack_distances
+from workloads.reuse.stack_distance import (
+    NEVER,
+    previous_accesses,
+    requests_of_accesses,
+    stack_distances,
+)
 
 PERCENTILES = (25, 50, 75, 90, 99)
 MATCHED_PERCENTILES = (50, 75, 90, 99)

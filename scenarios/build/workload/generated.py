@@ -6,14 +6,11 @@ from scenarios.schema.generator import Generator
 from scenarios.schema.workload import Source
 from sim.errors import ScenarioError
 from workloads.generator import plain
-from workloads.generator.arrivals import Arrivals
-from workloads.generator.drift import Drift
-from workloads.generator.durations import fixed_s
-from workloads.generator.gaps import ALL_AT_ONCE, weibull_cv
-from workloads.generator.on_off import OnOff
+from workloads.generator.arrivals import ALL_AT_ONCE, Arrivals, weibull_cv
+from workloads.generator.distributions import fixed_s
 from workloads.generator.presets import preset_spec
-from workloads.generator.spec import GeneratorSpec
-from workloads.generator.users import Users
+from workloads.generator.rate_changes import Drift, OnOff
+from workloads.generator.spec import GeneratorSpec, Users
 
 _DEFAULT_DURATION_S = 600.0
 

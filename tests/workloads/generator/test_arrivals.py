@@ -12,13 +12,20 @@ import pytest
 from hypothesis import given
 
 from sim.errors import ScenarioError
-from workloads.generator.arrivals import Arrivals, arrival_times_s
-from workloads.generator.clients import Clients, client_cvs, zipf_exponent, zipf_shares
-from workloads.generator.drift import Drift, drifted, named_drift, sine
-from workloads.generator.durations import Durations, exponential_s, fixed_s, mean_s
-from workloads.generator.gaps import stationary_gaps, unit_gaps, weibull_cv, weibull_shape
-from workloads.generator.mixtures import Lognormal
-from workloads.generator.on_off import OnOff
+from workloads.generator.arrivals import (
+    Arrivals,
+    Clients,
+    arrival_times_s,
+    client_cvs,
+    stationary_gaps,
+    unit_gaps,
+    weibull_cv,
+    weibull_shape,
+    zipf_exponent,
+    zipf_shares,
+)
+from workloads.generator.distributions import Durations, Lognormal, exponential_s, fixed_s, mean_s
+from workloads.generator.rate_changes import Drift, OnOff, drifted, named_drift, sine
 
 BURSTY = OnOff(on_s=exponential_s(30.0), off_s=fixed_s(60.0))
 CLIENTS = Clients(shares=zipf_shares(40, 1.2), cv={50: 1.0, 90: 4.0})

@@ -10,9 +10,15 @@ import pytest
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable
 from workloads.generator.arrivals import Arrivals
+from workloads.generator.distributions import (
+    Gamma,
+    Lengths,
+    Lognormal,
+    fixed,
+    mean_tokens,
+    sample_tokens,
+)
 from workloads.generator.generate import generate
-from workloads.generator.lengths import Lengths, fixed, mean_tokens, sample_tokens
-from workloads.generator.mixtures import Gamma, Lognormal
 from workloads.generator.spec import GeneratorSpec, RequestKind
 from workloads.statistics.describe import describe
 

@@ -18,13 +18,17 @@ from tests.properties.queues import MICROSECOND_PER_TOKEN, ONE_AT_A_TIME
 from tests.workloads.generator.preset_statistics import matched_tokens
 from workloads.generator.arrivals import Arrivals
 from workloads.generator.chain_ids import Lineage, build_chains
-from workloads.generator.continuations import Continuations
-from workloads.generator.counts import Counts, counted, geometric
-from workloads.generator.durations import Durations
+from workloads.generator.distributions import (
+    Counts,
+    Durations,
+    Gamma,
+    Lengths,
+    counted,
+    fixed,
+    geometric,
+)
 from workloads.generator.generate import generate
-from workloads.generator.lengths import Lengths, fixed
-from workloads.generator.mixtures import Gamma
-from workloads.generator.sessions import Resets
+from workloads.generator.sessions import Continuations, Resets
 from workloads.generator.shared_prefixes import NONE, Documents, SystemPrompts
 from workloads.generator.spec import RequestKind
 
@@ -168,7 +172,7 @@ def test_something_unique_before_passages_leaves_them_unshared() -> None:
 
 
 def test_clients_have_system_prompts_of_their_own() -> None:
-    from workloads.generator.clients import Clients
+    from workloads.generator.arrivals import Clients
 
     kind = replace(PLAIN, system_prompts=SystemPrompts(tokens=64, per_client=True))
     arrivals = Arrivals(requests_per_s=2.0, clients=Clients(shares=(3.0, 2.0, 1.0), cv={50: 1.0}))

@@ -13,15 +13,13 @@ import yaml
 from sim.errors import ScenarioError
 from tests.workloads.generator.preset_statistics import preset_statistics
 from workloads.generator import presets
-from workloads.generator.arrivals import arrival_times_s
-from workloads.generator.clients import client_cvs
-from workloads.generator.drift import named_drift
+from workloads.generator.arrivals import arrival_times_s, client_cvs
+from workloads.generator.distributions import Lengths, midpoints, sample_tokens
 from workloads.generator.generate import generate
-from workloads.generator.lengths import Lengths, sample_tokens
-from workloads.generator.mixtures import midpoints
 from workloads.generator.plain import lengths
 from workloads.generator.presets import preset, preset_description, preset_names, preset_spec
-from workloads.generator.users import Users
+from workloads.generator.rate_changes import named_drift
+from workloads.generator.spec import Users
 
 PRESETS = yaml.safe_load(
     Path(presets.__file__).with_name("presets.yaml").read_text(encoding="utf-8")

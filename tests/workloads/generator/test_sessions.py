@@ -11,11 +11,19 @@ from sim.request_table import RequestTable
 from tests.properties.generated import CHAT, KINDS, PLAIN, chain_of, columns, spec_of
 from tests.workloads.generator.preset_statistics import input_block_hits, matched_tokens
 from workloads.generator.arrivals import Arrivals
-from workloads.generator.counts import Counts, counted, geometric, mean_count, sample_counts
-from workloads.generator.durations import exponential_s, fixed_s
+from workloads.generator.distributions import (
+    Counts,
+    Gamma,
+    Lengths,
+    counted,
+    exponential_s,
+    fixed,
+    fixed_s,
+    geometric,
+    mean_count,
+    sample_counts,
+)
 from workloads.generator.generate import generate
-from workloads.generator.lengths import Lengths, fixed
-from workloads.generator.mixtures import Gamma
 from workloads.generator.spec import RequestKind
 
 

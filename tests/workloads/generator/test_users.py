@@ -20,15 +20,19 @@ from tests.properties.queues import (
     ONE_AT_A_TIME,
 )
 from workloads.generator.arrivals import Arrivals
-from workloads.generator.continuations import Continuations
-from workloads.generator.counts import counted, geometric
-from workloads.generator.durations import Durations, exponential_s, fixed_s
+from workloads.generator.distributions import (
+    Durations,
+    Gamma,
+    Lengths,
+    counted,
+    exponential_s,
+    fixed,
+    fixed_s,
+    geometric,
+)
 from workloads.generator.generate import generate
-from workloads.generator.lengths import Lengths, fixed
-from workloads.generator.mixtures import Gamma
-from workloads.generator.sessions import Sessions
-from workloads.generator.spec import GeneratorSpec, RequestKind
-from workloads.generator.users import Users
+from workloads.generator.sessions import Continuations, Sessions
+from workloads.generator.spec import GeneratorSpec, RequestKind, Users
 
 EXPONENTIAL = Lengths(
     components=(Gamma(shape=1.0, scale=MEAN_TOKENS),), min_tokens=1, max_tokens=40 * MEAN_TOKENS
