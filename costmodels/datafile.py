@@ -1,4 +1,4 @@
-"""Reads the package's YAML data files, and JSON files of others; finds a row by name."""
+"""Reads the package's YAML data files and users' JSON files; finds a row by name."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import yaml
 
 from sim.errors import ScenarioError
 
-# libyaml's loader is about ten times faster; it is missing from some builds of PyYAML.
+# libyaml's loader is about ten times faster, but missing from some builds of PyYAML.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
 def read_data(file_name: str) -> dict[str, Any]:
-    """The content of ``costmodels/<file_name>``. Cached: do not change it."""
+    """Return the content of ``costmodels/<file_name>``. It is cached: do not change it."""
     text = (Path(__file__).parent / file_name).read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.load(text, Loader=_LOADER)
     return content
 
 
 def find_name(kind: str, name: str, names: Mapping[str, str]) -> str:
-    """The canonical name that ``name`` stands for in ``names`` (any spelling -> canonical).
+    """Return the canonical name that ``name`` stands for in ``names`` (any spelling -> canonical).
 
-    Case does not matter. Raises `ScenarioError` with near matches when nothing fits.
+    Case does not matter. Raises `ScenarioError` with near matches if nothing fits.
     """
     folded = {spelling.casefold(): canonical for spelling, canonical in names.items()}
     found = folded.get(name.casefold())
@@ -43,7 +43,7 @@ def find_name(kind: str, name: str, names: Mapping[str, str]) -> str:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `ScenarioError` for a file that holds none."""
+    """Return the object in a JSON file. Raises `ScenarioError` for a file that holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Number formats, and which one each part of a model is stored and multiplied in."""
+"""Number formats, and the formats in which each part of a model is stored and multiplied."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ class Format:
     group: int = 1
     """Elements that share a scale and a zero point."""
     input: str | None = None
-    """The format the left matrix is converted to; None: it stays in 16 bits."""
+    """The format that the left matrix is converted to; None: it stays in 16 bits."""
     peak: str = BF16_PEAK
     residual_tokens: int = 0
     kernel_rows: int | None = None
-    """Most rows its kernel multiplies a matrix with at once; None: as many as there are."""
+    """Most rows that its kernel multiplies with a matrix at once; None: no limit."""
     source: str = ""
 
     @property
     def bits_per_element(self) -> Fraction:
-        """Bits as stored, scales included: 4.25 of mxfp4."""
+        """Stored bits per element, scales included: 4.25 for mxfp4."""
         return self.bits + Fraction(self.scale_bits + self.zero_bits, self.group)
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes an element costs to read or write."""
+        """Bytes read or written per element."""
         if self.group >= _UNCOUNTED_GROUP:
             return self.bits / 8
         return float(self.bits_per_element / 8)
 
     def num_bytes(self, elements: int) -> int:
-        """Bytes of so many elements, scales included, rounded up."""
+        """Return the bytes of ``elements``, scales included, rounded up."""
         return -int(-elements * self.bits_per_element // 8)
 
 
 @cache
 def load_format(name: str) -> Format:
-    """A row of ``formats.yaml``. Raises `ScenarioError` for an unknown name."""
+    """Return a row of ``formats.yaml``. Raises `ScenarioError` for an unknown name."""
     rows = read_data("formats.yaml")["formats"]
     name = find_name("number format", name, {row: row for row in rows})
     return Format(name=name, **rows[name])
 
 
 def format_names() -> list[str]:
-    """The names of all formats."""
+    """Return the names of all formats."""
     return list(read_data("formats.yaml")["formats"])
 
 
@@ -75,12 +75,12 @@ class Params:
 
     @property
     def total(self) -> int:
-        """All classes together."""
+        """Parameters of all classes together."""
         return self.matrices + self.embedding + self.others
 
     @property
     def matrices(self) -> int:
-        """What a quantisation of the layers' matrices touches."""
+        """Parameters that a quantization of the layers' matrices changes."""
         return self.attention + self.ffn + self.experts
 
     def __add__(self, other: Params) -> Params:
@@ -104,56 +104,59 @@ class Params:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPrecision:
-    """Formats by what is stored: names of ``formats.yaml``.
+    """Formats by what is stored, as names of ``formats.yaml``.
 
-    The matrices are in three classes, which quantisation treats apart: of attention (and of linear
-    attention), of dense FFNs and shared experts, of routed experts.
+    The matrices are in three classes, which quantization treats separately: attention (and linear
+    attention), dense FFNs with shared experts, routed experts.
     """
 
     dtype: str = "bfloat16"
-    """16 bits: activations between operators, norms, biases, routers, all that is not named."""
+    """16-bit format of activations between operators, norms, biases, routers, and all that is
+    not named."""
     attention: str = "bfloat16"
     ffn: str = "bfloat16"
     experts: str = "bfloat16"
     embedding: str = "bfloat16"
-    """The token table and the LM head."""
+    """Format of the token table and the LM head."""
     activations: str | None = None
-    """What quantized matrices are multiplied with; None: what their own format asks for."""
+    """Format of the activations that quantized matrices are multiplied with; None: as their own
+    format asks for."""
     kv: str = "bfloat16"
     state: str = "float32"
-    """Recurrent states; ``conv``: the inputs that short convolutions keep."""
+    """Format of recurrent states; ``conv``: of the inputs that short convolutions keep."""
     conv: str = "float32"
     communication: str | None = None
-    """What all-reduces carry; None: ``dtype``."""
+    """Format that all-reduces carry; None: ``dtype``."""
 
     @property
     def dtype_bytes(self) -> int:
-        """Bytes of an activation between operators."""
+        """Bytes per element of an activation between operators."""
         return load_format(self.dtype).bits // 8
 
     @property
     def communication_bytes(self) -> float:
-        """Bytes of an element in an all-reduce."""
+        """Bytes per element in an all-reduce."""
         return load_format(self.communication or self.dtype).moved_bytes
 
     @property
     def linear(self) -> str:
-        """The formats of the layers' matrices, joined by ``+`` where they differ."""
+        """The formats of the layers' matrices, joined by ``+`` if they differ."""
         return "+".join(dict.fromkeys((self.attention, self.ffn, self.experts)))
 
     def matrix(self, weights: str) -> tuple[Format, Format]:
-        """Format of a matrix stored in ``weights``, and of what it is multiplied with."""
+        """Return the format of a matrix stored in ``weights``, and of the activations multiplied
+        with it."""
         stored = load_format(weights)
         if stored.bits >= 16 or (self.activations is None and stored.input is None):
             return stored, load_format(self.dtype)
         return stored, load_format(self.activations or stored.input or self.dtype)
 
     def weight_bytes(self, params: Params) -> int:
-        """Bytes of parameters, each class in its format."""
+        """Return the bytes of parameters, each class in its format."""
         return sum(self.weight_bytes_by_format(params).values())
 
     def weight_bytes_by_format(self, params: Params) -> dict[str, int]:
-        """The same by format, largest first."""
+        """Return the bytes of parameters by format, largest first."""
         found: dict[str, int] = {}
         for weights, count in (
             (self.attention, params.attention),
@@ -167,12 +170,12 @@ class ModelPrecision:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def with_matrices(self, weights: str) -> ModelPrecision:
-        """The same with every matrix of the layers in one format."""
+        """Return a copy with every matrix of the layers in one format."""
         return replace(self, attention=weights, ffn=weights, experts=weights)
 
 
 def precision_of(dtype: str) -> ModelPrecision:
-    """All in one 16-bit type; recurrent states in 32 bits."""
+    """Return a precision with everything in one 16-bit type, except recurrent states in 32 bits."""
     return ModelPrecision(
         dtype=dtype, attention=dtype, ffn=dtype, experts=dtype, embedding=dtype, kv=dtype
     )

@@ -1,4 +1,4 @@
-"""One operator of a step, as FLOPs and bytes, and the few shapes operators come in."""
+"""One operator of a step, as FLOPs and bytes, and the few shapes that operators come in."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ HALF = 1 << (FRACTION_BITS - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Who takes part in an exchange between ranks."""
+    """The participants of an exchange between ranks."""
 
     ranks: int
     in_node: int
-    """How many of them share a fabric domain."""
+    """Ranks among them that share a fabric domain."""
     mode: Literal["", "low_latency", "throughput"] = ""
-    """Of an all-to-all."""
+    """Mode of an all-to-all; empty for other exchanges."""
     copies: float = 1.0
-    """Of each token, in an all-to-all: the experts it goes to."""
+    """Copies of each token in an all-to-all, one per expert it goes to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator, at ``n`` batch sizes. All arrays are float64 ``[n]`` and for one call."""
+    """One operator, at ``n`` batch sizes. All arrays are float64 ``[n]`` and per call."""
 
     name: str
     kind: Kind
     calls: int
-    """Calls a step."""
+    """Number of calls per step."""
     rows: Array
-    """Rows of the left matrix (a grouped GEMM: rows of one expert)."""
+    """Rows of the left matrix (for a grouped GEMM: rows per expert)."""
     flops: Array
     weight_bytes: Array
     state_bytes: Array
     activation_bytes: Array
     comm_bytes: Array
     launches: int = 1
-    """Kernels a call: each has its fixed time."""
+    """Kernels per call, each with its fixed time."""
     peak: str = BF16_PEAK
     """The compute peak it runs at, a field of `GpuSpec`."""
     weights: str = "bfloat16"
@@ -67,9 +67,10 @@ class Operator:
     matrix: tuple[int, int] | None = None
     """Inner and outer size of a GEMM's right matrix."""
     exchange: Exchange | None = None
-    """None of an all-reduce: all tensor-parallel ranks, in one fabric domain."""
+    """Participants of an exchange; None for an all-reduce over all tensor-parallel ranks in one
+    fabric domain."""
     parts: tuple[tuple[str, float], ...] = ()
-    """Of several elementwise kernels in one: each with its bytes a row."""
+    """Name and bytes per row of each of several elementwise kernels priced as one."""
 
     @property
     def is_fp8(self) -> bool:
@@ -88,9 +89,10 @@ def linear(
     *,
     copies: int = 1,
 ) -> Operator:
-    """A matrix stored in ``weights``: its input may be quantized, its output never is.
+    """Return a GEMM by a matrix stored in ``weights``; its input may be quantized, its output never
+    is.
 
-    ``copies``: so many such matrices beside each other, each with its own input (grouped heads).
+    ``copies`` is the number of such matrices side by side, each with its own input (grouped heads).
     """
     stored, multiplied = precision.matrix(weights)
     row_bytes = inner * multiplied.moved_bytes + outer * precision.dtype_bytes
@@ -100,7 +102,7 @@ def linear(
         calls,
         rows,
         flops=2.0 * copies * inner * outer * rows,
-        # No rows, no call: the weights stay unread.
+        # Without rows there is no call, and the weights stay unread.
         weight_bytes=np.where(rows > 0, copies * inner * outer * stored.moved_bytes, 0.0),
         activation_bytes=float(copies * row_bytes) * rows,
         peak=multiplied.peak,
@@ -112,7 +114,7 @@ def linear(
 def plain_gemm(
     name: str, calls: int, inner: int, outer: int, rows: Array, precision: ModelPrecision
 ) -> Operator:
-    """A matrix that is never quantized."""
+    """Return a GEMM by a matrix that is never quantized."""
     return linear(name, calls, inner, outer, rows, precision, precision.dtype)
 
 
@@ -124,7 +126,7 @@ def elementwise(
     launches: int = 1,
     parts: tuple[tuple[str, float], ...] = (),
 ) -> Operator:
-    """Kernels that read and write so many bytes a row; ``parts`` as in `Operator`."""
+    """Return kernels that read and write ``bytes_per_row`` together; ``parts`` as in `Operator`."""
     return operator(
         name,
         "elementwise",
@@ -137,21 +139,21 @@ def elementwise(
 
 
 def all_reduce(name: str, calls: int, bytes_per_row: float, ranks: int, rows: Array) -> Operator:
-    """A sum over all ranks: a ring moves 2 (n - 1) / n of its input over every link."""
+    """Return a sum over all ranks: a ring moves 2 (n - 1) / n of its input over every link."""
     return operator(
         name, "all_reduce", calls, rows, comm_bytes=2 * (ranks - 1) / ranks * bytes_per_row * rows
     )
 
 
 def attention_launch(calls: int, rows: Array, launches: int = 1) -> Operator:
-    """An attention kernel's launch, paid in every step; its work depends on contexts."""
+    """Return an attention kernel's launch, paid in every step; its work depends on contexts."""
     return operator("attention", "attention", calls, rows, launches=launches)
 
 
 def converted(calls: int, width: int, rows: Array, precision: ModelPrecision) -> list[Operator]:
-    """What attention puts out, converted for the matrix after it; nothing in 16 bits.
+    """Return the conversion of attention's output for the matrix after it; empty in 16 bits.
 
-    Norms and activations write the narrow format at once.
+    Norms and activations write the narrow format directly.
     """
     _, multiplied = precision.matrix(precision.attention)
     if multiplied.bits >= 16:
@@ -178,7 +180,7 @@ def operator(
     exchange: Exchange | None = None,
     parts: tuple[tuple[str, float], ...] = (),
 ) -> Operator:
-    """An operator whose unnamed parts are zero."""
+    """Return an operator whose unnamed parts are zero."""
     none = np.zeros_like(rows)
     return Operator(
         name=name,

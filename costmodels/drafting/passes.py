@@ -1,4 +1,4 @@
-"""One forward of a drafter beside the target's step: what it sees of the batch, and its price."""
+"""One forward pass of a drafter beside the target's step: its share of the batch, and its price."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.layouts.dealing import Limits, deal, deal_columns
 from costmodels.layouts.layout import Layout
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import FRACTION_BITS, HALF, Array
 from sim.shape import ClippedSums, StepShape, clip_columns
@@ -19,19 +19,19 @@ _SUMS = len(ClippedSums._fields)
 
 
 class DraftHost(NamedTuple):
-    """What a drafter takes beside its kernels, in seconds."""
+    """Times of a drafter beside its kernels, in seconds."""
 
     pass_launch_s: float
-    """Of the host, a pass."""
+    """Host time per pass."""
     pass_gap_s: float
-    """Of the GPU, a pass: small kernels before it."""
+    """GPU time per pass: small kernels before it."""
     seqs_base_s: float
-    """Of the host, a step: where it drafts by itself."""
+    """Host time per step if the host does the drafting."""
     per_seq_s: float
 
 
 class PricedPass(NamedTuple):
-    """One forward of a drafter (`costmodels.models.drafters.Pass`), with its cost."""
+    """One forward pass of a drafter (`costmodels.models.drafters.Pass`), with its cost."""
 
     cost: TargetCost
     tokens_per_seq: int
@@ -39,13 +39,13 @@ class PricedPass(NamedTuple):
     times: int
     reads_prompts: bool
     ranks: Layout | None
-    """Data-parallel ranks, each of which drafts for its own sequences; None: one, or the cost
-    deals them out itself."""
+    """Data-parallel ranks, each of which drafts for its own sequences; None: there is one, or
+    the cost deals sequences out itself."""
     clips: tuple[int, ...]
     """The places of its clips among the target's."""
 
     def shape(self, step: StepShape, finishing: int) -> StepShape:
-        """What it sees of a step, in which so many prompts end, and draft from then on."""
+        """Return the pass's shape in a step in which ``finishing`` prompts end and then draft."""
         if not step.prefill_tokens and self.tokens_per_seq and not step.clipped:
             seqs = step.decode_seqs
             drafts = seqs * (self.tokens_per_seq - 1)
@@ -79,14 +79,14 @@ class PricedPass(NamedTuple):
 
     @property
     def is_line(self) -> bool:
-        """Whether its decodes cost a line in their contexts (`RooflineStepCost.line`)."""
+        """Whether its decodes are priced as a line in their contexts (`RooflineStepCost.line`)."""
         cost = self.cost
         if self.ranks is not None or not isinstance(cost, RooflineStepCost):
             return False
         return cost.curves is None and cost.clips is None
 
     def decodes_ns(self, step: StepShape, finishing: int) -> int:
-        """Of a pass that is a line and reads no prompts: the price of its `shape`."""
+        """Return the price of `shape` for a pass that is a line and reads no prompts."""
         seqs, context = step.decode_seqs, step.decode_context_tokens
         if finishing:
             read = step.prefill_context_tokens + step.prefill_tokens
@@ -98,7 +98,7 @@ class PricedPass(NamedTuple):
         return (line[0] + context * line[1] + HALF) >> FRACTION_BITS
 
     def own(self, shape: StepShape) -> StepShape:
-        """One rank's part of it."""
+        """Return one rank's part of a shape."""
         if self.ranks is None or not shape.num_tokens:
             return shape
         dealt = deal(shape, self.ranks, self._limits)
@@ -111,7 +111,7 @@ class PricedPass(NamedTuple):
         return Limits(len(self.cost.token_fixed_ns) - 1, logits, self.cost.largest_graph)
 
     def own_columns(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """The same of many steps."""
+        """Return one rank's part of many steps."""
         if self.ranks is None:
             return dict(columns)
         dealt = deal_columns(columns, self.ranks, self._limits)
@@ -119,7 +119,7 @@ class PricedPass(NamedTuple):
 
 
 def pass_columns(one: PricedPass, columns: dict[str, Array], finishing: Array) -> dict[str, Array]:
-    """`PricedPass.shape` of many steps."""
+    """Return the columns of `PricedPass.shape` for many steps."""
     own = {
         name: values
         for name, values in columns.items()

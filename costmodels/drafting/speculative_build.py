@@ -12,8 +12,8 @@ from costmodels.layouts.draft_layout import draft_layout
 from costmodels.layouts.layout import Layout
 from costmodels.models.drafters import Drafter, Pass
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from sim.errors import ScenarioError
 from sim.evidence import Evidence
@@ -35,9 +35,9 @@ def compile_speculative_cost(
     host_speed_factor: float = 1.0,
     **options: object,
 ) -> SpeculativeStepCost:
-    """The step cost of a replica; arguments as those of `compile_layout_cost`.
+    """Return the step cost of a replica that speculates; arguments as in `compile_layout_cost`.
 
-    Raises `ScenarioError` for layouts in which drafts are not modelled.
+    Raises `ScenarioError` for layouts in which drafts are not modeled.
     """
     check_layout(layout)
 
@@ -86,7 +86,7 @@ def compile_speculative_cost(
 
 
 def check_layout(layout: Layout) -> None:
-    """Raises `ScenarioError` for a layout in which drafts are not modelled."""
+    """Raise `ScenarioError` for a layout in which drafts are not modeled."""
     if layout.pipeline_parallel_size > 1:
         raise ScenarioError(
             "engine.speculative with pipeline_parallel_size above 1 is not modelled: the last "

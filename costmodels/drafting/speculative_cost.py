@@ -1,8 +1,8 @@
-"""Steps of an engine that speculates: the target verifies, the drafter drafts, one after the other.
+"""Step cost of an engine that speculates: the target verifies, then the drafter drafts.
 
-A step's drafts are verified by the target as so many more tokens of each sequence: matrices see
-more rows, experts more tokens, attention reads a context once for several queries. Then the
-drafter makes its passes on the same GPUs. Its launches are the host's.
+The target verifies a step's drafts as additional tokens of each sequence: matrices see more rows,
+experts more tokens, attention reads a context once for several queries. Then the drafter makes its
+passes on the same GPUs. Its launches take host time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.steps.explain import OperatorRow
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import FRACTION_BITS, HALF, Array
 from sim import accounts
@@ -44,26 +44,26 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeStepCost:
-    """A `sim.protocols.RoundCost`. `costmodels.drafting.speculative_build` compiles it."""
+    """A `sim.protocols.RoundCost`; compiled by `costmodels.drafting.speculative_build`."""
 
     targets: Mapping[int, TargetCost]
-    """By drafts a sequence: of steps that verify so many."""
+    """Cost of the target's steps, by drafts per sequence that they verify."""
     passes: Mapping[int, tuple[PricedPass, ...]]
-    """The drafter's, by drafts a sequence."""
+    """The drafter's passes, by drafts per sequence."""
     drafts_by_seqs: tuple[tuple[int, int], ...]
     host: DraftHost
     host_evidence: Evidence
     acceptance_evidence: Evidence
     lines: dict[tuple[int, int], _Line | None] = field(default_factory=dict, init=False)
-    """What was found of decode-only steps, by sequences and drafts each."""
+    """Cached lines of decode-only steps, by sequences and drafts per sequence."""
 
     @property
     def plain(self) -> TargetCost:
-        """The target's steps without drafts."""
+        """The cost of the target's steps without drafts."""
         return self.targets[0]
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """The cost of one step; see `RooflineStepCost.price`."""
+        """Price one step of this shape; see `RooflineStepCost.price`."""
         if not shape.num_tokens:
             return StepPrice(0)
         if not shape.prefill_tokens and not shape.clipped:
@@ -128,9 +128,9 @@ class SpeculativeStepCost:
         return DecodeRun(first, cumulative, shortest)
 
     def _line(self, shape: StepShape) -> _Line | None:
-        """Decode-only steps of so many sequences and drafts as a line in their contexts.
+        """Return decode-only steps with these sequences and drafts as a line in their contexts.
 
-        None where some part of them is none.
+        None if some part of them is not linear.
         """
         seqs, verified = shape.decode_seqs, self._verified(shape)
         key = seqs, verified
@@ -161,25 +161,28 @@ class SpeculativeStepCost:
         return _Line(start, a_token, (host.launch_delay_ns, launch_ns, host.tail_ns))
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
-        """Steps without drafts, whose contexts grow by one a sequence a step."""
+        """Price steps without drafts in which each sequence's context grows by one token per
+        step."""
         return self.plain.price_decodes(shape, steps)
 
     def schedule_ns(self, running: int, /) -> int:
-        """Host time of one scheduler call."""
+        """Return the host time of one scheduler call."""
         return self.plain.schedule_ns(running)
 
     def update_ns(self, seqs: int, /) -> int:
-        """Host time to apply a step's outputs, and to look drafts up where the host does."""
+        """Return the host time to apply a step's outputs, and to look drafts up if the host does
+        that."""
         update_ns = self.plain.update_ns(seqs)
         if not seqs or not self.host.per_seq_s:
             return update_ns
         return update_ns + to_ns(self.host.seqs_base_s + self.host.per_seq_s * seqs)
 
     def split(self, columns: Mapping[str, Array], /) -> dict[str, Array]:
-        """GPU seconds of many steps by account.
+        """Split the GPU seconds of many steps by account.
 
-        What verifying adds to the step without drafts is posted in proportion: the accepted share
-        where the target's work is, the rejected share as waste. The drafter's work is its own.
+        The time that verification adds to the step without drafts is split in proportion: the
+        accepted share is posted like the target's work, the rejected share as waste. The drafter's
+        work has an account of its own.
         """
         seqs, verified = columns["decode_seqs"], columns["draft_tokens"]
         finishing = columns["logits"] - seqs - verified
@@ -197,7 +200,7 @@ class SpeculativeStepCost:
             whole = self.targets[drafts].split(_chosen(columns, rows))
             accepted = columns["accepted_tokens"][rows] / np.maximum(verified[rows], 1)
             extra = sum((whole[name] - base[name] for name in whole), np.zeros(len(accepted)))
-            # Where tables have more tokens a little faster, nothing was wasted.
+            # If a table has more tokens slightly faster, nothing was wasted.
             accepted = np.where(extra > 0, accepted, 1.0)
             for account, values in whole.items():
                 added = values - base[account]
@@ -228,13 +231,15 @@ class SpeculativeStepCost:
         return found
 
     def _verified(self, shape: StepShape) -> int:
-        """Drafts a sequence that a step verifies."""
+        """Return the drafts per sequence that a step verifies."""
         return shape.draft_tokens // shape.decode_seqs if shape.decode_seqs else 0
 
     def _drafts(self, shape: StepShape) -> tuple[int, int]:
-        """Drafts a sequence that a step makes, and how many prompts end in it.
+        """Return the drafts per sequence that a step makes, and the number of prompts that end in
+        it.
 
-        As many as it verifies; where nobody decodes yet, as many as those whose prompts end will.
+        A step drafts the number that it verifies; if no sequence decodes yet, the number for the
+        sequences whose prompts end.
         """
         finishing = shape.logits - shape.decode_seqs - shape.draft_tokens
         if shape.decode_seqs:
@@ -264,7 +269,7 @@ class SpeculativeStepCost:
 
     @property
     def shard(self) -> RankShard:
-        """What one rank holds of the target."""
+        """The part of the target on one rank."""
         return self.plain.shard
 
     @property
@@ -279,26 +284,27 @@ class SpeculativeStepCost:
 
     @property
     def efficiency(self) -> Efficiency:
-        """How much of its peaks kernels reach."""
+        """The shares of the device's peaks that kernels reach."""
         return self.plain.efficiency
 
     @property
     def profile(self) -> EngineProfile:
-        """Host times."""
+        """The engine's host times."""
         return self.plain.profile
 
     def largest_graph(self, drafts: int) -> int:
-        """Tokens of the largest CUDA graph of steps that verify so many drafts, a rank."""
+        """Return the tokens per rank of the largest CUDA graph of steps that verify ``drafts``
+        per sequence."""
         cost = self.targets[drafts]
         return (cost.rank if isinstance(cost, ReplicaStepCost) else cost).largest_graph
 
     @property
     def throttle(self) -> PowerThrottle | None:
-        """The device's power limit."""
+        """The device's power limit; None: no limit."""
         return self.plain.throttle
 
     def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> SpeculativeStepCost:
-        """The same with every GPU and every host time multiplied."""
+        """Return a copy with all GPU times multiplied by ``gpu`` and all host times by ``host``."""
         own = self.host
         return replace(
             self,
@@ -316,7 +322,8 @@ class SpeculativeStepCost:
         )
 
     def evidence(self) -> dict[str, str]:
-        """The label of each GPU time account: what an answer takes hangs on what is accepted."""
+        """Return the label of each GPU time account; decoding also depends on the acceptance
+        rates."""
         found, accepted = self.plain.evidence(), self.acceptance_evidence.label
         for account in (accounts.DECODE_WEIGHT_READS, accounts.DECODE_STATE_READS):
             found[account] = weakest((found[account], accepted))
@@ -327,7 +334,7 @@ class SpeculativeStepCost:
         }
 
     def sources(self) -> list[Source]:
-        """Every number behind the prices, with its label and source."""
+        """Return every number behind the prices, with its label and source."""
         terms = zip(DraftHost._fields, self.host, strict=True)
         label, source = self.host_evidence.label, self.host_evidence.source
         return [
@@ -336,7 +343,8 @@ class SpeculativeStepCost:
         ]
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
-        """Work and time of the target's operators in a step of this shape, for people."""
+        """Return the work and time of the target's operators in a step of this shape, for
+        reports."""
         return self.targets[self._verified(shape)].describe(shape)
 
 

@@ -3,7 +3,7 @@
 A curve share(S) = most / (1 + half / S) of the peak, over a causal prompt of S tokens and S^2 / 2
 pairs, takes (pairs + half / 2 S) / most: the compute share ``most``, and query tiles of ``half``
 tokens, of which a chunk's last one is half empty. So the two numbers of a curve replace
-``attention_compute`` and ``attention_query_tile_tokens``, and a step still needs sums alone.
+``attention_compute`` and ``attention_query_tile_tokens``, and a step is still priced from its sums.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _COMPUTE, _TILE, _MEMORY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBackend:
-    """What replaces a GPU's attention constants."""
+    """Replacement of a GPU's attention constants."""
 
     name: str
     efficiency: Efficiency
-    """Of prompts, and of decodes where they have none of their own."""
+    """Constants of prompts, and of decodes if ``decode`` is None."""
     decode: Efficiency | None = None
     score_passes: int = 0
-    """How often scores of query-key pairs cross device memory, in 16 bits."""
+    """Number of times that scores of query-key pairs cross device memory, in 16 bits."""
     label: str
     source: str
     accounts: tuple[str, ...]
-    """The time accounts that its figures go into."""
+    """The time accounts that its figures affect."""
 
     def sources(self) -> list[Source]:
-        """What decodes have of their own, and how scores are materialised; `efficiency` has the
+        """Return the decode constants, and how scores are materialized; `efficiency` has the
         rest."""
         found: dict[str, float] = {}
         if DECODE_STATE_READS in self.accounts and self.decode is not None:
@@ -68,10 +68,9 @@ class AttentionBackend:
 def attention_backend(
     name: BackendName, gpu: GpuSpec, model: ModelSpec, efficiency: Efficiency
 ) -> AttentionBackend | None:
-    """A backend's constants on a GPU, on top of ``efficiency``; None for auto.
+    """Return a backend's constants on a GPU, on top of ``efficiency``; None for auto.
 
-    Raises `ScenarioError` where the GPU or the model has no such kernels, or no figure is
-    published.
+    Raises `ScenarioError` if the GPU or the model has no such kernels, or no figure is published.
     """
     if name == "auto":
         return None
@@ -90,7 +89,7 @@ def attention_backend(
 
 
 def architecture(gpu: GpuSpec) -> str | None:
-    """Its generation, as far as kernels care; None where that is not known."""
+    """Return the GPU's generation for the choice of kernels; None if it is not known."""
     rows = read_data(_FILE)["architectures"]
     return next((name for name, gpus in rows.items() if gpu.name in gpus), None)
 
@@ -137,7 +136,7 @@ def _unfused(model: ModelSpec, kinds: set[str], efficiency: Efficiency) -> Atten
             f"{model.name} has {', '.join(sorted(kinds))}"
         )
     known = read_data(_FILE)["unfused"]
-    # Its two products are GEMMs, of whole tiles.
+    # Its two products are GEMMs of whole tiles.
     changed = {_COMPUTE: efficiency.gemm_compute, _TILE: 0.0}
     return AttentionBackend(
         name="unfused",

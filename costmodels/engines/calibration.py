@@ -41,12 +41,12 @@ _CONSTANTS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was fitted, to what."""
+    """The fitted constants, and what they were fitted to."""
 
     profile: EngineProfile
     efficiency: Efficiency
     gpu: str
-    """Name of the GPU it was measured on."""
+    """Name of the GPU that was measured."""
     machine: str
     date: str
     inputs: dict[str, str]
@@ -56,7 +56,7 @@ class Calibration:
 
 
 def save_calibration(calibration: Calibration, path: Path) -> str:
-    """Write the file; returns its hash."""
+    """Write the file, and return its hash."""
     profile, efficiency = calibration.profile, calibration.efficiency
     content: dict[str, Any] = {
         "format": _FORMAT,
@@ -77,9 +77,9 @@ def save_calibration(calibration: Calibration, path: Path) -> str:
 
 
 def load_constants(name: str, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:
-    """Host times and efficiencies by the name of a built-in profile, or from a calibration file.
+    """Return host times and efficiencies of a built-in profile, or of a calibration file.
 
-    Raises `ScenarioError` for an unknown name and what `load_calibration` raises.
+    Raises `ScenarioError` for an unknown name, and what `load_calibration` raises.
     """
     if name.endswith((".yaml", ".yml")):
         return load_calibration(Path(name), gpu)
@@ -87,9 +87,9 @@ def load_constants(name: str, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:
 
 
 def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:
-    """The profile and efficiency of a file. Raises `ScenarioError` naming the file and field.
+    """Return a file's profile and efficiency. Raises `ScenarioError` naming the file and field.
 
-    Refuses a file made on another GPU, and one changed since it was written.
+    A file made on another GPU is refused, and so is one changed since it was written.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficienc
     lacking = [name for name, value in values.items() if value is None]
     if lacking:
         raise ScenarioError(f"{path}: efficiency lacks {', '.join(lacking)}")
-    # What no log of one device shows keeps the label it had.
+    # Constants that no log of one device determines keep their labels.
     unseen = {name: base.evidence[name] for name in _CONSTANTS if name.startswith("all_reduce")}
     efficiency = replace(
         base,
@@ -135,11 +135,11 @@ def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficienc
 
 
 def content_hash(content: dict[str, Any]) -> str:
-    """sha256 of the content as canonical JSON."""
+    """Return the sha256 of the content as canonical JSON."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _rounded(value: float) -> float:
-    """Six significant digits: what a fit can tell."""
+    """Round to the six significant digits that a fit can determine."""
     return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -34,7 +34,7 @@ _MEMORY_TERMS = ("runtime_bytes", "dense_sampler_bytes_per_logit", "moe_sampler_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """One engine version on one kind of host. All host terms are seconds of the host's time."""
+    """One engine version on one kind of host. All host terms are seconds of host time."""
 
     name: str
     engine: str
@@ -44,13 +44,15 @@ class EngineProfile:
     update_base_s: float
     update_per_seq_s: float
     driver_s: float
-    """The engine loop around schedule and update, once a step."""
+    """The engine loop around schedule and update, once per step."""
     full_graph_launch_s: float
-    """Decode-only step that replays one CUDA graph."""
+    """Launch time of a decode-only step that replays one CUDA graph."""
     piecewise_launch_per_layer_s: float
-    """Step with prefill small enough for graphs between the attention calls."""
+    """Launch time per layer of a step with prefill small enough for graphs between the attention
+    calls."""
     eager_launch_per_dense_layer_s: float
-    """Step too large for any graph: every kernel is launched by itself."""
+    """Launch time per dense layer of a step too large for any graph: each kernel is launched
+    separately."""
     eager_launch_per_moe_layer_s: float
     full_graph_delay_s: float
     """End of scheduling to first kernel; ``other_delay_s`` for the other two launch modes."""
@@ -58,15 +60,16 @@ class EngineProfile:
     prefill_tail_s: float
     """A step with prefill ends at least this long after its last launch."""
     piecewise_spread: tuple[float, ...]
-    """How launch times scatter around their mean: quantiles at equal steps from 0 to 1, divided
-    by the mean. The next two: eager launches of dense models, and of models with experts."""
+    """Spread of launch times around their mean: quantiles at equal steps from 0 to 1, divided by
+    the mean. The next two fields have that of eager launches of dense models, and of models with
+    experts."""
     eager_spread: tuple[float, ...]
     eager_moe_spread: tuple[float, ...]
     kernels: Mapping[TableKind, str]
-    """Which kernel the engine runs, by kind of operator, where several are measured."""
+    """The kernel that the engine runs, by kind of operator, where several are measured."""
     between_passes_s: float
-    """GPU time of the engine's own kernels and copies a step, the model's apart. Constants that are
-    fitted to whole steps have it in their fixed times."""
+    """GPU time per step of the engine's own kernels and copies, without the model's. Constants
+    fitted to whole steps include it in their fixed times."""
     graph_sizes: tuple[int, ...]
     """Token counts with a captured graph, ascending; smaller batches are padded up."""
     runtime_bytes: int
@@ -78,22 +81,22 @@ class EngineProfile:
     kernel_evidence: Evidence
 
     def piecewise_launch_s(self, model: ModelSpec) -> float:
-        """Mean launch time of a step of ``model`` with prefill that fits a graph."""
+        """Return the mean launch time of a step of ``model`` with prefill that fits a graph."""
         return model.num_layers * self.piecewise_launch_per_layer_s
 
     def eager_launch_s(self, model: ModelSpec) -> float:
-        """Mean launch time of a step of ``model`` beyond the largest graph."""
+        """Return the mean launch time of a step of ``model`` beyond the largest graph."""
         return (
             model.num_dense_layers * self.eager_launch_per_dense_layer_s
             + model.num_moe_layers * self.eager_launch_per_moe_layer_s
         )
 
     def graphs_for(self, max_num_seqs: int) -> tuple[int, ...]:
-        """The sizes captured with this ``max_num_seqs``: none above twice that."""
+        """Return the sizes captured with this ``max_num_seqs``: none above twice that."""
         return tuple(size for size in self.graph_sizes if size <= 2 * max_num_seqs)
 
     def sources(self) -> list[Source]:
-        """Every constant with its label and source."""
+        """Return every constant with its label and source."""
         terms = [(term, self.host_evidence) for term in HOST_TERMS]
         terms += [(spread, self.host_evidence) for spread in SPREADS]
         terms.append(("graph_sizes", self.graph_evidence))
@@ -111,12 +114,12 @@ class EngineProfile:
 
 
 def profile_names() -> list[str]:
-    """The names of the built-in engine profiles."""
+    """Return the names of the built-in engine profiles."""
     return list(read_data("engines/engine_profile.yaml")["profiles"])
 
 
 def is_known_profile(name: str) -> bool:
-    """Whether a built-in profile has this name or alias."""
+    """Return whether a built-in profile has this name or alias."""
     return name.casefold() in {spelling.casefold() for spelling in _spellings()}
 
 
@@ -129,7 +132,8 @@ def _spellings() -> dict[str, str]:
 
 
 def load_profile(name: str = "vllm-0.25") -> EngineProfile:
-    """A built-in engine profile by name or alias. Raises `ScenarioError` for an unknown name."""
+    """Return a built-in engine profile by name or alias. Raises `ScenarioError` for an unknown
+    name."""
     rows = read_data("engines/engine_profile.yaml")["profiles"]
     canonical = find_name("engine profile", name, _spellings())
     row = rows[canonical]
@@ -154,9 +158,9 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
 
 
 def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
-    """The same engine on another host: 1.2 is one that takes 20% longer, 0.5 one twice as fast.
+    """Return the engine on another host: 1.2 is one that takes 20% longer, 0.5 one twice as fast.
 
-    Raises `ScenarioError` for a factor that is negative.
+    Raises `ScenarioError` for a negative factor.
     """
     if not 0 <= factor < math.inf:
         raise ScenarioError(f"host_speed_factor must be a number from 0 up, not {factor!r}")
@@ -165,21 +169,23 @@ def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
 
 
 def capture_up_to(profile: EngineProfile, tokens: int) -> EngineProfile:
-    """The same engine with CUDA graphs up to ``tokens``: its own sizes, then by its last step."""
+    """Return the engine with graphs up to ``tokens``: its own sizes, then more at its last
+    spacing."""
     sizes = profile.graph_sizes
     further = range(sizes[-1], tokens + 1, sizes[-1] - sizes[-2])[1:]
     return replace(profile, graph_sizes=(*(size for size in sizes if size <= tokens), *further))
 
 
 def quantile(spread: tuple[float, ...], draw: float) -> float:
-    """The value at ``draw`` (0 to 1) of a quantile table with equal steps, interpolated."""
+    """Return the value at ``draw`` (0 to 1) of a quantile table with equal steps, interpolated."""
     place = draw * (len(spread) - 1)
     below = min(int(place), len(spread) - 2)
     return spread[below] + (place - below) * (spread[below + 1] - spread[below])
 
 
 def padded_size(tokens: int, graph_sizes: tuple[int, ...]) -> int:
-    """The graph size a batch of ``tokens`` is padded to; ``tokens`` itself above the largest."""
+    """Return the graph size that a batch of ``tokens`` is padded to; above the largest,
+    ``tokens`` itself."""
     place = bisect_left(graph_sizes, tokens)
     return graph_sizes[place] if place < len(graph_sizes) else tokens
 

@@ -1,2 +1,1 @@
-"""GPUs and links: peaks, bandwidths, efficiency constants and the roofline, each number with its
-evidence."""
+"""GPUs and links: peaks, bandwidths, efficiency constants and the roofline, all with evidence."""

@@ -1,4 +1,5 @@
-"""How much of a device's peaks its kernels reach: one set of constants per GPU, from one file."""
+"""Shares of a device's peaks that its kernels reach: one set of constants per GPU, from one
+file."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class FittedRange(NamedTuple):
 
     step_tokens: int
     context_tokens: int
-    """Of one sequence, on average over a step."""
+    """Context of one sequence, on average over a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +27,23 @@ class Efficiency:
 
     name: str
     gemm_compute: float
-    """Share of the compute peak a GEMM with very many rows reaches."""
+    """Share of the compute peak that a GEMM with very many rows reaches."""
     gemm_half_rows: float
     """Rows at which a GEMM reaches half of that: the cost of filling and draining the tiles."""
     gemm_memory: float
     gemm_fixed_s: float
     fp8_compute: float
-    """The same two for matrices multiplied in fp8, as shares of the fp8 peak."""
+    """Share of the fp8 peak that a GEMM in fp8 reaches; ``fp8_half_rows``: rows at which it
+    reaches half."""
     fp8_half_rows: float
     grouped_compute: float
     grouped_half_rows: float
-    """As above, in rows of one expert; in fp8 the share falls as a GEMM's does."""
+    """Rows of one expert at which a grouped GEMM reaches half of its share; in fp8 the share
+    falls as a GEMM's does."""
     grouped_memory: float
     grouped_fixed_s: float
     tile_rows: int
-    """From this many rows on, a GEMM's rows are rounded up to a multiple of it."""
+    """From this number of rows on, a GEMM's rows are rounded up to a multiple of it."""
     attention_compute: float
     attention_memory: float
     attention_tile_tokens: int
@@ -56,28 +59,29 @@ class Efficiency:
     sampling_bytes_per_logit: float
     sampling_fixed_s: float
     all_reduce_bandwidth: float
-    """Share of the link's bandwidth an all-reduce of a large batch reaches."""
+    """Share of the link's bandwidth that an all-reduce of a large batch reaches."""
     all_reduce_hop_s: float
     all_reduce_fixed_s: float
     throttle_slowdown: float
-    """How much longer steps with prefill take once the power limit holds the clock down; 0: never.
-    The next two: how fast that sets in under compute-bound load, and passes without."""
+    """Relative slowdown of steps with prefill once the power limit holds the clock down; 0:
+    never. The next two are the time constants with which it sets in under compute-bound load,
+    and recovers without."""
     throttle_onset_s: float
     throttle_recovery_s: float
     throttle_full_load: float
     """Compute-bound share of a step from which the power limit is reached."""
     fitted_range: FittedRange | None = None
-    """None for constants that were not fitted."""
+    """Range that the constants were fitted to; None if they were not fitted."""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     @property
     def decode_seq_tokens(self) -> int:
-        """Tokens a decoding sequence reads beyond its context: its own, and half a KV tile."""
+        """Tokens that a decoding sequence reads beyond its context: its own, and half a KV tile."""
         return 1 + self.attention_tile_tokens // 2
 
     @property
     def throttle(self) -> PowerThrottle | None:
-        """How the device's power limit acts; None where it does not."""
+        """The effect of the device's power limit; None if it has none."""
         if not self.throttle_slowdown:
             return None
         return PowerThrottle(
@@ -88,12 +92,12 @@ class Efficiency:
         )
 
     def label_of(self, constant: str) -> str:
-        """The evidence label of one constant."""
+        """Return the evidence label of one constant."""
         evidence = self.evidence.get(constant)
         return evidence.label if evidence else "assumed"
 
     def sources(self) -> list[Source]:
-        """Every constant with its label and source."""
+        """Return every constant with its label and source."""
         return [
             Source(
                 what=f"{self.name} {constant}",
@@ -106,9 +110,9 @@ class Efficiency:
 
 
 def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
-    """The constants fitted on this GPU where there are any, else the generic ones.
+    """Return the constants fitted on this GPU if there are any, else the generic ones.
 
-    ``generic_only``: the generic ones in any case: what the datasheet alone tells.
+    With ``generic_only`` they are always the generic ones, which need only the datasheet.
     """
     content = read_data("hardware/efficiency.yaml")
     generic = content["generic"]

@@ -1,9 +1,9 @@
-"""GEMM families by precision: the unit that multiplies, what dequantising costs, and crossovers.
+"""GEMM families by precision: the unit that multiplies, the cost of dequantizing, and crossovers.
 
-Quantised weights are unpacked in the kernel's main loop, by cores that issue far fewer instructions
-than the tensor cores multiply. Each tile of rows unpacks all its weights again, so the cost is in
-proportion to weights x tiles of rows, where the gain is in bytes read once. A scheme that scales
-partial sums pays once a group of the inner size for every output instead.
+Quantized weights are unpacked in the kernel's main loop, by cores that issue far fewer instructions
+than the tensor cores multiply. Each tile of rows unpacks all its weights again, so the cost is
+proportional to weights x tiles of rows, while the gain is in bytes read once. A scheme that scales
+partial sums pays instead once per output and group of the inner size.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ _TILE_ROWS = 128
 
 
 class PrecisionPath(NamedTuple):
-    """One way to multiply: what is stored, what multiplies, what the cores do beside it."""
+    """One way to multiply: what is stored, what multiplies, and the work of the cores beside it."""
 
     name: str
     weights: str
-    """Formats of ``formats.yaml``: of matrices, of what they are multiplied with, of keys."""
+    """Format of matrices in ``formats.yaml``; the next two: of what they are multiplied with,
+    and of keys."""
     activations: str
     kv: str
     peak: str
-    """The unit: a peak of `GpuSpec`."""
+    """The unit, as a peak of `GpuSpec`."""
     weight_instructions: float
-    """To unpack one weight, once a tile of rows."""
+    """Instructions to unpack one weight, once per tile of rows."""
     sum_group: int
     """Inner elements after which partial sums are scaled in 32 bits; 0: never."""
     row_flops: float
-    """Of online transforms, an input element: FLOPs in 16 bits. FlatQuant's Kronecker pair of an
+    """16-bit FLOPs of online transforms per input element. FlatQuant's Kronecker pair of an
     input of n elements costs about 4 sqrt(n) each."""
     kv_instructions: float
-    """Of decode attention beside the tensor cores, an element of the cache and query head: unpack,
-    scale, multiply and add. Such kernels (FasterTransformer's and what came of it) work on one
-    query head a block, so grouped heads unpack the same keys again."""
+    """Instructions of decode attention beside the tensor cores, per cache element and query
+    head: unpack, scale, multiply and add. Such kernels (FasterTransformer's and its descendants)
+    work on one query head per block, so grouped heads unpack the shared keys again."""
     source: str
 
     @property
     def label(self) -> str:
-        """Evidence of what it takes."""
+        """Evidence label of its costs."""
         return "assumed" if self.source.startswith("assumed") else "reported"
 
 
 # Decode attention, counted in the source of QServe's kernel (mit-han-lab/omniserve): 8 packed 4-bit
 # elements take a shift, 4 logic, 4 two-wide subtractions and 4 two-wide multiply-adds, 13 in all;
 # then each is converted and multiplied in 32 bits (3 with the query's conversion for keys, 2 for
-# values). 8 bits are assumed to take as many to unpack and scale.
+# values). 8 bits are assumed to take equally many to unpack and scale.
 _SUM_INSTRUCTIONS = 2.0  # convert a sum to a float, multiply and add it
 PATHS = {
     path.name: path
@@ -93,12 +94,12 @@ _BY_FORMAT = {
     "w4a8_g128": "W4A8KV4 g128",
     "w4a4": "W4A4 FlatQuant",
 }
-# KIVI's are taken to cost as QServe's.
+# KIVI's caches are assumed to cost the same as QServe's.
 _BY_CACHE = {"kv_int8": "W8A8", "kv_int4": "W4A8KV4", "kivi4": "W4A8KV4", "kivi2": "W4A8KV4"}
 
 
 def path_peak(path: PrecisionPath, gpu: GpuSpec) -> float:
-    """The peak its unit has. Raises `ScenarioError` where the device has no such unit."""
+    """Return the peak of its unit. Raises `ScenarioError` if the device has no such unit."""
     found = getattr(gpu, path.peak)
     if found is None:
         raise ScenarioError(f"{gpu.name} has no unit for {path.name}")
@@ -106,24 +107,25 @@ def path_peak(path: PrecisionPath, gpu: GpuSpec) -> float:
 
 
 def format_path(weights: str) -> PrecisionPath | None:
-    """What multiplying weights of a format takes beside the tensor cores; None: nothing known.
+    """Return the path of multiplying weights of a format; None: its costs beside the tensor cores
+    are not known.
 
-    4-bit floats and integers in small groups are unpacked too, but what that takes is not known.
+    4-bit floats and integers in small groups are unpacked too, but the cost is not known.
     """
     name = _BY_FORMAT.get(weights)
     return PATHS[name] if name else None
 
 
 def cache_path(kv: str) -> PrecisionPath | None:
-    """The same of reading a cache of a format."""
+    """Return the path of reading a cache of a format; None: its costs are not known."""
     name = _BY_CACHE.get(kv)
     return PATHS[name] if name else None
 
 
 def unpack_seconds(operator: Operator, gpu: GpuSpec) -> tuple[Array, Array] | None:
-    """Seconds of one call in the main loop, and of transforms before it: ``[n]`` both.
+    """Return the seconds per call in the main loop, and of transforms before it: ``[n]`` both.
 
-    None where the operator's format has no path, or the device's cores are not known.
+    None if the operator's format has no path, or the device's cores are not known.
     """
     path = format_path(operator.weights)
     rate = core_instructions_per_s(gpu)
@@ -139,26 +141,27 @@ def unpack_seconds(operator: Operator, gpu: GpuSpec) -> tuple[Array, Array] | No
 
 
 class GemmSeconds(NamedTuple):
-    """One GEMM's seconds by what takes them; `total` is the larger side."""
+    """One GEMM's seconds by cause; `total` is the larger side."""
 
     multiply: float
     dequantize: float
-    """In the main loop, beside which tensor cores wait."""
+    """Time in the main loop, during which tensor cores wait."""
     transform: float
     memory: float
 
     @property
     def total(self) -> float:
-        """Multiplying waits for unpacking; both overlap with reading."""
+        """Seconds in all: multiplying waits for unpacking; both overlap with reading."""
         return max(self.multiply + self.dequantize, self.memory) + self.transform
 
 
 def gemm_seconds(
     path: PrecisionPath, gpu: GpuSpec, rows: int, inner: int, outer: int
 ) -> GemmSeconds:
-    """A rows x inner by inner x outer GEMM at the datasheet's rates: bounds, without efficiencies.
+    """Price a rows x inner by inner x outer GEMM at the datasheet's rates: bounds, without
+    efficiencies.
 
-    Raises `ScenarioError` where the device lacks the unit, or its cores are not known and needed.
+    Raises `ScenarioError` if the device lacks the unit, or its cores are needed and not known.
     """
     weights, activations = load_format(path.weights), load_format(path.activations)
     num_bytes = inner * outer * weights.moved_bytes + rows * outer * 2
@@ -172,9 +175,9 @@ def gemm_seconds(
 
 
 def crossover_rows(path: PrecisionPath, other: PrecisionPath, gpu: GpuSpec) -> int | None:
-    """The fewest rows of a large GEMM at which ``path`` is no longer the faster one.
+    """Return the fewest rows of a large GEMM at which ``path`` is no longer the faster one.
 
-    None: it stays the faster one up to 65,536 rows. Searched by doubling, then by halves.
+    None: it stays the faster one up to 65,536 rows. The search doubles the rows, then bisects.
     """
 
     def slower(rows: int) -> bool:

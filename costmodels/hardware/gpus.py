@@ -34,7 +34,7 @@ _OPTIONAL = ("int4_op_per_s", "network_bytes_per_s", "fabric_gpus")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """One device. Peaks are dense; None where the device has no such unit or none is published."""
+    """One device. Peaks are dense; None if the device has no such unit or none is published."""
 
     name: str
     bf16_flop_per_s: float
@@ -44,28 +44,28 @@ class GpuSpec:
     int8_op_per_s: float | None = None
     fp4_flop_per_s: float | None = None
     int4_op_per_s: float | None = None
-    """Integers of 4 bits: units of Turing to Ada alone."""
+    """Peak of 4-bit integers, which only Turing to Ada have units for."""
     fabric_bytes_per_s: float | None = None
-    """Device-to-device, per direction; None: devices talk over the host link."""
+    """Device-to-device bandwidth per direction; None: devices talk over the host link."""
     host_link_bytes_per_s: float | None = None
     tdp_w: float | None = None
     num_sms: int | None = None
     """Streaming multiprocessors (compute units), over which attention is spread."""
     network_bytes_per_s: float | None = None
-    """Between fabric domains, per device and direction; None: not known."""
+    """Bandwidth between fabric domains, per device and direction; None: not known."""
     fabric_gpus: int = 8
-    """Devices of one fabric domain: a node, or a rack where NVLink spans it."""
+    """Devices per fabric domain: a node, or a rack if NVLink spans it."""
     confidence: str = ""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
-    """Of each number by its field name."""
+    """Evidence of each number by its field name."""
 
     @property
     def peer_bytes_per_s(self) -> float | None:
-        """The bandwidth devices of one node exchange data at, per direction."""
+        """Bandwidth at which devices of one node exchange data, per direction."""
         return self.fabric_bytes_per_s or self.host_link_bytes_per_s
 
     def source_of(self, number: str) -> Source:
-        """One number with its label and source, for reports."""
+        """Return one number with its label and source, for reports."""
         evidence = self.evidence.get(number, Evidence(label="assumed", source="given by the user"))
         return Source(
             what=f"{self.name} {number}",
@@ -76,12 +76,13 @@ class GpuSpec:
 
 
 def gpu_names() -> list[str]:
-    """The names of the built-in devices."""
+    """Return the names of the built-in devices."""
     return list(read_data("hardware/gpus.yaml")["gpus"])
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """A built-in device by name or alias, case ignored (``H200-SXM``, ``h200``), or a file's.
+    """Return a built-in device by name or alias, case ignored (``H200-SXM``, ``h200``), or a
+    file's.
 
     Raises `ScenarioError` for an unknown name, with near matches, and for a file (.yaml) that does
     not describe a device, naming the field.
@@ -110,9 +111,9 @@ def load_gpu(name: str) -> GpuSpec:
 
 
 def gpu_of_device(device: str) -> GpuSpec:
-    """The built-in device that a driver names, e.g. ``NVIDIA A100-SXM4-80GB``.
+    """Return the built-in device that a driver names, e.g. ``NVIDIA A100-SXM4-80GB``.
 
-    Raises `ScenarioError` where there is none, with near matches.
+    Raises `ScenarioError` if there is none, with near matches.
     """
     words = [w for w in device.split() if w not in ("NVIDIA", "Tesla", "GeForce")]
     plain = re.sub(r"SXM\d", "SXM", "-".join(words)).casefold()
@@ -126,7 +127,8 @@ def gpu_of_device(device: str) -> GpuSpec:
 
 
 def _load_file(path: Path) -> GpuSpec:
-    """A device described as a row of gpus.yaml, with its ``name``, ``label`` and ``source``."""
+    """Read a device described as a row of gpus.yaml, with its ``name``, ``label`` and
+    ``source``."""
     try:
         row = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -26,14 +26,14 @@ class Saturation:
     """Tokens at which half of ``most`` is reached."""
 
     def at(self, tokens: float) -> float:
-        """The rate at so many tokens."""
+        """Return the rate at ``tokens`` tokens."""
         return self.most / (1 + self.half_tokens / tokens)
 
 
 def fit_saturation(points: Mapping[int, float]) -> Saturation:
-    """The curve through points (tokens -> rate), by least squares on the times a unit takes.
+    """Fit a curve through points (tokens -> rate), by least squares on the times per unit.
 
-    Two points give it exactly. Raises ValueError for fewer.
+    Two points determine it exactly. Raises ValueError for fewer.
     """
     if len(points) < 2:
         raise ValueError("a curve needs two points")
@@ -57,10 +57,10 @@ class AttentionCurve:
     source: str
 
     def share(self, tokens: int, head_dim: int = 128) -> tuple[float, str]:
-        """The share at a length, and its evidence label.
+        """Return the share at a length, and its evidence label.
 
-        ``fitted`` between the published lengths, ``extrapolated`` beyond them and for another
-        head_dim: nothing is published here on how it changes the share.
+        The label is ``fitted`` between the published lengths, ``extrapolated`` beyond them and for
+        another head_dim: no publication here says how that changes the share.
         """
         inside = min(self.points) <= tokens <= max(self.points) and head_dim == self.head_dim
         share = fit_saturation(self.points).at(tokens)
@@ -68,7 +68,7 @@ class AttentionCurve:
 
 
 def attention_curve(generation: str) -> AttentionCurve:
-    """A generation with a curve: fa2 or fa3. Raises `ScenarioError` for another name."""
+    """Return the curve of a generation: fa2 or fa3. Raises `ScenarioError` for another name."""
     rows = read_data(_FILE)["attention"]
     row = rows[find_name("attention kernel", generation, {name: name for name in rows})]
     peak = getattr(load_gpu(row["device"]), row["peak"])
@@ -83,13 +83,13 @@ def attention_curve(generation: str) -> AttentionCurve:
 
 
 def attention_shares(generation: str) -> tuple[float, float]:
-    """The lowest and highest published share of a generation known as a range: fa1, fa2."""
+    """Return the lowest and highest published share of a generation known as a range: fa1, fa2."""
     rows = read_data(_FILE)["attention_shares"]
     row = rows[find_name("attention kernel", generation, {name: name for name in rows})]
     return row["lowest"], row["highest"]
 
 
 def core_instructions_per_s(gpu: GpuSpec) -> float | None:
-    """Instructions a second beside the tensor cores; None where not known."""
+    """Return the instructions per second beside the tensor cores; None if not known."""
     found: float | None = read_data(_FILE)["core_instructions_per_s"].get(gpu.name)
     return found

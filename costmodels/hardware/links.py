@@ -1,7 +1,7 @@
 """Seconds of an exchange between ranks: the links it crosses, each with latency and bandwidth.
 
-A group of ranks lies in one or several fabric domains (NVLink: a node, or a rack). What stays
-inside one crosses the fabric, the rest the network; both work at the same time.
+A group of ranks lies in one or several fabric domains (NVLink: a node, or a rack). Traffic inside a
+domain crosses the fabric, the rest the network; both work at the same time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LinkConstants:
     evidence: Mapping[tuple[str, str], Evidence]
 
     def sources(self, kinds: tuple[str, ...], *, is_network: bool) -> list[Source]:
-        """The constants of some kinds of exchange, with labels and sources."""
+        """Return the constants of some kinds of exchange, with labels and sources."""
         links = ("fabric", "network") if is_network else ("fabric",)
         return [
             Source(
@@ -48,7 +48,7 @@ class LinkConstants:
 
 @cache
 def load_links(gpu_name: str) -> LinkConstants:
-    """The constants of a device: its own where it has any, else the generic ones."""
+    """Return the constants of a device: its own if it has any, else the generic ones."""
     content = read_data("hardware/links.yaml")
     values: dict[str, dict[str, float]] = {}
     evidence: dict[tuple[str, str], Evidence] = {}
@@ -69,7 +69,7 @@ def load_links(gpu_name: str) -> LinkConstants:
 
 
 def exchange_seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> OperatorSeconds:
-    """Price an operator that has an `Exchange`. Raises `ScenarioError` where a link is unknown."""
+    """Price an operator that has an `Exchange`. Raises `ScenarioError` if a link is unknown."""
     fixed_s, work_s = _seconds(operator, gpu, efficiency)
     called = operator.rows > 0
     return OperatorSeconds(
@@ -81,7 +81,7 @@ def exchange_seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -
 
 
 def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[float, Array]:
-    """Latency, and what the bytes of one call take."""
+    """Return the latency of one call, and the time of its bytes."""
     exchange = operator.exchange
     assert exchange is not None
     ranks, near = exchange.ranks, min(exchange.in_node, exchange.ranks)
@@ -102,7 +102,8 @@ def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[
         return seconds
 
     if operator.kind == "all_reduce":
-        # In each domain a reduce-scatter and an all-gather, around an all-reduce between domains.
+        # Each domain makes a reduce-scatter and an all-gather, around an all-reduce between
+        # domains.
         whole = operator.comm_bytes * ranks / (2 * (ranks - 1))
         inside = 2 * (near - 1) / near * whole
         between = 2 * (domains - 1) / domains * whole / near
@@ -138,9 +139,10 @@ def _seconds(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[
 
 
 def travelled(exchange: Exchange, near: int, domains: int) -> tuple[float, float]:
-    """How often a token crosses the fabric and the network, evenly routed, on average.
+    """Return how often a token crosses the fabric and the network, evenly routed, on average.
 
-    Low latency: once a copy. Throughput: once a device reached, and once a domain reached.
+    In low-latency mode it is once per copy; in throughput mode once per device reached, and once
+    per domain reached.
     """
     ranks, copies = exchange.ranks, exchange.copies
     if exchange.mode == "low_latency":
@@ -150,7 +152,7 @@ def travelled(exchange: Exchange, near: int, domains: int) -> tuple[float, float
 
 
 def _distinct(places: int, copies: float) -> float:
-    """Expected different places among ``places`` that ``copies`` random copies go to."""
+    """Return the expected number of different places that ``copies`` random copies go to."""
     return float(places * (1 - (1 - 1 / places) ** copies)) if places > 1 else 1.0
 
 
@@ -168,13 +170,13 @@ _FILE = "hardware/links.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """What one device exchanges with its host's memory, and what the disk behind it reads."""
+    """Bandwidths between one device and its host's memory, and of reads from the disk behind it."""
 
     to_device_bytes_per_s: float
     from_device_bytes_per_s: float
     disk_read_bytes_per_s: float
     label: str
-    """Of the link; the disk's is in `sources`."""
+    """Evidence label of the link; the disk's is in `sources`."""
     disk_label: str
     sources: tuple[Source, ...]
 
@@ -182,7 +184,7 @@ class HostLink:
 def host_link(
     gpu: GpuSpec, *, bytes_per_s: float | None = None, disk_read_bytes_per_s: float | None = None
 ) -> HostLink:
-    """The link of a GPU: its datasheet's, times the share that copies reach.
+    """Return the link of a GPU: its datasheet's bandwidth, times the share that copies reach.
 
     ``bytes_per_s``, each way, and the disk's replace what is on file: they are achievable, not
     peak. Raises `ScenarioError` for a device whose link is not known.
@@ -231,11 +233,11 @@ def _disk(generic: dict[str, Any], given: float | None) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLink:
-    """What joins the stages of a pipeline where it is not the GPUs' own network."""
+    """The link that joins the stages of a pipeline if it is not the GPUs' own network."""
 
     name: str
     latency_s: float
-    """One way."""
+    """Latency of one hop, one way."""
     bytes_per_s: float
     client_hops: int = 0
     """Hops beside those between stages: to the first, and back from the last."""
@@ -243,7 +245,7 @@ class StageLink:
     source: str = "given"
 
     def sources(self) -> list[Source]:
-        """Its two numbers."""
+        """Return the link's two numbers as sources."""
         values = {"latency_s": self.latency_s, "bytes_per_s": self.bytes_per_s}
         return [
             Source(
@@ -259,10 +261,10 @@ class StageLink:
 def stage_link(
     name: str | None, *, latency_s: float | None = None, bytes_per_s: float | None = None
 ) -> StageLink | None:
-    """A link of ``links.yaml`` by name, with what is given in place of its own numbers.
+    """Return a link of ``links.yaml`` by name; given numbers replace its own.
 
-    Without a name both numbers make a link; None where nothing is given. Raises `ScenarioError`
-    for an unknown name, and for one number alone.
+    Without a name both numbers make a link; None if neither is given. Raises `ScenarioError` for an
+    unknown name, and for one number alone.
     """
     if name is None:
         if latency_s is None and bytes_per_s is None:

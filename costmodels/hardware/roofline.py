@@ -1,4 +1,4 @@
-"""Seconds of an operator: max(FLOPs / (peak eta_c), bytes / (bandwidth eta_m)) + t0, a call."""
+"""Seconds of an operator: max(FLOPs / (peak eta_c), bytes / (bandwidth eta_m)) + t0 per call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OperatorSeconds:
 
     @property
     def total_s(self) -> Array:
-        """Work and fixed time."""
+        """Seconds of work and fixed time together."""
         total: Array = self.work_s + self.fixed_s
         return total
 
@@ -47,7 +47,7 @@ def operator_seconds(
             raise ScenarioError(
                 f"{gpu.name} has no known device-to-device link: tensor_parallel_size must be 1"
             )
-        # Ring: two passes of n - 1 hops.
+        # A ring makes two passes of n - 1 hops.
         hops = 2 * (tensor_parallel_size - 1)
         fixed_s = efficiency.all_reduce_fixed_s + hops * efficiency.all_reduce_hop_s
         work_s = operator.comm_bytes / (link_bytes_per_s * efficiency.all_reduce_bandwidth)
@@ -67,7 +67,7 @@ def operator_seconds(
 
 
 def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Array, float, float]:
-    """Compute seconds of one call, the memory efficiency, and the fixed seconds of a kernel."""
+    """Return one call's compute seconds, the memory efficiency, and a kernel's fixed seconds."""
     peak = _peak(operator, gpu)
     rows = np.maximum(operator.rows, 1e-9)
     e = efficiency
@@ -100,14 +100,14 @@ _PEAK_BITS = {
     "fp4_flop_per_s": 4,
     "int4_op_per_s": 4,
 }
-"""Bits of what a unit multiplies; 16 otherwise."""
+"""Bits of a unit's operands; 16 for other units."""
 
 
 def streamed_share(operator: Operator) -> float:
-    """Bytes of a weight as stored over those as multiplied.
+    """Return a weight's bytes as stored over its bytes as multiplied.
 
-    What a few rows cost is streaming the matrix through the SMs, which goes with the bytes stored.
-    (That the peak of a narrow unit is higher says the same of its half.)
+    The cost of a few rows is streaming the matrix through the SMs, in proportion to the bytes
+    stored. (The higher peak of a narrow unit scales its half rows in the same way.)
     """
     return load_format(operator.weights).bits / _PEAK_BITS.get(operator.peak, 16)
 
@@ -115,7 +115,7 @@ def streamed_share(operator: Operator) -> float:
 def _peak(operator: Operator, gpu: GpuSpec) -> float:
     peak: float | None = getattr(gpu, operator.peak)
     if peak is None and operator.kind == "attention":
-        # Scores of an indexer in 4 bits are computed in the next wider format the device has.
+        # Scores of a 4-bit indexer are computed in the next wider format that the device has.
         return gpu.fp8_flop_per_s or gpu.bf16_flop_per_s
     if peak is None:
         unit = operator.peak.partition("_")[0]
@@ -124,7 +124,8 @@ def _peak(operator: Operator, gpu: GpuSpec) -> float:
 
 
 def tiled_rows(rows: Array, tile_rows: int) -> Array:
-    """Rows rounded up to a GEMM's tiles: 16, 32, 64, 128, then multiples of ``tile_rows``."""
+    """Return rows rounded up to a GEMM's tiles: 16, 32, 64, 128, then multiples of
+    ``tile_rows``."""
     small = _SMALL_TILES[np.minimum(np.searchsorted(_SMALL_TILES, rows), 3)]
     large = np.ceil(rows / tile_rows) * tile_rows
     tiled: Array = np.where(rows <= _SMALL_TILES[-1], small, large)

@@ -1,4 +1,4 @@
-"""How far off a prediction may be: relative standard deviations of its inputs, by evidence."""
+"""Uncertainty of a prediction: relative standard deviations of its inputs, by evidence label."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ _OF_THE_MIDDLE = ("mean", "p50", "value")
 
 
 def step_time_error(label: str) -> float:
-    """Of a run's GPU times, whose weakest evidence has this label."""
+    """Return the error of a run's GPU times, whose weakest evidence has this label."""
     return float(read_data("hardware/uncertainty.yaml")["step_time"][label])
 
 
 def host_time_error(label: str) -> float:
-    """Of a run's host times."""
+    """Return the error of a run's host times, whose weakest evidence has this label."""
     return float(read_data("hardware/uncertainty.yaml")["host_time"][label])
 
 
 def repeat_error(metric: str, statistic: str) -> float:
-    """Between runs of the real engine with the same arrivals; of E2E for metrics not repeated."""
+    """Return the spread between runs of the real engine with equal arrivals; metrics never
+    repeated use E2E's."""
     repeats = read_data("hardware/uncertainty.yaml")["repeat"]
     if metric.endswith(("throughput", "_per_gpu", "goodput", "attainment", "availability")):
         metric = "request_throughput"

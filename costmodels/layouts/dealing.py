@@ -1,7 +1,7 @@
-"""Deals a step's batch out: to data-parallel ranks, and to the micro-batches each works on.
+"""Deals a step's batch out to data-parallel ranks, and to the micro-batches that each works on.
 
-Whole sequences, as evenly as their number allows; described is the rank and micro-batch with most.
-`deal` does one step in integers, `deal_columns` many at once.
+Whole sequences are dealt, as evenly as their number allows; the result describes the rank and
+micro-batch with the most. `deal` does one step in integers, `deal_columns` many at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.shape import SUMS, ClippedSums, StepShape
 
 
 class Limits(NamedTuple):
-    """Of one rank and micro-batch."""
+    """Limits of one rank and micro-batch."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -32,24 +32,25 @@ class Dealt(NamedTuple):
     """The busiest rank and micro-batch of a step."""
 
     shape: StepShape
-    """Without logits."""
+    """Shape of the busiest micro-batch, without logits."""
     logits: int
-    """Of that micro-batch; of the whole rank where halves overlap: they are sampled together."""
+    """Logits of that micro-batch; of the whole rank if halves overlap, as they are sampled
+    together."""
     mean_tokens: int
-    """Tokens a rank, over all that share experts: index of the group's tables."""
+    """Mean tokens per rank, over all that share experts: index of the group's tables."""
     sampling: int = 1
-    """Micro-batches with logits."""
+    """Number of micro-batches with logits."""
     halves: bool = False
     drain: int = 0
     """Micro-batches that the last chunk of a prompt still waits for behind the first."""
 
 
 class DealtColumns(NamedTuple):
-    """The same of ``n`` steps: arrays are ``[n]``."""
+    """The busiest rank and micro-batch of ``n`` steps: arrays are ``[n]``."""
 
     shape: dict[str, Array]
     tokens: Int64
-    """Of the shape: decodes and prefill."""
+    """Tokens of the shape: decodes and prefill."""
     logits: Int64
     mean_tokens: Int64
     sampling: Int64
@@ -58,7 +59,7 @@ class DealtColumns(NamedTuple):
 
 
 def deal(shape: StepShape, layout: Layout, limits: Limits) -> Dealt:
-    """One step."""
+    """Deal one step and return its busiest part."""
     whole = _deal(shape, layout, limits, layout.pipeline_parallel_size)
     if not layout.enable_dbo or whole.shape.num_tokens < _least(layout, shape.prefill_tokens > 0):
         return whole
@@ -68,7 +69,7 @@ def deal(shape: StepShape, layout: Layout, limits: Limits) -> Dealt:
 
 
 def deal_columns(columns: Mapping[str, Array], layout: Layout, limits: Limits) -> DealtColumns:
-    """Many steps, one array per field of `StepShape`."""
+    """Deal many steps, given as one array per field of `StepShape`."""
     whole = _deal_columns(columns, layout, limits, layout.pipeline_parallel_size)
     if not layout.enable_dbo:
         return whole
@@ -92,7 +93,7 @@ def deal_columns(columns: Mapping[str, Array], layout: Layout, limits: Limits) -
 
 
 def _least(layout: Layout, has_prefill: bool) -> int:
-    """Tokens of a rank from which its batch is halved."""
+    """Return the tokens per rank from which its batch is halved."""
     least = layout.dbo_prefill_token_threshold if has_prefill else layout.dbo_decode_token_threshold
     return max(2, least)
 
@@ -101,14 +102,14 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     ranks = layout.data_parallel_size
     ways = ranks * micro_batches
     decodes = _ceil(shape.decode_seqs, ways)
-    # Tokens of each decode: drafts to verify are as many for every sequence.
+    # Tokens per decode: drafts to verify are equally many for every sequence.
     each = 1 + shape.draft_tokens // max(shape.decode_seqs, 1)
     prompts = _ceil(shape.prefill_seqs, ways)
     tokens, share = 0, (0, 1)
     if shape.prefill_tokens:
         tokens = _ceil(shape.prefill_tokens * prompts, shape.prefill_seqs)
         room = max(1, limits.max_num_batched_tokens - each * decodes)
-        # Contexts go with sequences; beyond the room there is, with the tokens in it.
+        # Contexts go with sequences; if a chunk is limited by the room, they go with its tokens.
         share = (room, shape.prefill_tokens) if tokens > room else (prompts, shape.prefill_seqs)
         tokens = min(tokens, room)
     part = partial(_part, shape=shape, own=(decodes, tokens, prompts), share=share)
@@ -122,7 +123,7 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     everywhere += min(shape.prefill_tokens, ranks * tokens)
     mean = _ceil(everywhere, ranks)
     if not shape.prefill_tokens and own.num_tokens <= limits.largest_graph:
-        mean = own.num_tokens  # ranks replay the same graph, padded to the busiest of them
+        mean = own.num_tokens  # ranks replay one graph size, padded to the busiest of them
     drain = 0
     if micro_batches > 1 and not layout.enable_dbo and shape.logits > decode_logits:
         chunks = _ceil(shape.prefill_tokens, limits.max_num_batched_tokens)
@@ -140,9 +141,10 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
 def _part(
     name: str, value: int, shape: StepShape, own: tuple[int, int, int], share: tuple[int, int]
 ) -> int:
-    """A rank's and micro-batch's part of one sum of the step.
+    """Return the part of one sum of the step that a rank and micro-batch gets.
 
-    Decode sums are rounded down: a context that has grown by a token then is longer by one here.
+    Decode sums are rounded down, so that a context that has grown by a token is also longer by one
+    here.
     """
     decodes, tokens, prompts = own
     if name == "logits":

@@ -11,7 +11,8 @@ from costmodels.models.spec import ModelSpec
 
 
 def draft_weight_bytes(drafter: Drafter, layout: Layout) -> int:
-    """Bytes of a drafter's weights on one rank, without tables it shares with the target."""
+    """Return the bytes of a drafter's weights on one rank, without tables shared with the
+    target."""
     total = 0
     for spec, copies in drafter.weight_bytes_by_spec:
         local = shard(spec, draft_layout(layout, spec)[0]).local
@@ -25,7 +26,8 @@ def draft_weight_bytes(drafter: Drafter, layout: Layout) -> int:
 
 
 def draft_layout(layout: Layout, draft: ModelSpec) -> tuple[Layout, Layout | None]:
-    """The layout a drafter's model is compiled in, and the ranks its sequences are dealt to.
+    """Return the layout that a drafter's model is compiled in, and the ranks that its sequences are
+    dealt to.
 
     A drafter without experts shares nothing between data-parallel ranks.
     """

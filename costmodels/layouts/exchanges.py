@@ -1,8 +1,9 @@
 """What the ranks of a replica send each other in the layers of a step.
 
-Tensor parallelism: a sum after each mixer and FFN. Experts shared by data-parallel ranks: tokens
-go to the ranks of their experts and come back, by one of two ways. All-gather and reduce-scatter
-(vLLM's default) move every token to every rank; DeepEP moves copies to where their experts are.
+Tensor parallelism needs a sum after each mixer and FFN. If data-parallel ranks share experts,
+tokens go to the ranks of their experts and come back, in one of two ways. All-gather and
+reduce-scatter (vLLM's default) move every token to every rank; DeepEP moves copies to where their
+experts are.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _MODES = {"deepep_low_latency": "low_latency", "deepep_high_throughput": "throug
 
 
 def shares_experts(layout: Layout) -> bool:
-    """Whether ranks with tokens of their own share the experts."""
+    """Return whether ranks with tokens of their own share the experts."""
     return layout.data_parallel_size > 1
 
 
 def rank_exchanges(
     shard: RankShard, groups: tuple[LayerGroup, ...], tokens: Array
 ) -> list[Operator]:
-    """The exchanges that depend on the tokens of one data-parallel rank alone."""
+    """Return the exchanges that depend only on the tokens of one data-parallel rank."""
     layout, frame = shard.layout, shard.frame
     ranks = layout.tensor_parallel_size
     row_bytes = frame.hidden * frame.precision.communication_bytes
@@ -54,7 +55,7 @@ def rank_exchanges(
 def group_exchanges(
     shard: RankShard, groups: tuple[LayerGroup, ...], tokens: Array
 ) -> list[Operator]:
-    """Those that depend on the tokens of all ranks that share experts: ``tokens``."""
+    """Return the exchanges that depend on ``tokens``, those of all ranks that share experts."""
     layout = shard.layout
     if layout.all2all_backend in _MODES:
         return []
@@ -85,7 +86,8 @@ def group_exchanges(
 
 
 def tensor_sums(layout: Layout, calls: int, row_bytes: float, tokens: Array) -> list[Operator]:
-    """``calls`` sums over tensor-parallel ranks: all-reduces, or each in two halves (enable_sp)."""
+    """Return ``calls`` sums over tensor-parallel ranks: all-reduces, or each in two halves
+    (enable_sp)."""
     ranks = layout.tensor_parallel_size
     if not calls:
         return []
@@ -98,7 +100,8 @@ def tensor_sums(layout: Layout, calls: int, row_bytes: float, tokens: Array) -> 
 
 
 def across(layout: Layout, reduced: Operator) -> Operator:
-    """An all-reduce of all tensor-parallel ranks; where they are in several domains it says so."""
+    """Return an all-reduce with its participants named if the tensor-parallel ranks span several
+    domains."""
     ranks = layout.tensor_parallel_size
     near = layout.in_node(ranks)
     if reduced.kind != "all_reduce" or near == ranks:
@@ -107,10 +110,10 @@ def across(layout: Layout, reduced: Operator) -> Operator:
 
 
 def stage_send(shard: RankShard, tokens: Array) -> Operator:
-    """The hidden states of ``tokens`` to the next pipeline stage, by each rank its part."""
+    """Return the transfer of ``tokens`` to the next pipeline stage; each rank sends its part."""
     layout, frame = shard.layout, shard.frame
     ranks = layout.tensor_parallel_size
-    # The residual goes beside the layers' output.
+    # The residual is sent beside the layers' output.
     num_bytes = 2 * frame.hidden * frame.precision.communication_bytes * tokens / ranks
     exchange = Exchange(ranks=2, in_node=layout.in_node(2, layout.stage_gpus))
     return operator("stage_send", "send", 1, tokens, comm_bytes=num_bytes, exchange=exchange)
@@ -123,7 +126,7 @@ def _with_experts(groups: tuple[LayerGroup, ...]) -> list[tuple[LayerGroup, Moe]
 def _gather(
     kind: str, name: str, layout: Layout, calls: int, row_bytes: float, tokens: Array
 ) -> Operator:
-    """A reduce-scatter or an all-gather of all tensor-parallel ranks: half an all-reduce."""
+    """Return a reduce-scatter or an all-gather of all tensor-parallel ranks: half an all-reduce."""
     ranks = layout.tensor_parallel_size
     whole = all_reduce(name, calls, row_bytes / 2, ranks, tokens)
     exchange = Exchange(ranks=ranks, in_node=layout.in_node(ranks))
@@ -131,7 +134,8 @@ def _gather(
 
 
 def _all_to_all(shard: RankShard, moe: Moe, calls: int, tokens: Array) -> list[Operator]:
-    """Dispatch and combine of ``tokens`` of one rank; the rank most sent to sets the pace.
+    """Return dispatch and combine of one rank's ``tokens``; the rank that receives most sets the
+    pace.
 
     The constants of `links` were fitted with random routing, so its floor of imbalance is in them.
     """

@@ -1,4 +1,4 @@
-"""Which layouts a model cannot have, and what would do instead."""
+"""The layouts that a model cannot have, and what would work instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sim.errors import ScenarioError
 
 
 def check_layout(model: ModelSpec, layout: Layout) -> None:
-    """Raise `ScenarioError`, with what would do, where ``model`` cannot be laid out so.
+    """Raise `ScenarioError`, with an alternative, if ``model`` cannot be laid out in this way.
 
     Heads and widths are checked where they are split: `costmodels.layouts.shard.shard`.
     """
@@ -54,7 +54,8 @@ def _problem(model: ModelSpec, layout: Layout) -> str:
 
 
 def _context_problem(model: ModelSpec, layout: Layout) -> str:
-    """What vLLM's `verify_with_parallel_config` asks, and what is not priced."""
+    """Return what violates vLLM's `verify_with_parallel_config`, or is not priced; empty if
+    nothing does."""
     prompts, decodes = layout.prefill_context_parallel_size, layout.decode_context_parallel_size
     if min(prompts, decodes) < 1:
         return "sizes of context parallelism must be at least 1"

@@ -1,4 +1,4 @@
-"""What one rank of a replica holds."""
+"""The part of a model that one rank of a replica holds."""
 
 from __future__ import annotations
 
@@ -46,32 +46,33 @@ class RankShard:
 
     @property
     def stage_share(self) -> Fraction:
-        """The largest stage's share of the layers; layers of all kinds are taken as spread evenly.
+        """The largest stage's share of the layers, with layers of all kinds taken as spread evenly.
 
-        1 without a pipeline.
+        It is 1 without a pipeline.
         """
         return Fraction(self.stage_layers, self.model.num_layers)
 
     @cached_property
     def frame(self) -> Frame:
-        """What the kinds of its layers need to know of it."""
+        """The parts of the shard that its kinds of layers depend on."""
         local = self.local
         return Frame(local.hidden_size, local.precision, self.tensor_parallel_size)
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of all weights on this rank; of a pipeline, on the rank with most of them."""
+        """Bytes of all weights on this rank; in a pipeline, on the rank with the most."""
         local = self.local
         if self.layout.pipeline_parallel_size == 1:
             return local.weight_bytes
-        # The last stage has the LM head, the first the token table: one of them, or the tied one.
+        # The last stage has the LM head, the first the token table; a stage counts one of them, or
+        # the tied one.
         ends_bytes = self._ends_bytes
         one_end = ends_bytes if local.tie_word_embeddings else ends_bytes // 2
         return self.layer_weight_bytes + one_end
 
     @cached_property
     def layer_weight_bytes(self) -> int:
-        """Those without the token table and the LM head."""
+        """Bytes of this rank's weights without the token table and the LM head."""
         layers_bytes = self.local.weight_bytes - self._ends_bytes
         return math.ceil(layers_bytes * self.stage_share)
 
@@ -84,13 +85,14 @@ class RankShard:
     def states(self) -> tuple[tuple[State, Fraction], ...]:
         """The state of each kind of mixer, and its number of layers on this rank.
 
-        Where ranks split contexts, each layer's state is spread over them: a share of a layer.
+        If ranks split contexts, each layer's state is spread over them: a rank counts a share of a
+        layer.
         """
         share = self.stage_share / self.layout.context_ranks
         return tuple((state, count * share) for state, count in self.local.states)
 
     def state_bytes(self, context: int, generated: int = 0) -> int:
-        """Bytes of a sequence on this rank, rounded up; see `ModelSpec.state_bytes`."""
+        """Return the bytes of a sequence on this rank, rounded up; see `ModelSpec.state_bytes`."""
         states = (state.at(context, generated) * count for state, count in self.states)
         return math.ceil(sum(states, Fraction(0)))
 
@@ -102,10 +104,10 @@ class RankShard:
 
 
 def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
-    """One rank's part of ``model``. Raises `ScenarioError` if it does not divide evenly.
+    """Return one rank's part of ``model``. Raises `ScenarioError` if it does not divide evenly.
 
-    A number is tensor parallelism alone. With more ranks than KV heads each head is replicated;
-    vocabulary rows are rounded up.
+    A number as layout means tensor parallelism only. With more ranks than KV heads each head is
+    replicated; vocabulary rows are rounded up.
     """
     if isinstance(layout, int):
         layout = Layout(tensor_parallel_size=layout)
@@ -124,9 +126,9 @@ def shard(model: ModelSpec, layout: Layout | int) -> RankShard:
 
 
 def valid_sizes(model: ModelSpec, largest: int, layout: Layout = _ALONE) -> list[int]:
-    """The tensor-parallel sizes up to ``largest`` that divide ``model`` evenly.
+    """Return the tensor-parallel sizes up to ``largest`` that divide ``model`` evenly.
 
-    The rest of the layout stays as it is in ``layout``.
+    The rest of ``layout`` is kept.
     """
     return [ranks for ranks in range(1, largest + 1) if _divides(model, ranks, layout)]
 
@@ -142,7 +144,7 @@ def _divides(model: ModelSpec, ranks: int, layout: Layout) -> bool:
 
 
 def sizes_text(layout: Layout) -> str:
-    """Its sizes, those above 1 of the others beside tensor_parallel_size."""
+    """Return the layout's sizes as text: tensor_parallel_size, and the others that are above 1."""
     sizes = f"tensor_parallel_size {layout.tensor_parallel_size}"
     others = [
         f"{name} {size}"
@@ -173,9 +175,10 @@ def _local_group(group: LayerGroup, layout: Layout) -> LayerGroup:
 
 
 def _local_ffn(ffn: Ffn, layout: Layout) -> Ffn:
-    """Experts are placed whole, or split by width over all ranks that share them.
+    """Return a rank's part of an FFN; experts are placed whole, or split by width over all their
+    ranks.
 
-    Shared experts are whole where each rank takes its own tokens to them, else split as other FFNs.
+    Shared experts are whole if each rank takes its own tokens to them, else split as other FFNs.
     """
     ranks = layout.tensor_parallel_size
     if not isinstance(ffn, Moe):

@@ -1,1 +1,1 @@
-"""Device memory of a rank: weights, workspace, KV pages and what lies off the device."""
+"""Device memory of a rank: weights, workspace, KV pages, and what is kept off the device."""

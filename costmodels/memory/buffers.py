@@ -1,7 +1,7 @@
 """Device memory that exchanges between ranks hold from start to end, on each rank.
 
-Of NCCL's communicators only the size of a buffer is documented; how many of them there are is
-assumed here, and the line says so. The other sizes are those that vLLM and DeepEP allocate.
+For NCCL's communicators only the size of a buffer is documented; their number is assumed here, and
+the line says so. The other sizes are those that vLLM and DeepEP allocate.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _MIB = 1 << 20
 _NCCL_BUFFER = 4 * _MIB
 """NCCL_BUFFSIZE: its documented default."""
 _NCCL_BUFFERS = 2 * 24
-"""Assumed: two a channel (from a ring's neighbour, from a tree's), 24 channels."""
+"""Assumed: two per channel (from a ring's neighbor, from a tree's), 24 channels."""
 _CUSTOM_ALL_REDUCE = 3 * 8 * _MIB
 """Signals and staging, inputs, addresses: 8 MiB each. Source: vLLM 0.25 ``CustomAllreduce``."""
 _CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
 _DEEPEP_FABRIC = 1024 * _MIB
-"""VLLM_DEEPEP_BUFFER_SIZE_MB: of the fabric; in the throughput mode of the network too."""
+"""VLLM_DEEPEP_BUFFER_SIZE_MB: for the fabric; in the throughput mode also for the network."""
 _DEEPEP_TOKENS = 256
-"""VLLM_MOE_DP_CHUNK_SIZE: most tokens a rank that one low-latency exchange takes."""
+"""VLLM_MOE_DP_CHUNK_SIZE: most tokens per rank in one low-latency exchange."""
 _SCALE_GROUP, _HEADER, _ALIGNMENT = 128, 16, 128
 
 
 class Buffer(NamedTuple):
-    """One line of the account."""
+    """One line of the memory account."""
 
     what: str
     num_bytes: int
 
 
 def communication_buffers(rank: RankShard, max_num_batched_tokens: int) -> tuple[Buffer, ...]:
-    """The buffers of one rank; none where a replica is one device."""
+    """Return the buffers of one rank; none if a replica is one device."""
     layout, experts = rank.layout, rank.model.experts
     found = []
     communicators = _communicators(layout)
@@ -52,11 +52,12 @@ def communication_buffers(rank: RankShard, max_num_batched_tokens: int) -> tuple
 
 
 def low_latency_bytes(tokens: int, hidden: int, num_experts: int) -> int:
-    """DeepEP's buffer for low-latency exchanges of up to ``tokens`` a rank.
+    """Return the bytes of DeepEP's buffer for low-latency exchanges of up to ``tokens`` per rank.
 
-    Two sets, used in turn, each of a send buffer, a receive buffer for every expert and rank, and
-    flags; messages of 16 bits with room for scales. The number of ranks does not matter: each
-    holds as many experts less. Source: DeepEP ``LowLatencyLayout`` and its size hint.
+    There are two sets, used in turn, each of a send buffer, a receive buffer for every expert and
+    rank, and flags; messages are of 16 bits with room for scales. The number of ranks does not
+    matter: with more ranks each holds fewer experts. Source: DeepEP ``LowLatencyLayout`` and its
+    size hint.
     """
     scales = hidden // _SCALE_GROUP
     dispatch = _HEADER + max(2 * hidden, hidden + 4 * scales)
@@ -69,7 +70,7 @@ def low_latency_bytes(tokens: int, hidden: int, num_experts: int) -> int:
 
 
 def _communicators(layout: Layout) -> int:
-    """Groups of ranks that exchange through NCCL, one for each kind of parallelism."""
+    """Return the number of groups that exchange through NCCL, one for each kind of parallelism."""
     sizes = (
         layout.tensor_parallel_size,
         layout.prefill_context_parallel_size,

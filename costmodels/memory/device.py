@@ -1,7 +1,7 @@
 """What fills one rank's device, by kind of matrix and of state, for any model of the registry.
 
 Unlike `memory.plan_memory`, which plans the blocks that a simulated engine hands out, this counts
-any kind of state, and shows a model that does not fit as well as one that does.
+any kind of state, and also shows models that do not fit.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CLASSES = (
 
 
 class MemoryEntry(NamedTuple):
-    """One line of the account of a device."""
+    """One line of a device's memory account."""
 
     group: str
     what: str
     format: str
-    """The number format; empty where there is none."""
+    """The number format; empty if there is none."""
     num_bytes: int
 
 
@@ -50,35 +50,36 @@ class DevicePlan:
     """One rank's device: weights and workspace, and the pool that is left for state."""
 
     rank: RankShard
-    """With the layers of a drafter that keep keys and values."""
+    """The rank's shard, including a drafter's layers that keep keys and values."""
     gpu: GpuSpec
     weights: tuple[MemoryEntry, ...]
     workspace: tuple[MemoryEntry, ...]
     granted_bytes: int
-    """The share of the device that the engine may use."""
+    """The share of the device that the engine may use, in bytes."""
     block_size: int
     offload: Offload | None = None
     away: RankOffload = ON_DEVICE
-    """What of it is not on the device."""
+    """The rank's weights and state kept off the device."""
 
     @property
     def weight_bytes(self) -> int:
-        """All weights."""
+        """Bytes of all weights."""
         return sum(entry.num_bytes for entry in self.weights)
 
     @property
     def workspace_bytes(self) -> int:
-        """Activations or sampler, what the runtime holds, buffers of exchanges between ranks."""
+        """Bytes of activations or sampler, the runtime, and buffers of exchanges between ranks."""
         return sum(entry.num_bytes for entry in self.workspace)
 
     @property
     def missing_bytes(self) -> int:
-        """What weights and workspace need beyond the granted share; 0 where they fit."""
+        """Bytes that weights and workspace need beyond the granted share; 0 if they fit."""
         return max(0, self.weight_bytes + self.workspace_bytes - self.granted_bytes)
 
     @property
     def pool_bytes(self) -> int:
-        """Left for the state of sequences; no more than host memory holds the rest of."""
+        """Bytes left for the state of sequences, limited by the host memory that holds the rest
+        of the state."""
         left = max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
         offload = self.offload
         if offload is None or offload.host_bytes is None or not offload.kv_host:
@@ -87,7 +88,8 @@ class DevicePlan:
         return min(left, int(room * self.away.kv_device_share / offload.kv_host))
 
     def paged_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
-        """State of one sequence at this length in blocks of ``block_size`` tokens.
+        """Return the bytes of one sequence's state at this length in blocks of ``block_size``
+        tokens.
 
         A window straddles one block more than it fills; fixed states are not paged.
         """
@@ -101,20 +103,21 @@ class DevicePlan:
 
     @property
     def state_share(self) -> Fraction:
-        """Of the rank's state, what is on its device."""
+        """Share of the rank's state that is on its device."""
         return self.away.kv_device_share
 
     def device_bytes(self, state_bytes: int) -> int:
-        """Of so many bytes of state, those that take room in the pool."""
+        """Return the bytes that ``state_bytes`` of state take in the pool."""
         return -int(-state_bytes * self.state_share // 1)
 
     def used_bytes(self, prompt_tokens: int, generated_tokens: int) -> int:
-        """State of one sequence at this length on the device, token by token."""
+        """Return the bytes of one sequence's state at this length on the device, token by token."""
         whole = self.rank.state_bytes(prompt_tokens + generated_tokens, generated_tokens)
         return self.device_bytes(whole)
 
     def beside_bytes(self, prompt_tokens: int, output_tokens: int) -> dict[str, int]:
-        """What is not on the device, with as many such sequences as fit; empty where all is."""
+        """Return the bytes kept off the device when the pool is full of such sequences; empty if
+        there are none."""
         state = 0
         if self.offload is not None and self.offload.kv_host:
             whole = self.paged_bytes(prompt_tokens, output_tokens) / self.away.kv_device_share
@@ -128,7 +131,8 @@ class DevicePlan:
         return {what: size for what, size in found.items() if size}
 
     def fragmentation_bytes(self, prompt_tokens: int, output_tokens: int) -> int:
-        """What blocks of a sequence hold beyond its tokens, mean over answers of up to a block."""
+        """Return the bytes of a sequence's blocks beyond its tokens, as a mean over answers of
+        up to a block more."""
         wasted = 0
         for generated in range(output_tokens, output_tokens + self.block_size):
             used = self.used_bytes(prompt_tokens, generated)
@@ -136,9 +140,10 @@ class DevicePlan:
         return wasted // self.block_size
 
     def entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
-        """The whole device with as many such sequences as fit: adds up to ``hbm_bytes`` exactly.
+        """Return the whole device filled with such sequences; the lines add up to ``hbm_bytes``
+        exactly.
 
-        Where weights and workspace do not fit, the last entry is negative: what is missing.
+        If weights and workspace do not fit, the last line is negative: the bytes that are missing.
         """
         a_sequence = self.paged_bytes(prompt_tokens, output_tokens)
         sequences = self.pool_bytes // a_sequence
@@ -160,7 +165,7 @@ class DevicePlan:
         ]
 
     def _state_entries(self, prompt_tokens: int, output_tokens: int) -> list[MemoryEntry]:
-        """One sequence by part, and what its blocks hold beyond: fragmentation."""
+        """Return one sequence's state by part, and the fragmentation of its blocks."""
         model, context = self.rank.local, prompt_tokens + output_tokens
         windows = {False: Fraction(0), True: Fraction(0)}
         fixed = Fraction(0)
@@ -202,8 +207,8 @@ def fill_device(
 ) -> DevicePlan:
     """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
 
-    ``drafter``: what drafts beside the model, whose keys and values share its blocks. ``layout``
-    replaces ``tensor_parallel_size``; of a pipeline the rank with most bytes is planned.
+    ``drafter`` drafts beside the model; its keys and values share the model's blocks. ``layout``
+    replaces ``tensor_parallel_size``; for a pipeline the rank with the most bytes is planned.
     """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
@@ -236,10 +241,11 @@ def fill_device(
 
 
 def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[MemoryEntry, ...]:
-    """The weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
+    """Return the weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
 
-    Of a pipeline's rank the layers' classes in the largest stage's share, and one of both ends. Of
-    the layers without what is ``away``, each class in its share, and with its buffer.
+    For a rank of a pipeline these are the layers' classes in the largest stage's share, and one of
+    the two ends. Layer weights that are ``away`` are left out, each class in proportion, and their
+    buffer is added.
     """
     gone = away.host_weight_bytes + away.disk_weight_bytes
     resident = Fraction(rank.layer_weight_bytes - gone, rank.layer_weight_bytes)
@@ -257,7 +263,7 @@ def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[Memo
         elif is_pipeline and not rank.local.tie_word_embeddings:
             size //= 2
         found.append(MemoryEntry(WEIGHTS, what, stored, size))
-    # Whole bytes a class: the last takes what rounding leaves.
+    # Entries are whole bytes: the last class takes what rounding leaves.
     rounding = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
     if rounding:
         found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rounding)
@@ -274,7 +280,8 @@ def workspace_entries(
     *,
     writes_scores: bool = False,
 ) -> tuple[MemoryEntry, ...]:
-    """Peak of the engine's start-up run beyond the weights, what the runtime and exchanges hold.
+    """Return the memory peak of the engine's start-up run beyond the weights, the runtime and
+    exchange buffers.
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
@@ -321,7 +328,7 @@ def _format_of(precision: ModelPrecision, name: str) -> str:
 
 
 def _paged(state: State, context: int, generated: int, plan: DevicePlan) -> Fraction:
-    """Bytes of one layer's state, its tokens rounded up to blocks."""
+    """Return the bytes of one layer's state with its tokens rounded up to blocks."""
     if context <= 0:
         return Fraction(0)
     block = plan.block_size

@@ -1,4 +1,4 @@
-"""Which tensor-parallel layouts hold a model, as it is and with its matrices in fewer bits."""
+"""The tensor-parallel sizes that hold a model, as it is and with its matrices in fewer bits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Fit(NamedTuple):
     weights: str
     """The format of the layers' matrices; several joined by ``+``."""
     tensor_parallel_size: int | None
-    """None: no size does."""
+    """Tensor-parallel size; None: no size holds the model."""
     sequences: int
-    """Sequences of the asked length that fit it."""
+    """Number of sequences of the given length that fit."""
 
 
 def smallest_layouts(
@@ -39,10 +39,10 @@ def smallest_layouts(
     layout: Layout,
     drafter: Drafter | None = None,
 ) -> list[Fit]:
-    """For each format the smallest tensor-parallel size that holds at least one sequence.
+    """Return for each format the smallest tensor-parallel size that holds at least one sequence.
 
-    The rest of the layout stays as it is in ``layout``. The formats: as given, 8 bits, 4 bits; only
-    those with fewer bytes than the model has.
+    The rest of ``layout`` is kept. The formats are the model's own, 8 bits and 4 bits; the last two
+    only if they take fewer bytes than the model.
     """
     narrow = "fp8" if gpu.fp8_flop_per_s else "int8" if gpu.int8_op_per_s else "w8a16"
     candidates = [model, quantized(model, linear=narrow), quantized(model, linear="int4_g128")]
@@ -76,7 +76,7 @@ SCHEMES = (MAX, POW2, ORACLE, PAGED)
 
 
 class Reservation(NamedTuple):
-    """One scheme for sequences of one length."""
+    """One reservation scheme for sequences of one length."""
 
     scheme: str
     slots: int
@@ -86,7 +86,7 @@ class Reservation(NamedTuple):
     sequences: int
     """Sequences at once that can all reach their end."""
     mean_sequences: int
-    """Sequences at once when their answers are at all stages: the mean bytes set aside count."""
+    """Sequences at once when their answers are at all stages, from the mean bytes set aside."""
     used: float
     """Share of the bytes set aside that holds state, mean over an answer."""
     later: float
@@ -98,14 +98,14 @@ class Reservation(NamedTuple):
 def reserve(
     plan: DevicePlan, prompt_tokens: int, output_tokens: int, max_model_len: int
 ) -> list[Reservation]:
-    """All schemes for sequences of this length. ``max_model_len`` is what Max sets aside."""
+    """Return all schemes for sequences of this length. ``max_model_len`` is what Max sets aside."""
     return [
         _reserve(plan, scheme, prompt_tokens, output_tokens, max_model_len) for scheme in SCHEMES
     ]
 
 
 def slots_of(scheme: str, prompt_tokens: int, output_tokens: int, max_model_len: int) -> int:
-    """Tokens that a contiguous scheme sets aside for one sequence."""
+    """Return the tokens that a contiguous scheme sets aside for one sequence."""
     needed = prompt_tokens + output_tokens
     if scheme == MAX:
         return max(max_model_len, needed)

@@ -15,21 +15,22 @@ from sim.errors import ScenarioError
 from sim.kv.layout import KVLayout, PromptPages, WindowPages
 
 MambaCacheMode = Literal["none", "align", "all"]
-"""Which states of recurrent layers are kept for prefix hits, as vLLM names it: none; those where a
-chunk of a prompt ends with a block, and where a decode fills one (align); at every block (all)."""
+"""States of recurrent layers that are kept for prefix hits, in vLLM's names: none; those where a
+prompt chunk ends with a block, and where a decode fills one (align); at every block (all)."""
 
 
 def entry_tokens(shard: RankShard) -> int:
-    """Blocks hold a multiple of so many tokens: whole compressed entries of every layer."""
+    """Return the tokens that blocks are a multiple of, to hold whole compressed entries of every
+    layer."""
     return math.lcm(*(state.entry_tokens for state, _ in shard.local.states))
 
 
 def attention_block_tokens(shard: RankShard, unit_tokens: int = 16) -> int:
-    """The smallest block, a multiple of ``unit_tokens``, that a recurrent state's page fits.
+    """Return the smallest block, a multiple of ``unit_tokens``, whose page holds a recurrent state.
 
     vLLM's hybrid pools have one page size: an attention layer's block is made as large as the
-    largest fixed state of another layer. Without such states it is one unit, on each of the ranks
-    that split a sequence's context.
+    largest fixed state of another layer. Without such states a block is one unit on each of the
+    ranks that split a sequence's context.
     """
     unit = math.lcm(unit_tokens, entry_tokens(shard)) * shard.layout.context_ranks
     states = [state for state, _ in shard.local.states]
@@ -41,7 +42,7 @@ def attention_block_tokens(shard: RankShard, unit_tokens: int = 16) -> int:
 
 
 def block_unit(shard: RankShard, gpu: GpuSpec, block_size: int) -> int:
-    """What blocks are a multiple of in a pool with recurrent states.
+    """Return the tokens that blocks are a multiple of in a pool with recurrent states.
 
     Kernels of latent attention take pages of 64 tokens (FlashMLA), on Blackwell of 128 (CUTLASS).
     Source: vLLM 0.25, alignment of a hybrid model's attention block.
@@ -53,11 +54,12 @@ def block_unit(shard: RankShard, gpu: GpuSpec, block_size: int) -> int:
 
 
 def page_bytes(shard: RankShard, block_size: int, mode: MambaCacheMode = "none") -> int:
-    """Bytes of a page on one rank: a block of all layers whose state grows.
+    """Return the bytes of a page on one rank: a block of all layers whose state grows.
 
-    Where none grows, a block of the layers with the same budget of prompts, the fewest there are;
-    without budgets, of all windows; without windows, all recurrent states. With a state at every
-    block (all) a page holds that too, in as many parts of equal size as it fills.
+    If no state grows, a page is a block of the layers with one budget of prompts, the smallest such
+    block; without budgets, a block of all windows; without windows, all recurrent states. With a
+    recurrent state kept at every block (all), a page holds that too and grows by whole multiples of
+    its size.
     """
     page = _page_bytes(shard, block_size)
     if mode != "all":
@@ -77,12 +79,13 @@ def _page_bytes(shard: RankShard, block_size: int) -> int:
 
 
 def kv_layout(shard: RankShard, block_size: int, mode: MambaCacheMode = "none") -> KVLayout:
-    """Pages of a sequence on one rank.
+    """Return the pages that a sequence takes on one rank.
 
-    Windows of one length, and layers with one budget of prompts, are in as many groups as their
-    bytes a token fill pages, recurrent states and what compressors have gathered in as many pages
-    as they fill. With layers of equal size that is vLLM's rule: as many groups as layers of the
-    kind over layers that grow, rounded up.
+    Windows of one length are in groups, each with its own pages: the bytes of one of their blocks
+    over those of a page, rounded up. Layers with one budget of prompts are grouped alike. Recurrent
+    states, and what compressors have gathered, take the pages that they fill. With layers of equal
+    size that is vLLM's rule: the number of groups is the layers of the kind over the layers that
+    grow, rounded up.
     """
     page = page_bytes(shard, block_size, mode)
     recurrent = _fixed_bytes(shard, of_recurrent=True)
@@ -103,7 +106,7 @@ def kv_layout(shard: RankShard, block_size: int, mode: MambaCacheMode = "none") 
 
 
 def is_recurrent(model: ModelSpec) -> bool:
-    """Whether some layer keeps a state that no prefix of the context can be cut from."""
+    """Return whether some layer keeps a state that no prefix of the context can be cut from."""
     return any(state.fixed and not state.endless for state, _ in model.states)
 
 
@@ -123,7 +126,8 @@ def check_mamba_cache_mode(model: ModelSpec, mode: MambaCacheMode) -> None:
 
 
 def _fixed_bytes(shard: RankShard, *, of_recurrent: bool) -> Fraction:
-    """Bytes of states of fixed size: those of recurrent layers, or of what compressors gather."""
+    """Return the bytes of fixed-size states: those of recurrent layers, or those that
+    compressors gather."""
     parts = (
         state.fixed * count for state, count in shard.states if (not state.endless) == of_recurrent
     )
@@ -131,7 +135,7 @@ def _fixed_bytes(shard: RankShard, *, of_recurrent: bool) -> Fraction:
 
 
 def _window_bytes(shard: RankShard, *, of_prompts: bool = False) -> dict[int, Fraction]:
-    """Bytes a token of all windows on one rank, by their length."""
+    """Return the bytes per token of all windows on one rank, by their length."""
     found: dict[int, Fraction] = {}
     for state, count in shard.states:
         for window in state.windows:
@@ -142,5 +146,5 @@ def _window_bytes(shard: RankShard, *, of_prompts: bool = False) -> dict[int, Fr
 
 
 def _bytes_by_budget(shard: RankShard) -> dict[int, Fraction]:
-    """Bytes a token of the layers that keep a budget of each prompt, by the budget."""
+    """Return the bytes per token of the layers that keep a budget of each prompt, by the budget."""
     return _window_bytes(shard, of_prompts=True)

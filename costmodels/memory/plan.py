@@ -26,13 +26,13 @@ from sim.errors import ScenarioError
 from sim.kv.layout import PLAIN, KVLayout
 
 _GB = 1e9
-# Lengths that a mean over a block is taken over.
+# Lengths sampled for a mean over a block.
 _LENGTHS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Where one rank's device memory goes. The four parts add up to ``device_bytes``."""
+    """The parts of one rank's device memory. The four parts add up to ``device_bytes``."""
 
     device_bytes: int
     weight_bytes: int
@@ -42,27 +42,29 @@ class DeviceMemory:
     communication_bytes: int
     kv_cache_bytes: int
     free_bytes: int
-    """Not touched: outside ``gpu_memory_utilization``, or less than a block."""
+    """Bytes not used: outside ``gpu_memory_utilization``, or less than a block."""
     block_size: int
-    """Tokens of a block: more than asked for where a recurrent state must fit one."""
+    """Tokens per block: more than asked for if a recurrent state must fit one."""
     block_bytes: int
-    """Of a page: a block of all layers whose state grows
+    """Bytes per page: a block of all layers whose state grows
     (`costmodels.memory.paging.page_bytes`)."""
     num_gpu_blocks: int
-    """Pages."""
+    """Number of pages in the pool."""
     layout: KVLayout
-    """How many of them a sequence holds."""
+    """Number of pages that a sequence holds."""
     draft_weight_bytes: int = 0
-    """A drafter's, part of ``weight_bytes``."""
+    """The drafter's part of ``weight_bytes``."""
     host_weight_bytes: int = 0
-    """Beside the device: weights in host memory, the next on disk, keys and values on the host."""
+    """Bytes off the device: weights in host memory, and in the next fields weights on disk, and
+    keys and values in host memory."""
     disk_weight_bytes: int = 0
     host_kv_bytes: int = 0
 
     def fragmentation_bytes(self, rank: RankShard, prompt_tokens: int) -> int:
-        """Bytes of a sequence's pages that hold nothing, mean over answers of up to a block.
+        """Return the empty bytes of a sequence's pages, as a mean over answers of up to a block.
 
-        Last blocks filled in part, blocks that windows begin in, layers that leave part of a page.
+        They come from last blocks filled in part, blocks in which windows begin, and layers that
+        leave part of a page.
         """
         lengths = range(0, self.block_size, max(1, self.block_size // _LENGTHS))
         waste = 0
@@ -70,7 +72,7 @@ class DeviceMemory:
             tokens = prompt_tokens + generated
             pages = self.layout.pages(tokens, self.block_size, prompt_tokens)
             waste += pages * self.block_bytes - rank.state_bytes(tokens, generated)
-        # Of state that is offloaded in part, what is on the device.
+        # If state is offloaded in part, only the part on the device counts.
         whole = len(lengths) * self.num_gpu_blocks * self.block_bytes
         return max(0, waste * self.kv_cache_bytes // whole)
 
@@ -96,13 +98,13 @@ def plan_memory(
     """Plan one rank's memory as the engine does: the granted share, less weights and workspace.
 
     ``num_gpu_blocks`` overrides the number of KV blocks; it may then use memory beyond the
-    utilization, but not beyond the device. ``mamba_cache_mode`` other than none: recurrent states
-    are cached with prefixes. ``layout`` replaces ``tensor_parallel_size``; of a pipeline the rank
-    with most bytes is planned. What ``offload`` keeps elsewhere is not on the device but for the
-    layers on their way. ``draft_weight_bytes`` are a drafter's on a rank, ``kept`` the model with
-    the layers that keep keys and values for it; None: the model's own. ``writes_scores``: attention
-    keeps the scores of a whole prompt in memory. Raises `ScenarioError`, with the arithmetic, if a
-    number is out of range or the model does not fit.
+    utilization, but not beyond the device. With a ``mamba_cache_mode`` other than none, recurrent
+    states are cached with prefixes. ``layout`` replaces ``tensor_parallel_size``; for a pipeline
+    the rank with the most bytes is planned. What ``offload`` keeps elsewhere is not on the device,
+    except for the layers in transfer. ``draft_weight_bytes`` are a drafter's on a rank, ``kept`` is
+    the model with the layers that keep keys and values for it; None: the model's own.
+    ``writes_scores``: attention keeps the scores of a whole prompt in memory. Raises
+    `ScenarioError`, with the arithmetic, if a number is out of range or the model does not fit.
     """
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
@@ -187,7 +189,8 @@ def plan_memory(
 def _host_blocks(
     offload: Offload | None, away: RankOffload, host_block_bytes: Fraction
 ) -> int | None:
-    """Blocks that host memory has room for; None: no part of them is there, or it is not known."""
+    """Return the blocks that host memory has room for; None: no part of them is there, or its
+    size is not known."""
     if offload is None or offload.host_bytes is None or not host_block_bytes:
         return None
     room_bytes = offload.host_bytes - away.host_weight_bytes

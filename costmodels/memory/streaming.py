@@ -1,12 +1,12 @@
-"""Weights and state of a rank that are not on its device: how many bytes, and what streaming takes.
+"""A rank's weights and state that are not on its device: their bytes, and the time to stream them.
 
-Two ways, as engines have them:
+There are two ways, as in engines:
 
-- Shares of every layer (FlexGen, arXiv 2303.06865; ZeRO-Inference, 2207.00032, is all of them): the
-  next layer's bytes come while this one computes, so a layer takes the longer of the two. Two
-  layers' streamed parts are on the device at a time.
+- Shares of every layer (FlexGen, arXiv 2303.06865; ZeRO-Inference, 2207.00032, streams all of it):
+  the next layer's bytes arrive while this one computes, so a layer takes the longer of the two.
+  Two layers' streamed parts are on the device at a time.
 - Whole layers up to a number of bytes (vLLM's ``cpu_offload_gb``): kernels read them over the link
-  in place. Nothing is fetched ahead, so what resident layers compute hides nothing.
+  in place. Nothing is fetched ahead, so the computation of resident layers hides nothing.
 """
 
 from __future__ import annotations
@@ -39,42 +39,43 @@ class Offload:
 
     link: HostLink
     weights_host: Fraction = Fraction(0)
-    """Share of every layer's weights in host memory; the next: on disk, read in every step."""
+    """Share of every layer's weights in host memory; ``weights_disk``: on disk, read in every
+    step."""
     weights_disk: Fraction = Fraction(0)
     kv_host: Fraction = Fraction(0)
     """Share of every sequence's keys and values in host memory."""
     cpu_offload_bytes: int = 0
-    """In place of shares: bytes of whole layers in host memory, a device."""
+    """Bytes of whole layers in host memory per device, used instead of shares."""
     host_bytes: int | None = None
-    """Host memory of a device; None: not known."""
+    """Host memory per device; None: not known."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The numbers that its transfers hang on."""
+        """The numbers that its transfers depend on."""
         to_device, from_device, disk = self.link.sources
         back = (from_device,) if self.kv_host else ()
         return (to_device, *back, *((disk,) if self.weights_disk else ()))
 
     @property
     def is_nothing(self) -> bool:
-        """Whether all is on the device."""
+        """Whether everything is on the device."""
         shares = self.weights_host + self.weights_disk + self.kv_host
         return not (shares or self.cpu_offload_bytes)
 
 
 class RankOffload(NamedTuple):
-    """One rank's part, in bytes."""
+    """The bytes that one rank keeps off its device."""
 
     host_weight_bytes: int
     disk_weight_bytes: int
     buffer_bytes: int
-    """On the device: parts of layers on their way."""
+    """Bytes on the device for parts of layers in transfer."""
     kv_device_share: Fraction
-    """Of the state's bytes, those on the device, the buffer included."""
+    """Share of the state's bytes on the device, the buffer included."""
 
     @property
     def freed_bytes(self) -> int:
-        """Weights that leave the device, less the buffer."""
+        """Bytes of weights that leave the device, less the buffer."""
         return self.host_weight_bytes + self.disk_weight_bytes - self.buffer_bytes
 
 
@@ -82,9 +83,9 @@ ON_DEVICE = RankOffload(0, 0, 0, Fraction(1))
 
 
 def rank_offload(rank: RankShard, offload: Offload | None) -> RankOffload:
-    """What of a rank is elsewhere.
+    """Return what a rank keeps off its device.
 
-    Raises `ScenarioError` where the host has no room for it, or it cannot be priced.
+    Raises `ScenarioError` if the host has no room for it, or it cannot be priced.
     """
     if offload is None or offload.is_nothing:
         return ON_DEVICE
@@ -132,23 +133,24 @@ def _check(rank: RankShard, offload: Offload) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What crosses the host's link in a step, all layers of one rank, in integer nanoseconds."""
+    """Transfers over the host's link in a step, for all layers of one rank, in integer
+    nanoseconds."""
 
     weights_ns: list[int]
-    """To the device, ``[max_num_batched_tokens + 1]`` by tokens."""
+    """Time of weights to the device, ``[max_num_batched_tokens + 1]`` by tokens."""
     disk_ns: int
-    """A step: the disk's part, read beside the rest."""
+    """Time per step of the disk's part, read in parallel with the rest."""
     kv_in_fixed_ns: int
     """A token of context, `FRACTION_BITS` bits behind the point; the next: a new token, back."""
     kv_out_fixed_ns: int
     hides_num: int
-    """Of `_HIDES_DEN`: the share of the layers' computing that transfers run beside."""
+    """Share of the layers' computation that transfers run beside, in units of 1 / `_HIDES_DEN`."""
     weight_bytes: Array
-    """By tokens, of `weights_ns`."""
+    """Bytes behind `weights_ns`, by tokens."""
     kv_bytes_per_token: float
 
     def exposed_ns(self, shape: StepShape, layers_ns: int) -> int:
-        """What a step takes beyond its kernels, whose layers take ``layers_ns``."""
+        """Return a step's time beyond its kernels, whose layers take ``layers_ns``."""
         tokens = shape.decode_seqs + shape.prefill_tokens
         read = shape.decode_context_tokens + shape.prefill_context_tokens
         in_ns = self.weights_ns[tokens] + (read * self.kv_in_fixed_ns >> FRACTION_BITS)
@@ -157,7 +159,8 @@ class Stream:
         return max(in_ns, out_ns, self.disk_ns if tokens else 0, hidden_ns) - hidden_ns
 
     def exposed_s(self, columns: Mapping[str, Array], layers_s: Array) -> tuple[Array, Array]:
-        """The same of ``n`` steps: seconds that weights add, and that state adds to these."""
+        """Return the exposed seconds of ``n`` steps: those of weights, and those that state adds
+        to them."""
         tokens = columns["decode_seqs"] + columns["prefill_tokens"]
         read = columns["decode_context_tokens"] + columns["prefill_context_tokens"]
         link_ns = np.array(self.weights_ns, dtype=float)[tokens.astype(np.int64)]
@@ -170,13 +173,13 @@ class Stream:
         return of_weights_s, exposed_s - of_weights_s
 
     def link_bytes(self, shape: StepShape) -> float:
-        """Bytes that cross the link in a step, both ways."""
+        """Return the bytes that cross the link in a step, both ways."""
         tokens = shape.decode_seqs + shape.prefill_tokens
         moved = shape.decode_context_tokens + shape.prefill_context_tokens + tokens
         return float(self.weight_bytes[tokens]) + moved * self.kv_bytes_per_token
 
     def slower(self, factor: float) -> Stream:
-        """All times multiplied."""
+        """Return a copy with all times multiplied by ``factor``."""
         return replace(
             self,
             weights_ns=[round(ns * factor) for ns in self.weights_ns],
@@ -187,13 +190,13 @@ class Stream:
 
 
 def make_stream(rank: RankShard, offload: Offload, tables: StepTables) -> Stream:
-    """Compile it for one rank; ``tables`` are its operators by tokens."""
+    """Compile an offload for one rank; ``tables`` are its operators by tokens."""
     sizes = tables.by_tokens[0].operator.rows
     layers = rank.local.num_layers
-    # Of all stages: a pipeline's step is its slowest stage's share of this.
+    # The layers of all stages: a pipeline's step is its slowest stage's share of this.
     whole = rank.layer_weight_bytes * layers / rank.stage_layers
     if offload.cpu_offload_bytes:
-        # Kernels read in place what they need: of experts, those that tokens reach.
+        # Kernels read in place only what they need: of experts, those that tokens reach.
         read = sum(op.operator.calls * op.operator.weight_bytes for op in tables.by_tokens)
         hides = min(1.0, offload.cpu_offload_bytes / rank.layer_weight_bytes)
         weight_bytes = np.minimum(read, whole) * hides
@@ -217,6 +220,6 @@ def make_stream(rank: RankShard, offload: Offload, tables: StepTables) -> Stream
 
 
 def stream_label(offload: Offload) -> str:
-    """Evidence of its seconds."""
+    """Return the evidence label of a stream's seconds."""
     disk = [offload.link.disk_label] if offload.weights_disk else []
     return weakest((offload.link.label, *disk))

@@ -1,2 +1,2 @@
-"""A model as a list of layers: the catalog, readers of config.json, quantization and the kinds of
+"""A model as a list of layers: catalog, readers of config.json, quantization and the kinds of
 layers."""

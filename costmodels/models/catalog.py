@@ -1,4 +1,4 @@
-"""Finds a model: by Hugging Face id or short alias in ``models.yaml``, or by its config file."""
+"""Finds a model by Hugging Face id or short alias in ``models.yaml``, or by its config file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from costmodels.models.spec import ModelSpec
 
 
 def model_names() -> list[str]:
-    """The ids of the built-in models."""
+    """Return the ids of the built-in models."""
     return list(read_data("models/models.yaml")["models"])
 
 
 def load_model(name_or_path: str | Path) -> ModelSpec:
-    """The spec of a built-in model, or of a ``config.json`` (or a folder holding one).
+    """Return the spec of a built-in model, or of a ``config.json`` (or a folder holding one).
 
     Names are Hugging Face ids, their last part, or the aliases in ``models.yaml``; case does not
     matter. Raises `ScenarioError` for an unknown name (with near matches) or a bad config.

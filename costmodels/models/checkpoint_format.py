@@ -1,4 +1,4 @@
-"""Which formats a checkpoint is stored in: ``quantization_config`` and ``hf_quant_config.json``."""
+"""Reads a checkpoint's formats from ``quantization_config`` and ``hf_quant_config.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodels.models.hf_fields import Fields
 
 _BLOCK = [128, 128]
 _DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
-# Weight-only integers by (bits, group size; None: any other).
+# Weight-only integer formats by (bits, group size; None: any other).
 _INTEGER = {
     (4, 128): "int4_g128",
     (4, 32): "int4_g32",
@@ -29,12 +29,13 @@ _MODELOPT = {
     "W4A16_NVFP4": "nvfp4_w4a16",
 }
 _LAYER = re.compile(r"layers\.(\d+)\b")
-# Parts of a layer that no quantisation touches, whatever it says of them.
+# Parts of a layer that no quantization touches, whatever the config says of them.
 _NEVER = re.compile(r"norm|bias|conv|router|indexer|vision|visual|mtp|(^|\.)gate(\.|\$|$)")
 
 
 def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
-    """The precision of a config. Raises `ScenarioError` for a method or group size not known."""
+    """Return the precision of a config. Raises `ScenarioError` for an unknown method or group
+    size."""
     precision = precision_of(_dtype(fields))
     quantization = fields.first("quantization_config")
     if quantization is not None:
@@ -59,7 +60,7 @@ def _quantized(precision: ModelPrecision, part: Fields, num_layers: int) -> Mode
             f"quantization_config ({method}) is not supported; known: {', '.join(_METHODS)}"
         )
     if part.first("quantized_layers"):
-        # What is not listed is in fp8 where the method says so, else in 16 bits.
+        # Modules that are not listed are in fp8 where the method says so, else in 16 bits.
         base = precision.with_matrices(reader(part)[0]) if method == "fp8" else precision
         return _mixed(base, part)
     weights, activations = reader(part)
@@ -83,7 +84,7 @@ def _unnamed(part: Fields) -> str:
 
 
 def _mixed(precision: ModelPrecision, part: Fields) -> ModelPrecision:
-    """Each class in the format that most of its modules are listed with."""
+    """Return the precision with each class in the format of most of its listed modules."""
     listed = part.part("quantized_layers").values
     found: dict[str, Counter[str]] = {}
     for name, how in listed.items():
@@ -165,9 +166,10 @@ _METHODS = {
 
 
 def _plain_classes(kept: list[str], layers: int) -> set[str]:
-    """The classes of matrices that a list of modules leaves as they are.
+    """Return the classes of matrices that a list of modules leaves as they are.
 
-    A name with a layer's number speaks for that layer: half of all layers must be named.
+    A name with a layer's number counts for that layer only: more than half of all layers must be
+    named.
     """
     named: dict[str, set[str]] = {}
     for name in kept:
@@ -192,7 +194,7 @@ def _classes_of(name: str) -> list[str]:
 
 
 def _dtype(fields: Fields) -> str:
-    """The checkpoint's 16-bit type. A float32 file is served in bfloat16, as engines do."""
+    """Return the checkpoint's 16-bit type. A float32 file is served in bfloat16, as engines do."""
     written = str(fields.first("dtype", "torch_dtype") or "bfloat16").removeprefix("torch.")
     dtype = _DTYPE_ALIASES.get(written, written)
     if dtype == "float32":

@@ -1,7 +1,7 @@
-"""Drafters: what they run beside the target, derived from its architecture.
+"""Drafters: the models they run beside the target, derived from its architecture.
 
-A drafter is a few small models and the passes it makes in a step: each over so many tokens of
-every sequence, so many times in turn. `costmodels.drafting.speculative_cost` prices them.
+A drafter is a few small models and the passes it makes in a step. A pass covers a number of tokens
+per sequence and is repeated a number of times. `costmodels.drafting.speculative_cost` prices them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ METHODS: tuple[str, ...] = get_args(Method)
 
 
 class MethodFacts(NamedTuple):
-    """What is known of a method; acceptance rates are those of a draft at each place."""
+    """Facts on file about a method; acceptance rates are those of a draft at each place."""
 
     title: str
     drafts: int
     acceptance: tuple[tuple[float, ...], ...]
-    """By depth, then by rank: of a chain one rate each."""
+    """Acceptance rates by depth, then by rank; a chain has one rate per depth."""
     evidence: Evidence
     keeps_target: str
-    """Whether what is sampled has the target's distribution: yes or no, as reported."""
+    """Whether sampled tokens follow the target's distribution: yes or no, as reported."""
     keeps_source: str
     async_scheduling: bool
     """Whether vLLM plans ahead of its drafts."""
@@ -43,7 +43,7 @@ class MethodFacts(NamedTuple):
 
 
 def method_facts(method: str) -> MethodFacts:
-    """A row of ``drafters.yaml``."""
+    """Return a row of ``drafters.yaml``."""
     row = read_data("models/drafters.yaml")["methods"][method]
     rates = tuple(tuple(r) if isinstance(r, list) else (r,) for r in row["acceptance"])
     return MethodFacts(
@@ -60,37 +60,38 @@ def method_facts(method: str) -> MethodFacts:
 
 
 _FEATURE_LAYERS = 5
-"""Layers of the target whose features a block drafter reads (DFlash)."""
+"""Number of the target's layers whose features a block drafter reads (DFlash)."""
 
 
 Path = tuple[int, ...]
 
 
 class Pass(NamedTuple):
-    """One forward of a drafter in a step."""
+    """One forward pass of a drafter in a step."""
 
     model: ModelSpec
     tokens_per_seq: int
     logits_per_seq: int
     times: int = 1
-    """In turn, alike."""
+    """Number of such passes, one after the other."""
     reads_prompts: bool = False
     """Whether prompts pass it too, for their keys and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:
-    """A method on one target."""
+    """A drafting method on one target."""
 
     method: str
     draft: ModelSpec | None
-    """Its layers; None where it has none (n-grams)."""
+    """The drafter's layers; None if it has none (n-grams)."""
     inject: ModelSpec | None
-    """What gives its layers keys and values of the target's tokens, where that is not a pass."""
+    """The model that gives its layers keys and values of the target's tokens; None if a pass
+    does it."""
     tree: tuple[Path, ...] | None
     """Static tree, parents first; None: a chain."""
     own_head: bool
-    """Whether its LM head is not the target's; ``own_tables``: nor its token table."""
+    """Whether its LM head differs from the target's; ``own_tables``: its token table too."""
     own_tables: bool = False
     heads: int = 1
     """Copies of ``draft`` beside each other (Medusa)."""
@@ -102,12 +103,12 @@ class Drafter:
 
     @property
     def weight_bytes_by_spec(self) -> list[tuple[ModelSpec, int]]:
-        """(spec, copies) of what it adds to the device, tables of the target left out."""
+        """(spec, copies) of what it adds to the device, without the target's tables."""
         specs = [] if self.draft is None else [(self.draft, self.heads)]
         return specs if self.inject is None else [*specs, (self.inject, 1)]
 
     def passes(self, drafts: int) -> tuple[Pass, ...]:
-        """What it runs in a step in which each sequence drafts so many tokens."""
+        """Return the passes it runs in a step in which each sequence drafts ``drafts`` tokens."""
         if self.draft is None or not drafts:
             return ()
         if self.method == "medusa":
@@ -125,16 +126,18 @@ class Drafter:
         return self._tree_passes(self.draft, drafts)
 
     def prompt_passes(self) -> tuple[Pass, ...]:
-        """What prompts pass in a step without drafts, so that later ones find keys and values."""
+        """Return the prompts' passes in a step without drafts, so that later passes find keys
+        and values."""
         model = self.inject or self.draft
         if model is None or not self.has_state:
             return ()
         return (Pass(model, 0, 0, reads_prompts=True),)
 
     def _tree_passes(self, draft: ModelSpec, drafts: int) -> tuple[Pass, ...]:
-        """Level by level: the nodes that have children are drafted from, those of a level at once.
+        """Return the passes by level: the nodes of a level that have children are drafted from at
+        once.
 
-        First come the tokens that the target accepted, as many as the tree is deep.
+        The first pass also takes the tokens that the target accepted, up to the depth of the tree.
         """
         assert self.tree is not None
         nodes = self.tree[:drafts]
@@ -159,11 +162,11 @@ def make_drafter(
     layers: int | None = None,
     draft_vocab_size: int | None = None,
 ) -> Drafter:
-    """The drafter of a method for a target.
+    """Return the drafter of a method for a target.
 
     ``draft`` is the model of `draft_model`; ``layers`` those of dflash; ``draft_vocab_size`` a
-    smaller vocabulary of an own LM head (EAGLE-3). Raises `ScenarioError` for what does not go
-    together.
+    smaller vocabulary of a separate LM head (EAGLE-3). Raises `ScenarioError` for options that do
+    not go together.
     """
     paths = None if tree is None else tuple(tuple(path) for path in tree)
     if paths is not None and method not in ("eagle", "medusa"):
@@ -226,7 +229,8 @@ def _drafter(
 
 
 def with_drafter(target: ModelSpec, drafter: Drafter | None) -> ModelSpec:
-    """The target with the layers whose keys and values share its blocks."""
+    """Return the target, extended by the drafter's layers whose keys and values share its
+    blocks."""
     if drafter is None or drafter.draft is None or not drafter.has_state:
         return target
     kept = tuple(
@@ -238,7 +242,7 @@ def with_drafter(target: ModelSpec, drafter: Drafter | None) -> ModelSpec:
 def _spec(
     target: ModelSpec, kind: str, layers: tuple[LayerGroup, ...], *, vocab_size: int | None = None
 ) -> ModelSpec:
-    """A drafter's model in the target's 16-bit type, with its cache's format."""
+    """Return a drafter's model in the target's 16-bit type, with its cache's format."""
     precision = replace(precision_of(target.precision.dtype), kv=target.precision.kv)
     return replace(
         target,
@@ -255,7 +259,8 @@ def _spec(
 
 
 def _mtp(target: ModelSpec) -> ModelSpec:
-    """One module: a layer like the last one (or as the checkpoint has it), and what joins it."""
+    """Return one MTP module: a layer like the last one (or as in the checkpoint), and its
+    joining matrix."""
     layer = target.mtp[0] if target.mtp else target.layers[-1]
     joined = LayerGroup(count=1, ffn=_join(target, 2), norms=2, all_reduces=0)
     return replace(
@@ -271,7 +276,7 @@ def _mtp(target: ModelSpec) -> ModelSpec:
 
 
 def _dense_layer(target: ModelSpec, method: str) -> tuple[Gqa, Ffn]:
-    """A layer like the target's, with full attention and a dense FFN as wide as is active."""
+    """Return a layer like the target's, with full attention and a dense FFN of the active width."""
     mixers: list[Mixer] = [mixer for mixer, _ in target.mixers]
     found = [getattr(mixer, "gqa", mixer) for mixer in mixers]
     gqa = next((mixer for mixer in reversed(found) if isinstance(mixer, Gqa)), None)

@@ -1,4 +1,4 @@
-"""Which experts a rank holds, and how much more than the mean the busiest rank has to do.
+"""Which experts a rank holds, and how far the busiest rank's work exceeds the mean.
 
 Every token chooses ``top_k`` different experts. Even a perfectly even router leaves some ranks with
 more tokens than others: the multinomial floor, which falls with the number of tokens. Popular
@@ -15,14 +15,14 @@ import numpy as np
 
 from costmodels.work import Array
 
-_SPREAD = 9.0  # standard deviations around the largest mean that a maximum is looked for in
+_SPREAD = 9.0  # standard deviations around the largest mean in which the maximum is sought
 _POINTS = 400
-_GRID = 2  # token counts an octave
+_GRID = 2  # token counts per octave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """How unevenly tokens choose experts; by default every expert is as likely as any other."""
+    """How unevenly tokens choose experts; by default all experts are equally likely."""
 
     skew: float = 0.0
     """Zipf exponent: the n-th most popular expert is chosen in proportion to n^-skew."""
@@ -36,11 +36,11 @@ class Placement:
 
     ranks: int
     chances: tuple[tuple[float, ...], ...]
-    """By rank, the probability that a token goes to each expert there."""
+    """Probability that a token goes to each expert, by rank."""
 
     @property
     def most_experts(self) -> int:
-        """Of any rank."""
+        """Most experts on any rank."""
         return max(len(chances) for chances in self.chances)
 
     @property
@@ -51,7 +51,8 @@ class Placement:
 
 
 def expert_chances(num_experts: int, top_k: int, load: ExpertLoad) -> Array:
-    """Probability that a token chooses each expert, most popular first: ``[num_experts]``.
+    """Return the probability that a token chooses each expert, most popular first:
+    ``[num_experts]``.
 
     They add up to ``top_k``, none above 1. Given loads keep their order.
     """
@@ -82,10 +83,11 @@ def place(
     redundant: int = 0,
     balanced: bool = False,
 ) -> Placement:
-    """Experts over ranks: in their order, as vLLM places them, popularity drawn by a fixed shuffle.
+    """Place experts on ranks in their order, as in vLLM; a fixed shuffle draws their popularity.
 
-    ``balanced``: as its load balancer does, which knows the loads: ``redundant`` copies go to the
-    experts with most tokens a copy, then the heaviest copies first to the least loaded rank.
+    With ``balanced`` they are placed as by vLLM's load balancer, which knows the loads:
+    ``redundant`` copies go to the experts with the most tokens per copy, then the heaviest copies
+    are placed first, each on the least loaded rank.
     """
     chances = expert_chances(num_experts, top_k, load)
     if not balanced:
@@ -106,7 +108,7 @@ def place(
 
 
 def _copies(chances: Array, redundant: int) -> list[float]:
-    """The load of each copy of each expert."""
+    """Return the load of each copy of each expert."""
     counts = [1] * len(chances)
     queue = [(-chance, expert) for expert, chance in enumerate(chances.tolist())]
     heapq.heapify(queue)
@@ -119,10 +121,10 @@ def _copies(chances: Array, redundant: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class BusiestRank:
-    """The rank with most work, expected over routings. Arrays are ``[n]``, by tokens."""
+    """The rank with the most work, expected over routings. Arrays are ``[n]``, by tokens."""
 
     rows: Array
-    """Token copies it computes."""
+    """Token copies that it computes."""
     experts: Array
     """Different experts among them, whose weights it reads."""
     imbalance: Array
@@ -130,7 +132,7 @@ class BusiestRank:
 
 
 def busiest_rank(placement: Placement, tokens: Array) -> BusiestRank:
-    """The busiest rank for each number of ``tokens``, all ranks' tokens together."""
+    """Return the busiest rank for each number of ``tokens``, all ranks' tokens together."""
     means = np.array([sum(chances) for chances in placement.chances])
     mean, worst = float(means.mean()), int(means.argmax())
     chances = np.array(placement.chances[worst])
@@ -142,7 +144,7 @@ def busiest_rank(placement: Placement, tokens: Array) -> BusiestRank:
     safe = np.maximum(tokens, 1.0)
     imbalance = np.interp(np.log(safe), np.log(grid), factors)
     rows = np.where(tokens > 0, imbalance * mean * tokens, 0.0)
-    # As many tokens as would give the rank with the largest mean that many copies.
+    # Number of tokens that would give the rank with the largest mean this number of copies.
     reached = rows / means[worst]
     missed = Counter(np.log1p(-np.minimum(chances, 1 - 1e-12)).tolist())
     experts = sum((n * -np.expm1(reached * log) for log, n in missed.items()), np.zeros_like(rows))
@@ -154,9 +156,9 @@ def busiest_rank(placement: Placement, tokens: Array) -> BusiestRank:
 
 
 def _expected_max(placement: Placement, tokens: float) -> float:
-    """Expected largest number of copies on any rank, ranks taken as independent.
+    """Return the expected largest number of copies on any rank, with ranks taken as independent.
 
-    A rank's copies are binomial with the right mean; with one expert a rank that is exact.
+    A rank's copies are binomial with the right mean; with one expert per rank that is exact.
     """
     from scipy.special import bdtr
 

@@ -1,8 +1,8 @@
 """Reads a Hugging Face ``config.json`` into a `ModelSpec`, or says why it cannot.
 
-Both the spellings of older files and of transformers 5 are read. What differs from family to family
-is in `costmodels.models.families`; a family that is not there is refused by name: an approximation
-would look like an answer.
+Both the spellings of older files and those of transformers 5 are read. What differs between
+families is in `costmodels.models.families`; any other family is refused by name, because an
+approximation would look like an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.errors import ScenarioError
 SUPPORTED_MODEL_TYPES = tuple(sorted(FAMILIES))
 
 _NESTED = ("text_config", "llm_config")
-# What older files call a field.
+# Names of fields in older files, and their current names.
 _OLD_NAMES = {
     "n_embed": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -42,7 +42,7 @@ def read_hf_config(
 ) -> ModelSpec:
     """Read a config given as a mapping, a ``config.json`` path, or the folder that holds one.
 
-    Of a multimodal file the language model alone is read: its other towers are not in the spec.
+    Only the language model of a multimodal file is read: its other towers are not in the spec.
     Raises `ScenarioError` for a file that is missing or not JSON, a field that is missing or of the
     wrong kind, and for an architecture outside `SUPPORTED_MODEL_TYPES`.
     """
@@ -59,7 +59,7 @@ def read_hf_config(
 
 
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The language model's own fields; multimodal files nest them."""
+    """Return the language model's own fields; multimodal files nest them."""
     for key in _NESTED:
         if key in values:
             nested = values[key]
@@ -70,7 +70,8 @@ def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
 
 def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Old names beside the new ones, and what multimodal files say outside the nested part."""
+    """Add new names beside old ones, and the fields that multimodal files have outside the
+    nested part."""
     outer = {
         key: whole[key]
         for key in ("quantization_config", "dtype", "torch_dtype")
@@ -82,7 +83,7 @@ def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str
 
 
 def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """ModelOpt writes its formats to a file of its own beside the config."""
+    """Add ModelOpt's formats, which it writes to a separate file beside the config."""
     beside = path.with_name("hf_quant_config.json")
     if "quantization_config" in values or not beside.is_file():
         return values

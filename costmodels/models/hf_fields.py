@@ -16,15 +16,15 @@ class Fields:
         self.where = where
 
     def error(self, message: str) -> ScenarioError:
-        """An error that says which file ``message`` is about."""
+        """Return an error that says which file ``message`` is about."""
         return ScenarioError(f"{self.where}: {message}")
 
     def first(self, *keys: str) -> Any:
-        """The first of ``keys`` that is present and not null, else None."""
+        """Return the first of ``keys`` that is present and not null, else None."""
         return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
 
     def count(self, *keys: str, default: int | None = None) -> int:
-        """A positive integer under any of ``keys`` (spellings of one field)."""
+        """Return a positive integer under any of ``keys`` (spellings of one field)."""
         value = self.first(*keys)
         if value is None:
             value = default
@@ -35,7 +35,7 @@ class Fields:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false, or ``default`` where the field is absent or null."""
+        """Return true or false, or ``default`` if the field is absent or null."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -44,11 +44,12 @@ class Fields:
         return value
 
     def number(self, *keys: str, default: int = 0) -> int:
-        """The same, or ``default`` where the field is absent, null or 0."""
+        """Return a positive integer as `count` does, or ``default`` if the field is absent, null
+        or 0."""
         return self.count(*keys) if self.first(*keys) else default
 
     def items(self, *keys: str) -> list[Any]:
-        """A list under any of ``keys``; empty where absent or null."""
+        """Return a list under any of ``keys``; empty if absent or null."""
         value = self.first(*keys)
         if value is None:
             return []
@@ -57,7 +58,7 @@ class Fields:
         return list(value)
 
     def part(self, key: str) -> Fields:
-        """The object under ``key``, for reading its fields."""
+        """Return the object under ``key``, for reading its fields."""
         value = self.values.get(key)
         if not isinstance(value, Mapping):
             raise self.error(f"field {key} must be an object, not {value!r}")

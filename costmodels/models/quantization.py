@@ -1,4 +1,4 @@
-"""Methods of quantisation that a scenario may name: formats, fall-backs, reported quality."""
+"""Methods of quantization that a scenario may name: formats, fall-backs, reported quality."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AUTO = "auto"
 
 
 class Quality(NamedTuple):
-    """What a method does to answers, as others report it."""
+    """A method's effect on answers, as others report it."""
 
     effect: str
     source: str
@@ -32,13 +32,13 @@ class Method:
 
     name: str
     weights: str = ""
-    """Formats of ``formats.yaml``; empty: not touched."""
+    """Format of the weights in ``formats.yaml``, ``kv`` that of the cache; empty: not changed."""
     kv: str = ""
     in_vllm: bool
     dense: bool = False
-    """Its kernels are of dense layers alone."""
+    """Whether its kernels are only for dense layers."""
     latent: bool = False
-    """Of latent attention alone."""
+    """Whether it is only for latent attention."""
     what: str
     fallback: str = ""
     """The format on devices without the unit; empty: there is none."""
@@ -48,7 +48,7 @@ class Method:
 
 @cache
 def load_method(name: str, section: str = "weights") -> Method:
-    """A method of ``weights`` or ``cache``. Raises `ScenarioError` for an unknown name."""
+    """Return a method of ``weights`` or ``cache``. Raises `ScenarioError` for an unknown name."""
     rows = read_data(_FILE)[section]
     row = dict(rows[find_name("quantisation", name, {known: known for known in rows})])
     without = row.pop("without_unit", {})
@@ -63,25 +63,25 @@ def load_method(name: str, section: str = "weights") -> Method:
 
 
 def method_names(section: str = "weights") -> list[str]:
-    """All of them."""
+    """Return the names of all methods."""
     return list(read_data(_FILE)[section])
 
 
-class ModelServer(NamedTuple):
+class QuantizedModel(NamedTuple):
     """A model in the formats it is served in."""
 
     model: ModelSpec
     notes: tuple[str, ...]
-    """What was decided for the user, in plain words."""
+    """Decisions made for the user, in plain words."""
 
 
 def quantize(
     model: ModelSpec, gpu: GpuSpec, *, weights: str | None = None, cache_dtype: str = AUTO
-) -> ModelServer:
-    """The model with its matrices and cache as the methods store them, on this device.
+) -> QuantizedModel:
+    """Return the model with its matrices and cache as the methods store them, on this device.
 
-    ``weights`` None and ``cache_dtype`` auto leave the checkpoint's. Raises `ScenarioError` for
-    what cannot be combined, and where the device or the model has no such kernels.
+    ``weights`` None and ``cache_dtype`` auto leave the checkpoint's formats. Raises `ScenarioError`
+    for methods that cannot be combined, and if the device or the model has no such kernels.
     """
     precision, notes = model.precision, list[str]()
     chosen = [load_method(weights)] if weights else []
@@ -108,7 +108,7 @@ def quantize(
                 f"described ({method.what})"
             )
     served = replace(model, precision=precision)
-    return ModelServer(served, (*notes, *_unpacking_notes(served, gpu)))
+    return QuantizedModel(served, (*notes, *_unpacking_notes(served, gpu)))
 
 
 def _others() -> list[str]:
@@ -116,7 +116,7 @@ def _others() -> list[str]:
 
 
 def _on_device(method: Method, gpu: GpuSpec, notes: list[str]) -> str:
-    """The format of its weights here; a fall-back is noted."""
+    """Return the format of a method's weights on this device; a fall-back adds a note."""
     stored = load_format(method.weights)
     peak = load_format(stored.input).peak if stored.input else BF16_PEAK
     if getattr(gpu, peak) is not None:
@@ -157,7 +157,7 @@ def _check_cache(cache: Method, model: ModelSpec) -> None:
 
 
 def _unpacking_notes(model: ModelSpec, gpu: GpuSpec) -> list[str]:
-    """Where weights or caches are unpacked, and what that costs is not known."""
+    """Return notes on weights or caches whose unpacking has an unknown cost."""
     precision, notes = model.precision, list[str]()
     parts = [precision.attention, precision.ffn]
     parts += [precision.experts] if model.num_experts else []

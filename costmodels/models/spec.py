@@ -27,17 +27,17 @@ class LayerGroup:
     mixer: Mixer | None = None
     ffn: Ffn | None = None
     norms: int = 2
-    """Norms over the hidden size a layer."""
+    """Norms over the hidden size per layer."""
     all_reduces: int = 2
-    """Sums over tensor-parallel ranks a layer: after the mixer, and after the FFN."""
+    """Sums over tensor-parallel ranks per layer: after the mixer, and after the FFN."""
     skips_prompt: bool = False
-    """Only tokens that sample pass it: the upper half of YOCO, where prompts leave early."""
+    """Whether only sampling tokens pass it: the upper half of YOCO, where prompts leave early."""
 
 
 class Residual(NamedTuple):
-    """What a mixer and an FFN pass their outputs on by, where it is more than one sum.
+    """Residual connections of mixers and FFNs that take more than one sum.
 
-    All numbers are beyond a plain residual's: vectors of the hidden size, a token.
+    All numbers are beyond a plain residual's, in vectors of the hidden size per token.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Residual(NamedTuple):
 class ModelSpec:
     """One checkpoint's architecture; nothing here depends on the hardware.
 
-    `read_hf_config` and `load_model` build it and check it.
+    It is built and checked by `read_hf_config` and `load_model`.
     """
 
     name: str
@@ -63,58 +63,58 @@ class ModelSpec:
     vocab_size: int
     max_position_embeddings: int
     norm: Literal["rms", "layer"] = "rms"
-    """layer: LayerNorm, which has a bias as well as a weight."""
+    """Kind of the norms; layer: LayerNorm, which has a bias as well as a weight."""
     tie_word_embeddings: bool = False
     learned_position_rows: int = 0
     """Rows of a learned position table; 0 for rotary positions."""
     extra_params: int = 0
     """Parameters outside embeddings, layers and the last norm, kept in 16 bits."""
     residual: Residual | None = None
-    """None: a plain one."""
+    """Residual connections; None: plain ones."""
     mtp: tuple[LayerGroup, ...] = ()
-    """Layers of multi-token-prediction modules: known, and counted only where asked for."""
+    """Layers of multi-token-prediction modules, counted only on request."""
     precision: ModelPrecision = PLAIN
     confidence: str = ""
     source: str = ""
 
     @property
     def mixers(self) -> tuple[tuple[Mixer, int], ...]:
-        """The different mixers with the number of layers that have them, in order of appearance."""
+        """The different mixers, each with its number of layers, in order of appearance."""
         return mixers_of(self.layers)
 
     @property
     def prompt_mixers(self) -> tuple[tuple[Mixer, int], ...]:
-        """The same of the layers that every token of a prompt passes."""
+        """The `mixers` of the layers that every token of a prompt passes."""
         return mixers_of(tuple(group for group in self.layers if not group.skips_prompt))
 
     @property
     def ffns(self) -> tuple[tuple[Ffn, int], ...]:
-        """The same of FFNs."""
+        """The different FFNs, each with its number of layers, in order of appearance."""
         return ffns_of(self.layers)
 
     @property
     def num_layers(self) -> int:
-        """All layers."""
+        """Number of all layers."""
         return sum(group.count for group in self.layers)
 
     @property
     def num_moe_layers(self) -> int:
-        """Layers with a mixture of experts."""
+        """Number of layers with a mixture of experts."""
         return sum(count for ffn, count in self.ffns if isinstance(ffn, Moe))
 
     @property
     def num_dense_layers(self) -> int:
-        """The other layers."""
+        """Number of layers without a mixture of experts."""
         return self.num_layers - self.num_moe_layers
 
     @property
     def experts(self) -> Moe | None:
-        """The mixture of experts of its first layer that has one."""
+        """The mixture of experts of the first layer that has one."""
         return next((ffn for ffn, _ in self.ffns if isinstance(ffn, Moe)), None)
 
     @property
     def num_experts(self) -> int:
-        """Routed experts of a layer; 0 where no layer has any."""
+        """Routed experts per layer; 0 if no layer has any."""
         return self.experts.num_experts if self.experts else 0
 
     @property
@@ -135,7 +135,7 @@ class ModelSpec:
 
     @property
     def peaks(self) -> tuple[str, ...]:
-        """The compute peaks its layers' matrices are multiplied at: fields of `GpuSpec`."""
+        """The compute peaks at which its layers' matrices are multiplied: fields of `GpuSpec`."""
         precision = self.precision
         classes = [precision.attention]
         classes += [
@@ -145,21 +145,22 @@ class ModelSpec:
 
     @property
     def linear_dtype(self) -> str:
-        """Of the layers' matrices; embeddings, norms, routers and the LM head keep ``dtype``."""
+        """Format of the layers' matrices; embeddings, norms, routers and the LM head keep
+        ``dtype``."""
         return self.precision.linear
 
     @property
     def kv_cache_dtype(self) -> str:
-        """Of keys and values."""
+        """Format of keys and values."""
         return self.precision.kv
 
     @property
     def embedding_params(self) -> int:
-        """Parameters of the token table (the LM head, if not tied, has as many again)."""
+        """Parameters of the token table (an untied LM head has equally many)."""
         return self.vocab_size * self.hidden_size
 
     def params(self, *, active: bool = False, with_mtp: bool = False) -> Params:
-        """Parameters by class; ``active``: only those one token passes through."""
+        """Count parameters by class; ``active``: only those that one token passes through."""
         norm = self.hidden_size * (2 if self.norm == "layer" else 1)
         tables = self.embedding_params * (1 if self.tie_word_embeddings else 2)
         positions = self.learned_position_rows * self.hidden_size
@@ -180,12 +181,12 @@ class ModelSpec:
 
     @property
     def total_params(self) -> int:
-        """All parameters, embeddings and LM head included."""
+        """Number of all parameters, embeddings and LM head included."""
         return self.params().total
 
     @property
     def active_params(self) -> int:
-        """Parameters one token passes through, embeddings and LM head included."""
+        """Parameters that one token passes through, embeddings and LM head included."""
         return self.params(active=True).total
 
     @property
@@ -207,7 +208,7 @@ class ModelSpec:
     def growing_state_bytes_per_token(self) -> Fraction:
         """Bytes that one more token adds to a sequence, all layers, however long it is.
 
-        A fraction where an entry stands for several tokens. Full windows and recurrent states do
+        It is a fraction if an entry stands for several tokens. Full windows and recurrent states do
         not grow: see `fixed_state_bytes_per_sequence`.
         """
         return sum((state.growing * count for state, count in self.states), Fraction(0))
@@ -224,7 +225,7 @@ class ModelSpec:
         return -int(-self.growing_state_bytes_per_token // 1)
 
     def state_bytes(self, context: int, generated: int = 0) -> int:
-        """Bytes of a sequence of ``context`` tokens, all layers, rounded up.
+        """Return the bytes of a sequence of ``context`` tokens, all layers, rounded up.
 
         ``generated`` of them come after its prompt, which is computed.
         """
@@ -233,7 +234,8 @@ class ModelSpec:
 
     @property
     def clips(self) -> tuple[Clip, ...]:
-        """What some layer clips contexts to, in the order of `sim.shape`: what a step must sum."""
+        """The clips of any layer, in the order of `sim.shape`; a step must sum contexts for
+        each."""
         works = (mixer.attention(self.precision) for mixer, _ in self.mixers)
         return ordered(clip for work in works for clip in work.clips())
 
@@ -245,13 +247,13 @@ class ModelSpec:
 
 @cache
 def mixers_of(layers: tuple[LayerGroup, ...]) -> tuple[tuple[Mixer, int], ...]:
-    """The different mixers of ``layers``, each with its number of layers."""
+    """Return the different mixers of ``layers``, each with its number of layers."""
     return _counted((group.mixer, group.count) for group in layers)
 
 
 @cache
 def ffns_of(layers: tuple[LayerGroup, ...]) -> tuple[tuple[Ffn, int], ...]:
-    """The same of FFNs."""
+    """Return the different FFNs of ``layers``, each with its number of layers."""
     return _counted((group.ffn, group.count) for group in layers)
 
 
@@ -264,8 +266,8 @@ def _counted(parts: Iterable[tuple[Part | None, int]]) -> tuple[tuple[Part, int]
 
 
 def in_dtype(model: ModelSpec, dtype: str) -> ModelSpec:
-    """The model with all that its checkpoint has in its own 16-bit type in ``dtype``; auto leaves
-    it."""
+    """Return the model with every part in its checkpoint's own 16-bit type changed to ``dtype``;
+    auto changes nothing."""
     if dtype == "auto":
         return model
     old, precision = model.precision.dtype, model.precision
@@ -275,7 +277,7 @@ def in_dtype(model: ModelSpec, dtype: str) -> ModelSpec:
 
 
 def quantized(model: ModelSpec, *, linear: str | None = None, kv_cache: str = "auto") -> ModelSpec:
-    """The model with its layers' matrices, and its KV cache, stored in fewer bits.
+    """Return the model with its layers' matrices, and its KV cache, stored in fewer bits.
 
     Both are formats of ``formats.yaml``; ``linear`` None and ``kv_cache`` auto leave them.
     """

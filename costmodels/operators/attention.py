@@ -1,4 +1,4 @@
-"""Seconds of attention, and of what stands in its place, from the sums that describe a step."""
+"""Seconds of attention, and of the mixers in its place, from the sums that describe a step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sim.shape import Clip, clip_columns, clip_layers, ordered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeCurves:
-    """Seconds of all layers by number of sequences and the mean of their contexts."""
+    """Decode seconds of all layers by number of sequences and their mean context."""
 
     contexts: Array
-    """Ascending from 0, whole numbers: ``[k]``. The new token counts."""
+    """Mean contexts, new token included: ``[k]`` whole numbers, ascending from 0."""
     seconds: Array
-    """``[max_num_seqs + 1, k]``; beyond the last context on as between the last two."""
+    """``[max_num_seqs + 1, k]``; extrapolated beyond the last context from the last two."""
 
     def decode_s(self, seqs: Array, context_sum: Array) -> Array:
-        """Seconds of ``n`` steps: ``[n]``; ``context_sum`` is without the new tokens."""
+        """Return the seconds of ``n`` steps: ``[n]``; ``context_sum`` excludes the new tokens."""
         called = np.maximum(seqs, 1.0)
         mean = np.where(seqs > 0, (context_sum + seqs) / called, 0.0)
         place = np.clip(
@@ -41,7 +41,8 @@ class DecodeCurves:
 
 
 def summed_curves(curves: Sequence[DecodeCurves]) -> DecodeCurves | None:
-    """Several kinds of layers as one, at the contexts of any of them; None for none."""
+    """Sum the curves of several kinds of layers, at the contexts of any of them; None if there
+    are none."""
     if len(curves) < 2:
         return curves[0] if curves else None
     contexts = np.unique(np.concatenate([one.contexts for one in curves]))
@@ -56,16 +57,17 @@ def summed_curves(curves: Sequence[DecodeCurves]) -> DecodeCurves | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePrices:
-    """The same in the fixed point of `costmodels.steps.step_cost`. All are integers."""
+    """`DecodeCurves` in the fixed point of `costmodels.steps.step_cost`; all values are
+    integers."""
 
     contexts: list[int]
     start: list[list[int]]
-    """By sequences, at each context but the last."""
+    """Price per step by number of sequences, at each context but the last."""
     token: list[list[int]]
-    """By sequences, a token of all contexts from there to the next."""
+    """Price per context token by number of sequences, between each context and the next."""
 
     def at(self, decodes: int, context_sum: int) -> int:
-        """The decodes of a step."""
+        """Return the price of a step's decodes."""
         if not decodes:
             return 0
         tokens = context_sum + decodes
@@ -74,7 +76,8 @@ class CurvePrices:
         return self.start[decodes][place] + beyond * self.token[decodes][place]
 
     def run(self, decodes: int, context_sum: int, steps: int) -> list[int]:
-        """The decodes of so many steps, in each of which every context grows by one."""
+        """Return the prices of the decodes of ``steps`` steps in which every context grows by
+        one."""
         found: list[int] = []
         while len(found) < steps:
             done = len(found)
@@ -95,7 +98,7 @@ class CurvePrices:
         return found
 
     def slower(self, factor: float) -> CurvePrices:
-        """All multiplied."""
+        """Return a copy with all prices multiplied by ``factor``."""
         return CurvePrices(
             contexts=self.contexts,
             start=[[round(price * factor) for price in row] for row in self.start],
@@ -107,7 +110,7 @@ class CurvePrices:
 
 
 def curve_prices(curves: DecodeCurves | None, fixed: Callable[[float], int]) -> CurvePrices | None:
-    """Compile them."""
+    """Compile curves to fixed point; ``fixed`` converts seconds. None without curves."""
     if curves is None:
         return None
     seqs = np.maximum(np.arange(len(curves.seconds)), 1)[:, None]
@@ -122,43 +125,46 @@ def curve_prices(curves: DecodeCurves | None, fixed: Callable[[float], int]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRates:
-    """All layers of one rank. A model of full attention alone has the cap None only."""
+    """Seconds per unit of each sum of a step, for all layers of one rank.
+
+    A model with full attention only has the single cap None.
+    """
 
     max_num_seqs: int
     decode_token_s: Mapping[Cap, Array]
-    """Decodes, a token of contexts clipped to each cap: the slower of compute and reads, by number
-    of decoding sequences: ``[max_num_seqs + 1]``."""
+    """Decode seconds per token of contexts clipped to each cap: the slower of compute and reads,
+    by number of decoding sequences: ``[max_num_seqs + 1]``."""
     decode_seqs_s: Array
-    """All decoding sequences together, whatever their contexts: recurrent states, and what tables
-    say beyond a time a token: ``[max_num_seqs + 1]``."""
+    """Decode seconds of all sequences together, whatever their contexts: recurrent states, and
+    what tables say beyond a time per token: ``[max_num_seqs + 1]``."""
     curves: DecodeCurves | None
-    """Decodes of the kinds of layers that tables say are no line in the context."""
+    """Decodes of the kinds of layers whose measured time is not linear in the context."""
     chunk: ChunkRates
     """Chunks of prompts: the two sides of the roofline, of which the slower counts."""
     tile_tokens: float
-    """Query tokens that a chunk computes beyond its own: its half-empty last query tile."""
+    """Query tokens that a chunk computes beyond its own, in its half-empty last query tile."""
     seq_tokens: int
-    """Tokens a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
+    """Tokens that a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
     shared: SharedPrefixRates | None = None
-    """Prefixes that sequences share and a kernel reads once; None: each reads its own."""
+    """Prefixes that sequences share and a kernel reads once; None: each sequence reads its own."""
 
     @property
     def clip_tokens(self) -> tuple[Clip, ...]:
-        """The caps but None, in the order of `sim.shape`."""
+        """All caps except None, in the order of `sim.shape`."""
         caps = {*self.decode_token_s, *self.chunk.pair_s, *self.chunk.read_s}
         return ordered(cap for cap in caps if cap is not None)
 
     @property
     def is_plain(self) -> bool:
-        """Whether sums of whole contexts are all it needs."""
+        """Whether sums of whole contexts are all that the rates need."""
         chunk = self.chunk
         of_chunks = chunk.seq_s or chunk.token_s or chunk.chunk_s or chunk.token_read_s
         return not (self.clip_tokens or self.decode_seqs_s.any() or of_chunks)
 
     def decode_s(self, columns: Mapping[str, Array]) -> Array:
-        """Seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
+        """Return the seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
 
-        Without the launches that shared prefixes add.
+        The launches that shared prefixes add are not included.
         """
         seqs = columns["decode_seqs"]
         of_seqs = seqs.astype(np.int64)
@@ -175,13 +181,13 @@ class AttentionRates:
         return seconds
 
     def shared_fixed_s(self, columns: Mapping[str, Array]) -> Array:
-        """Seconds of the launches that shared prefixes add to ``n`` steps: ``[n]``."""
+        """Return the seconds of the launches that shared prefixes add to ``n`` steps: ``[n]``."""
         if self.shared is None or "decode_shared_reads" not in columns:
             return np.zeros(len(columns["decode_seqs"]))
         return self.shared.of_columns(columns)[1]
 
     def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
+        """Return the compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
         chunk, tokens = self.chunk, columns["prefill_tokens"]
         compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
         compute_s = compute_s + chunk.chunk_s * columns["prefill_seqs"]
@@ -196,7 +202,7 @@ class AttentionRates:
             memory_s = memory_s + chunk.read_s.get(cap, 0.0) * (prefix + tokens)
         pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
         for longest, more in chunk.short.items():
-            is_short = columns[clip_columns(longest)[3]] >= pairs  # none of them is clipped
+            is_short = columns[clip_columns(longest)[3]] >= pairs  # no context is clipped
             tiled = pairs + self.tile_tokens * (prefix + tokens)
             compute_s = compute_s + is_short * (more.pair_s * tiled + more.prefix_s * prefix)
             memory_s = memory_s + is_short * more.read_s * (prefix + tokens)
@@ -205,7 +211,7 @@ class AttentionRates:
 
 _TILE_TOKENS = 128
 _MEAN_TOKENS = 16384
-"""Long enough that rounding to tiles does not matter."""
+"""Mean context, long enough that rounding to tiles does not matter."""
 _MOST_SPLITS = 32
 _SHARE = 1.1
 _DRAWS = 8
@@ -218,15 +224,15 @@ schedule hardly depends on it."""
 def imbalance_table(
     max_num_seqs: int, kv_heads: int, num_sms: int, *, equal_contexts: bool = False
 ) -> NDArray[np.float64]:
-    """Time of the last SM over the mean, by number of sequences: ``[max_num_seqs + 1]``.
+    """Return the time of the last SM over the mean, by number of sequences: ``[max_num_seqs + 1]``.
 
-    ``equal_contexts``: all sequences as long as each other, as in a benchmark's grid. Played
-    through at a few dozen batch sizes and interpolated between them.
+    With ``equal_contexts`` all sequences are of one length, as in a benchmark's grid. The schedule
+    is simulated at a few dozen batch sizes and interpolated between them.
     """
     steps = {n * 2**power for power in range(4, 13) for n in (2, 3)}
     every = sorted({*range(1, 25), *steps})
     sizes = every[: bisect_left(every, max_num_seqs) + 1]
-    rng = np.random.default_rng(0)  # a table, not a simulation: always the same draws
+    rng = np.random.default_rng(0)  # a table, not a simulation: the draws never change
     sigma = math.sqrt(math.log1p(_SPREAD**2))
     spans = []
     for seqs in sizes:
@@ -244,7 +250,8 @@ def imbalance_table(
 
 
 def _imbalance(lengths: NDArray[np.float64], kv_heads: int, num_sms: int) -> float:
-    """Units in batch order, each to the SM that is free first."""
+    """Return the imbalance of one batch: units in batch order, each assigned to the first free
+    SM."""
     tiles = np.ceil(lengths / _TILE_TOKENS).astype(int)
     share = math.ceil(tiles.sum() * _SHARE * kv_heads / num_sms)
     busy = [0] * num_sms

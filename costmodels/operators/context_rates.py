@@ -1,7 +1,8 @@
-"""Seconds a unit of each sum that describes a step's sequences: attention is linear in all of them.
+"""Seconds per unit of each sum that describes a step's sequences: attention is linear in all of
+them.
 
-Which sums a model needs follows from its layers: whole contexts, contexts clipped as
-`ModelSpec.clips` says, sequences for recurrent states. `DecodeSums` and `PrefillSums` name them.
+The sums that a model needs follow from its layers: whole contexts, contexts clipped as in
+`ModelSpec.clips`, sequences for recurrent states. `DecodeSums` and `PrefillSums` name them.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from sim.shape import Clip
 
 Cap = Clip | None
 Price = Callable[[Operator], float]
-"""Seconds of an operator's work, all its calls."""
+"""Returns the seconds of an operator's work for all its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRates:
-    """Decoding sequences, all layers, evenly spread over the device."""
+    """Rates of decoding sequences for all layers, evenly spread over the device."""
 
     by_kv_heads: Mapping[int, Mapping[Cap, float]]
-    """A token of the contexts clipped to each cap: the slower of compute and reads; apart for
-    layers whose kernels have more or fewer heads to spread over the device."""
+    """Seconds per token of the contexts clipped to each cap: the slower of compute and reads.
+    Layers are grouped by KV heads, which their kernels spread over the device."""
     seq_s: float
-    """A sequence: its recurrent states, read and written once a step."""
+    """Seconds per sequence to read and write its recurrent states once per step."""
 
     @property
     def token_s(self) -> dict[Cap, float]:
-        """`by_kv_heads`, all layers together."""
+        """The rates of `by_kv_heads`, summed over all layers."""
         found: dict[Cap, float] = {}
         for rates in self.by_kv_heads.values():
             for cap, seconds in rates.items():
@@ -44,37 +45,39 @@ class DecodeRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRates:
-    """Chunks of prompts, all layers. The two sides are summed apart; the slower one counts."""
+    """Rates of chunks of prompts for all layers. Compute and memory are summed apart; the slower
+    counts."""
 
     pair_s: Mapping[Cap, float]
-    """Compute: a query-key pair clipped to each cap."""
+    """Compute seconds per query-key pair clipped to each cap."""
     token_s: float
-    """Compute: a new token, whatever its context."""
+    """Compute seconds per new token, whatever its context."""
     chunk_s: float = 0.0
-    """Compute: a chunk, whatever its tokens, beyond the kernel's launch (tables alone know)."""
+    """Compute seconds per chunk, whatever its tokens, beyond the kernel's launch (from tables
+    only)."""
     prefix_s: float
-    """Compute: a cached token before the chunk that is expanded again."""
+    """Compute seconds per cached token before the chunk that is expanded again."""
     token_read_s: float
-    """Memory: a new token, whatever its context."""
+    """Memory seconds per new token, whatever its context."""
     read_s: Mapping[Cap, float]
-    """Memory: a token of the prefix clipped to each cap, or of the chunk itself."""
+    """Memory seconds per token of the prefix clipped to each cap, or of the chunk itself."""
     seq_s: float
-    """Memory: a chunk, for its recurrent states."""
+    """Memory seconds per chunk, for its recurrent states."""
     pair_read_s: float = 0.0
-    """Memory: a query-key pair, where its scores are written and read."""
+    """Memory seconds per query-key pair, if its scores are written and read."""
     short: Mapping[int, ShortRates]
-    """By the longest context at which another way is taken (`ShortChunks`)."""
+    """Corrections by the longest context at which another way is taken (`ShortChunks`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortRates:
-    """How much more than `ChunkRates` say chunks take where all contexts are short. Mostly less."""
+    """Correction added to `ChunkRates` if all contexts are short; mostly negative."""
 
     pair_s: float
-    """Compute: a query-key pair; the next: a cached token before a chunk."""
+    """Compute seconds per query-key pair; ``prefix_s``: per cached token before a chunk."""
     prefix_s: float
     read_s: float
-    """Memory: a token of the prefix, or of the chunk itself."""
+    """Memory seconds per token of the prefix, or of the chunk itself."""
 
     def __add__(self, other: ShortRates) -> ShortRates:
         return ShortRates(
@@ -90,12 +93,12 @@ def decode_rates(
     mixers: tuple[tuple[Mixer, int], ...] | None = None,
     queries: int = 1,
 ) -> DecodeRates:
-    """The decode rates of a rank's layers, or of those of some kinds alone, each with its count.
+    """Return the decode rates of a rank's layers, or only of ``mixers``, each with its count.
 
-    ``queries`` of a sequence read its context once, and compute with it each.
+    The ``queries`` of a sequence read its context once; each computes with it.
 
-    Where ranks split contexts, each reads its part of a token. Those of one tensor-parallel group
-    compute it for each other's heads too, so that only reads become fewer.
+    If ranks split contexts, each rank reads its part of a token. The ranks of one tensor-parallel
+    group also compute their part for each other's heads, so only their reads become fewer.
     """
     parts, copies = shard.layout.context_ranks, shard.layout.prefill_context_parallel_size
     by_kv_heads: dict[int, dict[Cap, float]] = {}
@@ -114,7 +117,7 @@ def decode_rates(
 def chunk_rates(
     shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
 ) -> ChunkRates:
-    """The prefill rates of a rank's layers that prompts pass, or of those of some kinds alone."""
+    """Return the prefill rates of a rank's layers that prompts pass, or only of ``mixers``."""
     pair_s: dict[Cap, float] = {}
     read_s: dict[Cap, float] = {}
     short: dict[int, ShortRates] = {}
@@ -147,7 +150,8 @@ def chunk_rates(
 
 
 def _short_rates(work: AttentionWork, short: ShortChunks, count: int, price: Price) -> ShortRates:
-    """Every clip is beyond the contexts there are, so that a clipped pair is a pair."""
+    """Return the correction for short chunks. No clip is reached, so that a clipped pair is a
+    pair."""
 
     def total(terms: tuple[ContextTerm, ...], flops: float, reads: float) -> float:
         return sum(price(_unit(term, count, flops=flops, reads=reads)) for term in terms)

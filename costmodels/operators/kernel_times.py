@@ -55,21 +55,23 @@ class KernelTimes:
     efficiency: Efficiency
     tables: OperatorTables | None = None
     constants: Mapping[TableKind, Efficiency] = field(default_factory=dict)
-    """In place of ``efficiency``, by family."""
+    """Constants of single families, used in place of ``efficiency``."""
     backend: AttentionBackend | None = None
-    """Attention kernels in place of those that the constants were fitted to; ``efficiency`` is its
-    own."""
+    """Attention kernels in place of those that the constants were fitted to; ``efficiency`` is
+    then the backend's."""
     shared_prefix_attention: str = "none"
-    """Which kernel reads shared prefixes once (`costmodels.operators.shared_prefix`)."""
+    """The kernel that reads shared prefixes once (`costmodels.operators.shared_prefix`), or
+    ``none``."""
     between_passes_s: float = 0.0
-    """What the engine itself has the GPU do for a step, counted with the sampler; see
+    """GPU seconds per step of the engine's own work, counted with the sampler; see
     `costmodels.engines.profile.EngineProfile`."""
 
     def price(self, operator: Operator) -> OperatorSeconds:
-        """All calls of an operator in a step; raises what `operator_seconds` and tables raise.
+        """Price all calls of an operator in a step; raises what `operator_seconds` and tables
+        raise.
 
-        Times here are of a cool device; a table that was measured in a loop is of a throttled one
-        where compute bounds.
+        Times are those of a cool device. Compute-bound times of a table that was measured in a
+        loop, on a throttled device, are converted.
         """
         if operator.kind == "attention":
             return self._price_attention(operator)
@@ -93,7 +95,8 @@ class KernelTimes:
     def _unpacked(
         self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency
     ) -> OperatorSeconds:
-        """Tensor cores wait while the main loop unpacks weights; both overlap with reading."""
+        """Add the time to unpack weights: tensor cores wait for it, and both overlap with
+        reading."""
         found = unpack_seconds(operator, self.gpu)
         if found is None:
             return priced
@@ -114,7 +117,8 @@ class KernelTimes:
         )
 
     def label(self, operator: Operator) -> str | None:
-        """The weakest label of at least 5% of an operator's batch sizes; None without a table."""
+        """Return the weakest label of at least 5% of an operator's batch sizes; None without a
+        table."""
         if operator.kind == "attention":
             found = [one for m, one in self._served if decode_family(m) == self._family(operator)]
             return weakest(self.decode_label(one) or "measured" for one in found) if found else None
@@ -122,17 +126,20 @@ class KernelTimes:
         return _share_label(served.labels) if served else None
 
     def decode_label(self, found: MixerTables) -> str | None:
-        """The label of a mixer's decodes, which stand for any batch; None without a table."""
+        """Return the label of a mixer's decodes, which stand for any batch; None without a
+        table."""
         return _fitted(found.decode_labels()) if found.decode else None
 
     def prefill_label(self, mixer: Mixer, found: MixerTables) -> str | None:
-        """The same of prompts."""
+        """Return the label of a mixer's prompts, which stand for any batch; None without a
+        table."""
         return _fitted(prefill_labels(found.prefill, mixer)) if found.prefill else None
 
     def attention_rates(
         self, max_num_seqs: int, *, equal_contexts: bool = False, queries: int = 1
     ) -> AttentionRates:
-        """Attention of steps of up to so many decoding sequences, with so many queries each.
+        """Return the attention rates of steps of up to ``max_num_seqs`` decodes with ``queries``
+        each.
 
         The schedule of decode kernels and the query tiles of prefill kernels are those of
         grouped-query attention, for every kind of layer.
@@ -151,7 +158,7 @@ class KernelTimes:
         )
 
     def mixer_tables(self, mixer: Mixer) -> MixerTables | None:
-        """The tables that serve a kind of layer; None where none does."""
+        """Return the tables that serve a kind of layer; None if none does."""
         return next((found for one, found in self._served if one == mixer), None)
 
     @cached_property
@@ -169,7 +176,7 @@ class KernelTimes:
         return self.constants.get(family, self.efficiency)
 
     def _price_attention(self, operator: Operator) -> OperatorSeconds:
-        """A launch, or the work of attention by the roofline; tables of decodes know the launch."""
+        """Price a launch, or attention work by the roofline; tables of decodes know the launch."""
         family = self._family(operator)
         ranks = self.shard.tensor_parallel_size
         priced = operator_seconds(operator, self.gpu, self._constants(family), ranks)
@@ -183,11 +190,15 @@ class KernelTimes:
     def _decodes(
         self, max_num_seqs: int, equal_contexts: bool, queries: int = 1
     ) -> tuple[dict[Cap, Array], Array, DecodeCurves | None]:
-        """By cap, a token of all contexts, longer by what unequal contexts leave SMs idle; what
-        sequences take beyond: ``[max_num_seqs + 1]`` each; and what is no line in the context.
+        """Return the decode seconds per context token by cap, the seconds of sequences, and the
+        curves.
 
-        Several queries of a sequence read its context once, and compute each. Tables are of one
-        query: beyond what they say, of several the compute side may be the longer one.
+        The first two are ``[max_num_seqs + 1]`` each: the time per token is longer by the idle time
+        that unequal contexts leave on SMs; the time of sequences is what they take beyond it. The
+        curves hold what is not linear in the context.
+
+        Several queries of a sequence read its context once, and each computes with it. Tables were
+        measured with one query: with several, the compute side may be the longer one.
         """
         found: dict[Cap, Array] = {}
         curves: list[DecodeCurves] = []
@@ -198,7 +209,7 @@ class KernelTimes:
             imbalance = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts)
             tables = self.mixer_tables(mixer)
             if tables and tables.decode:
-                # Tables have equal contexts.
+                # Tables were measured with equal contexts.
                 measured = self.decode_imbalance(mixer.kv_heads, max_num_seqs, equal_contexts=True)
                 idle = imbalance / measured
                 computed_s = self._computed_s(mixer, count, queries)
@@ -226,7 +237,8 @@ class KernelTimes:
         return found, seqs_s, summed_curves(curves)
 
     def _computed_s(self, mixer: Mixer, count: int, queries: int) -> float:
-        """Compute side of a token of context, so many layers: the terms of whole contexts."""
+        """Return the compute seconds per context token of ``count`` layers, from the terms of
+        whole contexts."""
         price = self._decode_price(decode_family(mixer))
         flops = [
             replace(term, bytes=0.0)
@@ -238,14 +250,14 @@ class KernelTimes:
 
     @property
     def score_bytes(self) -> float:
-        """Bytes of scores, to and from device memory, for one pair of a causal prompt, all layers.
+        """Bytes of scores to and from device memory per pair of a causal prompt, all layers.
 
-        Nothing is skipped for the mask, so twice those of a decode's pair.
+        Nothing is skipped for the mask, so a pair costs twice as much as in a decode.
         """
         return 2 * sum(self._scores_of(mixer, n) for mixer, n in self.shard.local.mixers)
 
     def _scores_of(self, mixer: Mixer, layers: int) -> float:
-        """Of one pair, where a backend writes scores."""
+        """Return the bytes of scores per pair of ``layers``; 0 unless a backend writes scores."""
         if self.backend is None or not isinstance(mixer, Gqa):
             return 0.0
         return float(_SCORE_BYTES * self.backend.score_passes * mixer.heads * layers)
@@ -254,7 +266,7 @@ class KernelTimes:
         return num_bytes / (self.gpu.hbm_bytes_per_s * self.efficiency.attention_memory)
 
     def decode_imbalance(self, kv_heads: int, max_num_seqs: int, equal_contexts: bool) -> Array:
-        """How much longer decode attention takes than evenly spread: ``[max_num_seqs + 1]``."""
+        """Return decode attention's time over that of an even spread: ``[max_num_seqs + 1]``."""
         if self.gpu.num_sms is None:
             return np.ones(max_num_seqs + 1)
         last_sm = imbalance_table(
@@ -263,8 +275,8 @@ class KernelTimes:
         return 1 + self._constants("decode_attention").attention_imbalance * (last_sm - 1)
 
     def _chunk_rates(self) -> ChunkRates:
-        """Of prefill attention; a table, where it covers a kind of layer, in place of all its
-        work."""
+        """Return the rates of prefill attention; a table replaces all work of the layers that it
+        covers."""
         pair_s: dict[Cap, float] = {}
         read_s: dict[Cap, float] = {}
         short: dict[int, ShortRates] = {}
@@ -309,7 +321,8 @@ class KernelTimes:
         )
 
     def _decode_price(self, family: TableKind) -> Callable[[Operator], float]:
-        """Seconds of a decode's work: by the roofline, or of cores that unpack a narrow cache."""
+        """Return the price of decode work: the slower of the roofline and cores that unpack a
+        narrow cache."""
         of_backend = self.backend.decode if self.backend else None
         by_roofline = self._work_price(family, of_backend)
         return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
@@ -330,19 +343,20 @@ class KernelTimes:
         return False
 
     def _cache_instructions_s(self, operator: Operator) -> float:
-        """Unpacking keys and values of a narrow cache, for each query head, beside tensor cores."""
+        """Return the seconds to unpack a narrow cache for each query head, while the tensor
+        cores run."""
         path = cache_path(self.shard.local.precision.kv)
         rate = core_instructions_per_s(self.gpu)
         if path is None or rate is None or operator.name != "attention":
             return 0.0
-        # Two FLOPs an element and query head.
+        # Two FLOPs per element and query head.
         elements = operator.calls * float(operator.flops[0]) / 2
         return path.kv_instructions * elements / rate
 
     def _work_price(
         self, family: TableKind, constants: Efficiency | None = None
     ) -> Callable[[Operator], float]:
-        """Seconds of an operator's work by the roofline, all calls."""
+        """Return the roofline's price of an operator's work, all its calls."""
         ranks, efficiency = self.shard.tensor_parallel_size, constants or self._constants(family)
 
         def price(operator: Operator) -> float:
@@ -368,11 +382,12 @@ class KernelTimes:
 
 
 def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
-    """A GEMM as a kernel does it that takes so many rows at once, and starts anew for the next.
+    """Return a GEMM as priced for a kernel that takes a tile of rows at once and restarts for the
+    next.
 
-    Within one tile it streams its narrow weights as fast as they are narrow; where it starts anew,
-    each tile pays for filling and draining as a 16-bit one does (0.60 to 0.73 of a 16-bit GEMM
-    from 256 rows on, vLLM PR 2497).
+    Within one tile it streams its narrow weights at their full advantage; if it restarts, each tile
+    pays for filling and draining as a 16-bit one does (0.60 to 0.73 of a 16-bit GEMM from 256 rows
+    on, vLLM PR 2497).
     """
     most = load_format(operator.weights).kernel_rows
     if most is None:
@@ -386,11 +401,12 @@ def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
 
 
 def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) -> DecodeCurves:
-    """Decodes of so many layers; what grows with the context is ``idle`` times longer."""
+    """Return the decode curves of ``layers``; the part that grows with the context is multiplied
+    by ``idle``."""
     seconds = tables.decode_seconds_at(max_num_seqs)
     least = seconds[:, :1]
     seconds = layers * (least + (seconds - least) * idle[:, None])
-    # Shorter contexts than any measured take as long as the shortest.
+    # Contexts shorter than any measured take as long as the shortest.
     return DecodeCurves(
         contexts=np.append(0.0, tables.contexts),
         seconds=np.concatenate([seconds[:, :1], seconds], axis=1),
@@ -398,7 +414,7 @@ def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) ->
 
 
 def _at_least(curves: DecodeCurves, token_s: float) -> DecodeCurves:
-    """Curves, of which a token of context takes so long at least."""
+    """Return the curves, raised to at least ``token_s`` per token of context."""
     seqs = np.arange(len(curves.seconds))[:, None]
     return replace(
         curves, seconds=np.maximum(curves.seconds, token_s * seqs * curves.contexts[None, :])
@@ -411,5 +427,5 @@ def _share_label(labels: Labels) -> str:
 
 
 def _fitted(labels: Labels) -> str:
-    """Of rates that stand for many batches: at best fitted."""
+    """Return the label of rates that stand for many batches: ``fitted`` at best."""
     return weakest((_share_label(labels), "fitted"))

@@ -1,8 +1,8 @@
 """The operators of one engine step on one tensor-parallel rank: their FLOPs and bytes.
 
-Each operator is described on whole arrays of batch sizes at once, so a table over all token counts
-is a handful of numpy expressions. `roofline` turns the work into seconds. What a layer contributes
-is in the file of its kind; here are the parts around the layers, and the sum of all.
+Each operator is described for whole arrays of batch sizes at once, so that a table over all token
+counts takes a handful of numpy expressions. `roofline` turns the work into seconds. What a layer
+contributes is in the file of its kind; here are the parts around the layers, and the sum of all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sim.shape import Clip
 
 
 def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
-    """The operators that depend on the number of new tokens alone. ``tokens`` is ``[n]``.
+    """Return the operators that depend only on the number of new tokens; ``tokens`` is ``[n]``.
 
-    Where ranks with tokens of their own share experts, ``tokens`` are one rank's, and what depends
-    on those of all is in `group_operators`. The attention kernels appear with no work: their launch
-    is paid in every step, their work depends on contexts (see `decode_operators`).
+    If ranks with tokens of their own share experts, ``tokens`` are one rank's; what depends on the
+    tokens of all ranks is in `group_operators`. The attention kernels appear with no work: their
+    launch is paid in every step, their work depends on contexts (see `decode_operators`).
     """
     groups = tuple(group for group in shard.local.layers if not group.skips_prompt)
     model = shard.local
@@ -39,9 +39,10 @@ def token_operators(shard: RankShard, tokens: Array) -> list[Operator]:
 
 
 def group_operators(shard: RankShard, tokens: Array) -> list[Operator]:
-    """The routed experts that data-parallel ranks share, and what brings tokens to them.
+    """Return the routed experts that data-parallel ranks share, and the exchanges that bring them
+    tokens.
 
-    ``tokens`` are those of all the ranks. Nothing where no ranks share experts.
+    ``tokens`` are those of all ranks. The list is empty if no ranks share experts.
     """
     if not shares_experts(shard.layout):
         return []
@@ -55,7 +56,7 @@ def group_operators(shard: RankShard, tokens: Array) -> list[Operator]:
 def _layer_operators(
     shard: RankShard, groups: tuple[LayerGroup, ...], tokens: Array, more_norms: int = 0
 ) -> list[Operator]:
-    """The operators of ``groups`` of layers, equal ones together."""
+    """Return the operators of ``groups`` of layers, equal layers together."""
     model, frame = shard.local, shard.frame
     mixers, ffns = mixers_of(groups), ffns_of(groups)
     norms = sum(group.count * group.norms for group in groups) + more_norms
@@ -87,7 +88,8 @@ def _layer_operators(
 def logit_operators(
     shard: RankShard, logits: Array, sampling_bytes_per_logit: float
 ) -> list[Operator]:
-    """The LM head and the sampler over ``logits`` rows. Each rank samples the full vocabulary."""
+    """Return the LM head and the sampler over ``logits`` rows. Each rank samples the full
+    vocabulary."""
     model, vocab_size = shard.local, shard.model.vocab_size
     hidden, precision = model.hidden_size, model.precision
     head = precision.embedding
@@ -115,7 +117,7 @@ class DecodeSums(NamedTuple):
 
     seqs: Array
     clipped: Mapping[Clip | None, Array]
-    """Sum over them of the clipped contexts, by clip; None: of the whole ones."""
+    """Sum of the clipped contexts over the sequences, by clip; None: of the whole contexts."""
 
 
 class PrefillSums(NamedTuple):
@@ -123,7 +125,7 @@ class PrefillSums(NamedTuple):
 
     seqs: Array
     tokens: Array
-    """New tokens."""
+    """New tokens of the step."""
     prefix: Mapping[Clip | None, Array]
     """Sum of min(cached tokens, cap), by cap."""
     pairs: Mapping[Clip | None, Array]
@@ -131,7 +133,8 @@ class PrefillSums(NamedTuple):
 
 
 def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
-    """What attention does for decoding sequences: an operator a mixer and term of its work."""
+    """Return the attention work of decoding sequences: one operator per mixer and term of its
+    work."""
     found = []
     for mixer, count in shard.local.mixers:
         work = mixer.attention(shard.local.precision)
@@ -147,10 +150,10 @@ def decode_operators(shard: RankShard, sums: DecodeSums) -> list[Operator]:
 
 
 def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
-    """The same for the chunks of prompts, in the layers that all their tokens pass.
+    """Return the attention work of prompt chunks, in the layers that all their tokens pass.
 
-    Where prompts leave early, their last token still passes the layers above: its one query is
-    left out.
+    If prompts leave early, their last token still passes the layers above; its single query is left
+    out.
     """
     found = []
     for mixer, count in shard.local.prompt_mixers:
@@ -159,7 +162,7 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
             found += _pair_operators(work.prefill, work.prefix_flops, count, sums)
         else:
             short = work.short
-            # A tile's idle queries are in the pairs too: of all sums or of none.
+            # The pairs include a tile's idle queries, in all sums or in none.
             is_short = sums.pairs[short.longest_tokens] >= sums.pairs[None]
             chosen = _pair_operators(short.prefill, short.prefix_flops, count, sums)
             found += [_where(is_short, one) for one in chosen]
@@ -172,7 +175,7 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
 def _pair_operators(
     terms: tuple[ContextTerm, ...], prefix_flops: float, count: int, sums: PrefillSums
 ) -> list[Operator]:
-    """Work of chunks in proportion to their query-key pairs and prefixes."""
+    """Return the work of chunks that is proportional to their query-key pairs and prefixes."""
     found = []
     for term in terms:
         reads = sums.prefix[term.clip] + sums.tokens
@@ -184,12 +187,12 @@ def _pair_operators(
 
 
 def _where(chosen: NDArray[np.bool_], one: Operator) -> Operator:
-    """``one`` in the batches that are chosen."""
+    """Return the operator with its work set to 0 in the batches that are not chosen."""
     return replace(one, flops=one.flops * chosen, state_bytes=one.state_bytes * chosen)
 
 
 def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list[Operator]:
-    """Work of a chunk that is not in its query-key pairs."""
+    """Return the work of chunks that is not proportional to their query-key pairs."""
     found = []
     if work.prefill_seq_bytes or work.prefill_token_flops:
         term = ContextTerm(
@@ -203,7 +206,8 @@ def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list
 
 
 def term_operator(term: ContextTerm, calls: int, flop_units: Array, byte_units: Array) -> Operator:
-    """One term of attention, for so many units of its FLOPs and of its bytes: ``[n]`` both."""
+    """Return one term of attention for the given units of its FLOPs and of its bytes, both
+    ``[n]``."""
     return operator(
         term.name,
         "attention",
@@ -222,7 +226,8 @@ def _block_conversions(
     ffns: tuple[tuple[Ffn, int], ...],
     tokens: Array,
 ) -> list[Operator]:
-    """Inputs that norms and activations leave in 16 bits, converted to a scale a row and block."""
+    """Return the conversion of 16-bit inputs, left by norms and activations, to one scale per
+    row and block."""
     precision = model.precision
     of_ffn = {"moe": precision.experts}
     parts: list[tuple[str, Mixer | Ffn, int]] = [

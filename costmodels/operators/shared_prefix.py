@@ -1,9 +1,9 @@
-"""Decode attention that reads a prefix of several sequences once: its own kernel, and a merge.
+"""Decode attention that reads a prefix of several sequences once: a kernel of its own, and a merge.
 
 The queries of all sequences that share a prefix are multiplied with its keys and values together:
-its bytes are read once, its FLOPs are still a sequence's each, at the shares of prompts' kernels
-(matrix times matrix). What follows the prefix is read as always, and the parts are merged by their
-softmax sums (Hydragen, arXiv 2402.05099; ChunkAttention, 2402.15220).
+its bytes are read once, its FLOPs are still spent per sequence, at the efficiency of prompts'
+kernels (matrix times matrix). What follows the prefix is read as usual, and the parts are merged by
+their softmax sums (Hydragen, arXiv 2402.05099; ChunkAttention, 2402.15220).
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ _LEAST_TOKENS, _LEAST_SEQS, _TILE = 256, 8, 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRates:
-    """All layers of one kind of attention, on one rank."""
+    """Rates of all layers of one kind of attention, on one rank."""
 
     heads: int
     kv_heads: int
     pair_s: float
-    """Compute, evenly over the device: a query of one sequence, a token."""
+    """Compute seconds per query of a sequence and token, evenly spread over the device."""
     read_s: float
-    """Memory: a token's keys and values."""
+    """Memory seconds per token's keys and values."""
     part_s: float
-    """Memory: one partial result written, or read."""
+    """Memory seconds per partial result written, or read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefixRates:
-    """Seconds of what is done beside a sequence's own attention, from `sim.shape.SharedSums`."""
+    """Seconds of the prefix kernel and the merge, from `sim.shape.SharedSums`."""
 
     kernel: str
     """``cascade`` or ``tree``, as `sim.engine.config.EngineConfig.shared_prefix_attention`."""
     layers: tuple[LayerRates, ...]
     fixed_s: float
-    """Of the prefix kernel and the merge, all layers."""
+    """Fixed seconds of the prefix kernel and the merge, all layers."""
     tile_rows: int
     num_sms: int
     seconds_factor: float = 1.0
 
     def cascades(self, shape: StepShape) -> bool:
-        """Whether a step runs vLLM's cascade."""
+        """Return whether a step runs vLLM's cascade attention."""
         return self.kernel == "cascade" and self.is_used(shape)
 
     def is_used(self, shape: StepShape) -> bool:
-        """Whether a step takes this path; vLLM's rule for its cascade."""
+        """Return whether a step uses this kernel; ``cascade`` follows vLLM's own rule."""
         if not shape.shared or not shape.shared[1]:
             return False
         if self.kernel == "tree":
@@ -70,16 +70,17 @@ class SharedPrefixRates:
         if tokens < _LEAST_TOKENS or decodes + prefills < _LEAST_SEQS:
             return False
         queries = layer.heads // layer.kv_heads
-        if prefills or queries == 1:  # split-KV decoding is not what it competes with
+        if prefills or queries == 1:  # the alternative is then not split-KV decoding
             return True
         tiles = -(-tokens // _TILE)
         alone = decodes * layer.kv_heads * -(-queries // _TILE) * tiles
         return self._waves(layer, decodes) * tiles < -(-alone // self.num_sms)
 
     def work_s(self, shape: StepShape) -> float:
-        """The prefix kernel and the merge of a step in which it is used, without fixed time."""
+        """Return the seconds of the prefix kernel and the merge in a step that uses them,
+        without fixed time."""
         tokens, reads, parts = shape.shared
-        # Each part is written and read; so is what a sequence has beyond its prefix.
+        # Each part is written and read, and so is each sequence's result beyond its prefix.
         merged = 2 * parts + 2 * min(shape.decode_seqs, parts)
         seconds = 0.0
         for layer in self.layers:
@@ -97,7 +98,8 @@ class SharedPrefixRates:
         return seconds * self.seconds_factor
 
     def of_columns(self, columns: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        """Work and fixed seconds of ``n`` steps, and the context tokens they stand for: ``[n]``."""
+        """Return work seconds, fixed seconds, and the context tokens they replace, of ``n``
+        steps: ``[n]`` each."""
         names = ("decode_seqs", "prefill_seqs", *SharedSums._fields)
         rows = np.stack([columns[name] for name in names], axis=1)
         different, place = np.unique(rows, axis=0, return_inverse=True)
@@ -111,7 +113,7 @@ class SharedPrefixRates:
         return work_s, fixed_s, tokens
 
     def slower(self, factor: float) -> SharedPrefixRates:
-        """All multiplied."""
+        """Return a copy with all times multiplied by ``factor``."""
         return replace(
             self,
             seconds_factor=self.seconds_factor * factor,
@@ -119,7 +121,8 @@ class SharedPrefixRates:
         )
 
     def _waves(self, layer: LayerRates, decodes: int) -> int:
-        """Rounds of blocks, each a query head's tile of sequences that walks the whole prefix."""
+        """Return the rounds of blocks; a block is a query head's tile of sequences that walks
+        the whole prefix."""
         return -(-layer.heads * -(-decodes // _TILE) // self.num_sms)
 
 
@@ -130,9 +133,9 @@ def shared_prefix_rates(
     num_sms: int | None,
     seconds: Callable[[Operator], float],
 ) -> SharedPrefixRates | None:
-    """The rates of a rank's layers by ``kernel``; None for ``none``.
+    """Return the rates of a rank's layers by ``kernel``; None for ``none``.
 
-    ``seconds`` is of all calls of an operator's work. Raises `ScenarioError` where no such kernel
+    ``seconds`` prices all calls of an operator's work. Raises `ScenarioError` if no such kernel
     exists for the model's layers, or the device's number of SMs is not known.
     """
     if kernel == "none":
@@ -153,7 +156,7 @@ def shared_prefix_rates(
             return seconds(term_operator(term, count, np.array([flops]), np.array([reads])))
 
         out = mixer.heads * mixer.kv_lora if isinstance(mixer, Mla) else mixer.q_size
-        # The result in the model's type, and a softmax sum in 32 bits a head.
+        # The result in the model's type, and a 32-bit softmax sum per head.
         part_bytes = out * shard.local.dtype_bytes + 4 * mixer.heads
         layers.append(
             LayerRates(
@@ -175,7 +178,7 @@ def shared_prefix_rates(
 
 
 def _covered(kernel: str, shard: RankShard, mixer: Mixer) -> Gqa | Mla:
-    """The layer, if the kernel covers it; raises `ScenarioError` if not."""
+    """Return the layer if the kernel covers it; raises `ScenarioError` if not."""
     name = shard.model.name
     if not isinstance(mixer, Gqa | Mla):
         raise ScenarioError(

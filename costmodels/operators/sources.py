@@ -1,8 +1,8 @@
 """Which source serves which operator: fitted constants, the datasheet, or measured tables.
 
-Every family of operators is served by exactly the source named for it. Where a source of tables has
-none for some operator of the model, a family that was named is refused; one that falls under the
-default keeps the fitted roofline, and says so.
+Every family of operators is served by exactly the source named for it. If a source of tables lacks
+some operator of the model, a family that was named is refused; one that falls under the default
+keeps the fitted roofline, with a note.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ FITTED, DATASHEET, AIC, OURS = "fitted", "datasheet", "aic", "ours"
 DEFAULT = "default"
 
 Choice = str | Mapping[str, str]
-"""One source for all operators, or one by family, with a ``default``."""
+"""One source for all operators, or one per family, with a ``default``."""
 
 
 def _is_path(source: str) -> bool:
-    """Whether a source is a folder or files of the user's, not a name."""
+    """Return whether a source is a folder or files of the user's rather than a name."""
     return source not in (FITTED, DATASHEET, AIC, OURS) and not source.startswith(f"{AIC}:")
 
 
 def parsed(choice: Choice) -> tuple[str, dict[str, str]]:
-    """The default source, and those of families by name.
+    """Return the default source, and those of families by name.
 
     Raises `ScenarioError` for an unknown family, and for what cannot be a source.
     """
@@ -85,7 +85,7 @@ _MULTIPLY: tuple[TableKind, ...] = (
     "decode_attention",
     "mla_decode",
 )
-# The constants of each family; what is not here are those of attention and elementwise kernels.
+# The constants of each family. Other families use those of attention and elementwise kernels.
 _CONSTANTS: dict[TableKind, tuple[str, ...]] = {
     "gemm": ("gemm_", "fp8_", "tile_rows"),
     "grouped_gemm": ("grouped_",),
@@ -104,25 +104,25 @@ _CONSTANTS: dict[TableKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilySource:
-    """What serves one family of a model's operators."""
+    """The source that serves one family of a model's operators."""
 
     family: TableKind
     source: str
-    """fitted, datasheet, or where the tables are from as the scenario names it."""
+    """``fitted``, ``datasheet``, or the source of the tables as the scenario names it."""
     tables: tuple[OperatorTable, ...] = ()
     note: str = ""
-    """Why it is not the source that was asked for."""
+    """Reason why it is not the source that was asked for; empty if it is."""
 
     @property
     def content_hash(self) -> str:
-        """Of its tables together; empty without any."""
+        """Hash of its tables together; empty without tables."""
         hashes = [table.content_hash for table in self.tables]
         if len(hashes) < 2:
             return "".join(hashes)
         return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
 
     def facts(self) -> dict[str, Any]:
-        """As plain values for reports."""
+        """Return the source as plain values for reports."""
         return {
             "family": self.family,
             "source": self.source,
@@ -141,17 +141,17 @@ class FamilySource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSources:
-    """What prices each family of a model's operators on a device."""
+    """The constants and tables that price each family of a model's operators on a device."""
 
     efficiency: Efficiency
     constants: Mapping[TableKind, Efficiency]
-    """In place of ``efficiency``, by family."""
+    """Constants of single families, used in place of ``efficiency``."""
     tables: OperatorTables | None
     families: tuple[FamilySource, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Families that are not served by what was asked for, one sentence for each reason."""
+        """Families not served by the source that was asked for, in one sentence per reason."""
         by_reason: dict[str, list[str]] = {}
         for one in self.families:
             if one.note:
@@ -165,7 +165,7 @@ class OperatorSources:
     @property
     def address(self) -> str:
         """SHA-256 of which source serves which family, and of every timing in it."""
-        # Where a folder lies says nothing of what is in it.
+        # Where a folder lies says nothing about its contents.
         facts = [
             (one.family, one.content_hash or one.source, one.note != "") for one in self.families
         ]
@@ -180,14 +180,13 @@ def load_operators(
     layout: Layout | int = 1,
     engine_kernels: Mapping[TableKind, str] = NO_KERNELS,
 ) -> OperatorSources:
-    """The efficiency constants and tables of a choice.
+    """Return the efficiency constants and tables of a choice.
 
-    ``fitted``: the GPU's fitted constants alone (generic ones where there are none).
-    ``datasheet``: generic constants alone. ``ours``: our own tables of this GPU; ``aic`` or
-    ``aic:vllm-0.24``: AIConfigurator's. Else a folder of tables that `fleetcast calibrate import`
-    wrote, or files separated by commas. ``engine_kernels``: see `operator_tables`.
-    Raises `ScenarioError` where there is no such source, it does not fit the GPU, or it has no
-    tables of a family that was named.
+    ``fitted``: the GPU's fitted constants alone (generic ones if there are none). ``datasheet``:
+    generic constants alone. ``ours``: our own tables of this GPU; ``aic`` or ``aic:vllm-0.24``:
+    AIConfigurator's. Otherwise a folder of tables that `fleetcast calibrate import` wrote, or files
+    separated by commas. ``engine_kernels``: see `operator_tables`. Raises `ScenarioError` if there
+    is no such source, it does not fit the GPU, or it has no tables of a family that was named.
     """
     default, named = parsed(choice)
     rank = shard(model, layout)
@@ -233,7 +232,8 @@ def load_operators(
 
 
 def _refuse_roofline(served: Sequence[FamilySource]) -> None:
-    """Devices' peaks are of 16 bits and fewer: nothing but tables knows products in 32."""
+    """Raise `ScenarioError` if a float32 product has no table: the peaks on file are for 16 bits
+    and fewer."""
     for one in served:
         if one.family in _MULTIPLY and not one.tables:
             raise ScenarioError(
@@ -243,7 +243,7 @@ def _refuse_roofline(served: Sequence[FamilySource]) -> None:
 
 
 def _needs(rank: RankShard) -> dict[TableKind, list[Any]]:
-    """The operators and kinds of layers of a model, by the family that must serve them."""
+    """Return the operators and kinds of layers of a model, by the family that must serve them."""
     mixers = tuple(mixer for mixer, _ in rank.local.mixers)
     operators = [
         *token_operators(rank, _SIZES),
@@ -263,7 +263,7 @@ def _needs(rank: RankShard) -> dict[TableKind, list[Any]]:
 
 
 def _lack(tables: OperatorTables, family: TableKind, rank: RankShard, needed: Sequence[Any]) -> str:
-    """Why tables do not serve a whole family; empty where they do."""
+    """Return why tables do not serve a whole family; empty if they do."""
     if not tables.lookups.get(family):
         return f"no {family} table"
     if family in ATTENTION and rank.layout.context_ranks > 1:
@@ -281,11 +281,12 @@ def _lack(tables: OperatorTables, family: TableKind, rank: RankShard, needed: Se
 
 
 Reader = Callable[[TableKind], list[OperatorTable]]
-"""A family to the tables a source has of it; raises `Lack`."""
+"""Returns the tables that a source has of a family; raises `Lack`."""
 
 
 def _reader(source: str, gpu: GpuSpec, model: ModelSpec, families: Sequence[TableKind]) -> Reader:
-    """The tables of a source; reading parquet takes a second, so only what is asked for."""
+    """Return a reader of a source's tables; parquet takes a second, so it reads only
+    ``families``."""
     if source == AIC or source.startswith(f"{AIC}:"):
         from costmodels.tables.aic_choice import aic_reader
 
@@ -312,9 +313,10 @@ def _merged(
     by_family: Mapping[TableKind, Efficiency],
     default: str,
 ) -> Efficiency:
-    """The constants of each family's own source; of families the model has none of, the default's.
+    """Return the constants of each family's own source; families that the model lacks use the
+    default's.
 
-    The power limit is not of a family: the datasheet alone knows none.
+    The power limit belongs to no family; only the datasheet has none.
     """
     base = datasheet if default == DATASHEET else fitted
     if all(one is base for one in by_family.values()):

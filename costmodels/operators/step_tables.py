@@ -20,7 +20,7 @@ from sim.shape import clip_layers
 class StepTables:
     """A step's operators priced at every token count and every number of logits.
 
-    Attention is linear in its sums, so it needs rates in place of a table.
+    Attention is linear in its sums, so it needs rates instead of a table.
     """
 
     by_tokens: tuple[OperatorSeconds, ...]
@@ -32,15 +32,16 @@ class StepTables:
     """Tokens that each decoding sequence computes."""
 
     def token_seconds(self) -> Array:
-        """GPU seconds by token count, all operators: ``[max_num_batched_tokens + 1]``."""
+        """Return the GPU seconds of all operators by token count: ``[max_num_batched_tokens +
+        1]``."""
         return _sum([op.total_s for op in self.by_tokens])
 
     def compute_seconds(self) -> Array:
-        """The compute-bound part of `token_seconds`."""
+        """Return the compute-bound part of `token_seconds`."""
         return _sum([np.where(op.compute_bound, op.work_s, 0.0) for op in self.by_tokens])
 
     def logit_seconds(self) -> Array:
-        """GPU seconds by number of logits, all operators."""
+        """Return the GPU seconds of all operators by number of logits."""
         return _sum([op.total_s for op in self.by_logits])
 
 
@@ -72,7 +73,7 @@ def build_tables(
 
 
 def padded_sizes(tokens: NDArray[np.int64], graph_sizes: tuple[int, ...]) -> Array:
-    """Each token count padded to its graph: float64 ``[n]``. No tokens stay none."""
+    """Return each token count padded to its CUDA graph: float64 ``[n]``. A count of 0 stays 0."""
     if not graph_sizes:
         return tokens.astype(np.float64)
     graphs = np.array(graph_sizes)
@@ -91,43 +92,43 @@ FixedPoint = Callable[[float], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipPrices:
-    """Of clipped contexts (lists by cap, ascending) and of recurrent states. All are integers.
+    """Integer prices of clipped contexts (lists by cap, ascending) and of recurrent states.
 
-    ``clipped`` below is `sim.shape.StepShape.clipped`: four sums a cap.
+    ``clipped`` below is `sim.shape.StepShape.clipped`: four sums per cap.
     """
 
     decode_seqs: list[int]
-    """``[max_num_seqs + 1]``, all decoding sequences: their states, and what each reads beyond its
-    clipped contexts."""
+    """``[max_num_seqs + 1]`` price of all decoding sequences: their states, and what each reads
+    beyond its clipped contexts."""
     decode_token: list[list[int]]
-    """A token of clipped context, by cap and decoding sequences."""
+    """Price per token of clipped context, by cap and number of decoding sequences."""
     chunk_pair: list[int]
     chunk_tile: list[int]
-    """A KV token in a clipped context or a chunk: its share in the last query tiles."""
+    """Price per KV token in a clipped context or a chunk, for its share in the last query tiles."""
     chunk_read: list[int]
     chunk_token: int
     chunk_fixed: int
-    """A chunk: on the compute side; the next: on the memory side."""
+    """Compute price per chunk. The next two are memory prices: per new token, and per chunk."""
     chunk_token_read: int
     chunk_seq: int
     short: list[tuple[int, int, int, int, int]]
-    """`context_rates.ShortRates`: place of its clip; a pair, a KV token in the last query tiles, a
-    prefix token, a token read."""
+    """`context_rates.ShortRates`: index of its clip; prices per pair, per KV token in the last
+    query tiles, per prefix token, per token read."""
 
     def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
-        """The decodes of a step."""
+        """Return the price of a step's decodes."""
         total = self.decode_seqs[decodes]
         for tokens, rates in zip(clipped[::4], self.decode_token, strict=True):
             total += tokens * rates[decodes]
         return total
 
     def growth(self, decodes: int, clipped: tuple[int, ...]) -> int:
-        """How much more the decodes of the next step cost."""
+        """Return how much more the decodes of the next step cost."""
         growing = zip(clipped[1::4], self.decode_token, strict=True)
         return sum(seqs * rates[decodes] for seqs, rates in growing)
 
     def of_rises(self, decodes: int, clips: list[list[int]], steps: int) -> list[int]:
-        """How much more the decodes of each step of a run cost than those of its first."""
+        """Return how much more the decodes of each step of a run cost than those of its first."""
         rates = [of_clip[decodes] for of_clip in self.decode_token]
         if not clips:
             return [0] * steps
@@ -139,7 +140,8 @@ class ClipPrices:
     def of_chunks(
         self, seqs: int, tokens: int, clipped: tuple[int, ...], prefix: int, pairs: int
     ) -> tuple[int, int]:
-        """The chunks of a step, with whole prefixes and pairs too: compute and memory side."""
+        """Return the compute and memory price of a step's chunks, with whole prefixes and pairs
+        too."""
         compute = tokens * self.chunk_token + seqs * self.chunk_fixed
         memory = tokens * self.chunk_token_read + seqs * self.chunk_seq
         for index, pair in enumerate(self.chunk_pair):
@@ -153,7 +155,7 @@ class ClipPrices:
         return compute, memory
 
     def slower(self, factor: float) -> ClipPrices:
-        """All multiplied."""
+        """Return a copy with all prices multiplied by ``factor``."""
 
         def scaled(prices: list[int]) -> list[int]:
             return [round(price * factor) for price in prices]
@@ -176,7 +178,7 @@ class ClipPrices:
 
 
 def clip_prices(rates: AttentionRates, fixed: FixedPoint) -> ClipPrices | None:
-    """Compile them; None where sums of whole contexts are all a step needs."""
+    """Compile the prices; None if a step needs only sums of whole contexts."""
     if rates.is_plain:
         return None
     caps, chunk = rates.clip_tokens, rates.chunk

@@ -1,1 +1,1 @@
-"""The step cost of a replica: compiled, split by account, explained and bounded."""
+"""The step cost of a replica: compile it, split it by account, explain it and bound it."""

@@ -1,14 +1,16 @@
-"""Steps of ranks that share contexts: prompts split by tokens, keys and values by position.
+"""Step cost of ranks that share contexts: they split prompts by tokens, keys and values by
+position.
 
-Prefill context parallelism (PCP): each rank takes its part of a chunk's tokens and needs the keys
-and values of all before them: an all-gather of these before attention, or a ring in which parts
-pass round while attention computes (`context_parallel`). Decodes are computed by all ranks alike,
-each over its part of the cache, and their outputs merged.
+Prefill context parallelism (PCP): each rank computes its part of a chunk's tokens and needs the
+keys and values of all tokens before them. These come by an all-gather before attention, or by a
+ring in which the parts pass from rank to rank while attention computes (`context_parallel`). All
+ranks compute all decodes, each over its part of the cache, and merge their outputs.
 
-Decode context parallelism (DCP, of ranks of one tensor-parallel group): each rank keeps a part of
-the positions. Queries are gathered, each rank attends to what it has for all heads, and outputs are
-merged: an all-gather of queries, one of the softmax's sums, a reduce-scatter of outputs. Prompts on
-a cached prefix do the same (grouped heads), or gather the prefix (latent attention). As vLLM does.
+Decode context parallelism (DCP, within one tensor-parallel group): each rank holds a part of the
+positions. Queries are gathered, each rank attends to its positions for all heads, and outputs are
+merged: an all-gather of queries, an all-gather of softmax sums, a reduce-scatter of outputs.
+Prompts on a cached prefix do the same (grouped heads), or gather the prefix (latent attention), as
+in vLLM.
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ MERGE, SHARE = "context_merge", "context_kv_exchange"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextStepCost(WrappedStepCost):
-    """A `sim.protocols.StepCost` of one of the ranks. `context_shared` builds it."""
+    """A `sim.protocols.StepCost` of one rank that shares contexts; built by `context_shared`."""
 
     exchanges: ContextExchanges
 
     def own(self, shape: StepShape) -> StepShape:
-        """Its part of the prompts, beside all of the decodes. It reads what others computed too."""
+        """Return one rank's part of the step: its share of the prompt tokens and all of the
+        decodes.
+
+        Its tokens attend to those of the other ranks, which therefore count as context.
+        """
         ranks = self.shard.layout.prefill_context_parallel_size
         if ranks == 1 or not shape.prefill_tokens:
             return shape
@@ -51,7 +57,7 @@ class ContextStepCost(WrappedStepCost):
         )
 
     def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:
-        """What exchanges take, less what a ring hides behind attention."""
+        """Return the time of the exchanges, less what a ring hides behind attention."""
         return self._merge_ns(shape) + self._share_ns(shape, own)
 
     def _merge_ns(self, shape: StepShape) -> int:
@@ -74,12 +80,13 @@ class ContextStepCost(WrappedStepCost):
         attention_ns = own.prefill_pairs * cost.prefill_pair_fixed_ns
         kv_tokens = own.prefill_context_tokens + own.prefill_tokens
         attention_ns += kv_tokens * cost.prefill_tile_fixed_ns
-        # All passes but the last part's computing have a part of as much computing beside them.
+        # A ring of n ranks makes n - 1 passes. While each runs, the rank computes attention over
+        # one of its n parts; only the last part's computation has no pass to hide.
         hidden_ns = (attention_ns >> FRACTION_BITS) * passes // (passes + 1)
         return max(exchange_ns - hidden_ns, 0)
 
     def split(self, columns: Mapping[str, Array], /) -> dict[str, Array]:
-        """GPU seconds of many steps by account; exchanges are communication, where exposed."""
+        """Split the GPU seconds of many steps by account; exposed exchanges are communication."""
         own, cost, exchanges = self._own_columns(columns), self.kernel_cost, self.exchanges
         passes, seconds = exchanges.passes, cost.split(own)
         cached, tokens = columns["prefill_context_tokens"], columns["prefill_tokens"]
@@ -108,7 +115,7 @@ class ContextStepCost(WrappedStepCost):
         return own
 
     def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> ContextStepCost:
-        """The same with every GPU and every host time multiplied."""
+        """Return a copy with all GPU times multiplied by ``gpu`` and all host times by ``host``."""
         return replace(
             self,
             kernel_cost=self.kernel_cost.slower(gpu=gpu, host=host),
@@ -116,7 +123,8 @@ class ContextStepCost(WrappedStepCost):
         )
 
     def evidence(self) -> dict[str, str]:
-        """The label of each GPU time account: nothing was measured in such a layout."""
+        """Return the label of each GPU time account: ``extrapolated`` at best, as nothing was
+        measured in such a layout."""
         found = {
             account: weakest((label, "extrapolated"))
             for account, label in self.kernel_cost.evidence().items()
@@ -126,7 +134,7 @@ class ContextStepCost(WrappedStepCost):
         return found
 
     def sources(self) -> list[Source]:
-        """Every number behind the prices, with its label and source."""
+        """Return every number behind the prices, with its label and source."""
         return [*self.kernel_cost.sources(), *self._link_sources()]
 
     def _link_sources(self) -> list[Source]:
@@ -136,7 +144,8 @@ class ContextStepCost(WrappedStepCost):
         return load_links(self.gpu.name).sources(used, is_network=away)
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
-        """Work and time of each operator on one rank; the last rows are the exchanges."""
+        """Return the work and time of each operator on one rank; the last rows are the
+        exchanges."""
         layout = self.shard.layout
         rows = []
         for row in self.kernel_cost.describe(self.own(shape)):
@@ -164,7 +173,7 @@ class ContextStepCost(WrappedStepCost):
 
 
 def context_shared(kernel_cost: RooflineStepCost) -> ContextStepCost:
-    """A rank's cost with the context parallelism of its layout."""
+    """Wrap a rank's step cost to price the context parallelism of its layout."""
     return ContextStepCost(
         kernel_cost=kernel_cost, exchanges=context_exchanges(kernel_cost.kernels)
     )

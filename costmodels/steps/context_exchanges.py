@@ -1,4 +1,5 @@
-"""The exchanges of ranks that share contexts, all layers of a step: bytes, latencies, rates."""
+"""Exchanges between ranks that share contexts, for all layers of a step: bytes, latencies,
+rates."""
 
 from __future__ import annotations
 
@@ -16,30 +17,30 @@ from sim.clock import NS_PER_S
 
 ONE = 1 << FRACTION_BITS
 _SUM_BYTES = 4
-"""Of a head's softmax, gathered in 32 bits."""
+"""Bytes per head of the softmax sums, which are gathered in 32 bits."""
 _PROBE_BYTES = 1e9
 
 
 class Collective(NamedTuple):
-    """Exchanges of all layers in a step, in integers."""
+    """Exchanges of one type for all layers of a step, priced in integers."""
 
     fixed_ns: int = 0
-    """Where there is anything to exchange."""
+    """Latency in ns, paid once there are tokens to exchange."""
     token_fixed_ns: int = 0
-    """A token, `FRACTION_BITS` bits behind the point."""
+    """Time per token in ns, fixed point with `FRACTION_BITS` fractional bits."""
     token_bytes: float = 0.0
 
     def ns(self, tokens: int) -> int:
-        """Of so many tokens."""
+        """Return the nanoseconds to exchange ``tokens``; 0 without tokens."""
         return self.fixed_ns + (tokens * self.token_fixed_ns >> FRACTION_BITS) if tokens else 0
 
     def seconds(self, tokens: Array) -> Array:
-        """The same of ``n`` steps, not rounded."""
+        """Return the unrounded seconds of ``n`` steps from their tokens: ``[n]``."""
         found = self.fixed_ns + tokens * (self.token_fixed_ns / ONE)
         return np.where(tokens > 0, found / NS_PER_S, 0.0)
 
     def slower(self, factor: float) -> Collective:
-        """Its times multiplied."""
+        """Return a copy with all times multiplied by ``factor``."""
         return self._replace(
             fixed_ns=round(self.fixed_ns * factor),
             token_fixed_ns=round(self.token_fixed_ns * factor),
@@ -51,21 +52,21 @@ NOTHING = Collective()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextExchanges:
-    """What a step's tokens set in motion."""
+    """The exchanges of a step, each priced by the tokens that cause it."""
 
     merge: Collective = NOTHING
-    """By tokens whose queries attend to a split cache."""
+    """Merge of partial outputs, by tokens whose queries attend to a split cache."""
     merges_prompts: bool = False
-    """Prompts on a cached prefix are merged as decodes are."""
+    """Whether prompts on a cached prefix are merged as decodes are."""
     prefix: Collective = NOTHING
-    """By cached tokens before chunks: gathered over a tensor-parallel group."""
+    """Gather over a tensor-parallel group, by cached tokens before chunks."""
     share: Collective = NOTHING
-    """By tokens of the prompts, cached ones included: what brings them to all their ranks."""
+    """Distribution of keys and values to all ranks, by prompt tokens, cached ones included."""
     passes: int = 0
-    """Of a ring; 0: gathered before attention."""
+    """Passes of a ring; 0: keys and values are gathered before attention."""
 
     def slower(self, factor: float) -> ContextExchanges:
-        """All times multiplied."""
+        """Return a copy with all times multiplied by ``factor``."""
         return replace(
             self,
             merge=self.merge.slower(factor),
@@ -75,7 +76,7 @@ class ContextExchanges:
 
 
 class _Heads(NamedTuple):
-    """One layer's attention on one rank, in bytes a token."""
+    """One layer's attention on one rank, in bytes per token."""
 
     queries: int
     outputs: int
@@ -85,7 +86,7 @@ class _Heads(NamedTuple):
 
 
 def context_exchanges(kernels: KernelTimes) -> ContextExchanges:
-    """Those of a rank's layout."""
+    """Price the exchanges that a rank's layout needs."""
     layout = kernels.shard.layout
     merge = prefix = share = NOTHING
     merges_prompts = False
@@ -112,7 +113,7 @@ def _heads(kernels: KernelTimes) -> Iterator[tuple[_Heads, int]]:
     local = kernels.shard.local
     elem = local.dtype_bytes
     for mixer, count in local.mixers:
-        assert isinstance(mixer, Gqa | Mla)  # `layout_check` refuses others
+        assert isinstance(mixer, Gqa | Mla)  # `layout_check` refuses other kinds
         latent = isinstance(mixer, Mla)
         query = mixer.latent if isinstance(mixer, Mla) else mixer.head_dim
         output = mixer.kv_lora if isinstance(mixer, Mla) else mixer.head_dim
@@ -127,7 +128,8 @@ def _heads(kernels: KernelTimes) -> Iterator[tuple[_Heads, int]]:
 
 
 def _merged_by_group(kernels: KernelTimes, heads: _Heads, count: int) -> list[Collective]:
-    """Queries and sums to all ranks of a group, outputs back to each head's own."""
+    """Price the gather of queries and softmax sums in a group, and the return of outputs to
+    their ranks."""
     layout = kernels.shard.layout
     ranks = layout.decode_context_parallel_size
     exchange = Exchange(ranks=ranks, in_node=layout.in_node(ranks))
@@ -150,7 +152,7 @@ def _gathered_prefix(kernels: KernelTimes, heads: _Heads, count: int) -> Collect
 
 
 def _merged_by_all(kernels: KernelTimes, heads: _Heads, count: int) -> list[Collective]:
-    """Outputs that all ranks computed a part of: an all-reduce, in its two halves."""
+    """Price the merge of outputs that every rank computed in part: both halves of an all-reduce."""
     ranks, exchange = _prompt_ranks(kernels)
     part = (ranks - 1) / ranks * heads.outputs
     return [
@@ -161,7 +163,8 @@ def _merged_by_all(kernels: KernelTimes, heads: _Heads, count: int) -> list[Coll
 
 
 def _shared(kernels: KernelTimes, heads: _Heads, count: int) -> Collective:
-    """Keys and values to all ranks: gathered, or in passes of one rank's part each."""
+    """Price the distribution of keys and values: one gather, or ring passes of one rank's part
+    each."""
     ranks, exchange = _prompt_ranks(kernels)
     sent = (ranks - 1) / ranks * heads.kv
     if kernels.shard.layout.prefill_context_parallel_mode == "all_gather":
@@ -181,7 +184,7 @@ def _prompt_ranks(kernels: KernelTimes) -> tuple[int, Exchange]:
 def _collective(
     kernels: KernelTimes, kind: Kind, calls: int, token_bytes: float, exchange: Exchange
 ) -> Collective:
-    """``calls`` of an exchange in which each rank sends ``token_bytes`` a token."""
+    """Price ``calls`` of an exchange in which each rank sends ``token_bytes`` per token."""
     probe = operator(
         kind, kind, calls, np.ones(1), comm_bytes=np.array([_PROBE_BYTES]), exchange=exchange
     )

@@ -1,4 +1,4 @@
-"""A step cost explained: its operators one by one, its evidence, its sources."""
+"""Explain a step cost: its operators one by one, its evidence labels, its sources."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from sim import accounts
 from sim.evidence import Source, weakest
 from sim.shape import StepShape, clip_columns, clip_layers, shape_columns, shape_values
 
-# The constants each account's seconds hang on, and the datasheet number they scale.
+# The constants that each account's seconds depend on.
 _WEIGHTS = ("gemm_memory", "gemm_compute", "gemm_half_rows", "tile_rows")
 _EXPERTS = ("grouped_memory", "grouped_compute", "grouped_half_rows")
 _COMPUTE = ("gemm_compute", "attention_compute")
 _MEMORY = ("gemm_memory", "attention_memory", "elementwise_memory")
 _FIXED = ("gemm_fixed_s", "attention_fixed_s", "elementwise_fixed_s", "sampling_fixed_s")
 _LINKS = ("all_reduce_bandwidth", "all_reduce_hop_s", "all_reduce_fixed_s")
-# The accounts that an operator's time goes to, by its kind.
+# The accounts that an operator's time is posted to, by its kind.
 _WORK = (accounts.PREFILL_COMPUTE, accounts.PREFILL_MEMORY)
 _POSTED = {
     "gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
@@ -49,14 +49,14 @@ _POSTED = {
     "sampling": (accounts.REMAINDER,),
     **dict.fromkeys(EXCHANGES, (accounts.COMMUNICATION,)),
 }
-# Kernels of other formats convert weights as they read them: constants were fitted without that.
+# Kernels of other formats convert weights as they read them; no constants were fitted to that.
 _FITTED_FORMATS = {"bfloat16", "float16", "fp8", "fp8_block"}
 _LABELLED_TOKENS = [2.0**power for power in range(14)]
 _LABELLED_LOGITS = 1024
 
 
 class OperatorRow(NamedTuple):
-    """One operator in one step on one rank, all its calls together."""
+    """One operator of a step on one rank, all its calls together."""
 
     name: str
     calls: int
@@ -73,9 +73,10 @@ class OperatorRow(NamedTuple):
 def describe_step(
     kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape, tokens_per_seq: int = 1
 ) -> list[OperatorRow]:
-    """The operators of one step in the order of `token_operators`; their seconds add up to it.
+    """Return the operators of one step in the order of `token_operators`; their seconds sum to its
+    GPU time.
 
-    ``tokens_per_seq``: that each decoding sequence computes.
+    ``tokens_per_seq`` is the number of tokens that each decoding sequence computes.
     """
     num_tokens = tokens_per_seq * shape.decode_seqs + shape.prefill_tokens
     if not num_tokens:
@@ -135,7 +136,7 @@ def describe_step(
 def _shared(
     rates: AttentionRates, columns: dict[str, NDArray[np.float64]]
 ) -> tuple[float, float, float]:
-    """`SharedPrefixRates.of_columns` of one step; zeros where nothing is shared."""
+    """Return `SharedPrefixRates.of_columns` of one step; zeros if no prefix is shared."""
     if rates.shared is None or "decode_shared_reads" not in columns:
         return 0.0, 0.0, 0.0
     work_s, fixed_s, tokens = rates.shared.of_columns(columns)
@@ -147,7 +148,7 @@ def _one(value: float) -> NDArray[np.float64]:
 
 
 def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> list[OperatorRow]:
-    """The attention of all kinds of layers as one row; none where no layer has any."""
+    """Return one row for the attention of all kinds of layers; no row if no layer has any."""
     rows = [_row(kernels.price(operator)) for operator in operators]
     return [
         row._replace(
@@ -182,13 +183,13 @@ def _row(priced: OperatorSeconds) -> OperatorRow:
 
 
 def account_evidence(kernels: KernelTimes) -> dict[str, str]:
-    """The label of each account of `sim.accounts.GPU_ACCOUNTS`.
+    """Return the evidence label of each account of `sim.accounts.GPU_ACCOUNTS`.
 
-    Fitted constants stand for themselves: only their product with the peak was measured. A peak
-    times a generic efficiency is ``datasheet``, or weaker where the peak itself is. What was fitted
-    on one rank, with 16-bit and 8-bit matrices and grouped-query attention, is ``extrapolated``
-    anywhere else. A measured table has its own label; small kernels and launches beside it stay
-    with the constants.
+    Fitted constants keep their own label, whatever the label of the peak: only their product with
+    the peak was measured. A peak times a generic efficiency is ``datasheet``, or weaker where the
+    peak itself is. Constants fitted on one rank, with 16-bit and 8-bit matrices and grouped-query
+    attention, are ``extrapolated`` anywhere else. A measured table has its own label; the small
+    kernels and launches beside it keep the label of the constants.
     """
     shard, gpu, efficiency = kernels.shard, kernels.gpu, kernels.efficiency
     experts = _EXPERTS if shard.model.num_moe_layers else ()
@@ -219,7 +220,7 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
         accounts.PREFILL_MEMORY: label((*_MEMORY, *experts), "hbm_bytes_per_s"),
         accounts.DECODE_WEIGHT_READS: label((*_WEIGHTS, *experts, *fp8), "hbm_bytes_per_s"),
         accounts.DECODE_STATE_READS: label(("attention_memory",), "hbm_bytes_per_s"),
-        # One rank sends nothing: its zero is exact.
+        # One rank sends nothing, so its zero is exact.
         accounts.COMMUNICATION: "measured" if one_rank else label(_LINKS),
         accounts.LAUNCH_AND_HOST: label(fixed),
         accounts.REMAINDER: label(
@@ -235,7 +236,8 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
 
 
 def _unpacked(kernels: KernelTimes) -> list[tuple[str, PrecisionPath]]:
-    """What unpacks narrow weights and caches, where it is counted, by account."""
+    """Return the precision paths that unpack narrow weights and caches, where this is priced, by
+    account."""
     if core_instructions_per_s(kernels.gpu) is None:
         return []
     precision = kernels.shard.model.precision
@@ -249,11 +251,11 @@ def _unpacked(kernels: KernelTimes) -> list[tuple[str, PrecisionPath]]:
 
 
 def _unfitted_kinds(model: ModelSpec) -> list[str]:
-    """Kinds of layers that no attention constant was fitted on."""
+    """Return the kinds of layers on which no attention constant was fitted."""
     return sorted({mixer.kind for mixer, _ in model.mixers} - {"gqa"})
 
 
-# The account whose constants are a family's.
+# The account whose label stands for a family's constants.
 _FAMILY_ACCOUNT = {
     "gemm": accounts.DECODE_WEIGHT_READS,
     "grouped_gemm": accounts.DECODE_WEIGHT_READS,
@@ -271,15 +273,16 @@ _FAMILY_ACCOUNT = {
 
 
 def constants_label(kernels: KernelTimes, family: str) -> str:
-    """The label of a family that constants serve: that of the account most of it goes to."""
+    """Return the label of a family priced from constants: that of the account with most of its
+    time."""
     account = _FAMILY_ACCOUNT.get(family, accounts.COMMUNICATION)
     return account_evidence(replace(kernels, tables=None))[account]
 
 
 def _table_labels(kernels: KernelTimes, constants: dict[str, str]) -> dict[str, str]:
-    """Labels of the accounts that measured tables serve, all or in part.
+    """Return the labels of the accounts that measured tables serve, in whole or in part.
 
-    ``constants``: what each account would be labeled without tables.
+    ``constants`` has each account's label without tables.
     """
     if kernels.tables is None:
         return {}
@@ -297,7 +300,7 @@ def _table_labels(kernels: KernelTimes, constants: dict[str, str]) -> dict[str, 
 
 
 def family_labels(kernels: KernelTimes) -> dict[str, str]:
-    """The label of each family of operators that measured tables serve."""
+    """Return the label of each family of operators that measured tables serve."""
     found: dict[str, set[str]] = {}
     mixers = tuple(mixer for mixer, _ in kernels.shard.local.mixers)
     for operator in _labeled_operators(kernels):
@@ -323,7 +326,7 @@ def _labeled_operators(kernels: KernelTimes) -> list[Operator]:
 
 
 def unpacking_sources(kernels: KernelTimes) -> list[Source]:
-    """What unpacking takes, and how fast this device's cores do it."""
+    """Return the instructions that unpacking takes, and the rate of this device's cores."""
     known = read_data("hardware/kernel_curves.yaml")["core_instructions_per_s"]
     found = {}
     for account, path in _unpacked(kernels):
@@ -341,7 +344,8 @@ def unpacking_sources(kernels: KernelTimes) -> list[Source]:
 
 
 def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
-    """Device numbers, tables, every efficiency constant and every engine constant."""
+    """Return the device numbers, tables, efficiency constants and engine constants behind a
+    step's prices."""
     gpu = kernels.gpu
     numbers = ["bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s"]
     numbers += [peak for peak in kernels.shard.model.peaks if peak not in numbers]

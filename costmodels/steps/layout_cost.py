@@ -13,7 +13,7 @@ from costmodels.models.spec import ModelSpec
 from costmodels.operators.operators import group_operators
 from costmodels.operators.step_tables import padded_sizes
 from costmodels.steps.context_cost import context_shared
-from costmodels.steps.group_cost import OVERLAPPED, RankStepCost, ReplicaStepCost
+from costmodels.steps.replica_cost import OVERLAPPED, RankStepCost, ReplicaStepCost
 from costmodels.steps.step_cost import compile_step_cost
 from costmodels.steps.streamed_cost import head_seconds_ns, streamed
 from costmodels.work import Array
@@ -34,11 +34,11 @@ def compile_layout_cost(
     offload: Offload | None = None,
     **options: object,
 ) -> StepCosts:
-    """The step cost of a replica; the limits are of one data-parallel rank and micro-batch.
+    """Return the step cost of a replica; the limits are per data-parallel rank and micro-batch.
 
-    ``offload``: what is not on the devices. ``options`` and errors are those of
-    `compile_step_cost`, whose result this is where one group of tensor-parallel ranks is all there
-    is. Raises `ScenarioError` for what cannot be priced with such an offload.
+    ``offload`` is what is kept off the devices. ``options`` and errors are those of
+    `compile_step_cost`, whose result is returned if the layout is one tensor-parallel group. Raises
+    `ScenarioError` for what cannot be priced with such an offload.
     """
     kernel_cost = compile_step_cost(
         model,
@@ -83,7 +83,8 @@ def compile_layout_cost(
 
 
 def _send(rank: RankStepCost, sizes: Array) -> OperatorSeconds:
-    """Hidden states to the next stage, over the link that stages are joined by."""
+    """Price the transfer of hidden states to the next stage, over the link that joins the
+    stages."""
     layout, send = rank.shard.layout, stage_send(rank.shard, sizes)
     if layout.pipeline_parallel_size > 1 and layout.stage_link is None:
         return rank.kernels.price(send)
@@ -91,7 +92,7 @@ def _send(rank: RankStepCost, sizes: Array) -> OperatorSeconds:
     link = layout.stage_link
     if link is None:
         return OperatorSeconds(operator=send, work_s=none, fixed_s=none, compute_bound=none > 0)
-    # All tensor-parallel ranks of a stage share it.
+    # All tensor-parallel ranks of a stage share the link.
     num_bytes = send.comm_bytes * layout.tensor_parallel_size
     return OperatorSeconds(
         operator=send,

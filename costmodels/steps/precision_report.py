@@ -1,4 +1,4 @@
-"""What number formats mean for a step: the unit that multiplies, unpacking, where it loses."""
+"""What number formats mean for a step: the unit that multiplies, unpacking, and where they lose."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class PrecisionRow(NamedTuple):
     """One format of the layers' matrices, or of the KV cache."""
 
     part: str
-    """weights or KV cache."""
+    """``weights`` or ``KV cache``."""
     stored: str
     bits: float
-    """An element, scales included."""
+    """Bits per element, scales included."""
     unit: str
-    """The compute peak of `GpuSpec` that multiplies it; empty for a cache."""
+    """The compute peak in `GpuSpec` of the unit that multiplies it; empty for a cache."""
     unpack_s: float | None
-    """Of this step, beside which tensor cores wait; None: nothing is known to be unpacked, or this
-    device's rate is not known."""
+    """Seconds of unpacking in this step, during which tensor cores wait; None: nothing is known
+    to be unpacked, or this device's rate is not known."""
     crossover_rows: int | None
-    """Rows (tokens) of a large GEMM from which 16 bits are faster; None: from none on."""
+    """Rows (tokens) of a large GEMM from which 16 bits are faster; None: they never are."""
     label: str
     source: str
 
@@ -43,7 +43,7 @@ class PrecisionRow(NamedTuple):
 def precision_rows(
     kernels: KernelTimes, graph_sizes: tuple[int, ...], tokens: int
 ) -> list[PrecisionRow]:
-    """The formats below 16 bits of a model, in a step of so many tokens on one rank."""
+    """Describe the formats below 16 bits of a model, in a step of ``tokens`` on one rank."""
     gpu, precision = kernels.gpu, kernels.shard.model.precision
     sizes = np.array([float(padded_size(tokens, graph_sizes))])
     operators = token_operators(kernels.shard, sizes)

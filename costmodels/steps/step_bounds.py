@@ -1,10 +1,11 @@
-"""Lower bounds on what any step of a replica takes on its GPUs: what pruning a search rests on.
+"""Lower bounds on the GPU time of any step of a replica, for pruning a search.
 
-A step's price is a sum: what depends on its number of new tokens (matrices, experts, exchanges),
-what decode attention reads of contexts, and what prefill attention computes. Each part is bounded
-from below by itself, and the first by straight lines below its table (its lower convex hull), so
-that the bounds of many steps add up to one of their sums: however a scheduler cuts the work into
-steps, ``sum of prices >= a * steps + b * new tokens + c * context read + d * pairs``.
+A step's price is a sum of three parts: one that depends on its number of new tokens (matrices,
+experts, exchanges), what decode attention reads of contexts, and what prefill attention computes.
+Each part has its own lower bound. That of the first consists of straight lines below its table (the
+lower convex hull), so that the bounds of many steps add up to one bound on their sum: however a
+scheduler cuts the work into steps, ``sum of prices >= a * steps + b * new tokens + c * context read
++ d * pairs``.
 """
 
 from __future__ import annotations
@@ -15,55 +16,57 @@ from itertools import pairwise
 import numpy as np
 
 from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.steps.wrapped_cost import WrappedStepCost
 from costmodels.work import Array
 from sim.protocols import StepCost
 
 _FIXED = float(1 << 32)
-"""The step cost's tables are fixed-point nanoseconds (`costmodels.steps.step_cost`)."""
+"""One in the fixed-point nanoseconds of the tables in `costmodels.steps.step_cost`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBounds:
     """``price(step) >= a + b * new tokens + context_ns * context + pair_ns * pairs`` in ns.
 
-    For each ``(a, b)`` of ``lines``; a >= 0.
+    The bound holds for each ``(a, b)`` of ``lines``; a >= 0.
     """
 
     lines: Array
-    """``[k, 2]``: ns a step, and ns a new token."""
+    """``[k, 2]``: ns per step, and ns per new token."""
     context_ns: float
-    """A token of context that a decode reads."""
+    """Nanoseconds per token of context that a decode reads."""
     pair_ns: float
-    """A query-key pair of prefill."""
+    """Nanoseconds per query-key pair of prefill."""
     max_num_batched_tokens: int
-    """New tokens of a step, at most."""
+    """Most new tokens per step."""
 
     def least_ns(self, steps: Array, tokens: Array) -> Array:
-        """Of work in at least so many steps and so many new tokens: ``[n]``, best line each."""
+        """Return the least ns of work in at least ``steps`` steps and ``tokens`` new tokens, by
+        the best line: ``[n]``."""
         of_lines = self.lines[:, :1] * steps + self.lines[:, 1:] * tokens
         least: Array = of_lines.max(axis=0)
         return least
 
     def prompt_ns(self, tokens: Array) -> Array:
-        """Of a prompt of which nothing is cached, cut into any chunks: ``[n]``."""
+        """Return the least ns of prompts with nothing cached, however they are chunked: ``[n]``."""
         steps = np.ceil(tokens / self.max_num_batched_tokens)
         return self.least_ns(steps, tokens) + self.pair_ns * tokens * (tokens + 1) / 2
 
     def decode_ns(self, context: Array) -> Array:
-        """Of one step that gives a sequence of this context a token: ``[n]``."""
+        """Return the least ns of one step that decodes one sequence of this context: ``[n]``."""
         one = np.ones_like(context)
         return self.least_ns(one, one) + self.context_ns * context
 
 
 def step_bounds(cost: StepCost, max_num_batched_tokens: int) -> StepBounds:
-    """The bounds of a compiled step cost.
+    """Return the bounds of a compiled step cost.
 
-    ``max_num_batched_tokens`` is the whole replica's. Contexts that are clipped, or priced from
-    measured curves, are bounded by nothing read; a step cost of another make (one that speculates:
-    its steps give a sequence several tokens) by nothing at all, so that nothing is ruled out.
+    ``max_num_batched_tokens`` is the whole replica's. If contexts are clipped or priced from
+    measured curves, the bound omits what attention reads of them. A step cost of another class (one
+    that speculates, whose steps give a sequence several tokens) gets the bound 0, so that nothing
+    is ruled out.
     """
     group = cost if isinstance(cost, ReplicaStepCost) else None
     rank = cost.rank if isinstance(cost, ReplicaStepCost) else cost
@@ -93,7 +96,7 @@ def step_bounds(cost: StepCost, max_num_batched_tokens: int) -> StepBounds:
         pair_ns = kernels.prefill_pair_fixed_ns / _FIXED / shared
         if kernels.curves is None:
             context_ns = min(kernels.decode_token_fixed_ns[1:]) / _FIXED / ways
-    # A price is rounded down to whole nanoseconds, and so are a rank's parts of contexts.
+    # A price is rounded down to whole nanoseconds, and a rank's parts of contexts to whole tokens.
     table_ns = np.maximum(own_ns[share] - 1.0 - context_ns, 0.0)
     return StepBounds(
         lines=_lines_below(tokens.astype(np.float64), table_ns),
@@ -104,13 +107,15 @@ def step_bounds(cost: StepCost, max_num_batched_tokens: int) -> StepBounds:
 
 
 def _rising(values: Array) -> Array:
-    """The largest non-decreasing table below one: padding makes prices fall here and there."""
+    """Return the largest non-decreasing table below ``values``: padding makes prices fall here
+    and there."""
     least: Array = np.minimum.accumulate(values[::-1])[::-1]
     return least
 
 
 def _lines_below(x: Array, y: Array) -> Array:
-    """Edges of the lower convex hull with intercepts of at least 0, and the best through 0."""
+    """Return the lower convex hull's edges with intercepts of at least 0, and the best line
+    through 0."""
     hull: list[int] = []
     for i in range(len(x)):
         while len(hull) > 1:

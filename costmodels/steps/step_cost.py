@@ -36,10 +36,10 @@ _FREE = StepPrice(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineStepCost:
-    """A `sim.protocols.StepCost` from the roofline of each operator. `compile_step_cost` builds it.
+    """A `sim.protocols.StepCost` from each operator's roofline; built by `compile_step_cost`.
 
-    The tables hold nanoseconds in fixed point, `FRACTION_BITS` bits of them behind the point: a
-    price is exact integer arithmetic, rounded once, so that a run of steps costs a shift a step.
+    The tables hold nanoseconds in fixed point with `FRACTION_BITS` fractional bits: a price is
+    exact integer arithmetic, rounded once, so that each further step of a run costs one shift.
     """
 
     kernels: KernelTimes
@@ -49,7 +49,7 @@ class RooflineStepCost:
     throttle: PowerThrottle | None
     token_fixed_ns: list[int]
     token_compute_ns: list[int]
-    """Whole nanoseconds of the compute-bound part."""
+    """Compute-bound part of ``token_fixed_ns``, in whole nanoseconds."""
     logit_fixed_ns: list[int]
     decode_token_fixed_ns: list[int]
     prefill_pair_fixed_ns: int
@@ -58,20 +58,23 @@ class RooflineStepCost:
     prefill_token_fixed_ns: int
     prefill_pair_read_fixed_ns: int
     curves: CurvePrices | None
-    """Decode attention that measured tables serve; the next: what else is no sum of contexts."""
+    """Decode attention priced from measured tables; None: it is linear in the contexts."""
     clips: ClipPrices | None
     """Clipped contexts and recurrent states; None for full attention alone."""
     shared: SharedPrefixRates | None
     """Prefixes that a kernel reads once for several sequences."""
     schedule_table_ns: list[int]
-    """``[max_num_seqs + 1]`` by running requests; the next by sequences in the step."""
+    """``[max_num_seqs + 1]``, by running requests; ``update_table_ns``: by sequences in the
+    step."""
     update_table_ns: list[int]
     seq_tokens: int
     tokens_per_seq: int
     """Tokens that each decoding sequence computes: its own, and drafts to verify."""
     largest_graph: int
     full_graph_ns: tuple[int, int, int]
-    """Launch delay, launch, tail of a decode-only step in one graph; and so on."""
+    """Launch delay, launch and tail of a decode-only step in one full CUDA graph. The next three
+    fields have the same of other steps: decode-only without a graph, with prefill in piecewise
+    graphs, and with prefill without graphs."""
     eager_decode_ns: tuple[int, int, int]
     piecewise_ns: tuple[int, int, int]
     eager_ns: tuple[int, int, int]
@@ -79,7 +82,7 @@ class RooflineStepCost:
 
     @property
     def shard(self) -> RankShard:
-        """What one rank holds."""
+        """The part of the model on one rank."""
         return self.kernels.shard
 
     @property
@@ -89,11 +92,11 @@ class RooflineStepCost:
 
     @property
     def efficiency(self) -> Efficiency:
-        """How much of its peaks kernels reach."""
+        """The shares of the device's peaks that kernels reach."""
         return self.kernels.efficiency
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """The cost of one step; ``draw`` as in `sim.protocols.StepCost.price`.
+        """Price one step of this shape; ``draw`` as in `sim.protocols.StepCost.price`.
 
         Raises `ScenarioError` beyond the compiled limits.
         """
@@ -116,7 +119,7 @@ class RooflineStepCost:
         if not prefill_tokens:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns
             if shared and in_graph and self.shared is not None and self.shared.cascades(shape):
-                host = self.piecewise_ns  # vLLM captures no full graph with it
+                host = self.piecewise_ns  # vLLM captures no full graph with cascade attention
             return StepPrice(fixed_ns >> FRACTION_BITS, *host)
         kv_tokens = prefix + prefill_tokens
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
@@ -137,7 +140,8 @@ class RooflineStepCost:
         return StepPrice(gpu_ns, delay_ns, launch_ns, tail_ns, compute_ns)
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
-        """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
+        """Price ``steps`` decode-only steps in which each sequence's context grows by one token
+        per step."""
         decodes = shape.decode_seqs
         first = self.price(shape)
         if not decodes:
@@ -183,9 +187,10 @@ class RooflineStepCost:
         return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
 
     def line(self, seqs: int, logits: int) -> tuple[int, int] | None:
-        """Steps of so many decodes as a start and a token of their contexts, in fixed point.
+        """Return the price of steps of ``seqs`` decodes as a line in the sum of their contexts.
 
-        None where they are no line in the contexts alone.
+        The two numbers are the price at context 0 and the price per token, in fixed point. None if
+        the price is not linear in that sum.
         """
         if self.curves is not None or self.clips is not None:
             return None
@@ -197,28 +202,30 @@ class RooflineStepCost:
         return shape.decode_context_tokens + self.seq_tokens * shape.decode_seqs
 
     def _shared_fixed_ns(self, shape: StepShape) -> int:
-        """What reading shared prefixes once takes, less what reading them each would have."""
+        """Return the time to read shared prefixes once, less the time to read them once per
+        sequence."""
         if self.shared is None or not self.shared.is_used(shape):
             return 0
         alone_ns = shape.shared[0] * self.decode_token_fixed_ns[shape.decode_seqs]
         return _fixed_ns(self.shared.work_s(shape) + self.shared.fixed_s) - alone_ns
 
     def schedule_ns(self, running: int, /) -> int:
-        """Host time of one scheduler call."""
+        """Return the host time of one scheduler call."""
         return self.schedule_table_ns[running]
 
     def update_ns(self, seqs: int, /) -> int:
-        """Host time to apply a step's outputs, and of the loop around it."""
+        """Return the host time to apply a step's outputs and to run the loop around it."""
         return self.update_table_ns[seqs]
 
     def split(
         self, columns: Mapping[str, NDArray[np.float64]], /
     ) -> dict[str, NDArray[np.float64]]:
-        """GPU seconds of many steps by account; see `step_split.split_steps`."""
+        """Split the GPU seconds of many steps by account; see `step_split.split_steps`."""
         return split_steps(self.tables, columns)
 
     def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> RooflineStepCost:
-        """The same with every GPU and every host time multiplied: what an error band asks for."""
+        """Return a copy with all GPU times multiplied by ``gpu`` and all host times by ``host``,
+        for error bands."""
 
         def on_gpu(times: list[int]) -> list[int]:
             return [round(time * gpu) for time in times]
@@ -250,15 +257,15 @@ class RooflineStepCost:
         )
 
     def evidence(self) -> dict[str, str]:
-        """The evidence label of each GPU time account."""
+        """Return the evidence label of each GPU time account."""
         return account_evidence(self.kernels)
 
     def sources(self) -> list[Source]:
-        """Every number behind the prices, with its label and source."""
+        """Return every number behind the prices, with its label and source."""
         return step_sources(self.kernels, self.profile)
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
-        """Work and time of each operator in a step of this shape, for people."""
+        """Return the work and time of each operator in a step of this shape, for reports."""
         return describe_step(self.kernels, self.graph_sizes, shape, self.tokens_per_seq)
 
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
@@ -288,14 +295,14 @@ def compile_step_cost(
     """Tabulate a step's cost for every batch up to the two limits.
 
     ``profile`` defaults to the built-in vLLM profile, ``efficiency`` to the constants on file for
-    the GPU; ``operators`` replaces it, by family of operators, and may have measured tables.
-    ``equal_contexts`` is for benchmarks whose sequences are all as long as each other:
-    they fill a device more evenly. ``layout`` replaces ``tensor_parallel_size``; where it has
-    several data-parallel ranks or stages, `group_cost` puts them together. ``backend``: attention
-    kernels other than those that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the
-    kernel that reads shared prefixes once, if any does. ``tokens_per_seq``: that each decoding
-    sequence computes, drafts to verify included. Raises `ScenarioError` if the limits are
-    not positive, fewer tokens than sequences fit a step, or the model does not divide over the
+    the GPU; ``operators`` replaces ``efficiency`` per family of operators, and may have measured
+    tables. ``equal_contexts`` is for benchmarks whose sequences are all of one length: these fill a
+    device more evenly. ``layout`` replaces ``tensor_parallel_size``; several data-parallel ranks or
+    stages are put together by `group_cost`. ``backend`` gives attention kernels other than those
+    that ``efficiency`` was fitted to. ``shared_prefix_attention`` is the kernel that reads shared
+    prefixes once, or ``none``. ``tokens_per_seq`` is the number of tokens that each decoding
+    sequence computes, drafts to verify included. Raises `ScenarioError` if the limits are not
+    positive, a step has room for fewer tokens than sequences, or the model does not divide over the
     ranks.
     """
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
@@ -310,7 +317,7 @@ def compile_step_cost(
         gpu=gpu,
         efficiency=backend.efficiency if backend else efficiency,
         tables=operators.tables if operators else None,
-        # A backend's constants are on top of those of all families.
+        # A backend's constants take precedence over those of all families.
         constants=operators.constants if operators and not backend else {},
         backend=backend,
         shared_prefix_attention=shared_prefix_attention,
@@ -368,14 +375,17 @@ def compile_step_cost(
 
 
 def _between_passes_s(profile: EngineProfile, operators: OperatorSources | None) -> float:
-    """Of an engine whose small kernels are measured; fitted ones have it in their fixed time."""
+    """Return the engine's own GPU time between passes if its small kernels are measured, else 0.
+
+    Fitted small kernels include it in their fixed time.
+    """
     tables = operators.tables if operators else None
     is_measured = tables is not None and tables.lookups.get("elementwise")
     return profile.between_passes_s if is_measured else 0.0
 
 
 def risen_steps(shape: StepShape, rises: Rises) -> Iterator[StepShape]:
-    """Each step of a run, the first of which has this shape."""
+    """Yield the shape of each step of a run, the first of which has this shape."""
     for step, context in enumerate(rises.context):
         yield risen(shape, context, tuple(clip[step] for clip in rises.clips))
 

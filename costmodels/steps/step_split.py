@@ -1,4 +1,4 @@
-"""Splits the GPU seconds of many steps by time account, vectorised over the step log."""
+"""Splits the GPU seconds of many steps by time account, vectorized over the step log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DECODE_ACCOUNT = {
 
 
 def split_steps(tables: StepTables, columns: Mapping[str, Array]) -> dict[str, Array]:
-    """GPU seconds ``[n]`` by account; ``columns`` as in `sim.protocols.StepCost.split`.
+    """Return GPU seconds ``[n]`` by account; ``columns`` as in `sim.protocols.StepCost.split`.
 
     The decode accounts hold what the decodes would cost in a step of their own, whichever side of
     the roofline binds. What prefills add is prefill compute or memory, by the side that binds the
@@ -59,7 +59,7 @@ def post_operator(
     whole: NDArray[np.int64],
     decodes: NDArray[np.int64],
 ) -> None:
-    """Post one operator: its decode part at index ``decodes``, the rest up to ``whole``."""
+    """Post one operator: its decode part at index ``decodes``, the rest up to index ``whole``."""
     kind = operator.operator.kind
     decode_work_s, decode_fixed_s = operator.work_s[decodes], operator.fixed_s[decodes]
     added_s = operator.total_s[whole] - (decode_work_s + decode_fixed_s)
@@ -83,7 +83,7 @@ class StepSeconds:
 
     gpu_s: Array
     compute_s: Array
-    """The compute-bound part of steps with prefill: what a power limit stretches."""
+    """The compute-bound part of steps with prefill, which a power limit stretches."""
 
 
 def step_seconds(
@@ -95,7 +95,7 @@ def step_seconds(
 ) -> StepSeconds:
     """Price steps given as columns, float64 arrays ``[n]`` by `sim.shape.shape_columns`.
 
-    The same figures as `RooflineStepCost.price`, before rounding.
+    The results equal `RooflineStepCost.price` before rounding.
     """
     efficiency = kernels.efficiency
     decodes, logits = columns["decode_seqs"], columns["logits"]

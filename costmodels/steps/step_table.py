@@ -1,4 +1,4 @@
-"""One step as a table for people: operators, what binds each, its accounts, its constants."""
+"""One step as a table for reports: operators, what binds each, its accounts, its constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodels.hardware.roofline import OperatorSeconds
 from costmodels.operators.operators import logit_operators, token_operators
 from costmodels.steps.context_cost import MERGE, SHARE
 from costmodels.steps.explain import OperatorRow
-from costmodels.steps.group_cost import RankStepCost, ReplicaStepCost
+from costmodels.steps.replica_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.step_split import DECODE_ACCOUNT
 from costmodels.steps.streamed_cost import STREAM
 from costmodels.steps.wrapped_cost import WrappedStepCost
@@ -49,7 +49,7 @@ _CONSTANTS = {
     ("all_reduce", "network"): ("all_reduce_bandwidth",),
     ("all_reduce", "launch"): ("all_reduce_fixed_s", "all_reduce_hop_s"),
 }
-# Rows of no kernel: transfers and exchanges beside them.
+# Rows that are no kernels: transfers and exchanges beside them.
 _BESIDE = (STREAM, MERGE, SHARE)
 _NARROW = {"gemm_compute": "fp8_compute", "gemm_half_rows": "fp8_half_rows"}
 PEAKS = (
@@ -59,12 +59,12 @@ PEAKS = (
     "fp4_flop_per_s",
     "int4_op_per_s",
 )
-# An account that holds less of an operator's time is not named.
+# An account with less than this share of an operator's time is not listed.
 _SHARE = 0.05
 
 
 class StepRow(NamedTuple):
-    """One operator, all its calls together, on one rank."""
+    """One operator of a step on one rank, all its calls together."""
 
     name: str
     calls: int
@@ -74,19 +74,19 @@ class StepRow(NamedTuple):
     activation_bytes: float
     comm_bytes: float
     intensity: float | None
-    """FLOPs a byte of device memory; None where it moves none."""
+    """FLOPs per byte of device memory; None if it moves none."""
     seconds: float
     share: float
-    """Of the step's GPU time."""
+    """Share of the step's GPU time."""
     bound: str
     """compute, memory, network, launch, or host link."""
     peak: str
     """The compute peak it runs at, a field of `GpuSpec`."""
     accounts: tuple[str, ...]
-    """Where its time is posted, the largest part first."""
+    """Accounts that its time is posted to, the largest part first."""
     evidence: str
     constants: tuple[str, ...]
-    """Of `Efficiency`; none where a measured table serves the operator."""
+    """Constants of `Efficiency` that its seconds depend on; empty if a measured table serves it."""
 
 
 def step_row(
@@ -99,7 +99,7 @@ def step_row(
     evidence: str,
     constants: tuple[str, ...],
 ) -> StepRow:
-    """The row of an operator whose work and time are known, with what is said of it."""
+    """Return the table row of an operator, from its work and time and the given labels."""
     moved = row.weight_bytes + row.state_bytes + row.activation_bytes
     return StepRow(
         name=row.name,
@@ -127,7 +127,7 @@ def simple_step(
     prefill_context: int = 0,
     clip_tokens: tuple[Clip, ...] = (),
 ) -> StepShape:
-    """A step of equal decodes, and one chunk of a prompt that ends in this step.
+    """Return a step of equal decodes and one chunk of a prompt that ends in this step.
 
     ``clip_tokens`` are those of the model.
     """
@@ -138,14 +138,14 @@ def simple_step(
 
 
 def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
-    """The operators of one step; their seconds add up to the step's GPU time."""
+    """Return the operators of one step; their seconds add up to the step's GPU time."""
     described = cost.describe(shape)
     total_s = sum(row.seconds for row in described)
     operators = _operators(cost, cost.own(shape) if isinstance(cost, WrappedStepCost) else shape)
     labels = cost.evidence()
     rows = []
     for row in described:
-        # Two groups of layers may have operators of one name: they come in this order.
+        # Two groups of layers may have operators of one name; they appear in this order.
         same = operators.get(row.name)
         operator = same.pop(0) if same else None
         beside: dict[str, float] = {}
@@ -158,7 +158,7 @@ def step_rows(cost: RankStepCost, shape: StepShape) -> list[StepRow]:
 def step_accounts(
     cost: RankStepCost | WrappedStepCost | ReplicaStepCost, shape: StepShape
 ) -> dict[str, float]:
-    """GPU seconds of the step by account."""
+    """Return the GPU seconds of the step by account."""
     names = shape_columns(cost.shard.model.clips)
     values = zip(names, shape_values(shape), strict=True)
     columns = {name: np.array([float(value)]) for name, value in values}
@@ -167,7 +167,7 @@ def step_accounts(
 
 
 def _beside(cost: WrappedStepCost, row: OperatorRow, shape: StepShape) -> dict[str, float]:
-    """Where what is beside the kernels is posted."""
+    """Return the seconds by account of a row that is no kernel: a transfer or an exchange."""
     if row.name != STREAM:
         return {accounts.COMMUNICATION: row.seconds}
     whole, kernels = step_accounts(cost, shape), step_accounts(cost.kernel_cost, shape)
@@ -175,7 +175,7 @@ def _beside(cost: WrappedStepCost, row: OperatorRow, shape: StepShape) -> dict[s
 
 
 def host_terms(cost: RankStepCost | ReplicaStepCost, shape: StepShape) -> dict[str, float]:
-    """The step's seconds on the host, by what it does."""
+    """Return the step's seconds on the host by activity."""
     price = cost.price(shape)
     seqs = shape.decode_seqs + shape.prefill_seqs
     return {
@@ -190,7 +190,8 @@ def host_terms(cost: RankStepCost | ReplicaStepCost, shape: StepShape) -> dict[s
 def step_seconds(
     cost: RankStepCost | ReplicaStepCost, shape: StepShape, *, async_scheduling: bool
 ) -> float:
-    """From one step to the next when many like it follow: the slower of GPU and host.
+    """Return the seconds per step when many such steps follow each other: the slower of GPU and
+    host.
 
     Without async scheduling the host's work stands between the steps.
     """
@@ -204,13 +205,14 @@ def step_seconds(
 
 
 def ridge_points(gpu: GpuSpec) -> dict[str, float]:
-    """FLOPs a byte at which compute and memory take equally long, by peak the device has."""
+    """Return the FLOPs per byte at which compute and memory take equally long, by peak the
+    device has."""
     known = {peak: getattr(gpu, peak) for peak in PEAKS}
     return {peak: value / gpu.hbm_bytes_per_s for peak, value in known.items() if value}
 
 
 def _operators(cost: RankStepCost, shape: StepShape) -> dict[str, list[Operator]]:
-    """Each operator as the whole step and as its decodes alone need it, by name."""
+    """Return each operator, for the whole step and for its decodes alone, by name."""
     if not shape.num_tokens:
         return {}
     shard, graphs = cost.shard, cost.graph_sizes
@@ -268,7 +270,7 @@ def _row(
 def _posted(
     cost: RankStepCost, row: OperatorRow, operator: Operator | None, bound: str
 ) -> dict[str, float]:
-    """Seconds of one operator by account, as `step_split` posts them."""
+    """Return the seconds of one operator by account, posted as in `step_split`."""
     if operator is None:
         if not row.name.startswith("prefill"):
             return {accounts.DECODE_STATE_READS: row.seconds}
@@ -286,9 +288,10 @@ def _posted(
 
 
 def group_rows(cost: ReplicaStepCost, shape: StepShape) -> list[StepRow]:
-    """All layers on the busiest rank for one of its micro-batches, the experts it shares included.
+    """Return the rows of all layers on the busiest rank for one micro-batch, shared experts
+    included.
 
-    Of a pipeline: what one micro-batch takes from the first stage to the last.
+    For a pipeline, that is the time of one micro-batch from the first stage to the last.
     """
     dealt = cost.deal(shape)
     rows = step_rows(cost.rank, dealt.shape._replace(logits=dealt.logits))

@@ -1,4 +1,4 @@
-"""A rank whose weights or state are streamed to its device, beside its kernels."""
+"""Step cost of a rank whose weights or state are streamed to its device while its kernels run."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ STREAM = "host_stream"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedStepCost(WrappedStepCost):
-    """A `sim.protocols.StepCost`. `streamed` builds it."""
+    """A `sim.protocols.StepCost` of a rank that streams; built by `streamed`."""
 
     offload: Offload
     stream: Stream
     head_ns: list[int]
-    """LM head and sampling by logits: nothing is streamed for them, so they hide nothing."""
+    """LM head and sampling by logits: nothing is streamed for them, so they hide no transfer."""
 
     def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:
-        """What transfers take longer than the layers beside them."""
+        """Return the time by which transfers outlast the layers that run beside them."""
         return self.stream.exposed_ns(shape, max(kernels_ns - self.head_ns[shape.logits], 0))
 
     def split(self, columns: Mapping[str, Array], /) -> dict[str, Array]:
-        """GPU seconds of many steps by account; see `step_split.split_steps`.
+        """Split the GPU seconds of many steps by account; see `step_split.split_steps`.
 
-        What streaming adds is reading weights and state: of decodes where there are any, because
-        they would wait as long without a prompt beside them, else of prefill memory.
+        The exposed time of streaming is posted to the reads of weights and state. In steps with
+        decodes these are the decode accounts, because the decodes would wait as long without a
+        prompt beside them; in other steps it is prefill memory.
         """
         seconds = self.kernel_cost.split(columns)
         heads_s = np.array(self.head_ns)[columns["logits"].astype(np.int64)] / NS_PER_S
@@ -51,7 +52,8 @@ class StreamedStepCost(WrappedStepCost):
         return seconds
 
     def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> StreamedStepCost:
-        """The same with every GPU and every host time multiplied; transfers are the GPU's."""
+        """Return a copy with all GPU times multiplied by ``gpu``, transfers included, and host
+        times by ``host``."""
         return replace(
             self,
             kernel_cost=self.kernel_cost.slower(gpu=gpu, host=host),
@@ -60,7 +62,7 @@ class StreamedStepCost(WrappedStepCost):
         )
 
     def evidence(self) -> dict[str, str]:
-        """The evidence label of each GPU time account."""
+        """Return the evidence label of each GPU time account."""
         found, label = self.kernel_cost.evidence(), stream_label(self.offload)
         touched = [accounts.DECODE_WEIGHT_READS, accounts.PREFILL_MEMORY]
         if self.offload.kv_host:
@@ -68,11 +70,12 @@ class StreamedStepCost(WrappedStepCost):
         return found | {account: weakest((found[account], label)) for account in touched}
 
     def sources(self) -> list[Source]:
-        """Every number behind the prices, with its label and source."""
+        """Return every number behind the prices, with its label and source."""
         return [*self.kernel_cost.sources(), *self.offload.sources]
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
-        """Work and time of each operator; the last row: what streaming adds, and all its bytes."""
+        """Return the work and time of each operator; the last row has the exposed time and all
+        bytes of streaming."""
         rows = self.kernel_cost.describe(shape)
         if not shape.num_tokens:
             return rows
@@ -92,7 +95,7 @@ class StreamedStepCost(WrappedStepCost):
 
 
 def streamed(kernel_cost: RooflineStepCost, offload: Offload) -> StreamedStepCost:
-    """A rank's cost with what ``offload`` keeps off the device."""
+    """Wrap a rank's step cost to stream what ``offload`` keeps off the device."""
     return StreamedStepCost(
         kernel_cost=kernel_cost,
         offload=offload,
@@ -102,5 +105,5 @@ def streamed(kernel_cost: RooflineStepCost, offload: Offload) -> StreamedStepCos
 
 
 def head_seconds_ns(tables: StepTables) -> list[int]:
-    """LM head and sampling, by logits."""
+    """Return the nanoseconds of LM head and sampling, by logits."""
     return [to_ns(value) for value in tables.logit_seconds().tolist()]

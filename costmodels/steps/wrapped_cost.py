@@ -1,4 +1,5 @@
-"""A rank's step cost whose steps take longer than their kernels: what both kinds of it share."""
+"""Base of the step costs whose steps take longer than their kernels: context parallelism,
+streaming."""
 
 from __future__ import annotations
 
@@ -22,30 +23,32 @@ from sim.throttle import PowerThrottle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedStepCost(ABC):
-    """`RooflineStepCost` prices the kernels; what they do not hide comes on top."""
+    """A step cost that adds to the kernel times of `RooflineStepCost` what the kernels do not
+    hide."""
 
     kernel_cost: RooflineStepCost
 
     @abstractmethod
     def beside_ns(self, shape: StepShape, own: StepShape, kernels_ns: int) -> int:
-        """What a step takes beyond the kernels of the rank's part, which take ``kernels_ns``."""
+        """Return the step's time beyond its own kernels, which take ``kernels_ns``."""
 
     @abstractmethod
     def split(self, columns: Mapping[str, Array], /) -> dict[str, Array]:
-        """GPU seconds of many steps by account; see `step_split.split_steps`."""
+        """Split the GPU seconds of many steps by account; see `step_split.split_steps`."""
 
     def own(self, shape: StepShape) -> StepShape:
-        """The rank's part of a step."""
+        """Return the rank's part of a step."""
         return shape
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """The cost of one step; see `RooflineStepCost.price`."""
+        """Price one step of this shape; see `RooflineStepCost.price`."""
         own = self.own(shape)
         kernels_ns, *others = self.kernel_cost.price(own, draw)
         return StepPrice(kernels_ns + self.beside_ns(shape, own, kernels_ns), *others)
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
-        """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
+        """Price ``steps`` decode-only steps in which each sequence's context grows by one token
+        per step."""
         first = self.price(shape)
         if not shape.decode_seqs:
             return DecodeRun(first, [0] * steps, 0)
@@ -58,21 +61,21 @@ class WrappedStepCost(ABC):
         return DecodeRun(first, list(accumulate(gpu_ns)), min(gpu_ns))
 
     def schedule_ns(self, running: int, /) -> int:
-        """Host time of one scheduler call."""
+        """Return the host time of one scheduler call."""
         return self.kernel_cost.schedule_ns(running)
 
     def update_ns(self, seqs: int, /) -> int:
-        """Host time to apply a step's outputs."""
+        """Return the host time to apply a step's outputs."""
         return self.kernel_cost.update_ns(seqs)
 
     @property
     def kernels(self) -> KernelTimes:
-        """Prices of kernels."""
+        """The prices of the rank's kernels."""
         return self.kernel_cost.kernels
 
     @property
     def shard(self) -> RankShard:
-        """What one rank holds."""
+        """The part of the model on one rank."""
         return self.kernel_cost.shard
 
     @property
@@ -82,22 +85,22 @@ class WrappedStepCost(ABC):
 
     @property
     def efficiency(self) -> Efficiency:
-        """How much of its peaks kernels reach."""
+        """The shares of the device's peaks that kernels reach."""
         return self.kernel_cost.efficiency
 
     @property
     def profile(self) -> EngineProfile:
-        """Host times."""
+        """The engine's host times."""
         return self.kernel_cost.profile
 
     @property
     def tables(self) -> StepTables:
-        """The kernels' tables."""
+        """The tables that the kernels are priced from."""
         return self.kernel_cost.tables
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
-        """Sizes of CUDA graphs."""
+        """The captured sizes of CUDA graphs, in tokens."""
         return self.kernel_cost.graph_sizes
 
     @property
@@ -107,10 +110,10 @@ class WrappedStepCost(ABC):
 
     @property
     def largest_graph(self) -> int:
-        """In tokens."""
+        """The largest CUDA graph, in tokens."""
         return self.kernel_cost.largest_graph
 
     @property
     def throttle(self) -> PowerThrottle | None:
-        """The device's power limit."""
+        """The device's power limit; None: no limit."""
         return self.kernel_cost.throttle

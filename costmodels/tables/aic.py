@@ -1,6 +1,6 @@
 """Operator tables from AIConfigurator's measurements, read from the installed package.
 
-``aiconfigurator-core`` (Apache-2.0, NVIDIA CORPORATION & AFFILIATES) carries one parquet file an
+``aiconfigurator-core`` (Apache-2.0, NVIDIA CORPORATION & AFFILIATES) carries one parquet file per
 operator, engine and version. Nothing of it is copied into fleetcast: install the extra ``aic``.
 """
 
@@ -23,7 +23,7 @@ from costmodels.tables.kinds import KINDS, Precision, TableKind
 from costmodels.tables.table import OperatorTable, TableMeta, operator_table
 from sim.errors import ScenarioError
 
-# Quantisation mode -> formats of activations and of weights (sdk/common.py, GEMMQuantMode).
+# Quantization mode -> formats of activations and of weights (sdk/common.py, GEMMQuantMode).
 MODES = {
     "bfloat16": ("bfloat16", "bfloat16"),
     "fp8": ("fp8", "fp8"),
@@ -42,7 +42,7 @@ _BFLOAT16_BYTES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AicLayout:
-    """Where one kind lies in the package and how its rows are read."""
+    """Where one kind lies in the package, and how its rows are read."""
 
     folder: str
     file: str
@@ -135,7 +135,7 @@ SYSTEMS = {
     "GB300": "gb300",
     "L40S": "l40s",
 }
-"""GPUs of gpus.yaml by the package's names."""
+"""GPUs of gpus.yaml, with the package's names for them."""
 BACKENDS = ("vllm", "sglang", "trtllm")
 AIC_KINDS: tuple[TableKind, ...] = tuple(LAYOUTS)
 
@@ -146,38 +146,40 @@ class AicChoice:
 
     backend: str = "vllm"
     version: str | None = None
-    """Engine version; None: the one the package calls current. An operator not measured for it is
-    taken from the newest older version, as the package does."""
+    """Engine version; None: the one the package calls current. An operator not measured for it
+    is taken from the newest older version, as the package does."""
     gemm_mode: str = "bfloat16"
-    """Quantisation of linear layers, in the package's words: a key of `MODES`."""
+    """Quantization of linear layers, in the package's words: a key of `MODES`."""
     moe_mode: str | None = None
-    """The same for experts; None: as ``gemm_mode``."""
+    """Quantization of experts, a key of `MODES`; None: as ``gemm_mode``."""
     attention: str = "bfloat16"
-    """What attention is computed in: bfloat16 or fp8."""
+    """Format that attention is computed in: bfloat16 or fp8."""
     kv: str = "bfloat16"
-    """KV cache: bfloat16 or fp8."""
+    """Format of the KV cache: bfloat16 or fp8."""
     workload: str = "power_law_1.2"
     """How uneven routing is: power_law_1.2 (the package's for generic MoE models),
-    power_law_1.01 (its for DeepSeek-like ones) or balanced (each expert the same, to the token)."""
+    power_law_1.01 (the package's for DeepSeek-like ones) or balanced (exactly equal tokens for
+    each expert)."""
     launch: str = "graph"
-    """Custom all-reduce captured in a CUDA graph, or launched: eager."""
+    """Custom all-reduce captured in a CUDA graph (``graph``), or launched (``eager``)."""
     attention_kernel: str | None = None
-    """Attention kernel to prefer where several were measured; None: the best covered one."""
+    """Attention kernel to prefer if several were measured; None: the best covered one."""
 
 
 def aic_tables(
     gpu: str, choice: AicChoice | None = None, kinds: Sequence[TableKind] = AIC_KINDS
 ) -> dict[TableKind, OperatorTable]:
-    """Tables of ``kinds`` for ``gpu`` (a name of gpus.yaml) as the package has them.
+    """Return the package's tables of ``kinds`` for ``gpu`` (a name of gpus.yaml).
 
-    Raises `ScenarioError`: the package is not installed; no data for this GPU, backend, version,
-    mode or workload (with those there are).
+    Raises `ScenarioError` if the package is not installed, or has no data for this GPU, backend,
+    version, mode or workload (the message lists those that it has).
     """
     return {kind: _aic_table(kind, gpu, choice or AicChoice()) for kind in kinds}
 
 
 def check_package(gpu: str) -> str:
-    """The GPU's name. Raises `ScenarioError` if the package is missing or has nothing of it."""
+    """Return the GPU's name. Raises `ScenarioError` if the package is missing or has nothing for
+    it."""
     name = load_gpu(gpu).name
     if name not in SYSTEMS:
         raise ScenarioError(
@@ -236,7 +238,7 @@ def _package() -> Traversable:
 def _measured_version(
     package: Traversable, system: str, layout: AicLayout, choice: AicChoice
 ) -> str:
-    """The newest version with this operator that is not newer than the one asked for."""
+    """Return the newest version with this operator that is not newer than the one asked for."""
     wanted = choice.version or _current_version(package, system, choice.backend)
     folder = package / system / layout.folder / choice.backend
     versions = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -278,7 +280,7 @@ def _of_precision(
         raise ScenarioError(f"mode {mode!r} of {path} is not known; known: {', '.join(MODES)}")
     activations, weights = MODES[mode]
     if "attn_dtype" in formats:
-        # Decode attention with an fp8 cache still multiplies in what attn_dtype says.
+        # Decode attention with an fp8 cache still multiplies in the format of attn_dtype.
         activations = weights = formats["attn_dtype"]
     kv = formats.get("kv_cache_dtype", "bfloat16")
     return Precision(activations=activations, weights=weights, kv=kv), frame
@@ -295,7 +297,8 @@ def _only(frame: pd.DataFrame, column: str, value: str, path: str) -> pd.DataFra
 def _one_time_per_shape(
     frame: pd.DataFrame, keys: list[str], preferred: str | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The median of repeats; where kernels compete, the preferred or the best covered one's."""
+    """Return the median of repeats; if kernels compete, that of the preferred or the best
+    covered one."""
     rows = frame["kernel"].value_counts()
     order = sorted(rows.index, key=lambda kernel: (kernel != preferred, -rows[kernel], kernel))
     ranks = {kernel: place for place, kernel in enumerate(order)}

@@ -25,10 +25,11 @@ _IN_PACKAGE = {
 def aic_reader(
     source: str, gpu: GpuSpec, model: ModelSpec
 ) -> Callable[[TableKind], list[OperatorTable]]:
-    """What gives the package's tables of a family, in the formats of ``model``; it raises `Lack`.
+    """Return a reader of the package's tables of a family, in the formats of ``model``; it raises
+    `Lack`.
 
-    ``source`` is ``aic`` or, with an engine and version that the data must be of,
-    ``aic:vllm-0.24``. Raises `ScenarioError` if the package has nothing of the GPU or the engine.
+    ``source`` is ``aic`` or, with an engine and version that the data must be from,
+    ``aic:vllm-0.24``. Raises `ScenarioError` if the package has nothing for the GPU or the engine.
     """
     backend, version = _asked(source)
     check_package(gpu.name)
@@ -80,7 +81,7 @@ def _check_version(source: str, version: str, tables: Sequence[OperatorTable]) -
 
 
 def _in_package(name: str) -> str:
-    """A number format in the package's words."""
+    """Return the package's name of a number format. Raises `Lack` if it has none."""
     if name not in _IN_PACKAGE:
         raise Lack(f"no tables of {name} here, but of {', '.join(_IN_PACKAGE)}")
     return _IN_PACKAGE[name]

@@ -1,4 +1,4 @@
-"""The tables of one device, asked in terms of the operators of a step."""
+"""The tables of one device, looked up by the operators of a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from costmodels.layouts.shard import RankShard
-from costmodels.tables.families import EXPERT_OPERATORS, Lack, ModelServer, base_name, family_of
+from costmodels.tables.families import EXPERT_OPERATORS, Lack, TableTimes, base_name, family_of
 from costmodels.tables.kinds import COLLECTIVES, TableKind
 from costmodels.tables.lookup import LABELS, Labels, Lookup, label_codes
 from costmodels.tables.shapes import (
@@ -48,7 +48,8 @@ _ANY = "residual_add"
 
 
 def ops_of(operator: Operator) -> tuple[tuple[tuple[str, float], ...], bool]:
-    """(op, share of the operator's bytes) of each kernel, and whether they are its very own."""
+    """Return (op, share of the operator's bytes) of each kernel, and whether the ops are its
+    own."""
     if operator.parts:
         total = sum(num_bytes for _, num_bytes in operator.parts)
         return tuple((op, num_bytes / total) for op, num_bytes in operator.parts), True
@@ -66,17 +67,17 @@ _MULTIPLIED = {
 }
 # How tokens were spread over experts in our own measurements.
 _ROUTINGS = ("balanced", "zipf")
-# The kernel that samples where requests say nothing: of all the vocabulary, by probability.
+# The kernel that samples if requests do not say how: from the whole vocabulary, by probability.
 _SAMPLERS = ("random", "top_p", "greedy")
 
 
 def multiplied_format(peak: str, dtype: str) -> str:
-    """The format that a matrix is multiplied in, by the peak it runs at."""
+    """Return the format that a matrix is multiplied in, by the peak it runs at."""
     return _MULTIPLIED.get(peak, dtype)
 
 
 def expert_shape(shard: RankShard) -> ExpertShape:
-    """The experts of one MoE layer of ``shard``."""
+    """Return the experts of one MoE layer of ``shard``."""
     experts = shard.model.experts
     assert experts is not None, "asked of an operator of experts alone"
     layout = shard.layout
@@ -121,7 +122,7 @@ def _experts(tables: OperatorTables, operator: Operator, shard: RankShard) -> Fo
         return np.zeros(count), np.full(count, LABELS[0]), lookup
     elements = 2 * experts.hidden * experts.inter / experts.tp  # of gate and up
     routed = operator.flops / (2 * elements)
-    if lookup.table.meta.variant not in _ROUTINGS:  # another's idea of how tokens are spread
+    if lookup.table.meta.variant not in _ROUTINGS:  # another source's spread of tokens
         tokens = routed * experts.ep / experts.top_k
         return *lookup.seconds(tokens, experts), lookup
     reached = operator.weight_bytes / (elements * stored.moved_bytes)
@@ -129,14 +130,15 @@ def _experts(tables: OperatorTables, operator: Operator, shard: RankShard) -> Fo
 
 
 def _routings(tables: OperatorTables, *, is_skewed: bool) -> tuple[str, ...]:
-    """Those to look for, best first: the nearest of ours, or what another source has."""
+    """Return the routings to look for, best first: the nearest of ours, then those of other
+    sources."""
     ours = ("zipf", "balanced") if is_skewed else ("balanced", "zipf")
     others = {lookup.table.meta.variant for lookup in tables.lookups["grouped_gemm"]} - {*ours}
     return *ours, *sorted(others)
 
 
 def _elementwise(tables: OperatorTables, operator: Operator, shard: RankShard) -> Found:
-    """Each of its kernels by its bytes a row; a call of several launches is as many kernels."""
+    """Price each kernel of an operator by its bytes per row; a call has one kernel per launch."""
     ops, is_own = ops_of(operator)
     rows, launches = operator.rows, operator.launches
     a_row = operator.activation_bytes.sum() / max(operator.rows.sum(), 1e-9) / launches
@@ -175,7 +177,7 @@ def _exchange(tables: OperatorTables, operator: Operator, shard: RankShard) -> F
         raise Lack(f"{operator.name} is DeepEP's, another kernel than the library's all-to-all")
     lookup = tables.choose(family, same={"ranks": ranks})
     assert isinstance(lookup, ExchangeTable)
-    # What the operator counts is what a rank sends; the table has the rank's input.
+    # The operator counts the bytes that a rank sends; the table has the rank's input.
     input_share = {
         "all_reduce": ranks / (2 * (ranks - 1)),
         "all_gather": 1 / (ranks - 1),
@@ -195,7 +197,7 @@ FINDERS: dict[TableKind, Callable[[OperatorTables, Operator, RankShard], Found]]
 }
 
 
-# Formats of models by those of tables; other group sizes have kernels of their own.
+# Tables' formats by models' formats; other group sizes have kernels of their own.
 _STORED = {
     "float16": "bfloat16",
     "w8a16": "int8",
@@ -211,37 +213,38 @@ class OperatorTables:
     """Lookups by kind, all of one GPU. Operators of other kinds keep their roofline."""
 
     lookups: Mapping[TableKind, tuple[Lookup, ...]] = field(default_factory=dict)
-    """Where several fit an operator the first serves it."""
+    """Lookups of each kind; if several fit an operator, the first serves it."""
 
     def tables(self, kind: TableKind | None = None) -> list[OperatorTable]:
-        """All tables, or those of a kind."""
+        """Return all tables, or those of one kind."""
         kinds = self.lookups if kind is None else [kind]
         return [lookup.table for kind in kinds for lookup in self.lookups.get(kind, ())]
 
     def sources(self) -> list[Source]:
-        """Every table with its owner, file and licence."""
+        """Return every table with its owner, file and license."""
         return [table.source() for table in self.tables()]
 
-    def seconds(self, operator: Operator, shard: RankShard) -> ModelServer | None:
-        """What a table says of an operator; None where none serves it.
+    def seconds(self, operator: Operator, shard: RankShard) -> TableTimes | None:
+        """Return a table's times of an operator; None if no table serves it.
 
-        The attention operator of `token_operators`, a launch alone, is not asked for here but of
-        `sequences`, with the attention itself.
+        The attention operator of `token_operators`, which is only a launch, is not looked up here:
+        `sequences` prices it together with the attention itself.
         """
         try:
             return self.find(operator, shard)
         except Lack:
             return None
 
-    def find(self, operator: Operator, shard: RankShard) -> ModelServer:
-        """The same; raises `Lack` with the reason where no table serves it."""
+    def find(self, operator: Operator, shard: RankShard) -> TableTimes:
+        """Return a table's times of an operator; raises `Lack` with the reason if no table
+        serves it."""
         family = family_of(operator)
         if operator.kind == "attention":
             raise Lack("attention is of sequences, not of tokens alone")
         if not self.lookups.get(family):
             raise Lack(f"no {family} table")
         seconds, labels, lookup = FINDERS[family](self, operator, shard)
-        return ModelServer(operator.calls * seconds, labels, lookup.table.meta.is_cool)
+        return TableTimes(operator.calls * seconds, labels, lookup.table.meta.is_cool)
 
     def choose(
         self,
@@ -253,8 +256,8 @@ class OperatorTables:
         variants: tuple[str, ...] = (),
         same: Mapping[str, float] | None = None,
     ) -> Lookup:
-        """The first lookup of a kind in these formats, of the first of ``variants`` there is, with
-        a curve that shares ``same``. Raises `Lack`."""
+        """Return the first lookup of a kind in these formats, of the first of ``variants`` that
+        exists, with a curve that shares ``same``. Raises `Lack`."""
         wanted = {"activations": activations, "weights": weights, "kv": kv}
         wanted = {role: _STORED.get(name, name) for role, name in wanted.items() if name}
         found = [
@@ -287,11 +290,13 @@ class OperatorTables:
 def operator_tables(
     tables: Iterable[OperatorTable], engine_kernels: Mapping[TableKind, str] = NO_KERNELS
 ) -> OperatorTables:
-    """The bundle of ``tables``; of kernels that do the same the fastest stands first.
+    """Return the bundle of ``tables``; of kernels with equal results the fastest stands first.
 
-    ``engine_kernels``: what the engine is known to run, by kind; that stands before all others.
+    ``engine_kernels`` names the kernel that the engine is known to run, by kind; it stands before
+    all others.
 
-    Raises `ScenarioError`: the same kernel in the same formats twice, several GPUs.
+    Raises `ScenarioError` if a kernel appears twice with equal formats, or the tables are of
+    several GPUs.
     """
     lookups: dict[TableKind, list[Lookup]] = {}
     seen: set[tuple[object, ...]] = set()
@@ -314,7 +319,8 @@ def operator_tables(
 
 
 def _by_speed(lookups: list[Lookup]) -> tuple[Lookup, ...]:
-    """Fastest first on the shapes that all share; without such, by the number of points."""
+    """Sort by speed on the shapes that all share, fastest first; without such shapes, by number
+    of points."""
     times = []
     for lookup in lookups:
         columns = [column.tolist() for name, column in lookup.table.columns.items()]

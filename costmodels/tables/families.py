@@ -12,9 +12,9 @@ from costmodels.tables.kinds import KINDS, TableKind
 from costmodels.tables.lookup import Labels
 from costmodels.work import Array, Operator
 
-# All of these a grouped_gemm table contains.
+# A grouped_gemm table contains all of these.
 EXPERT_OPERATORS = ("expert_gate_up", "expert_activation", "expert_down", "expert_sum")
-# All-reduces by the formula; what gathers logits is none.
+# These are priced as all-reduces, but gather logits.
 _GATHERS = ("logits_gather",)
 _NOT_OF_A_STEP: tuple[TableKind, ...] = ("copy", "launch")
 PRICED: tuple[TableKind, ...] = tuple(kind for kind in KINDS if kind not in _NOT_OF_A_STEP)
@@ -28,13 +28,13 @@ ATTENTION: tuple[TableKind, ...] = (
     "gdn_chunk",
     "gdn_recurrent",
 )
-"""Those of sequences and their contexts."""
+"""The families that depend on sequences and their contexts."""
 
 
 def family_of(operator: Operator, mixers: tuple[Mixer, ...] = ()) -> TableKind:
-    """The family of an operator; a launch of attention has that of the mixer's decodes.
+    """Return the family of an operator; a launch of attention has that of the mixer's decodes.
 
-    ``mixers`` are the model's, of one of which an attention operator is.
+    ``mixers`` are the model's; an attention operator belongs to one of them.
     """
     name = base_name(operator)
     if name in EXPERT_OPERATORS or operator.kind == "grouped_gemm":
@@ -51,7 +51,8 @@ def family_of(operator: Operator, mixers: tuple[Mixer, ...] = ()) -> TableKind:
 
 
 def decode_family(mixer: Mixer) -> TableKind:
-    """What serves its decodes; kinds that nobody measured are attention like any other."""
+    """Return the family that serves a mixer's decodes; unmeasured kinds count as plain
+    attention."""
     if isinstance(mixer, Mla):
         return "mla_decode"
     if isinstance(mixer, Kda):
@@ -60,25 +61,25 @@ def decode_family(mixer: Mixer) -> TableKind:
 
 
 def prefill_family(mixer: Mixer) -> TableKind:
-    """What serves its prompts."""
+    """Return the family that serves a mixer's prompts."""
     if isinstance(mixer, Kda):
         return "kda_chunk"
     return "gdn_chunk" if isinstance(mixer, Gdn) else "prefill_attention"
 
 
 def base_name(operator: Operator) -> str:
-    """Its name without the kind of layer that stands before it in models of several."""
+    """Return its name without the kind of layer in front, which models with several kinds have."""
     return operator.name.rpartition(" ")[2]
 
 
 class Lack(Exception):  # noqa: N818 - it says why, and is caught where it is asked
-    """Why no table serves an operator."""
+    """Says why no table serves an operator."""
 
 
-class ModelServer(NamedTuple):
+class TableTimes(NamedTuple):
     """Seconds of all calls of an operator in a step, launches included, and labels: ``[n]``."""
 
     seconds: Array
     labels: Labels
     is_cool: bool
-    """Timed in bursts too short for the device to throttle."""
+    """Whether it was timed in bursts too short for the device to throttle."""

@@ -1,6 +1,6 @@
-"""The roofline's bound on a shape: max(FLOPs / peak, bytes / bandwidth), and nothing for launches.
+"""The roofline's bound on a shape: max(FLOPs / peak, bytes / bandwidth), without launch time.
 
-Tables are interpolated in the share of this bound that was reached. Formulas as in
+Tables are interpolated in the share of this bound that was reached. Formulas are as in
 `costmodels.operators.operators`.
 """
 
@@ -27,7 +27,7 @@ _HOST_COPIES = ("h2d", "d2h")
 def ideal_seconds(
     kind: TableKind, shape: Columns, gpu: GpuSpec, precision: Precision, variant: str = ""
 ) -> Array:
-    """Seconds of each shape at the datasheet's peaks: ``[n]``; a microsecond a launch.
+    """Return the seconds of each shape at the datasheet's peaks: ``[n]``; a microsecond per launch.
 
     ``shape`` has the shape columns of ``kind`` as float64 ``[n]``, ``variant`` is the table's.
     Raises `ScenarioError` if the device has no peak for the precision, or no link.
@@ -46,7 +46,8 @@ def ideal_seconds(
 
 
 def link_bytes(kind: TableKind, shape: Columns) -> Array:
-    """Bytes that every rank must send for an exchange of so many bytes of input: ``[n]``."""
+    """Return the bytes that every rank must send for an exchange with ``bytes`` of input:
+    ``[n]``."""
     ranks = shape["ranks"]
     share = {
         "all_reduce": 2 * (ranks - 1) / ranks,
@@ -61,7 +62,8 @@ def link_bytes(kind: TableKind, shape: Columns) -> Array:
 def work(
     kind: TableKind, shape: Columns, precision: Precision, variant: str = ""
 ) -> tuple[Array, Array]:
-    """FLOPs and the fewest bytes of device memory of each shape, of kinds that use no link."""
+    """Return the FLOPs and the fewest bytes of device memory of each shape, for kinds without a
+    link."""
     if kind in ("prefill_attention", "decode_attention"):
         return attention_work(shape, precision, *attention_sums(kind, shape))
     if kind == "grouped_gemm":
@@ -71,7 +73,8 @@ def work(
 
 
 def roofline_seconds(flops: Array, num_bytes: Array, gpu: GpuSpec, precision: Precision) -> Array:
-    """max(FLOPs / peak, bytes / bandwidth)."""
+    """Return max(FLOPs / peak, bytes / bandwidth). Raises `ScenarioError` if the peak is not
+    known."""
     peak = cast("float | None", getattr(gpu, PEAKS[precision.activations]))
     if peak is None:
         raise ScenarioError(
@@ -84,7 +87,7 @@ def roofline_seconds(flops: Array, num_bytes: Array, gpu: GpuSpec, precision: Pr
 def attention_work(
     shape: Columns, precision: Precision, pairs: Array, kv_tokens: Array, new_tokens: Array
 ) -> tuple[Array, Array]:
-    """FLOPs and bytes of attention over sums: query-key pairs, KV tokens read, queries."""
+    """Return FLOPs and bytes of attention over sums: query-key pairs, KV tokens read, queries."""
     q_size = shape["q_heads"] * shape["head_dim"]
     kv_size = shape["kv_heads"] * shape["head_dim"]
     query_bytes = (FORMAT_BYTES[precision.activations] + _RESULT_BYTES) * q_size * new_tokens
@@ -92,20 +95,21 @@ def attention_work(
 
 
 def attention_sums(kind: TableKind, shape: Columns) -> tuple[Array, Array, Array]:
-    """Query-key pairs, KV tokens and queries of a batch of equal sequences."""
+    """Return query-key pairs, KV tokens and queries of a batch of equal sequences."""
     seqs, window = shape["seqs"], shape["window"]
     if kind == "decode_attention":
         seen = _clipped(shape["context_tokens"], window)
         return seqs * seen, seqs * seen, seqs
     new, prefix = shape["new_tokens"], shape["prefix_tokens"]
     pairs = _causal_pairs(prefix + new, window) - _causal_pairs(prefix, window)
-    # With a window, what lies before the first query's is not read.
+    # With a window, tokens before the first query's window are not read.
     kv_tokens = np.where(window > 0, np.minimum(prefix + new, window + new), prefix + new)
     return seqs * pairs, seqs * kv_tokens, seqs * new
 
 
 def _causal_pairs(tokens: Array, window: Array) -> Array:
-    """Pairs of ``tokens`` tokens, each looking at itself and those before, within the window."""
+    """Return the pairs of ``tokens`` tokens, each attending to itself and earlier ones within
+    the window."""
     full = _clipped(tokens, window)
     return full * (full + 1) / 2 + (tokens - full) * window
 
@@ -123,7 +127,8 @@ def _gemm(shape: Columns, precision: Precision) -> tuple[Array, Array]:
 def experts_work(
     shape: Columns, precision: Precision, routed: Array, reached: Array
 ) -> tuple[Array, Array]:
-    """FLOPs and bytes of one rank's experts, of which ``reached`` get ``routed`` rows together."""
+    """Return FLOPs and bytes of one rank's experts; ``reached`` of them get ``routed`` rows
+    together."""
     hidden, inter = shape["hidden"], shape["inter"] / shape["tp"]
     weights = 3 * hidden * inter
     weight_bytes = FORMAT_BYTES[precision.weights] * weights * reached
@@ -131,10 +136,10 @@ def experts_work(
 
 
 def experts_reached(shape: Columns, routing: str) -> Array:
-    """How many experts of one rank get any of the tokens.
+    """Return the number of one rank's experts that get any of the tokens.
 
-    ``balanced``: dealt like cards, as many as there are assignments; ``zipf``: the n-th most
-    popular in proportion to 1 / n; else each token chooses evenly.
+    ``balanced``: assignments are dealt out like cards, so each goes to another expert while there
+    are any; ``zipf``: the n-th most popular in proportion to 1 / n; else each token chooses evenly.
     """
     tokens, top_k, experts = shape["tokens"], shape["top_k"], shape["num_experts"]
     if routing == "balanced":
@@ -161,14 +166,14 @@ def _mla_decode(shape: Columns, precision: Precision) -> tuple[Array, Array]:
     latent = shape["kv_lora_rank"] + shape["rope_dim"]
     tokens = shape["seqs"] * shape["context_tokens"]
     per_query = shape["heads"] * (latent + shape["kv_lora_rank"])
-    # Queries come in, as many results as values go out.
+    # Queries are read; the results written have the size of the values.
     num_bytes = FORMAT_BYTES[precision.kv] * latent * tokens
     return 2 * per_query * tokens, num_bytes + _RESULT_BYTES * per_query * shape["seqs"]
 
 
 def _delta_rule(products: int, chunk: int) -> Callable[[Columns, Precision], tuple[Array, Array]]:
-    """As `costmodels.models.layers.recurrent`: so many FLOPs an element of the state and token, and
-    the products within a chunk."""
+    """Return the work of a delta-rule kernel, as in `costmodels.models.layers.recurrent`:
+    ``products`` FLOPs per element of the state and token, and the products within a chunk."""
 
     def found(shape: Columns, precision: Precision) -> tuple[Array, Array]:
         k_dim, v_dim, heads = shape["head_k_dim"], shape["head_v_dim"], shape["heads"]

@@ -1,4 +1,5 @@
-"""What an operator table of each kind is keyed by, and what its number formats are worth."""
+"""The columns that key an operator table of each kind, and the bytes and peaks of its number
+formats."""
 
 from __future__ import annotations
 
@@ -47,11 +48,11 @@ class KindColumns:
     same: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
     axes: tuple[str, ...]
-    """Outermost first: the order the nested interpolation takes them in."""
+    """Axes, outermost first: the order in which the nested interpolation takes them."""
 
     @property
     def shape(self) -> tuple[str, ...]:
-        """All shape columns."""
+        """All shape columns, in order."""
         return (*self.same, *self.near, *self.axes)
 
 
@@ -81,13 +82,13 @@ KINDS: dict[TableKind, KindColumns] = {
     "mla_decode": KindColumns(
         same=("kv_lora_rank", "rope_dim"), near=("heads",), axes=("seqs", "context_tokens")
     ),
-    # Linear attention with the delta rule: seqs chunks of so many tokens each; recurrent: one token
-    # each but where drafts are verified.
+    # Linear attention with the delta rule: seqs chunks of ``tokens`` tokens each; recurrent: one
+    # token each unless drafts are verified.
     "kda_chunk": _DELTA_RULE,
     "kda_recurrent": _DELTA_RULE,
     "gdn_chunk": _DELTA_RULE,
     "gdn_recurrent": _DELTA_RULE,
-    # Which kernel it is: `TableMeta.variant`. bytes_per_row: read and written.
+    # The kernel is in `TableMeta.variant`. bytes_per_row: read and written.
     "elementwise": KindColumns(near=("bytes_per_row",), axes=("rows",)),
     "embedding": KindColumns(near=("width", "vocab"), axes=("rows",)),
     "sampling": KindColumns(near=("vocab",), axes=("rows",)),
@@ -103,7 +104,7 @@ VARIANTS: dict[TableKind, str] = {
     "copy": "direction",
     "launch": "mode",
 }
-"""What else a table of some kinds is of, in words: a shape field of a measurement, the table's
+"""What else distinguishes tables of some kinds: a shape field of a measurement, and the table's
 `TableMeta.variant`."""
 
 # Bytes of a number as stored, block scales included.
@@ -120,7 +121,7 @@ FORMAT_BYTES = {
     "mxfp4": 17 / 32,
 }
 
-# The compute peak (a field of `GpuSpec`) that multiplications in a format run at.
+# The compute peak (a field of `GpuSpec`) at which multiplications in a format run.
 PEAKS = {
     "bfloat16": "bf16_flop_per_s",
     "float16": "bf16_flop_per_s",
@@ -137,7 +138,7 @@ class Precision:
     """Number formats, keys of `FORMAT_BYTES`; results are 16-bit."""
 
     activations: str = "bfloat16"
-    """Also the format multiplied in: weights are converted to it."""
+    """Format of activations and of the multiplication: weights are converted to it."""
     weights: str = "bfloat16"
     kv: str = "bfloat16"
-    """Keys and values, or the recurrent state that stands in their place."""
+    """Format of keys and values, or of the recurrent state in their place."""

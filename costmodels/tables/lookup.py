@@ -1,8 +1,8 @@
-"""Seconds of any shape from an operator table, each with how well it is known.
+"""Seconds of any shape from an operator table, each with an evidence label.
 
-What is looked up is seconds over the roofline's bound: it varies slowly, and held beyond the last
-point it lets time grow as the roofline does. Between the points of a curve see `interpolate`;
-curves that were not measured are read off their nearest neighbors in log shape.
+The value looked up is seconds over the roofline's bound: it varies slowly, and held beyond the last
+point it lets time grow as the roofline does. Between the points of a curve see `RaggedGrid`; curves
+that were not measured are read off their nearest neighbors in log shape.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ MEASURED, FITTED, EXTRAPOLATED = np.int8(0), np.int8(1), np.int8(2)
 
 # Coordinates are logarithms of counts: two different counts are further apart than this.
 _SAME = 1e-10
-# Bounds that differ by less are one: weights then follow the coordinate.
+# Bounds that differ by less count as equal: weights then follow the coordinate.
 _EQUAL_BOUNDS = 1e-6
 
 
 class RaggedGrid:
     """Seconds over the bound at points that share outer coordinates but need not fill a box.
 
-    For each value of the first coordinate there is a grid of the others of its own, of any extent:
-    long contexts are measured with few sequences only.
+    Each value of the first coordinate has its own grid of the others, of any extent: long contexts
+    are measured with few sequences only.
     """
 
     def __init__(self, points: Array, values: Array, bound: Bound) -> None:
-        """``points`` is ``[p, d]`` with no point twice, ``values`` ``[p]`` their seconds over the
-        bound; ``bound`` gives that of any points: d arrays ``[q]`` in, ``[q]`` out."""
+        """Build the grid from points and their values.
+
+        ``points`` is ``[p, d]`` without repeats, ``values`` ``[p]`` their seconds over the bound;
+        ``bound`` returns the bound of any points: d arrays ``[q]`` in, ``[q]`` out.
+        """
         self._bound = bound
         self._at, first = np.unique(points[:, 0], return_inverse=True)
         self._inner: list[RaggedGrid] = []
@@ -53,12 +56,12 @@ class RaggedGrid:
             ]
 
     def __call__(self, at: Sequence[Array]) -> tuple[Array, Codes]:
-        """The value at each query and whether it was measured: ``[q]`` both.
+        """Return the value at each query and whether it was measured: ``[q]`` both.
 
-        ``at`` holds one array ``[q]`` a dimension.
+        ``at`` holds one array ``[q]`` per dimension.
         """
         x = np.clip(at[0], self._at[0], self._at[-1])
-        # The place just above x and the one below; both the same at a point.
+        # The place just above x and the one below; at a point both are that point.
         high = np.minimum(np.searchsorted(self._at, x - _SAME), len(self._at) - 1)
         low = np.where(self._at[high] > x + _SAME, high - 1, high)
         code = np.where(high > low, FITTED, MEASURED)
@@ -73,7 +76,8 @@ class RaggedGrid:
         return self._around_gaps(at, value, code)
 
     def _around_gaps(self, at: Sequence[Array], value: Array, code: Codes) -> tuple[Array, Codes]:
-        """Where the nearest places do not reach as far as those on both sides of them, these."""
+        """Fill gaps: where the nearest places do not reach far enough, use the nearest on both
+        sides that do."""
         inside = (at[0] >= self._at[0] - _SAME) & (at[0] <= self._at[-1] + _SAME)
         missing = np.flatnonzero((code == EXTRAPOLATED) & inside)
         if not self._inner or not missing.size:
@@ -127,7 +131,7 @@ class RaggedGrid:
         return value, code
 
     def _bound_at(self, place: int) -> Bound:
-        """The bound of points at one value of the first coordinate."""
+        """Return the bound of points at one value of the first coordinate."""
 
         def bound(at: Sequence[Array]) -> Array:
             return self._bound([np.full_like(at[0], self._at[place]), *at])
@@ -140,10 +144,11 @@ def _not_zero(values: Array) -> Array:
 
 
 def nearest(keys: Array, key: Array, count: int) -> tuple[NDArray[np.intp], Array, bool]:
-    """The ``count`` rows of ``keys`` closest to ``key``, their weights, and whether it lies inside.
+    """Return the ``count`` rows of ``keys`` closest to ``key``, their weights, and whether it lies
+    inside.
 
     ``keys`` is ``[k, d]``. Weights fall with the squared distance and sum to 1; in one dimension
-    they are those of linear interpolation. Inside: within the extent of ``keys`` along every
+    they are those of linear interpolation. Inside means within the extent of ``keys`` along every
     dimension.
     """
     is_inside = bool(np.all((key >= keys.min(axis=0)) & (key <= keys.max(axis=0))))
@@ -157,7 +162,8 @@ def nearest(keys: Array, key: Array, count: int) -> tuple[NDArray[np.intp], Arra
 
 
 def _around(keys: Array, key: float) -> tuple[NDArray[np.intp], Array]:
-    """The keys below and above, weighted linearly; the outermost one outside them."""
+    """Return the keys below and above, weighted linearly; outside their range, the outermost
+    one."""
     order = np.argsort(keys)
     place = int(np.searchsorted(keys[order], key))
     if place in (0, len(keys)):
@@ -167,18 +173,18 @@ def _around(keys: Array, key: float) -> tuple[NDArray[np.intp], Array]:
     return rows, np.array([1 - weight, weight])
 
 
-# By the codes of `interpolate`: the shape itself is in the table, inside its range, outside it.
+# By the codes above: the shape itself is in the table, inside its range, outside it.
 LABELS = np.array(["measured", "fitted", "extrapolated"])
 
-# By leave-one-out over AIConfigurator's GEMM tables: 1 neighbour 6.6% median, 4 neighbors 3.8%.
-# Of kinds with one `near` column, the two around it.
+# By leave-one-out over AIConfigurator's GEMM tables: 1 neighbor 6.6% median, 4 neighbors 3.8%.
+# Kinds with one `near` column use the two around it.
 _NUM_NEIGHBORS = 4
 
 Labels = NDArray[np.str_]
 
 
 def label_codes(labels: Labels) -> NDArray[np.int64]:
-    """The places in `LABELS`, larger for weaker: ``[n]``."""
+    """Return the places in `LABELS`, larger for weaker: ``[n]``."""
     codes: NDArray[np.int64] = (labels[:, None] == LABELS).argmax(axis=1)
     return codes
 
@@ -187,7 +193,8 @@ class Lookup:
     """Interpolates one table. Subclasses name the shape of one kind."""
 
     def __init__(self, table: OperatorTable) -> None:
-        """Raises `ScenarioError` if the table's GPU is unknown or lacks a peak the table needs."""
+        """Prepare the table's curves. Raises `ScenarioError` if its GPU is unknown or lacks a
+        peak it needs."""
         self.table = table
         self.gpu = table.device
         self._kind = KINDS[table.meta.kind]
@@ -202,11 +209,11 @@ class Lookup:
 
     @property
     def num_curves(self) -> int:
-        """Curves of the table."""
+        """Number of curves of the table."""
         return len(self._keys)
 
     def curve_rows(self, curve: int) -> slice:
-        """The table's rows of one curve."""
+        """Return the table's rows of one curve."""
         return slice(int(self._starts[curve]), int(self._starts[curve + 1]))
 
     def shape_seconds(
@@ -215,12 +222,12 @@ class Lookup:
         axes: Mapping[str, Array],
         ideal_s: Array | None = None,
     ) -> tuple[Array, Labels]:
-        """Seconds and label of each shape: ``[n]`` both; 0 where there is no work.
+        """Return seconds and label of each shape: ``[n]`` both; 0 without work.
 
         ``curve`` has one number for each of the kind's ``same`` and ``near`` columns, ``axes`` one
-        array ``[n]`` for each of its ``axes``. ``ideal_s`` replaces the roofline's bound of
-        these shapes where the true batch is only equivalent to them. Raises `ScenarioError` if no
-        measured curve shares the ``same`` columns.
+        array ``[n]`` for each of its ``axes``. ``ideal_s`` replaces the roofline's bound of these
+        shapes if the true batch is only equivalent to them. Raises `ScenarioError` if no measured
+        curve shares the ``same`` columns.
         """
         has_work = np.all([axes[a] > 0 for a in self._kind.axes if a != "prefix_tokens"], axis=0)
         axes = {name: np.where(has_work, axis, 1.0) for name, axis in axes.items()}
@@ -234,15 +241,15 @@ class Lookup:
         if ideal_s is None:
             ideal_s = self._ideal({**columns_of(curve, len(has_work)), **axes})
         seconds = ideal_s * np.exp(log_over)
-        # What is smaller than anything measured takes no less than the shortest time: a kernel's
-        # fixed part.
+        # A shape smaller than any measured one takes at least the shortest time: a kernel's fixed
+        # part.
         floor_s = min(self.table.seconds[self.curve_rows(int(one))].min() for one in curves)
         seconds = np.where(codes == EXTRAPOLATED, np.maximum(seconds, floor_s), seconds)
         seconds = np.where(has_work, seconds, 0.0)
         return seconds, LABELS[np.where(has_work, codes, MEASURED)]
 
     def lack(self, same: Mapping[str, float]) -> str:
-        """Why the table has no curve with these ``same`` columns; empty where it has one."""
+        """Return why the table has no curve with these ``same`` columns; empty if it has one."""
         names = self._kind.same
         key = np.array([same[name] for name in names], np.float64)
         known = self._keys[:, : len(names)]
@@ -255,7 +262,8 @@ class Lookup:
         )
 
     def columns_seconds(self, columns: Mapping[str, Array]) -> tuple[Array, Labels]:
-        """The same for shapes of any curves: every shape column is an array ``[n]``."""
+        """Return seconds and label of shapes of any curves; every shape column is an array
+        ``[n]``."""
         names = (*self._kind.same, *self._kind.near)
         keys = self._curve_keys(columns)
         curves, member = _distinct_rows(keys)
@@ -268,7 +276,8 @@ class Lookup:
         return seconds, labels
 
     def _curve_keys(self, columns: Mapping[str, Array]) -> Array:
-        """The columns that tell curves apart, ``[n, k]``; some kinds have one curve and k = 0."""
+        """Return the columns that tell curves apart, ``[n, k]``; some kinds have one curve and k
+        = 0."""
         names = (*self._kind.same, *self._kind.near)
         return (
             np.array([columns[name] for name in names])
@@ -302,11 +311,11 @@ class Lookup:
         return RaggedGrid(points, self._over_bound[rows], bound)
 
     def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
-        """The axes as the grid takes them, outermost first."""
+        """Return the axes as the grid takes them, outermost first."""
         return [np.log(axes[name]) for name in self._kind.axes]
 
     def _axes(self, coordinates: Sequence[Array]) -> dict[str, Array]:
-        """Back from `_coordinates`."""
+        """Return the axes that `_coordinates` converted."""
         return {name: np.exp(at) for name, at in zip(self._kind.axes, coordinates, strict=True)}
 
     def _ideal(self, shape: Mapping[str, Array]) -> Array:
@@ -315,7 +324,7 @@ class Lookup:
 
 
 def _distinct_rows(keys: Array) -> tuple[Array, NDArray[np.intp]]:
-    """The different rows of ``[n, k]``, and which of them each is: ``[n]``."""
+    """Return the different rows of ``[n, k]``, and the index of each row among them: ``[n]``."""
     if not keys.shape[1]:
         return keys[:1], np.zeros(len(keys), np.intp)
     rows, member = np.unique(keys, axis=0, return_inverse=True)
@@ -323,7 +332,7 @@ def _distinct_rows(keys: Array) -> tuple[Array, NDArray[np.intp]]:
 
 
 def columns_of(curve: Mapping[str, float], length: int) -> dict[str, Array]:
-    """What points of a curve share, as columns of so many rows."""
+    """Return the values that points of a curve share, as columns of ``length`` rows."""
     return {name: np.full(length, float(value)) for name, value in curve.items()}
 
 

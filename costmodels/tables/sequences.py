@@ -1,13 +1,13 @@
-"""Attention of a step from tables: measured on equal sequences, priced as a sum over a step's.
+"""Attention of a step from tables: measured on equal sequences, priced from the sums of a step.
 
 An engine's step knows sums (sequences, contexts, query-key pairs), and its price is linear in them
-so that a run of steps can be jumped over. So a table is read off at many equal batches, and rates
-that fit best in relative error stand for it: for prompts a time a pair, a token and a cached token.
-Decodes are straight lines between the contexts that were measured, for each number of sequences;
-where a window clips them, a fixed time and a time a token. The time of a launch,
-the least fixed time of any batch, is apart: decodes and prompts of one step are one launch. A table
-whose times may have the host's launches in them tells no fixed time: a step replays a graph (but
-for a processor, where the call is the kernel).
+so that a run of steps can be jumped over. So a table is read off at many equal batches, and the
+rates with the smallest relative error stand for it: for prompts a time per pair, per token and per
+cached token. Decodes are straight lines between the contexts that were measured, for each number of
+sequences; if a window clips them, a fixed time and a time per token. The time of a launch, the
+least fixed time of any batch, is separate: decodes and prompts of one step share one launch. A
+table whose times may include the host's launches gives no fixed time: a step replays a graph
+(except on a processor, where the call is the kernel).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from costmodels.tables.shapes import (
 from costmodels.work import Array
 
 DecodeSeconds = Callable[[Array, Array], tuple[Array, Labels]]
-"""Sequences and the context of each, the new token included, to seconds of one layer."""
+"""Maps sequences and the context of each, new token included, to the seconds of one layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class DecodeFit:
     """Decodes of one layer, by number of sequences: arrays ``[max_num_seqs + 1]``."""
 
     seqs_s: Array
-    """All sequences together, beyond the launch."""
+    """Seconds of all sequences together, beyond the launch."""
     token_s: Array
-    """A token of their contexts."""
+    """Seconds per token of their contexts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,14 @@ class ChunkFit:
     """Chunks of prompts in one layer, beyond the launch."""
 
     chunk_s: float
-    """A chunk, whatever its tokens."""
+    """Seconds per chunk, whatever its tokens."""
     token_s: float
     pair_s: float = 0.0
     prefix_s: float = 0.0
 
 
 def within(values: Array, measured: Array) -> Array:
-    """Those of ``values`` inside what was measured; its ends if fewer than two are."""
+    """Return the ``values`` inside what was measured; its ends if fewer than two are."""
     low, high = measured.min(), measured.max()
     inside = values[(values >= low) & (values <= high)]
     return inside if len(inside) > 1 else np.unique([low, high])
@@ -73,9 +73,9 @@ def within(values: Array, measured: Array) -> Array:
 def decode_lines(
     seconds: DecodeSeconds, seqs: Array, contexts: Array, seq_tokens: int
 ) -> tuple[Array, Array]:
-    """Fixed seconds, and seconds a token of all contexts, of each number of sequences: ``[n]``.
+    """Return fixed seconds, and seconds per token of all contexts, by number of sequences: ``[n]``.
 
-    The least squares of relative errors; neither is negative.
+    They minimize the squared relative errors; neither is negative.
     """
     at = np.repeat(seqs, len(contexts)), np.tile(contexts, len(seqs))
     measured = seconds(*at)[0].reshape(len(seqs), len(contexts))
@@ -97,8 +97,8 @@ def decode_lines(
 
 
 def fit_rates(features: list[Array], seconds: Array, launch_s: float) -> list[float]:
-    """Non-negative rates of the features with the least squared relative error."""
-    from scipy.optimize import nnls  # a quarter of a second that others need not wait
+    """Return non-negative rates of the features with the least squared relative error."""
+    from scipy.optimize import nnls  # its import takes a quarter of a second
 
     columns = np.stack(features, axis=1)
     scale = np.maximum(columns.mean(axis=0), 1e-9)
@@ -107,7 +107,7 @@ def fit_rates(features: list[Array], seconds: Array, launch_s: float) -> list[fl
     return [float(rate) for rate in rates / scale]
 
 
-# Equal batches that a table is read off at, as far as it was measured.
+# Equal batches at which a table is read off, if they were measured.
 _CONTEXTS: Array = np.exp2(np.arange(6.0, 18))
 _MOST_CONTEXTS = 32
 _SEQS: Array = np.exp2(np.arange(0.0, 9))
@@ -117,21 +117,22 @@ _PREFIXES = np.array([0.0, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MixerTables:
-    """What tables say of one kind of layer; a side that none serves is None."""
+    """The tables of one kind of layer; a side without a table is None."""
 
     decode: Lookup | None
     decode_seconds: DecodeSeconds | None
     contexts: Array
-    """Where decodes are read off; one where the context does not matter."""
+    """Contexts at which decodes are read off; one if the context does not matter."""
     prefill: Lookup | None
     fixed_s: float
-    """The least that decodes of any number of sequences take."""
+    """Least seconds that decodes of any number of sequences take."""
     launch_s: float
-    """Of one launch of either side; 0 where tables do not tell."""
+    """Seconds of one launch of either side; 0 if tables do not tell."""
     cap_tokens: int | None = None
 
     def decode_fit(self, max_num_seqs: int, seq_tokens: int) -> DecodeFit:
-        """Decodes; ``seq_tokens``: what each reads beyond its context, its own token included."""
+        """Return the decodes' fit; each reads ``seq_tokens`` beyond its context, its own token
+        included."""
         assert self.decode_seconds is not None
         seqs = np.arange(1.0, max_num_seqs + 1)
         seqs_s, token_s = decode_lines(self.decode_seconds, seqs, self.contexts, seq_tokens)
@@ -141,7 +142,8 @@ class MixerTables:
         )
 
     def decode_seconds_at(self, max_num_seqs: int) -> Array:
-        """Decodes beyond the launch, by number of sequences and `contexts`: ``[n + 1, k]``."""
+        """Return decode seconds beyond the launch, by number of sequences and `contexts`: ``[n +
+        1, k]``."""
         assert self.decode_seconds is not None
         seqs = np.arange(1.0, max_num_seqs + 1)
         at = np.repeat(seqs, len(self.contexts)), np.tile(self.contexts, len(seqs))
@@ -150,14 +152,14 @@ class MixerTables:
         return np.concatenate([np.zeros((1, len(self.contexts))), beyond])
 
     def decode_labels(self) -> Labels:
-        """Of the batches that decodes are read off at."""
+        """Return the labels of the batches at which decodes are read off."""
         assert self.decode_seconds is not None
         seqs, contexts = (axis.ravel() for axis in np.meshgrid(_SEQS, self.contexts))
         return self.decode_seconds(seqs, contexts)[1]
 
 
 def mixer_tables(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision) -> MixerTables:
-    """The tables that serve a kind of layer, in a model of this precision."""
+    """Return the tables that serve a kind of layer, in a model of this precision."""
     decode = seconds = prefill = None
     contexts = _CONTEXTS[:1]
     with suppress(Lack):
@@ -184,12 +186,12 @@ def mixer_tables(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision
 
 
 def find_decode(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision) -> Lookup:
-    """The lookup that serves its decodes. Raises `Lack`."""
+    """Return the lookup that serves a mixer's decodes. Raises `Lack`."""
     return _decode(tables, mixer, precision)[0]
 
 
 def find_prefill(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision) -> Lookup:
-    """The lookup that serves its prompts. Raises `Lack`."""
+    """Return the lookup that serves a mixer's prompts. Raises `Lack`."""
     family, dtype = prefill_family(mixer), precision.dtype
     if not tables.lookups.get(family):
         raise Lack(f"no {family} table")
@@ -203,9 +205,10 @@ def find_prefill(tables: OperatorTables, mixer: Mixer, precision: ModelPrecision
 
 
 def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float) -> ChunkFit:
-    """Chunks of prompts, where ``tile_tokens`` pairs more are priced for each token attended to.
+    """Return the fit of chunks, for prices with ``tile_tokens`` more pairs per token attended to.
 
-    What these take is off the price of a token, which may fall below 0; all together do not.
+    The time of those pairs is subtracted from that of a token, which may fall below 0; the sum does
+    not.
     """
     columns = lookup.table.columns
     if isinstance(lookup, DeltaRuleTable) and isinstance(mixer, Kda | Gdn):
@@ -226,7 +229,7 @@ def chunk_fit(lookup: Lookup, mixer: Mixer, tile_tokens: float, launch_s: float)
     shape["window"] = np.full_like(one, heads.window)
     pairs, _, _ = attention_sums("prefill_attention", shape)
     told = 1.0 if _tells_fixed(lookup) else 0.0
-    if heads.window:  # what is beyond the window has no price of its own
+    if heads.window:  # tokens beyond the window have no price of their own
         pairs = pairs + tile_tokens * np.minimum(prefix, heads.window)
         chunk_s, token_s, pair_s = fit_rates([one, new, pairs], seconds, launch_s)
         return ChunkFit(
@@ -246,7 +249,7 @@ def _tells_fixed(lookup: Lookup) -> bool:
 
 
 def prefill_labels(lookup: Lookup, mixer: Mixer) -> Labels:
-    """Of the chunks that prompts are read off at."""
+    """Return the labels of the chunks at which prompts are read off."""
     tokens = _CHUNKS
     if isinstance(lookup, DeltaRuleTable) and isinstance(mixer, Kda | Gdn):
         dims = _state_dims(mixer)
@@ -298,7 +301,8 @@ def _decode(
 
 
 def _measured_contexts(lookup: Lookup, same: Mapping[str, float]) -> Array:
-    """Those of curves with these ``same`` columns, spread over all where there are too many."""
+    """Return the contexts of curves with these ``same`` columns, thinned out evenly if there are
+    too many."""
     columns = lookup.table.columns
     chosen = np.all([columns[name] == value for name, value in same.items()], axis=0)
     contexts = np.unique(columns["context_tokens"][chosen])
@@ -310,7 +314,8 @@ def _measured_contexts(lookup: Lookup, same: Mapping[str, float]) -> Array:
 
 
 def _heads(mixer: Mixer) -> Heads:
-    """Raises `Lack` for a kind that is not attention over all tokens or a window of them."""
+    """Return the mixer's heads. Raises `Lack` unless it is attention over all tokens or a window
+    of them."""
     window = 0
     gqa: Mixer = mixer
     if isinstance(mixer, SlidingWindow) and not mixer.sink_tokens:

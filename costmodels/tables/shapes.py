@@ -1,4 +1,4 @@
-"""Lookups by kind, in the words of each operator."""
+"""Lookups by kind, in the terms of each operator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from costmodels.tables.lookup import Labels, Lookup, columns_of
 from costmodels.tables.table import OperatorTable
 from costmodels.work import Array
 
-# Beyond, a tile is a small part of the rows.
+# Beyond these, a tile is a small part of the rows.
 _RANGES = ((0.0, 128.0), (128.0, 1024.0), (1024.0, 4096.0))
 _FEWEST = 12
-"""Points in a range, for it to tell."""
+"""Fewest points in a range from which steps are inferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,10 @@ class RowSteps:
     ranges: tuple[tuple[float, float], ...]
 
     def snap(self, rows: Array, measured: Array) -> Array:
-        """Rows between two measured counts, in these ranges, as the count on the same side of the
-        tile's end between them: ``[n]``. ``measured`` ascends."""
+        """Snap rows in these ranges to the measured count on their side of a tile's end: ``[n]``.
+
+        The tile's end lies between the two measured counts around the rows. ``measured`` ascends.
+        """
         steps = np.zeros(len(rows), np.bool_)
         for above, up_to in self.ranges:
             steps |= (rows > above) & (rows <= up_to)
@@ -40,10 +42,10 @@ class RowSteps:
 
 
 def find_steps(rows: Array, seconds: Array, bound_s: Array, curves: Sequence[slice]) -> RowSteps:
-    """The ranges in which steps predict points from their neighbors better than lines do.
+    """Return the ranges in which steps predict points from their neighbors better than lines do.
 
-    ``rows``, ``seconds`` and the roofline's ``bound_s`` are of all points, ``[n]``, those of a
-    curve together and ascending.
+    ``rows``, ``seconds`` and the roofline's ``bound_s`` are those of all points, ``[n]``, with the
+    points of a curve together and ascending.
     """
     inner = [np.arange(c.start + 1, c.stop - 1, dtype=np.int64) for c in curves]
     middle = np.concatenate([np.empty(0, np.int64), *inner])
@@ -69,8 +71,8 @@ def find_steps(rows: Array, seconds: Array, bound_s: Array, curves: Sequence[sli
 
 
 def tile_end(low: Array, high: Array) -> Array:
-    """The multiple of the largest power of two from ``low`` to below ``high``: where a tile that
-    divides the rows so ends."""
+    """Return the multiple of the largest power of two from ``low`` to below ``high``, where a
+    tile ends that divides the rows."""
     end, found = low.copy(), np.zeros(len(low), np.bool_)
     for power in range(20, -1, -1):
         size = float(2**power)
@@ -97,8 +99,11 @@ class SteppedLookup(Lookup):
         axes: Mapping[str, Array],
         ideal_s: Array | None = None,
     ) -> tuple[Array, Labels]:
-        """As `Lookup`; where the table's kernels work in tiles, rows count as the measured ones on
-        the same side of the tile's end, in the nearest curve."""
+        """Return seconds and label as `Lookup` does, with rows snapped to tiles.
+
+        If the table's kernels work in tiles, rows count as the measured ones on their side of the
+        tile's end, in the nearest curve.
+        """
         rows, nearest = axes[self.rows_axis], self._curves_near(curve)[0][0]
         measured = self.table.columns[self.rows_axis][self.curve_rows(int(nearest))]
         snapped = self.steps.snap(rows, measured)
@@ -112,12 +117,12 @@ class SteppedLookup(Lookup):
 
 
 class GemmTable(SteppedLookup):
-    """``[rows, inner] x [inner, outer]``."""
+    """Times of GEMMs ``[rows, inner] x [inner, outer]``."""
 
     rows_axis = "m"
 
     def seconds(self, rows: Array, inner: int, outer: int) -> tuple[Array, Labels]:
-        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        """Return seconds of one call and label, by number of rows: ``[n]`` both."""
         return self.shape_seconds({"n": outer, "k": inner}, {"m": rows})
 
 
@@ -139,15 +144,17 @@ class GroupedGemmTable(SteppedLookup):
     rows_axis = "tokens"
 
     def seconds(self, tokens: Array, experts: ExpertShape) -> tuple[Array, Labels]:
-        """Seconds of one layer and label, by number of tokens: ``[n]`` both."""
+        """Return seconds of one layer and label, by number of tokens: ``[n]`` both."""
         return self.shape_seconds(asdict(experts), {"tokens": tokens})
 
     def routed_seconds(
         self, routed: Array, reached: Array, experts: ExpertShape
     ) -> tuple[Array, Labels]:
-        """The same for ``routed`` rows on one rank that reach ``reached`` of its experts.
+        """Return seconds and label of ``routed`` rows on one rank that reach ``reached`` of its
+        experts.
 
-        However they were spread when measured: the share of the roofline's bound is what counts.
+        It does not matter how they were spread when measured: only the share of the roofline's
+        bound counts.
         """
         precision = self.table.meta.precision
         shape = {name: np.full(len(routed), float(size)) for name, size in asdict(experts).items()}
@@ -168,10 +175,10 @@ class Heads:
 
 
 class DecodeAttentionTable(Lookup):
-    """One new token a sequence, over its context."""
+    """Attention of one new token per sequence over its context."""
 
     def seconds(self, seqs: Array, context_tokens: Array, heads: Heads) -> tuple[Array, Labels]:
-        """Seconds of one layer and label: ``[n]`` both, for sequences of equal context.
+        """Return seconds of one layer and label: ``[n]`` both, for sequences of equal context.
 
         ``context_tokens`` counts the new token.
         """
@@ -179,12 +186,12 @@ class DecodeAttentionTable(Lookup):
         return self.shape_seconds(asdict(heads), axes)
 
     def decode_seconds(self, seqs: Array, context_sum: Array, heads: Heads) -> tuple[Array, Labels]:
-        """The same from the batch's sum of contexts, taken as spread evenly."""
+        """Return seconds and label from the batch's sum of contexts, taken as spread evenly."""
         return self.seconds(seqs, context_sum / np.maximum(seqs, 1.0), heads)
 
 
 class PrefillAttentionTable(Lookup):
-    """New tokens of each prompt over themselves and a cached prefix."""
+    """Attention of new tokens of each prompt over themselves and a cached prefix."""
 
     def __init__(self, table: OperatorTable) -> None:
         super().__init__(table)
@@ -193,10 +200,10 @@ class PrefillAttentionTable(Lookup):
     def seconds(
         self, seqs: Array, new_tokens: Array, prefix_tokens: Array, heads: Heads
     ) -> tuple[Array, Labels]:
-        """Seconds of one layer and label: ``[n]`` both, for equal prompts.
+        """Return seconds of one layer and label: ``[n]`` both, for equal prompts.
 
         ``new_tokens`` and ``prefix_tokens`` are those of one prompt. A table without prefixes
-        answers with the utilisation of prompts with as many tokens and pairs.
+        answers with the utilization of prompts with equal numbers of tokens and pairs.
         """
         new_sum = seqs * new_tokens
         pairs = new_sum * (prefix_tokens + (new_tokens + 1) / 2)
@@ -209,9 +216,10 @@ class PrefillAttentionTable(Lookup):
     def prefill_seconds(
         self, new_sum: Array, pairs: Array, kv_sum: Array, heads: Heads
     ) -> tuple[Array, Labels]:
-        """The same from sums: new tokens, query-key pairs, KV tokens read (prefix and new).
+        """Return seconds and label from sums: new tokens, query-key pairs, KV tokens read (prefix
+        and new).
 
-        The three sums belong to exactly one batch of equal prompts; its utilisation is used.
+        The three sums belong to exactly one batch of equal prompts; its utilization is used.
         """
         called = np.maximum(new_sum, 1.0)
         if self._has_prefixes:
@@ -231,7 +239,7 @@ class PrefillAttentionTable(Lookup):
         return self.shape_seconds(asdict(heads), axes, ideal_s)
 
     def _coordinates(self, axes: Mapping[str, Array]) -> list[Array]:
-        # Few prefixes are measured, so they are outermost: where a point is missing its neighbors
+        # Few prefixes are measured, so they are outermost: where a point is missing, its neighbors
         # in the number of new tokens are nearer. A prefix may be 0 tokens.
         return [
             np.log1p(axes["prefix_tokens"]),
@@ -249,23 +257,24 @@ class PrefillAttentionTable(Lookup):
 
 
 class MlaDecodeTable(Lookup):
-    """Absorbed latent attention: one new token a sequence, over its context."""
+    """Absorbed latent attention of one new token per sequence over its context."""
 
     def seconds(
         self, seqs: Array, context_tokens: Array, *, heads: int, kv_lora_rank: int, rope_dim: int
     ) -> tuple[Array, Labels]:
-        """Seconds of one layer and label: ``[n]`` both, for sequences of equal context."""
+        """Return seconds of one layer and label: ``[n]`` both, for sequences of equal context."""
         curve = {"heads": heads, "kv_lora_rank": kv_lora_rank, "rope_dim": rope_dim}
         return self.shape_seconds(curve, {"seqs": seqs, "context_tokens": context_tokens})
 
 
 class DeltaRuleTable(Lookup):
-    """Linear attention with the delta rule: so many tokens of each sequence."""
+    """Linear attention with the delta rule, over new tokens of each sequence."""
 
     def seconds(
         self, seqs: Array, tokens: Array, *, heads: int, head_k_dim: int, head_v_dim: int
     ) -> tuple[Array, Labels]:
-        """Seconds of one layer and label: ``[n]`` both, for sequences of as many tokens."""
+        """Return seconds of one layer and label: ``[n]`` both, for sequences of ``tokens`` new
+        tokens each."""
         curve = {"heads": heads, "head_k_dim": head_k_dim, "head_v_dim": head_v_dim}
         return self.shape_seconds(curve, {"seqs": seqs, "tokens": tokens})
 
@@ -274,7 +283,7 @@ class ExchangeTable(Lookup):
     """An exchange between all ranks of one node."""
 
     def seconds(self, num_bytes: Array, ranks: int) -> tuple[Array, Labels]:
-        """Seconds of one call and label, by the bytes of one rank's input: ``[n]`` both."""
+        """Return seconds of one call and label, by the bytes of one rank's input: ``[n]`` both."""
         return self.shape_seconds({"ranks": ranks}, {"bytes": num_bytes})
 
 
@@ -286,23 +295,23 @@ class ElementwiseTable(Lookup):
     """Kernels that read and write rows."""
 
     def seconds(self, rows: Array, bytes_per_row: float) -> tuple[Array, Labels]:
-        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        """Return seconds of one call and label, by number of rows: ``[n]`` both."""
         return self.shape_seconds({"bytes_per_row": bytes_per_row}, {"rows": rows})
 
 
 class EmbeddingTable(Lookup):
-    """Rows of the token table, gathered."""
+    """Gathers of rows of the token table."""
 
     def seconds(self, rows: Array, width: int, vocab: int) -> tuple[Array, Labels]:
-        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        """Return seconds of one call and label, by number of rows: ``[n]`` both."""
         return self.shape_seconds({"width": width, "vocab": vocab}, {"rows": rows})
 
 
 class SamplingTable(Lookup):
-    """Logits to tokens."""
+    """Sampling of tokens from logits."""
 
     def seconds(self, rows: Array, vocab: int) -> tuple[Array, Labels]:
-        """Seconds of one call and label, by number of rows: ``[n]`` both."""
+        """Return seconds of one call and label, by number of rows: ``[n]`` both."""
         return self.shape_seconds({"vocab": vocab}, {"rows": rows})
 
 

@@ -1,4 +1,4 @@
-"""Operator tables on disk: one parquet file is one table, its metadata in the parquet schema."""
+"""Operator tables on disk: one parquet file per table, with its metadata in the parquet schema."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def load_table(path: Path) -> OperatorTable:
     """Read a table and verify it.
 
     A ``gpu.yaml`` beside it may describe its device. Raises `ScenarioError` naming the file, the
-    field and what is right: not such a file, another format version, an unknown kind, GPU or field,
-    columns that do not fit, a changed value.
+    field and the right value: not such a file, another format version, an unknown kind, GPU or
+    field, columns that do not fit, a changed value.
     """
     try:
         content = pq.read_table(path)
@@ -77,7 +77,7 @@ def load_table(path: Path) -> OperatorTable:
 
 
 def _gpu_beside(path: Path, name: str) -> GpuSpec | None:
-    """The device that a file beside the table describes, if it is the table's."""
+    """Return the device that a file beside the table describes, if it is the table's."""
     beside = path.with_name(GPU_FILE)
     if not beside.is_file():
         return None
@@ -130,9 +130,9 @@ _MEASURED = Path(__file__).parents[1] / "measured"
 
 
 def load_folder(folder: Path, kinds: Sequence[TableKind] | None = None) -> list[OperatorTable]:
-    """All tables of a folder, or those of some kinds, by file name.
+    """Return all tables of a folder, or those of some kinds, by file name.
 
-    Raises `ScenarioError` where there are none at all, and what `load_table` raises.
+    Raises `ScenarioError` if there are none at all, and what `load_table` raises.
     """
     paths = sorted(folder.glob("*.parquet"))
     if not paths:
@@ -144,15 +144,18 @@ def load_folder(folder: Path, kinds: Sequence[TableKind] | None = None) -> list[
 
 
 def _may_hold(path: Path, kinds: Sequence[TableKind]) -> bool:
-    """Names that `fleetcast calibrate import` gives start with the kind; others may hold any."""
+    """Return whether a file may hold these kinds.
+
+    Names given by `fleetcast calibrate import` start with the kind; other files may hold any.
+    """
     start = path.name.partition("-")[0]
     return start in kinds or start not in KINDS
 
 
 def own_folder(gpu: GpuSpec) -> Path:
-    """Where our own measurements of a GPU are, as installed with the package.
+    """Return the folder of our own measurements of a GPU, as installed with the package.
 
-    Raises `ScenarioError` where we have not measured it.
+    Raises `ScenarioError` if the GPU was not measured.
     """
     folder = _MEASURED / gpu.name.casefold()
     if not any(folder.glob("*.parquet")):

@@ -23,13 +23,14 @@ FORMAT_VERSION = 2
 class LeaveOneOutError:
     """|relative error| of the table at its own points, each predicted from the others.
 
-    Only points that lie inside the range of the others count. ``None``: there are none such.
+    Only points inside the range of the others count. ``None``: there are no such points.
     """
 
     point_median: float | None
     point_p90: float | None
     curve_median: float | None
-    """The same with the point's whole curve left out: a weight shape that was never measured."""
+    """Median with the point's whole curve left out: the error for a weight shape that was never
+    measured."""
     curve_p90: float | None
     num_points: int
     """Points predicted for ``point_median``: all, or a fixed sample of a big table."""
@@ -39,7 +40,7 @@ class LeaveOneOutError:
 class HeldOutError:
     """|relative error| at a fifth of the shapes, predicted by a table of the other four fifths.
 
-    Shapes outside the range of those do not count: nothing is claimed there. None: none inside.
+    Shapes outside the range of those do not count: nothing is claimed there. None: none are inside.
     """
 
     median: float | None
@@ -54,11 +55,11 @@ class LinkFit:
 
     ranks: int
     regimes: tuple[tuple[float, float, float], ...]
-    """(up to so many bytes, latency_s, bytes_per_s), ascending; the last goes on without end."""
+    """(largest bytes, latency_s, bytes_per_s) per regime, ascending; the last has no upper end."""
     median: float
-    """|relative error| at the points it was fitted to."""
+    """Median |relative error| at the points it was fitted to."""
     held_out: float | None
-    """The median at a fifth of the sizes, of a fit to the others."""
+    """Median |relative error| at a fifth of the sizes, of a fit to the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,32 +68,33 @@ class TableMeta:
 
     kind: TableKind
     gpu: str
-    """A name of gpus.yaml."""
+    """Name of the GPU in gpus.yaml."""
     engine: str
     engine_version: str
     kernel: str
     precision: Precision = field(default_factory=Precision)
     variant: str = ""
-    """What else the table is of (`VARIANTS`): how tokens were spread over experts, which op."""
+    """What else distinguishes the table (`VARIANTS`): how tokens were spread over experts, which
+    op."""
     date: str
-    """When it was measured, ISO 8601, or ``unknown``."""
+    """Date of the measurement, ISO 8601, or ``unknown``."""
     attribution: str
-    """Package, owner and file."""
+    """Package, owner and file of the measurements."""
     licence: str
     is_cool: bool = False
-    """Timed in bursts too short for a power limit to hold the clock down."""
+    """Whether it was timed in bursts too short for a power limit to hold the clock down."""
     launches: str = "unknown"
-    """Whether launches of the host are in the time: ``graph`` (none), ``eager`` or ``unknown``;
-    ``host``: the device is the host itself, and calls a kernel each time."""
+    """Whether the time includes launches by the host: ``graph`` (none), ``eager`` or
+    ``unknown``; ``host``: the device is the host itself, and calls a kernel each time."""
     machines: tuple[Mapping[str, Any], ...] = ()
-    """What measured it, as it described itself: device, versions, clocks, date."""
+    """The measuring machines, as they described themselves: device, versions, clocks, date."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Files it was made from: name -> SHA-256 of the bytes."""
     held_out: HeldOutError | None = None
     correctness: float | None = None
     """The kernel's worst relative error against a reference; None: not known."""
     fits: tuple[LinkFit, ...] = ()
-    """Of an exchange between ranks: latency and bandwidth by ranks."""
+    """Latency and bandwidth of an exchange between ranks, by number of ranks."""
     unit: str = "s"
     format_version: int = FORMAT_VERSION
 
@@ -101,14 +103,14 @@ class TableMeta:
 class OperatorTable:
     """Shape columns of ``meta.kind`` and ``seconds``, float64 ``[n]`` each, sorted by shape.
 
-    Build it with `operator_table`, which checks.
+    Build it with `operator_table`, which checks it.
     """
 
     meta: TableMeta
     columns: Mapping[str, Array]
     error: LeaveOneOutError | None = None
     gpu: GpuSpec | None = None
-    """The device, where it is none of gpus.yaml."""
+    """The device, if it is not in gpus.yaml."""
 
     def __len__(self) -> int:
         return len(self.columns["seconds"])
@@ -131,11 +133,11 @@ class OperatorTable:
 
     @property
     def device(self) -> GpuSpec:
-        """What it was measured on. Raises `ScenarioError` for an unknown name."""
+        """The device it was measured on. Raises `ScenarioError` for an unknown name."""
         return self.gpu or load_gpu(self.meta.gpu)
 
     def source(self) -> Source:
-        """The table as one input of a forecast, for reports."""
+        """Return the table as one input of a forecast, for reports."""
         meta = self.meta
         formats = "/".join(dict.fromkeys([meta.precision.activations, meta.precision.weights]))
         variant = f", {meta.variant}" if meta.variant else ""
@@ -154,10 +156,10 @@ def operator_table(
     error: LeaveOneOutError | None = None,
     gpu: GpuSpec | None = None,
 ) -> OperatorTable:
-    """A table of ``columns`` (any order of rows), checked.
+    """Return a checked table of ``columns``, whose rows may be in any order.
 
-    Raises `ScenarioError` naming the field and what is right: columns missing or unknown, values
-    that are not finite and positive (shapes may be 0), the same shape twice, unknown formats.
+    Raises `ScenarioError` naming the field and the right value: columns missing or unknown, values
+    that are not finite and positive (shapes may be 0), a shape given twice, unknown formats.
     """
     where = f"operator table ({meta.kind}, {meta.gpu})"
     wanted = (*KINDS[meta.kind].shape, "seconds")

@@ -10,9 +10,9 @@ from typing import Any
 from costmodels.engines.profile import padded_size
 from costmodels.models.quantization import load_method
 from costmodels.steps.explain import unpacking_sources
-from costmodels.steps.group_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.steps.precision_report import PrecisionRow, precision_rows
+from costmodels.steps.replica_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.step_table import (
     StepRow,
     group_rows,

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.models.drafters import method_facts
 from costmodels.steps.explain import constants_label, family_labels
-from costmodels.steps.group_cost import ReplicaStepCost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from scenarios.build.built import Build
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.books.metrics import RequestMetrics

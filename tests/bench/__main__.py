@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.bench import fleet, sweep, waiting
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
 TRACE_REQUESTS = 19_366

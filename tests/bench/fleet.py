@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sim.request_table import PrefixChains, RequestTable, request_table
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 
 AZURE = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
 _PER_ENGINE_PER_S = 5.0

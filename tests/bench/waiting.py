@@ -16,7 +16,8 @@ from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
 from sim.engine.view import EngineView, Scheduler
 from sim.request_table import request_table
-from tests.properties.helpers import AffineCost, small_run
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
 
 _STEP_NS = 10_000_000
 _ENGINE = EngineConfig(max_num_seqs=64, fast_forward=False, num_gpu_blocks=8192)

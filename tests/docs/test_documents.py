@@ -18,7 +18,7 @@ from scenarios import load, simulate
 from scenarios.commands import app
 from tests.calibrate.kernel_lines import made_lines, write_lines
 from tests.calibrate.results.measured_samples import Sample, vllm_bench
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 from tests.properties.scenarios import azure_trace, small, write
 from tests.scenarios.validation.samples import write_sample
 

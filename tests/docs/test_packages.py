@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from policies import ADMISSIONS, AUTOSCALERS, EVICTIONS, ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute
 from scenarios.commands import app
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 PACKAGES = ("sim", "costmodels", "workloads", "policies", "calibrate", "scenarios", "reports")
 

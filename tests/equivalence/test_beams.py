@@ -9,10 +9,10 @@ from hypothesis import given, settings
 
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_audited_jumps
-from tests.properties.beams import HARD, searched
 from tests.properties.conservation import MAKERS
-from tests.properties.engines import COSTS, tables
-from tests.properties.helpers import AffineCost, small_pool
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import HARD, small_pool
+from tests.properties.tables import searched, tables
 
 
 @settings(deadline=None, max_examples=60)

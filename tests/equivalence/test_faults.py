@@ -14,10 +14,11 @@ from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.request import Status
 from sim.request_table import RequestTable, request_table
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import ENGINES, tables
+from tests.properties.costs import AffineCost
+from tests.properties.engines import ENGINES, small_pool
 from tests.properties.fleet_checks import check_fleet_run
-from tests.properties.helpers import AffineCost
-from tests.properties.service_runs import MS, fleets, pool_of
+from tests.properties.service_runs import MS, fleets
+from tests.properties.tables import tables
 
 
 @settings(deadline=None, max_examples=150, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -45,8 +46,8 @@ def test_a_jump_after_a_crash_waits_for_what_the_lost_process_had_launched(is_as
     crash = Fault(at_ns=160 * MS, kind="engine_crash", replica=1)
     fleet = Fleet(
         pools=(
-            pool_of(engine, role="prefill", cost=fast),
-            pool_of(engine, role="decode", cost=slow),
+            small_pool(engine, role="prefill", cost=fast),
+            small_pool(engine, role="decode", cost=slow),
         ),
         transfer=TransferConfig(
             bytes_per_token=0,

@@ -11,10 +11,11 @@ from policies import ROUTERS
 from scenarios.build.plugins import load_attribute
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import ENGINES, tables
+from tests.properties.engines import ENGINES
 from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.routing import Scripted, used_blocks
 from tests.properties.service_runs import fleets
+from tests.properties.tables import tables
 
 
 @settings(deadline=None, max_examples=120, phases=[Phase.explicit, Phase.reuse, Phase.generate])

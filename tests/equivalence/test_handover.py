@@ -14,10 +14,12 @@ from sim.fleet.handover import TransferConfig
 from sim.request import Status
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import COSTS, ENGINES, tables
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES
 from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.handover import GB, pool
-from tests.properties.helpers import AffineCost, decode_gaps
+from tests.properties.tables import tables
+from tests.properties.token_gaps import decode_gaps
 
 TRANSFERS = st.builds(
     TransferConfig,

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from sim.engine.config import EngineConfig
 from sim.request_table import RequestTable
 from tests.properties.conservation import check_books, check_token_times
-from tests.properties.engines import COSTS, ENGINES, tables
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES, small_run
+from tests.properties.tables import table_of, tables
 
 moderately = settings(
     deadline=None,

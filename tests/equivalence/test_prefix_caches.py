@@ -13,8 +13,9 @@ from sim.request_table import RequestTable
 from tests.equivalence.runs import check_audited_jumps
 from tests.properties.caches import CACHES, RADIX_ENGINES
 from tests.properties.conservation import MAKERS
-from tests.properties.engines import COSTS, ENGINES, tables
-from tests.properties.helpers import AffineCost, small_pool
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES, small_pool
+from tests.properties.tables import tables
 
 
 @pytest.mark.parametrize("name", CACHES)

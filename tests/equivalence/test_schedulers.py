@@ -13,8 +13,9 @@ from policies import ROUTERS, SCHEDULERS
 from sim.engine.config import EngineConfig
 from sim.request_table import RequestTable, request_table
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import COSTS, ENGINES, tables
-from tests.properties.helpers import AffineCost, small_pool, small_run
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES, small_pool, small_run
+from tests.properties.tables import tables
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

@@ -12,10 +12,10 @@ from sim.fleet.cluster import run_cluster
 from sim.request import Status
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import COSTS, ENGINES
-from tests.properties.helpers import AffineCost, small_pool
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES, small_pool
 from tests.properties.outcome import full_outcome
-from tests.properties.session_tables import session_tables
+from tests.properties.tables import session_tables
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

@@ -11,11 +11,12 @@ from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
-from tests.properties.engines import COSTS, tables
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import small_pool
 from tests.properties.fleet_checks import check_fleet_run
-from tests.properties.helpers import AffineCost, small_pool
 from tests.properties.service_runs import fleets
 from tests.properties.speculating import SPECULATING
+from tests.properties.tables import tables
 
 FOLLOWED = tuple(name for name in SCHEDULERS if name != "vtc")
 moderately = settings(

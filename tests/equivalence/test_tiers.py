@@ -14,12 +14,13 @@ from sim.kv.layout import KVLayout
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_audited_jumps, check_jumps
 from tests.properties.conservation import MAKERS, check_books
-from tests.properties.engines import COSTS, tables
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import small_pool
 from tests.properties.fleet_checks import check_fleet_run
-from tests.properties.helpers import AffineCost, small_pool
 from tests.properties.outcome import full_outcome
 from tests.properties.service_runs import MS, fleets
 from tests.properties.speculating import POLICIES, SPECULATING
+from tests.properties.tables import tables
 from tests.properties.tiers import CACHE_CONFIGS, TIER_ENGINES, check_hits, check_tiers
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]

@@ -19,9 +19,9 @@ from sim.fleet.cluster import Fleet, PoolConfig, Role, run_cluster
 from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch
 from sim.request import Request
 from sim.request_table import RequestTable, request_table
-from tests.properties.engines import COSTS
+from tests.properties.costs import COSTS, AffineCost
 from tests.properties.handover import TRANSFER
-from tests.properties.helpers import AffineCost, chains_of
+from tests.properties.tables import chains_of
 
 WATCHES: list[Watch] = ["immediate", "deferred", "deferred_timed"]
 TIGHT = EngineConfig(

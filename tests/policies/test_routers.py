@@ -31,8 +31,9 @@ from sim.kv.pool import KVCache
 from sim.protocols import ReplicaLoad, Router, RoutingContext
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import AffineCost, chains_of, table_of
+from tests.properties.costs import AffineCost
 from tests.properties.routing import Bench
+from tests.properties.tables import chains_of, table_of
 
 ENGINE = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=150

@@ -25,7 +25,9 @@ from sim.request import Request
 from sim.request_table import RequestTable, SampleLengths, draw_lengths, request_table
 from tests.bench.waiting import us_per_step
 from tests.properties.conservation import audited, check_run_to_the_end
-from tests.properties.helpers import AffineCost, chains_of, small_run, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import chains_of, table_of
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms

@@ -21,7 +21,7 @@ from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
 from sim.request import Request, SharedBlocks, Status
 from sim.shape import SharedSums, clipped
-from tests.properties.helpers import decode_gaps
+from tests.properties.token_gaps import decode_gaps
 
 Int64 = NDArray[np.int64]
 

@@ -1,80 +1,22 @@
-"""Random request tables, and engines, costs and caches to serve them."""
+"""Random engines, and small pools of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import hypothesis.strategies as st
-import numpy as np
 
-from sim.beams import BeamSearch
+from policies import ROUTERS, SCHEDULERS
+from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
+from sim.engine.view import Scheduler
+from sim.fleet.cluster import PoolConfig, Role, RunLog, run_cluster
+from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
-from sim.request_table import RequestTable, draw_lengths, request_table
-from sim.throttle import PowerThrottle
-from tests.properties.helpers import AffineCost, chains_of
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> RequestTable:
-    """Bursts and gaps, one-token prompts and answers, prefix chains, closed and open loops."""
-    n = draw(st.integers(1, 24))
-    gaps_ms = draw(st.lists(st.sampled_from([0, 0, 1, 3, 20, 200]), min_size=n, max_size=n))
-    prompts = draw(st.lists(st.integers(1, 150), min_size=n, max_size=n))
-    outputs = draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
-    priority = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
-    chains = None
-    kind = draw(st.sampled_from(["none", "prompt", "output"]))
-    if kind != "none":
-        block_tokens = draw(st.sampled_from([4, 8, 16]))
-        family = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
-        covered = [
-            p + (o if kind == "output" else 0) for p, o in zip(prompts, outputs, strict=True)
-        ]
-        ids = [
-            [f * 1000 + j for j in range(-(-c // block_tokens))]
-            for f, c in zip(family, covered, strict=True)
-        ]
-        chains = chains_of(ids, covered, block_tokens, covers_output=kind == "output")
-    table = request_table(
-        np.cumsum(gaps_ms) * 1e-3,
-        np.array(prompts),
-        np.array(outputs),
-        priority=np.array(priority),
-        chains=chains,
-        max_concurrency=draw(st.sampled_from([None, None, 3])),
-    )
-    tenants = draw(st.none() | st.lists(st.integers(0, 2), min_size=n, max_size=n))
-    if tenants is not None:
-        names = ("a", "b", "c")
-        table = replace(table, class_index=np.array(tenants), class_names=names)
-    widths = draw(st.none() | st.lists(st.sampled_from([1, 1, 2, 4]), min_size=n, max_size=n))
-    if widths is not None and draw(st.booleans()):
-        tail_tokens = draw(st.sampled_from([None, 1.0, 5.5]))
-        beams = BeamSearch(
-            widths=np.where(table.output_tokens > 0, np.array(widths), 1), tail_tokens=tail_tokens
-        )
-        return replace(table, beams=beams)
-    answers = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    if answers > 1:
-        lengths = draw_lengths(table.output_tokens, answers, draw(st.sampled_from([0.2, 1.0])), 0)
-        table = replace(table, samples=lengths)
-    return table
-
-
-COSTS = st.builds(
-    AffineCost,
-    base_s=st.sampled_from([1e-4, 5e-3]),
-    launch_delay_ns=st.sampled_from([0, 300_000]),
-    launch_ns=st.sampled_from([0, 400_000, 6_000_000]),
-    tail_ns=st.sampled_from([0, 100_000]),
-    host_ns=st.sampled_from([0, 50_000]),
-    host_per_seq_ns=st.sampled_from([0, 7_000]),
-    throttle=st.sampled_from([None, PowerThrottle(0.3, 0.02, 0.05, 0.6)]),
-    compute_share=st.sampled_from([0.0, 0.4, 1.0]),
-    launch_spread=st.sampled_from([0.0, 0.8]),
-)
-
+from sim.protocols import Router, RoutingContext, StepCost
+from sim.request_table import RequestTable
+from tests.properties.costs import AffineCost
 
 LAYOUTS = st.builds(
     KVLayout,
@@ -106,3 +48,47 @@ ENGINES = st.builds(
     num_cpu_blocks=st.sampled_from([0, 10, 100]),
     swap_ns_per_block=st.sampled_from([0.0, 40_000.0]),
 )
+
+
+HARD = EngineConfig(
+    max_num_batched_tokens=32,
+    max_num_seqs=8,
+    max_model_len=220,
+    block_size=4,
+    num_gpu_blocks=80,
+)
+
+
+def small_pool(
+    engine: EngineConfig,
+    *,
+    role: Role = "mixed",
+    cost: StepCost | None = None,
+    scheduler: str | Callable[[], Scheduler] = "fcfs",
+    router: str | Callable[[RoutingContext], Router] = "round_robin",
+    replicas: int = 1,
+    cache: CacheConfig = PLAIN_CACHE,
+    start_ns: int = 0,
+    provision_ns: int = 0,
+) -> PoolConfig:
+    """Return a pool on a plain cost model, with policies of its own or by name."""
+    return PoolConfig(
+        engine=engine,
+        cost=AffineCost() if cost is None else cost,
+        make_scheduler=(
+            scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
+        ),
+        make_router=router if callable(router) else load_attribute(ROUTERS[router]),
+        replicas=replicas,
+        role=role,
+        cache=cache,
+        start_ns=start_ns,
+        provision_ns=provision_ns,
+    )
+
+
+def small_run(
+    table: RequestTable, *, engine: EngineConfig, until_ns: int | None = None, **options: Any
+) -> RunLog:
+    """Run a table on a `small_pool` with these options."""
+    return run_cluster(table, small_pool(engine, **options), until_ns=until_ns)

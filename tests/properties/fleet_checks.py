@@ -8,7 +8,7 @@ from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
 from sim.fleet.cluster import RunLog
 from sim.request import Status
-from tests.properties.helpers import decode_gaps
+from tests.properties.token_gaps import decode_gaps
 
 FINAL_STATUSES = {Status.FINISHED, Status.REJECTED, Status.FAILED, Status.ABANDONED}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from policies import ROUTERS, SCHEDULERS
-from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.fleet.cluster import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig
-from tests.properties.helpers import AffineCost
+from tests.properties.engines import small_pool
 
 GB = 10**9
 
@@ -23,24 +22,9 @@ TRANSFER = TransferConfig(
 )
 
 
-def pool(
-    role: Role,
-    engine: EngineConfig,
-    *,
-    cost: AffineCost | None = None,
-    replicas: int = 1,
-    scheduler: str = "fcfs",
-    router: str = "round_robin",
-) -> PoolConfig:
-    return PoolConfig(
-        engine=engine,
-        cost=AffineCost() if cost is None else cost,
-        make_scheduler=scheduler_factory(scheduler, SCHEDULERS),
-        make_router=load_attribute(ROUTERS[router]),
-        replicas=replicas,
-        name=role,
-        role=role,
-    )
+def pool(role: Role, engine: EngineConfig, **options: Any) -> PoolConfig:
+    """Return a `small_pool` that is named by its role."""
+    return replace(small_pool(engine, role=role, **options), name=role)
 
 
 def fleet(engine: EngineConfig, transfer: TransferConfig = TRANSFER, **options: Any) -> Fleet:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
-from tests.properties.helpers import AffineCost
+from tests.properties.costs import AffineCost
 
 Float = NDArray[np.float64]
 

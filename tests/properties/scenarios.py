@@ -14,7 +14,7 @@ import yaml
 from scenarios.files.load import load_scenario
 from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 SHIPPED = sorted((CHECKOUT / "scenarios").glob("*.yaml"))
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

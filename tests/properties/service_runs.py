@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 import hypothesis.strategies as st
 
 from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
-from scenarios.build.plugins import load_attribute, scheduler_factory
+from scenarios.build.plugins import load_attribute
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, PoolConfig, Role, RunLog, run_cluster
+from sim.fleet.cluster import Fleet, Role, RunLog, run_cluster
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, Fault, FaultConfig, Kind, ScalingConfig, ServiceConfig
-from sim.protocols import Router, RoutingContext
 from sim.request_table import RequestTable
-from tests.properties.helpers import AffineCost
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_pool
 
 MS = 1_000_000
 
@@ -25,30 +24,6 @@ MS = 1_000_000
 def policy(table: dict[str, str], name: str, **options: Any) -> Any:
     """A policy's factory with its options."""
     return partial(load_attribute(table[name]), **options)
-
-
-def pool_of(
-    engine: EngineConfig,
-    *,
-    role: Role = "mixed",
-    cost: AffineCost | None = None,
-    replicas: int = 1,
-    scheduler: str = "fcfs",
-    router: str | Callable[[RoutingContext], Router] = "round_robin",
-    start_ns: int = 0,
-    provision_ns: int = 0,
-) -> PoolConfig:
-    """A pool on a plain cost model."""
-    return PoolConfig(
-        engine=engine,
-        cost=AffineCost() if cost is None else cost,
-        make_scheduler=scheduler_factory(scheduler, SCHEDULERS),
-        make_router=load_attribute(ROUTERS[router]) if isinstance(router, str) else router,
-        replicas=replicas,
-        start_ns=start_ns,
-        provision_ns=provision_ns,
-        role=role,
-    )
 
 
 def serve(
@@ -60,7 +35,7 @@ def serve(
     **options: Any,
 ) -> RunLog:
     """Run a table on one pool with a service around it."""
-    fleet = Fleet(pools=(pool_of(engine, **options),), service=service)
+    fleet = Fleet(pools=(small_pool(engine, **options),), service=service)
     return run_cluster(table, fleet, until_ns=until_ns)
 
 
@@ -163,7 +138,7 @@ def fleets(
     costs = st.sampled_from([AffineCost(), AffineCost(1e-4, launch_ns=400_000, host_ns=50_000)])
     cost = draw(costs)
     pools = tuple(
-        pool_of(
+        small_pool(
             draw(engines),
             role=role,
             cost=cost,

@@ -12,7 +12,7 @@ from typing import Any
 from scenarios.build.workload.table import build_table
 from scenarios.files.load import parse_scenario
 from sim.engine.config import EngineConfig
-from tests.properties.helpers import small_run
+from tests.properties.engines import small_run
 from tests.published.rows import Row, Section
 from tests.published.vllm_batches import BLOCK_TOKENS, CV, LONGEST, lengths
 

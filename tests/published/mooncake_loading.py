@@ -16,7 +16,7 @@ from sim.kv.tier_store import TierConfig
 from sim.kv.tiers import Tiers, TiersConfig, shared_tiers
 from sim.request import Request
 from sim.request_table import PrefixChains
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 from tests.published.rows import Row, Section
 from workloads.readers.detect import read_trace
 from workloads.reuse.hit_curve import hit_curve

@@ -19,7 +19,7 @@ from scenarios.experiments.whatif.intervals import (
 from scenarios.files.load import parse_scenario
 from scenarios.run.result import RunResult
 from scenarios.run.simulate import simulate
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 from tests.published.rows import Section
 
 TRACE = SHARED / "data" / "traces" / "mooncake_conversation.jsonl.gz"

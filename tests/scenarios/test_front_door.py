@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 import scenarios
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 from tests.properties.scenarios import small, write
 from tests.scenarios.experiments.plan.samples import PLAN
 from tests.scenarios.experiments.sweep.samples import RATES, write_sweep_file

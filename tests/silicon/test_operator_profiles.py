@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodels.hardware.gpus import load_gpu
 from costmodels.tables.lookup import Lookup
 from costmodels.tables.shapes import LOOKUPS
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 from tests.published.models.vidur_datasheet import TwoShares, datasheet_seconds, fit_shares
 from tests.published.models.vidur_profiles import (
     ELEMENTWISE,

@@ -22,6 +22,7 @@ from sim.fleet.cluster import run_cluster
 from sim.recorder import UNSET
 from sim.request import Status
 from sim.request_table import RequestTable
+from tests.properties.checkout import CHECKOUT
 from tests.properties.conservation import (
     MAKERS,
     audited,
@@ -33,8 +34,9 @@ from tests.properties.conservation import (
     ns,
     statuses,
 )
-from tests.properties.engines import COSTS, ENGINES, tables
-from tests.properties.helpers import CHECKOUT, AffineCost, small_run
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES, small_run
+from tests.properties.tables import tables
 
 SHIPPED = sorted((CHECKOUT / "scenarios").glob("*.yaml"))
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]

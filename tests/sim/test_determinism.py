@@ -23,7 +23,7 @@ from scenarios.run.result import RunResult
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.fleet.cluster import run_cluster
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 from workloads.generator.presets import preset as load_preset
 from workloads.generator.presets import preset_names
 

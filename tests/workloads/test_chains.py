@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from sim.request_table import PrefixChains
-from tests.properties.helpers import chains_of
+from tests.properties.tables import chains_of
 from tests.workloads.generator.preset_statistics import matched_tokens
 from workloads.chains import copy_chains, regroup, take_chains
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import chains_of
+from tests.properties.tables import chains_of
 from workloads.replay import draw_sessions, poisson_arrivals, replayed
 from workloads.transform import (
     earliest_arrival_ns,

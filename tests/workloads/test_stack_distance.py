@@ -22,7 +22,8 @@ from sim.fleet.cluster import run_cluster
 from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable
-from tests.properties.helpers import SHARED, chains_of
+from tests.properties.checkout import SHARED
+from tests.properties.tables import chains_of
 from workloads.chains import regroup
 from workloads.readers.detect import read_trace
 from workloads.replay import draw_sessions, replayed

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from sim.clock import NS_PER_S
 from sim.request_table import PrefixChains, RequestTable, request_table
-from tests.properties.helpers import SHARED, chains_of
+from tests.properties.checkout import SHARED
+from tests.properties.tables import chains_of
 from workloads.readers.detect import read_recording, read_trace
 from workloads.statistics.arrival_stats import arrival_statistics, rate_by_hour, window_counts
 from workloads.statistics.describe import correlation, describe, session_statistics

@@ -1,4 +1,4 @@
-"""What a family's reader returns, and the fields that many families share."""
+"""The result of a family's reader, and the fields that many families share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SLIDING = ("sliding_attention", "chunked_attention")
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """The part of a `ModelSpec` that differs from family to family."""
+    """The part of a `ModelSpec` that differs between families."""
 
     layers: tuple[LayerGroup, ...]
     norm: Literal["rms", "layer"] = "rms"
     tied: bool = False
-    """Whether embeddings are tied where the config does not say."""
+    """Whether embeddings are tied if the config does not say."""
     position_rows: int = 0
     extra_params: int = 0
     residual: Residual | None = None
@@ -38,7 +38,7 @@ Reader = Callable[[Fields], Decoder]
 def grouped(
     layers: Iterable[tuple[Mixer | None, Ffn | None]], *, norms: int = 2, all_reduces: int = 2
 ) -> tuple[LayerGroup, ...]:
-    """Equal layers together, in order of first appearance."""
+    """Group equal layers, in order of first appearance."""
     counts: dict[tuple[Mixer | None, Ffn | None], int] = {}
     for layer in layers:
         counts[layer] = counts.get(layer, 0) + 1
@@ -51,7 +51,7 @@ def grouped(
 def mtp_layers(
     fields: Fields, last: tuple[Mixer | None, Ffn | None], *keys: str
 ) -> tuple[LayerGroup, ...]:
-    """Modules of multi-token prediction: each a layer like the last one."""
+    """Return the modules of multi-token prediction, each a layer like the last one."""
     found = fields.first(*keys)
     if not isinstance(found, int) or found <= 0:
         return ()
@@ -59,7 +59,8 @@ def mtp_layers(
 
 
 def gqa(fields: Fields, **traits: Any) -> Gqa:
-    """Grouped-query attention from the usual fields. Raises `ScenarioError` for odd numbers."""
+    """Read grouped-query attention from the usual fields. Raises `ScenarioError` if heads do not
+    divide."""
     hidden = fields.count("hidden_size")
     heads = fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", default=heads)
@@ -77,7 +78,7 @@ def gqa(fields: Fields, **traits: Any) -> Gqa:
 
 
 def layer_types(fields: Fields, known: tuple[str, ...]) -> list[str]:
-    """The field ``layer_types``, one a layer; empty where absent."""
+    """Read the field ``layer_types``, one entry per layer; empty if absent."""
     types = [str(kind) for kind in fields.items("layer_types")]
     odd = sorted({kind for kind in types if kind not in known})
     if odd:
@@ -89,9 +90,9 @@ def layer_types(fields: Fields, known: tuple[str, ...]) -> list[str]:
 
 
 def windows(fields: Fields, is_sliding: Callable[[int], bool]) -> list[int | None]:
-    """The window of each layer, None for full attention.
+    """Return the window of each layer, None for full attention.
 
-    ``is_sliding`` says which layers slide where ``layer_types`` does not.
+    ``is_sliding`` says which layers slide if ``layer_types`` does not.
     """
     count = fields.count("num_hidden_layers")
     types = layer_types(fields, (*FULL, *SLIDING))
@@ -107,17 +108,17 @@ def windows(fields: Fields, is_sliding: Callable[[int], bool]) -> list[int | Non
 
 
 def windowed(attention: Gqa, window: int | None) -> Mixer:
-    """``attention``, over a window where there is one."""
+    """Return ``attention`` over a window if there is one, else unchanged."""
     return SlidingWindow(gqa=attention, window=window) if window else attention
 
 
 def dense(fields: Fields, *keys: str, **traits: Any) -> Dense:
-    """A dense FFN whose width stands under one of ``keys`` (default: intermediate_size)."""
+    """Read a dense FFN whose width is under one of ``keys`` (default: intermediate_size)."""
     return Dense(width=fields.count(*(keys or ("intermediate_size",))), **traits)
 
 
 def moe(fields: Fields, *, width: str = "moe_intermediate_size", **traits: Any) -> Moe:
-    """A mixture of experts from the usual fields, in every spelling."""
+    """Read a mixture of experts from the usual fields, in every spelling."""
     experts = fields.count("num_experts", "num_local_experts", "n_routed_experts")
     top_k = fields.count(
         "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts"
@@ -128,7 +129,7 @@ def moe(fields: Fields, *, width: str = "moe_intermediate_size", **traits: Any) 
 
 
 def moe_layers(fields: Fields) -> list[bool]:
-    """Which layers have experts, from whichever field says it; all where none does."""
+    """Return which layers have experts, from whichever field says it; all if none does."""
     count = fields.count("num_hidden_layers")
     types = fields.items("mlp_layer_types")
     if types:

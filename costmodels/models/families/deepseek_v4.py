@@ -18,9 +18,10 @@ _STRIDE = {
 
 
 def read_deepseek_v4(fields: Fields) -> Decoder:
-    """All layers have experts; the first few choose them by a hash, which has no weights.
+    """Read DeepSeek-V4: all layers have experts; the first few choose them by a hash without
+    weights.
 
-    An indexer goes with the small stride, whose entries are sums over two strides.
+    Layers with the small stride have an indexer; their entries are sums over two strides.
     """
     head_dim = fields.count("head_dim")
     base = CompressedMqa(
@@ -56,13 +57,14 @@ def read_deepseek_v4(fields: Fields) -> Decoder:
 
 
 def read_deepseek_ref(fields: Fields) -> Decoder:
-    """DeepSeek's own minimal files, whatever the version."""
+    """Read DeepSeek's own minimal files of any version."""
     is_v4 = fields.first("compress_ratios") is not None
     return read_deepseek_v4(fields) if is_v4 else read_deepseek(fields)
 
 
 def _strides(fields: Fields) -> list[int]:
-    """``compress_ratios``, or ``layer_types`` with ``compress_rates``."""
+    """Return the layers' strides from ``compress_ratios``, or ``layer_types`` with
+    ``compress_rates``."""
     count = fields.count("num_hidden_layers")
     ratios = fields.items("compress_ratios")
     if ratios:
@@ -77,7 +79,8 @@ def _strides(fields: Fields) -> list[int]:
 
 
 def _connection_params(fields: Fields, layers: int) -> int:
-    """Of the hyper-connections: two mixes of hc_mult residual streams a layer, one at the end."""
+    """Count the hyper-connections: two mixes of hc_mult residual streams per layer, one at the
+    end."""
     streams = fields.number("hc_mult")
     width = streams * fields.count("hidden_size")
     mixes = (2 + streams) * streams
@@ -85,11 +88,12 @@ def _connection_params(fields: Fields, layers: int) -> int:
 
 
 def _connections(streams: int) -> Residual | None:
-    """Traffic of the hyper-connections, in fused kernels (mHC, arXiv 2512.24880, section 4.3).
+    """Return the traffic of the hyper-connections, in fused kernels (mHC, arXiv 2512.24880, section
+    4.3).
 
-    Of n streams: the maps read n vectors, the mix before a mixer or FFN reads n and writes one, the
-    merge after it reads n and its output, and writes n: 4 n + 2, less the plain residual's two.
-    Two kernels, before and after; the maps' small matrices are not counted.
+    With n streams, the maps read n vectors, the mix before a mixer or FFN reads n and writes one,
+    the merge after it reads n and its output, and writes n: 4 n + 2, less the plain residual's two.
+    There are two kernels, before and after; the maps' small matrices are not counted.
     """
     if streams < 2:
         return None

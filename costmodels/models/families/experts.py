@@ -23,13 +23,13 @@ from costmodels.models.layers.parts import Ffn
 
 
 def read_mixtral(fields: Fields) -> Decoder:
-    """Mixtral: all layers have experts as wide as the config's FFN."""
+    """Read Mixtral: all layers have experts as wide as the config's FFN."""
     attention, ffn = gqa(fields), moe(fields, width="intermediate_size")
     return Decoder(layers=grouped((windowed(attention, w), ffn) for w in text_windows(fields)))
 
 
 def read_qwen_moe(fields: Fields) -> Decoder:
-    """qwen2_moe (biased, with a gated shared expert) and qwen3_moe (QK-norms)."""
+    """Read qwen2_moe (biased, with a gated shared expert) and qwen3_moe (QK-norms)."""
     is_second = fields.first("model_type") == "qwen2_moe"
     attention = gqa(
         fields,
@@ -49,7 +49,7 @@ def read_qwen_moe(fields: Fields) -> Decoder:
 
 
 def read_gpt_oss(fields: Fields) -> Decoder:
-    """GPT-OSS: sliding and full layers in turn, sinks and biases everywhere."""
+    """Read GPT-OSS: sliding and full layers in turn, sinks and biases everywhere."""
     attention = gqa(fields, qkv_bias=True, out_bias=True, sinks=True)
     ffn = moe(fields, width="intermediate_size", expert_bias=True, router_bias=True)
     found = windows(fields, lambda layer: layer % 2 == 0)
@@ -57,7 +57,7 @@ def read_gpt_oss(fields: Fields) -> Decoder:
 
 
 def read_glm4_moe(fields: Fields) -> Decoder:
-    """GLM-4.5 to 4.7: biased q, k and v, shared expert, the first layers dense."""
+    """Read GLM-4.5 to 4.7: biased q, k and v, shared expert, the first layers dense."""
     attention = gqa(
         fields,
         qkv_bias=fields.flag("attention_bias", default=True),
@@ -80,7 +80,7 @@ def _with_shared_experts(fields: Fields, attention: Gqa) -> Decoder:
 
 
 def read_minimax_m2(fields: Fields) -> Decoder:
-    """MiniMax-M2: full attention, norms over all query and all key heads, no shared expert."""
+    """Read MiniMax-M2: full attention, norms over all query and all key heads, no shared expert."""
     norm = fields.first("qk_norm_type")
     if not fields.flag("use_qk_norm", default=True) or norm not in (None, "per_layer"):
         raise fields.error(
@@ -98,9 +98,11 @@ def read_minimax_m2(fields: Fields) -> Decoder:
 
 
 def read_llama4(fields: Fields) -> Decoder:
-    """Llama 4: every fourth layer reads all, the others their chunk; experts every other layer.
+    """Read Llama 4: every fourth layer reads all, the others their chunk; experts every other
+    layer.
 
-    A chunk of attention_chunk_size tokens is taken as a window of that size: the most it reads.
+    A chunk of attention_chunk_size tokens is taken as a window of that size: the most that it
+    reads.
     """
     attention, count = gqa(fields), fields.count("num_hidden_layers")
     width = fields.count("intermediate_size")

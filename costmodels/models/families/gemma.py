@@ -1,4 +1,4 @@
-"""Gemma 2, 3 and 4: sliding-window layers between full ones, four norms a layer, tied tables."""
+"""Gemma 2, 3 and 4: sliding-window layers between full ones, four norms per layer, tied tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodels.models.layers.shared_kv import SharedKv
 
 
 def read_gemma(fields: Fields) -> Decoder:
-    """gemma2 (1 sliding : 1 full, sliding first) and gemma3 (5 : 1, with QK-norms)."""
+    """Read gemma2 (1 sliding : 1 full, sliding first) and gemma3 (5 : 1, with QK-norms)."""
     is_third = str(fields.first("model_type")).startswith("gemma3")
     pattern = fields.count("sliding_window_pattern", default=6 if is_third else 2)
     attention, ffn = gqa(fields, qk_norm=is_third), dense(fields)
@@ -21,9 +21,9 @@ def read_gemma(fields: Fields) -> Decoder:
 
 
 def read_gemma4(fields: Fields) -> Decoder:
-    """gemma4: full layers have heads of their own; the last layers share keys and values.
+    """Read gemma4: full layers have heads of their own; the last layers share keys and values.
 
-    Experts, where enabled, run beside the dense FFN, which is then a shared expert.
+    Experts, if enabled, run beside the dense FFN, which is then a shared expert.
     """
     count, hidden = fields.count("num_hidden_layers"), fields.count("hidden_size")
     local = gqa(fields, qk_norm=True)
@@ -45,7 +45,7 @@ def read_gemma4(fields: Fields) -> Decoder:
             layers.append((SharedKv(gqa=attention, window=window), ffn))
         else:
             layers.append((windowed(attention, window), ffn))
-    # Embeddings of their own for every layer, and the gates and projections that add them.
+    # Every layer has embeddings of its own, and the gates and projections that add them.
     extra = fields.number("hidden_size_per_layer_input")
     vocab = fields.number("vocab_size_per_layer_input", default=fields.count("vocab_size"))
     extra_params = count * extra * (vocab + 3 * hidden)

@@ -25,7 +25,8 @@ _BLOCKS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
 
 
 def read_qwen_next(fields: Fields) -> Decoder:
-    """qwen3_next, qwen3_5 (dense or with experts): 3 Gated DeltaNet layers, then a gated full."""
+    """Read qwen3_next, qwen3_5 (dense or with experts): 3 Gated DeltaNet layers, then a gated
+    full one."""
     count = fields.count("num_hidden_layers")
     linear = Gdn(
         k_heads=fields.count("linear_num_key_heads"),
@@ -55,7 +56,7 @@ def read_qwen_next(fields: Fields) -> Decoder:
 
 
 def read_minimax(fields: Fields) -> Decoder:
-    """MiniMax-M1: 7 lightning layers, then a full one; all with experts."""
+    """Read MiniMax-M1: 7 lightning layers, then a full one; all with experts."""
     full, count = gqa(fields), fields.count("num_hidden_layers")
     linear = Lightning(heads=full.heads, head_dim=full.head_dim)
     ffn = moe(fields, width="intermediate_size")
@@ -70,7 +71,7 @@ def read_minimax(fields: Fields) -> Decoder:
 
 
 def read_nemotron_h(fields: Fields) -> Decoder:
-    """Nemotron-H: every layer is one part alone: M Mamba-2, * attention, E experts, - FFN."""
+    """Read Nemotron-H: every layer has a single part: M Mamba-2, * attention, E experts, - FFN."""
     pattern = str(fields.first("hybrid_override_pattern") or "")
     if not pattern:
         types = [str(kind) for kind in fields.items("layers_block_type")]

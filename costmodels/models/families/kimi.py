@@ -11,7 +11,7 @@ from costmodels.models.spec import Residual
 
 
 def read_kimi(fields: Fields) -> Decoder:
-    """kimi_linear and kimi_k3. K3 gates its latent attention and routes in a latent space."""
+    """Read kimi_linear and kimi_k3. K3 gates its latent attention and routes in a latent space."""
     is_third = str(fields.first("model_type")).startswith("kimi_k3")
     latent = mla(fields, gated=fields.flag("mla_use_output_gate", default=is_third))
     linear = _linear(fields)
@@ -23,7 +23,7 @@ def read_kimi(fields: Fields) -> Decoder:
         (latent if layer in full else linear, experts if flags[layer] else plain)
         for layer in range(count)
     ]
-    # Attention residuals: before every mixer and FFN a query and a norm over earlier outputs.
+    # Attention residuals add a query and a norm over earlier outputs before every mixer and FFN.
     block = fields.number("attn_res_block_size")
     return Decoder(
         layers=grouped(layers),
@@ -33,7 +33,8 @@ def read_kimi(fields: Fields) -> Decoder:
 
 
 def _attention_residuals(layers: int, block: int) -> Residual:
-    """Traffic of attention over the outputs of earlier blocks (arXiv 2603.15031), in two phases.
+    """Return the traffic of attention over the outputs of earlier blocks (arXiv 2603.15031), in two
+    phases.
 
     Queries are learned, so the outputs of completed blocks are read once for all mixers and FFNs of
     a block, which writes a part for each; each reads its part and merges it with the block's own
@@ -64,7 +65,7 @@ def _linear(fields: Fields) -> Kda:
 
 
 def _full_layers(fields: Fields) -> set[int]:
-    """Layers with latent attention, from 0; the config counts them from 1."""
+    """Return the layers with latent attention, counted from 0; the config counts them from 1."""
     if fields.first("linear_attn_config") is not None:
         listed = fields.part("linear_attn_config").items("full_attn_layers")
         return {int(layer) - 1 for layer in listed}

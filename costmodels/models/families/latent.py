@@ -11,7 +11,7 @@ from costmodels.models.layers.parts import Ffn, Mixer
 
 
 def mla(fields: Fields, *, gated: bool = False) -> Mla:
-    """Latent attention from the usual fields; ``q_lora_rank`` may be null."""
+    """Read latent attention from the usual fields; ``q_lora_rank`` may be null."""
     return Mla(
         heads=fields.count("num_attention_heads"),
         kv_lora=fields.count("kv_lora_rank"),
@@ -24,14 +24,14 @@ def mla(fields: Fields, *, gated: bool = False) -> Mla:
 
 
 def shared_experts(fields: Fields, latent: int = 0) -> Moe:
-    """Routed experts and as many shared ones as the config says, of the same width."""
+    """Read routed experts, and the config's number of shared experts of equal width."""
     count = fields.number("n_shared_experts", "num_shared_experts")
     shared = count * fields.count("moe_intermediate_size")
     return moe(fields, shared_width=shared, router_bias=True, latent=latent)
 
 
 def read_deepseek(fields: Fields) -> Decoder:
-    """deepseek_v2, deepseek_v3, kimi_k2, glm4_moe_lite, and with an indexer v32 and GLM-5."""
+    """Read deepseek_v2, deepseek_v3, kimi_k2, glm4_moe_lite, and with an indexer v32 and GLM-5."""
     flags = moe_layers(fields)
     plain: Ffn | None = None if all(flags) else dense(fields)
     experts = shared_experts(fields) if any(flags) else None
@@ -44,9 +44,9 @@ def read_deepseek(fields: Fields) -> Decoder:
 
 
 def _mixers(fields: Fields) -> list[Mixer]:
-    """Plain latent attention, or sparse where the config has an indexer.
+    """Return plain latent attention per layer, or sparse if the config has an indexer.
 
-    ``indexer_types``, where present, says which layers have one: full, or shared (none).
+    ``indexer_types``, if present, says which layers have one: full, or shared (none).
     """
     attention, count = mla(fields), fields.count("num_hidden_layers")
     if not fields.first("index_topk"):

@@ -1,4 +1,4 @@
-"""A model written as a list of layers by kind, for architectures no checkpoint has.
+"""A model written as a list of layers by kind, for architectures that no checkpoint has.
 
 ``model_type: layers`` and ``layers``, a list of ``{count, mixer, ffn}``; a mixer or FFN is its kind
 with the fields of the kind's dataclass: ``{kind: sliding, window: 1024, gqa: {heads: 8, ...}}``.
@@ -21,7 +21,8 @@ _NUMBERS = ("norms", "all_reduces")
 
 
 def read_layer_list(fields: Fields) -> Decoder:
-    """Raises `ScenarioError` for an unknown kind or field, or a value of the wrong sort."""
+    """Read a list of layers. Raises `ScenarioError` for an unknown kind or field, or a value of
+    the wrong type."""
     groups = []
     for index, value in enumerate(fields.items("layers")):
         if not isinstance(value, Mapping):

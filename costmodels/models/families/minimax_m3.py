@@ -1,6 +1,6 @@
 """MiniMax-M3: block-sparse attention in some layers, the first ones dense, one shared expert.
 
-Read from the field names alone: what the indexer stores is taken as one key a token.
+Read from the field names alone: the indexer is taken to store one key per token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from costmodels.models.layers.parts import Ffn, Mixer
 
 
 def read_minimax_m3(fields: Fields) -> Decoder:
-    """``sparse_attention_freq``: a flag a layer, or every how many layers; absent: all sparse."""
+    """Read MiniMax-M3. ``sparse_attention_freq`` is a flag per layer, or an interval of layers;
+    absent: all sparse."""
     count = fields.count("num_hidden_layers")
     full = gqa(fields, qk_norm=fields.flag("use_qk_norm", default=True))
     flags = moe_layers(fields)

@@ -7,13 +7,14 @@ from costmodels.models.hf_fields import Fields
 
 
 def read_llama(fields: Fields) -> Decoder:
-    """llama, mistral, qwen2, qwen3: they differ in biases, QK-norms and the use of a window."""
+    """Read llama, mistral, qwen2, qwen3, which differ in biases, QK-norms and the use of a
+    window."""
     model_type = str(fields.first("model_type"))
     attention_bias = fields.flag("attention_bias", default=model_type == "qwen2")
     attention = gqa(
         fields,
         qkv_bias=attention_bias,
-        # Qwen2 has its bias on q, k and v alone; Llama's attention_bias covers o as well.
+        # Qwen2 has its bias only on q, k and v; Llama's attention_bias covers o as well.
         out_bias=attention_bias and model_type != "qwen2",
         qk_norm=model_type.startswith("qwen3"),
     )
@@ -23,10 +24,10 @@ def read_llama(fields: Fields) -> Decoder:
 
 
 def text_windows(fields: Fields) -> list[int | None]:
-    """Windows of Llama-like files.
+    """Return the windows of Llama-like files.
 
-    Qwen files carry a window they may not use, and which the first ``max_window_layers`` never do;
-    in Mistral files a window is always in use.
+    Qwen files carry a window that they may not use, and that the first ``max_window_layers`` never
+    use; in Mistral files a window is always in use.
     """
     if not str(fields.first("model_type")).startswith("qwen"):
         return windows(fields, lambda layer: True)
@@ -36,7 +37,7 @@ def text_windows(fields: Fields) -> list[int | None]:
 
 
 def read_opt(fields: Fields) -> Decoder:
-    """OPT: MHA, two-matrix FFN, LayerNorm, learned positions whose table starts at row 2."""
+    """Read OPT: MHA, two-matrix FFN, LayerNorm, learned positions whose table starts at row 2."""
     hidden = fields.count("hidden_size")
     projected = fields.count("word_embed_proj_dim", default=hidden) != hidden
     if projected or not fields.flag("do_layer_norm_before", default=True):
@@ -58,7 +59,8 @@ def read_opt(fields: Fields) -> Decoder:
 
 
 def read_bloom(fields: Fields) -> Decoder:
-    """BLOOM: MHA with ALiBi, a two-matrix FFN four times as wide, a norm after the embedding."""
+    """Read BLOOM: MHA with ALiBi, a two-matrix FFN four times as wide, a norm after the
+    embedding."""
     hidden = fields.count("hidden_size")
     attention = gqa(fields, qkv_bias=True, out_bias=True)
     ffn = dense(Fields({"width": 4 * hidden}, fields.where), "width", gated=False, bias=True)
@@ -72,7 +74,7 @@ def read_bloom(fields: Fields) -> Decoder:
 
 
 def read_falcon(fields: Fields) -> Decoder:
-    """Falcon: attention and FFN side by side, so their outputs are summed over ranks once."""
+    """Read Falcon: attention and FFN side by side, so their outputs are summed over ranks once."""
     hidden = fields.count("hidden_size")
     attention = gqa(fields)
     ffn = dense(

@@ -1,4 +1,4 @@
-"""The reader of each ``model_type``. A new family is a function, and a line here."""
+"""The reader of each ``model_type``. A new family needs a function, and a line here."""
 
 from __future__ import annotations
 

@@ -26,21 +26,21 @@ class BlockSparse(OverGqa):
     block_tokens: int
     topk_blocks: int
     index_heads: int = 0
-    """Heads of an indexer with a key of ``index_dim`` a token; 0: minimum and maximum of each
-    block's keys are scored, as Quest does (arXiv 2406.10774)."""
+    """Heads of an indexer with a key of ``index_dim`` per token; 0: the minimum and maximum of
+    each block's keys are scored, as in Quest (arXiv 2406.10774)."""
     index_dim: int = 0
 
     def params(self, hidden: int) -> Params:
-        """With an indexer: its queries and key."""
+        """Count those of ``gqa``, and an indexer's queries and key."""
         index = hidden * (self.index_heads + 1) * self.index_dim if self.index_heads else 0
         return self.gqa.params(hidden) + Params(attention=index)
 
     def state(self, precision: ModelPrecision) -> State:
-        """Keys and values, and what is scored."""
+        """Return the keys and values, and what is scored."""
         return State(growing=self.gqa.state(precision).growing + self._scored_bytes(precision))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Scores over all tokens; attention over the chosen blocks."""
+        """Return the scores over all tokens and the attention over the chosen blocks."""
         token_bytes = float(self.gqa.state(precision).growing)
         chosen = self.gqa.term(token_bytes, self.block_tokens * self.topk_blocks)
         heads, width = self.index_heads, self.index_dim
@@ -54,7 +54,7 @@ class BlockSparse(OverGqa):
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of full attention, and the indexer's."""
+        """Return those of ``gqa``, and the indexer's."""
         operators = self.gqa.token_operators(frame, calls, tokens)
         if self.index_heads:
             width = (self.index_heads + 1) * self.index_dim
@@ -65,11 +65,11 @@ class BlockSparse(OverGqa):
         return [*operators, attention_launch(calls, tokens, launches=2)]
 
     def row_elements(self, hidden: int) -> int:
-        """As of full attention, with the index queries."""
+        """Count those of ``gqa``, and the index queries."""
         return self.gqa.row_elements(hidden) + self.index_heads * self.index_dim
 
     def sharded(self, ranks: int) -> BlockSparse:
-        """As of full attention; index heads are split or replicated as KV heads are."""
+        """Split ``gqa``; index heads are split or replicated as KV heads are."""
         heads = split_kv_heads(self.index_heads, ranks) if self.index_heads else 0
         return replace(self, gqa=self.gqa.sharded(ranks), index_heads=heads)
 

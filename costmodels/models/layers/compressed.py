@@ -1,8 +1,9 @@
 """DeepSeek-V4 attention: one shared entry serves as key and value, and old entries are compressed.
 
 Every layer attends to a window of raw tokens. Beside it a layer may keep one entry for every
-``stride`` tokens: all of them are read (HCA, stride 128), or the ``topk`` an indexer chooses (CSA,
-stride 4, where an entry is a weighted sum of two strides). Stride 0: the window alone.
+``stride`` tokens: all of them are read (HCA, stride 128), or the ``topk`` that an indexer chooses
+(CSA, stride 4, where an entry is a weighted sum of two strides). With stride 0 there is only the
+window.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from costmodels.models.layers.split import split
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 
 _SCALE_GROUP = 64
-"""Of the served fp8 entry: 448 fp8 + 64 bf16 + 8 scale bytes = 584 of a 512-wide one."""
+"""Elements per scale of the served fp8 entry: 448 fp8 + 64 bf16 + 8 scale bytes = 584 of a
+512-wide one."""
 _INDEX_SCALE_GROUP = 32
-"""Of the served 4-bit index entry: 64 + 4 scale bytes."""
+"""Elements per scale of the served 4-bit index entry: 64 + 4 scale bytes."""
 _COMPRESSOR_BYTES = 4
-"""Half-filled compressors hold 32-bit values."""
+"""Bytes per element of half-filled compressors, which hold 32-bit values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +41,11 @@ class CompressedMqa:
     window: int
     stride: int = 0
     overlap: bool = False
-    """An entry is made of two strides of tokens."""
+    """Whether an entry is made of two strides of tokens."""
     index_heads: int = 0
     index_dim: int = 128
     topk: int = 0
-    """Entries the indexer chooses; 0: all are read."""
+    """Number of entries that the indexer chooses; 0: all are read."""
 
     @property
     def kv_heads(self) -> int:
@@ -57,11 +59,12 @@ class CompressedMqa:
 
     @property
     def strides(self) -> int:
-        """Strides of tokens an entry is made of."""
+        """Number of strides of tokens that an entry is made of."""
         return 2 if self.overlap else 1
 
     def params(self, hidden: int) -> Params:
-        """Low-rank queries, the shared entry, the grouped low-rank output, compressor, indexer."""
+        """Count low-rank queries, the shared entry, the grouped low-rank output, compressor and
+        indexer."""
         q, out = self.q_lora, self.o_groups * self.o_lora
         attention = hidden * (q + self.head_dim) + q * self.q_size
         attention += self.q_size * self.o_lora + out * hidden
@@ -76,19 +79,20 @@ class CompressedMqa:
         return Params(attention=attention, others=others)
 
     def _compressor(self, hidden: int, width: int) -> tuple[int, int]:
-        """Matrices of values and gates; position biases and the norm of what comes out."""
+        """Return the parameters of value and gate matrices, and those of position biases and the
+        output norm."""
         wide = self.strides * width
         return 2 * hidden * wide, self.stride * wide + width
 
     def entry_bytes(self, kv: str) -> Fraction:
-        """Bytes of an entry, or of a raw token in the window."""
+        """Return the bytes of an entry, or of a raw token in the window."""
         if load_format(kv).bits == 8:
             scales = Fraction(self.head_dim, _SCALE_GROUP)
             return self.head_dim - self.rope + 2 * self.rope + scales
         return self.head_dim * load_format(kv).bits_per_element / 8
 
     def index_bytes(self, kv: str) -> Fraction:
-        """Bytes of an index entry: 4 bits where the others have 8."""
+        """Return the bytes of an index entry: 4 bits per element if the other entries have 8."""
         if not self.index_heads:
             return Fraction(0)
         if load_format(kv).bits == 8:
@@ -96,7 +100,8 @@ class CompressedMqa:
         return self.index_dim * load_format(kv).bits_per_element / 8
 
     def state(self, precision: ModelPrecision) -> State:
-        """The window, an entry a stride, and what the compressors have gathered of the next one."""
+        """Return the window, an entry per stride, and what the compressors have gathered of the
+        next one."""
         entry, index = self.entry_bytes(precision.kv), self.index_bytes(precision.kv)
         windows = (Window(self.window, entry),)
         if not self.stride:
@@ -111,7 +116,7 @@ class CompressedMqa:
         )
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """4 heads head_dim FLOPs an entry read; the indexer scores every entry in 4 bits."""
+        """Count 4 heads head_dim FLOPs per entry read; the indexer scores every entry in 4 bits."""
         entry = float(self.entry_bytes(precision.kv))
         flops = 4.0 * self.q_size
         window = ContextTerm(cap_tokens=self.window, flops=flops, bytes=entry, name="window")
@@ -137,7 +142,7 @@ class CompressedMqa:
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections, compressors, rotary positions and cache writes."""
+        """Return projections, compressors, rotary positions and cache writes."""
         hidden, precision, _ = frame
         elem, weights = precision.dtype_bytes, precision.attention
         group_in, out = self.q_size // self.o_groups, self.o_groups * self.o_lora
@@ -174,16 +179,17 @@ class CompressedMqa:
         return operators
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output and the two low-rank ones."""
+        """Return the widths of the norm's output and of the two low-rank inputs."""
         return (hidden, self.q_lora, self.o_groups * self.o_lora)
 
     def row_elements(self, hidden: int) -> int:
-        """Queries and outputs, the low-rank parts, index queries."""
+        """Count queries and outputs, the low-rank parts and the index queries."""
         low = self.q_lora + self.o_groups * self.o_lora
         return 2 * self.q_size + low + self.index_heads * self.index_dim
 
     def sharded(self, ranks: int) -> CompressedMqa:
-        """Heads and output groups are split; entries, compressor and indexer are whole."""
+        """Split heads and output groups; entries, compressor and indexer are whole on every
+        rank."""
         return replace(
             self,
             heads=split(self.heads, ranks, f"{self.heads} attention heads"),

@@ -13,7 +13,7 @@ from costmodels.work import Array, Operator, elementwise, linear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """``width``: inner features; ``gated``: three matrices, else two."""
+    """A dense FFN with ``width`` inner features; ``gated``: three matrices, else two."""
 
     kind: ClassVar[str] = "dense"
 
@@ -23,35 +23,35 @@ class Dense:
 
     @property
     def inputs(self) -> int:
-        """Matrices before the activation."""
+        """Number of matrices before the activation."""
         return 2 if self.gated else 1
 
     def params(self, hidden: int, *, active: bool = False) -> Params:
-        """All of them are active."""
+        """Count all parameters: every one is active."""
         others = (self.inputs * self.width + hidden) * self.bias
         return Params(ffn=(self.inputs + 1) * hidden * self.width, others=others)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Two GEMMs and the activation between them."""
+        """Return two GEMMs and the activation between them."""
         return ffn_operators("", self.width, self.inputs, frame, calls, tokens)
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output and the activation's."""
+        """Return the widths of the norm's output and of the activation's."""
         return (hidden, self.width)
 
     def row_elements(self, hidden: int) -> int:
-        """Both sides of the activation."""
+        """Count both sides of the activation."""
         return (self.inputs + 1) * self.width
 
     def sharded(self, ranks: int) -> Dense:
-        """The width is split."""
+        """Split the width over the ranks."""
         return replace(self, width=split_width(self.width, ranks, "FFN width"))
 
 
 def ffn_operators(
     prefix: str, width: int, inputs: int, frame: Frame, calls: int, tokens: Array
 ) -> list[Operator]:
-    """The operators of a dense FFN, their names after ``prefix``."""
+    """Return the operators of a dense FFN, with ``prefix`` before their names."""
     hidden, precision = frame.hidden, frame.precision
     weights = precision.ffn
     return [

@@ -1,9 +1,10 @@
-"""DeepSeek sparse attention: a small indexer scores the whole context, attention reads the best.
+"""DeepSeek sparse attention: a small indexer scores the whole context, attention reads the best
+tokens.
 
-The indexer keeps one key a token and scores it for ``index_heads`` small heads in fp8; attention is
-latent attention over the ``topk`` tokens with the highest scores. Where no prompt in a step is
+The indexer keeps one key per token and scores it for ``index_heads`` small heads in fp8; attention
+is latent attention over the ``topk`` tokens with the highest scores. If no prompt in a step is
 longer than that, nothing needs choosing: prompts are computed as in dense latent attention, keys
-and values of every head expanded, which takes fewer FLOPs a pair (vLLM pull request 47327).
+and values of every head expanded, which takes fewer FLOPs per pair (vLLM pull request 47327).
 GLM-5.2 shares one indexer among several layers: the others have neither its weights nor its keys.
 """
 
@@ -18,13 +19,14 @@ from costmodels.models.layers.mla import SERVED_FP8, Mla
 from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, ShortChunks, State
 from costmodels.work import Array, Operator, attention_launch, elementwise, linear
 
-# ModelServer in 8 bits, an index key carries one fp32 scale.
+# In an 8-bit cache, an index key carries one fp32 scale.
 _KEY_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dsa:
-    """``mla`` over the best ``topk`` tokens; no ``index_heads``: another layer's choice is used."""
+    """``mla`` over the best ``topk`` tokens; without ``index_heads`` it uses another layer's
+    choice."""
 
     kind: ClassVar[str] = "dsa"
 
@@ -35,11 +37,11 @@ class Dsa:
 
     @property
     def kv_heads(self) -> int:
-        """As of latent attention."""
         return self.mla.kv_heads
 
     def params(self, hidden: int) -> Params:
-        """Beside latent attention: index queries, the key with its LayerNorm, head weights."""
+        """Count those of latent attention, index queries, the key with its LayerNorm, and head
+        weights."""
         found = self.mla.params(hidden)
         if not self.index_heads:
             return found
@@ -48,11 +50,12 @@ class Dsa:
         return found + Params(attention=index, others=2 * self.index_dim)
 
     def state(self, precision: ModelPrecision) -> State:
-        """A latent and an index key a token: nothing is dropped."""
+        """Return a latent and an index key per token: nothing is dropped."""
         return State(growing=self._latent_bytes(precision) + self._key_bytes(precision))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """The indexer over all tokens; attention in the latent space over the best ones."""
+        """Return the indexer over all tokens, and attention in the latent space over the best
+        ones."""
         latent_bytes = float(self._latent_bytes(precision))
         sparse = self.mla.absorbed(latent_bytes, self.topk)
         index = ContextTerm(
@@ -76,7 +79,7 @@ class Dsa:
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Those of latent attention, and the indexer's projections and kernels."""
+        """Return those of latent attention, and the indexer's projections and kernels."""
         operators = self.mla.token_operators(frame, calls, tokens)
         if not self.index_heads:
             return operators
@@ -90,24 +93,23 @@ class Dsa:
             linear("index_q", calls, inner, index, tokens, precision, weights),
             linear("index_k", calls, hidden, narrow, tokens, precision, weights),
             elementwise("index_rope_and_write", calls, moved, tokens),
-            # Scores, then the choice of the best.
+            # The first kernel scores, the second chooses the best.
             attention_launch(calls, tokens, launches=2),
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of latent attention."""
         return self.mla.block_inputs(hidden)
 
     def row_elements(self, hidden: int) -> int:
-        """As of latent attention, with the index queries."""
+        """Count those of latent attention, and the index queries."""
         return self.mla.row_elements(hidden) + self.index_heads * self.index_dim
 
     def sharded(self, ranks: int) -> Dsa:
-        """Attention heads are split; the indexer is whole on every rank."""
+        """Split attention heads; the indexer is whole on every rank."""
         return replace(self, mla=self.mla.sharded(ranks))
 
     def _latent_bytes(self, precision: ModelPrecision) -> Fraction:
-        # The sparse kernels read 8-bit latents in FlashMLA's form alone.
+        # The sparse kernels read 8-bit latents only in FlashMLA's form.
         return self.mla.latent_bytes(SERVED_FP8 if precision.kv == "fp8" else precision.kv)
 
     def _key_bytes(self, precision: ModelPrecision) -> Fraction:

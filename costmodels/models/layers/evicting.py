@@ -1,7 +1,7 @@
-"""Grouped-query attention that drops cached tokens it expects no longer to need.
+"""Grouped-query attention that drops cached tokens it no longer expects to need.
 
 H2O keeps a budget of all tokens, half heavy hitters, half recent (arXiv 2306.14048). Prompts are
-computed in full. What this does to answers is not modelled.
+computed in full. The effect on answers is not modeled.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Evicting(OverGqa):
     budget_tokens: int
 
     def state(self, precision: ModelPrecision) -> State:
-        """The budget, full."""
+        """Return the state of a full budget."""
         token_bytes = self.gqa.state(precision).growing
         return State(windows=(Window(self.budget_tokens, token_bytes),))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Decodes read what is left; prompts compute over everything."""
+        """Return the work: decodes read what is left, prompts compute over everything."""
         token_bytes = float(self.gqa.state(precision).growing)
         return AttentionWork(
             decode=(self.gqa.term(token_bytes, self.budget_tokens),),

@@ -1,4 +1,4 @@
-"""Gated DeltaNet: a delta-rule state with one decay a head (Qwen3-Next, Qwen3.5)."""
+"""Gated DeltaNet: a delta-rule state with one decay per head (Qwen3-Next, Qwen3.5)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Gdn:
 
     @property
     def k_size(self) -> int:
-        """Elements of all keys; as many queries."""
+        """Elements of all keys; queries have the same number."""
         return self.k_heads * self.k_dim
 
     @property
@@ -45,23 +45,23 @@ class Gdn:
         return 2 * self.k_size + self.v_size
 
     def params(self, hidden: int) -> Params:
-        """q, k, v, output gate, o; decay and strength a head; the convolution."""
+        """Count q, k, v, output gate, o; decay and strength per head; the convolution."""
         inputs = self.conv_size + self.v_size + 2 * self.v_heads
         others = self.conv_size * self.conv + 2 * self.v_heads + self.v_dim
         return Params(attention=hidden * (inputs + self.v_size), others=others)
 
     def state(self, precision: ModelPrecision) -> State:
-        """v_heads d_k d_v elements, and conv - 1 inputs of the convolution."""
+        """Return v_heads d_k d_v elements, and conv - 1 inputs of the convolution."""
         conv = (self.conv - 1) * self.conv_size
         return recurrent_state(self.v_size * self.k_dim, conv, precision)
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Linear: nothing depends on the context."""
+        """Return linear attention's work: nothing depends on the context."""
         state = self.state(precision)
         return recurrent_work(state, self.v_heads, self.k_dim, self.v_dim, delta_rule=True)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections, the convolution, the gated norm."""
+        """Return the projections, the convolution and the gated norm."""
         hidden, precision, _ = frame
         elem, weights = precision.dtype_bytes, precision.attention
         inputs = self.conv_size + self.v_size
@@ -76,15 +76,15 @@ class Gdn:
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output."""
+        """Return the width of the norm's output."""
         return (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """q, k, v, gate and output."""
+        """Count q, k, v, gate and output."""
         return self.conv_size + 2 * self.v_size
 
     def sharded(self, ranks: int) -> Gdn:
-        """Heads are split."""
+        """Split the heads over the ranks."""
         return replace(
             self,
             k_heads=split(self.k_heads, ranks, f"{self.k_heads} linear key heads"),

@@ -1,6 +1,6 @@
 """Full attention with grouped query heads: MHA, GQA and MQA.
 
-Each token stores a key and a value a KV head, and every later token reads them all.
+Each token stores a key and a value per KV head, and every later token reads them all.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Gqa:
     out_bias: bool = False
     qk_norm: bool = False
     qk_norm_all_heads: bool = False
-    """The QK-norms are over all heads at once: ranks must sum their squares."""
+    """Whether the QK-norms are over all heads at once, so that ranks must sum their squares."""
     gated: bool = False
-    """Its output is gated: the query matrix puts out a gate beside each query."""
+    """Whether its output is gated: the query matrix also makes a gate for each query."""
     sinks: bool = False
-    """A learned logit a head takes part in every softmax."""
+    """Whether a learned logit per head takes part in every softmax."""
     k_eq_v: bool = False
-    """One matrix makes both keys and values; both are stored."""
+    """Whether one matrix makes both keys and values; both are stored."""
 
     @property
     def q_size(self) -> int:
@@ -51,7 +51,7 @@ class Gqa:
 
     @property
     def kv_size(self) -> int:
-        """Elements of all keys of a token; as many values."""
+        """Elements of all keys of a token; values have the same number."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -61,14 +61,15 @@ class Gqa:
         return q_size + self.kv_size * (1 if self.k_eq_v else 2)
 
     def params(self, hidden: int) -> Params:
-        """q, k, v, o; their biases, the QK-norms and the sinks."""
+        """Count q, k, v, o; their biases, the QK-norms and the sinks."""
         others = self.qkv_size * self.qkv_bias + hidden * self.out_bias + self.heads * self.sinks
         if self.qk_norm:
             others += self.q_size + self.kv_size if self.qk_norm_all_heads else 2 * self.head_dim
         return Params(attention=hidden * (self.qkv_size + self.q_size), others=others)
 
     def state(self, precision: ModelPrecision) -> State:
-        """A key and a value a KV head; where a cache keeps its newest tokens in 16 bits, these."""
+        """Return a key and a value per KV head, and the newest tokens of a cache that keeps
+        these in 16 bits."""
         elements, stored = 2 * self.kv_size, load_format(precision.kv)
         a_token = elements * stored.bits_per_element / 8
         if not stored.residual_tokens:
@@ -77,7 +78,8 @@ class Gqa:
         return State(growing=a_token, windows=(Window(stored.residual_tokens, more),))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """4 heads head_dim FLOPs a query-key pair; keys and values are read once a sequence."""
+        """Count 4 heads head_dim FLOPs per query-key pair; keys and values are read once per
+        sequence."""
         state = self.state(precision)
         terms = [self.term(float(state.growing))]
         terms += [
@@ -87,11 +89,13 @@ class Gqa:
         return AttentionWork(decode=tuple(terms), prefill=tuple(terms))
 
     def term(self, bytes_per_token: float, cap_tokens: int | None = None) -> ContextTerm:
-        """Its attention over a clipped context."""
+        """Return the attention over a context clipped to ``cap_tokens``; None: over the whole
+        context."""
         return ContextTerm(cap_tokens=cap_tokens, flops=4.0 * self.q_size, bytes=bytes_per_token)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections, rotary positions and the cache write, the norms of queries and keys."""
+        """Return projections, rotary positions and the cache write, the norms of queries and
+        keys."""
         hidden, precision, ranks = frame
         elem = precision.dtype_bytes
         q_size, kv_size = self.q_size, self.kv_size
@@ -99,7 +103,8 @@ class Gqa:
         moved = (("rotary", 2.0 * (q_size + kv_size) * elem), ("kv_write", 4.0 * kv_size * elem))
         operators = [
             linear("qkv", calls, hidden, self.qkv_size, tokens, precision, weights),
-            # Rotary positions in place; then keys and values are copied into their blocks.
+            # Rotary positions are applied in place; then keys and values are copied into their
+            # blocks.
             elementwise(
                 "rope_and_kv_write", calls, sum(size for _, size in moved), tokens, parts=moved
             ),
@@ -117,15 +122,15 @@ class Gqa:
         return operators
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output."""
+        """Return the width of the norm's output."""
         return (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """q, k, v and the attention's output."""
+        """Count q, k, v and the attention's output."""
         return self.qkv_size + self.q_size
 
     def sharded(self, ranks: int) -> Gqa:
-        """Query heads are split; KV heads split or replicated."""
+        """Split query heads; KV heads are split or replicated."""
         return replace(
             self,
             heads=split(self.heads, ranks, f"{self.heads} attention heads"),

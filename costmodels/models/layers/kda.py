@@ -22,7 +22,8 @@ class Kda:
     head_dim: int
     conv: int = 4
     full_rank_gate: bool = False
-    """The output gate is one matrix (Kimi-K3), else of rank ``head_dim``; the decay always is."""
+    """Whether the output gate is one matrix (Kimi-K3) rather than of rank ``head_dim``; the
+    decay always has that rank."""
 
     @property
     def kv_heads(self) -> int:
@@ -31,28 +32,28 @@ class Kda:
 
     @property
     def size(self) -> int:
-        """Elements of all queries; as many keys and values."""
+        """Elements of all queries; keys and values have the same number each."""
         return self.heads * self.head_dim
 
     def params(self, hidden: int) -> Params:
-        """q, k, v, o; the decay and output gates; the delta rule's strength; convolutions."""
+        """Count q, k, v, o; the decay and output gates; the delta rule's strength; convolutions."""
         low_rank = self.head_dim * (hidden + self.size)
         gates = low_rank + (hidden * self.size if self.full_rank_gate else low_rank)
         others = 3 * self.size * self.conv + self.size + self.heads + self.head_dim
         return Params(attention=4 * hidden * self.size + gates + hidden * self.heads, others=others)
 
     def state(self, precision: ModelPrecision) -> State:
-        """heads d d elements, and conv - 1 inputs of three convolutions."""
+        """Return heads d d elements, and conv - 1 inputs of three convolutions."""
         conv = 3 * (self.conv - 1) * self.size
         return recurrent_state(self.size * self.head_dim, conv, precision)
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Linear: nothing depends on the context."""
+        """Return linear attention's work: nothing depends on the context."""
         state = self.state(precision)
         return recurrent_work(state, self.heads, self.head_dim, self.head_dim, delta_rule=True)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections, convolutions, gates, the norm of the output."""
+        """Return projections, convolutions, gates, and the norm of the output."""
         hidden, precision, _ = frame
         size, elem, weights = self.size, precision.dtype_bytes, precision.attention
 
@@ -78,13 +79,13 @@ class Kda:
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output and the low-rank gates."""
+        """Return the widths of the norm's output and of the low-rank gates."""
         return (hidden, self.head_dim)
 
     def row_elements(self, hidden: int) -> int:
-        """q, k, v, decay, gate and output."""
+        """Count q, k, v, decay, gate and output."""
         return 6 * self.size
 
     def sharded(self, ranks: int) -> Kda:
-        """Heads are split; the low-rank inputs of the gates are whole."""
+        """Split heads; the low-rank inputs of the gates are whole on every rank."""
         return replace(self, heads=split(self.heads, ranks, f"{self.heads} KDA heads"))

@@ -1,4 +1,5 @@
-"""All kinds of layers by name. A new architecture is a file with its dataclass, and a line here."""
+"""All kinds of layers by name. A new architecture needs a file with its dataclass, and a line
+here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning attention: a state with a fixed decay a head, no convolution (MiniMax-M1)."""
+"""Lightning attention: a state with a fixed decay per head, no convolution (MiniMax-M1)."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Lightning:
 
     @property
     def size(self) -> int:
-        """Elements of all queries; as many keys and values."""
+        """Elements of all queries; keys and values have the same number each."""
         return self.heads * self.head_dim
 
     def params(self, hidden: int) -> Params:
-        """q, k, v, output gate, o; the norm of the output."""
+        """Count q, k, v, output gate, o; the norm of the output."""
         return Params(attention=5 * hidden * self.size, others=self.size)
 
     def state(self, precision: ModelPrecision) -> State:
-        """heads d d elements."""
+        """Return a state of heads d d elements."""
         return recurrent_state(self.size * self.head_dim, 0, precision)
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Linear: nothing depends on the context."""
+        """Return linear attention's work: nothing depends on the context."""
         state = self.state(precision)
         return recurrent_work(state, self.heads, self.head_dim, self.head_dim, delta_rule=False)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections and the gated norm."""
+        """Return the projections and the gated norm."""
         hidden, precision, _ = frame
         size, elem, weights = self.size, precision.dtype_bytes, precision.attention
         return [
@@ -59,13 +59,13 @@ class Lightning:
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output."""
+        """Return the width of the norm's output."""
         return (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """q, k, v, gate and output."""
+        """Count q, k, v, gate and output."""
         return 5 * self.size
 
     def sharded(self, ranks: int) -> Lightning:
-        """Heads are split."""
+        """Split the heads over the ranks."""
         return replace(self, heads=split(self.heads, ranks, f"{self.heads} linear heads"))

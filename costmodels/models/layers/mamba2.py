@@ -14,7 +14,8 @@ from costmodels.work import Array, Operator, attention_launch, converted, elemen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2:
-    """``groups`` share their input and output maps (B, C) as key heads are shared."""
+    """``heads`` states; each of ``groups`` shares its input and output maps (B, C), as key heads
+    are shared."""
 
     kind: ClassVar[str] = "mamba2"
 
@@ -31,7 +32,7 @@ class Mamba2:
 
     @property
     def size(self) -> int:
-        """Inner features."""
+        """Number of inner features."""
         return self.heads * self.head_dim
 
     @property
@@ -40,23 +41,24 @@ class Mamba2:
         return self.size + 2 * self.groups * self.state_size
 
     def params(self, hidden: int) -> Params:
-        """One matrix in (gate, x, B, C, step sizes), one out; convolution, decays, the norm."""
+        """Count one input matrix (gate, x, B, C, step sizes), one output matrix; convolution,
+        decays, the norm."""
         inputs = self.size + self.conv_size + self.heads
         others = self.conv_size * (self.conv + 1) + 3 * self.heads + self.size
         return Params(attention=hidden * (inputs + self.size), others=others)
 
     def state(self, precision: ModelPrecision) -> State:
-        """heads head_dim state_size elements, and conv - 1 inputs of the convolution."""
+        """Return heads head_dim state_size elements, and conv - 1 inputs of the convolution."""
         conv = (self.conv - 1) * self.conv_size
         return recurrent_state(self.size * self.state_size, conv, precision)
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Linear: nothing depends on the context."""
+        """Return linear attention's work: nothing depends on the context."""
         state = self.state(precision)
         return recurrent_work(state, self.heads, self.state_size, self.head_dim, delta_rule=False)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections, the convolution, the gated norm."""
+        """Return the projections, the convolution and the gated norm."""
         hidden, precision, _ = frame
         elem, weights = precision.dtype_bytes, precision.attention
         inputs = self.size + self.conv_size + self.heads
@@ -70,15 +72,15 @@ class Mamba2:
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output."""
+        """Return the width of the norm's output."""
         return (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """Everything that comes in, and the output."""
+        """Count all inputs of the layer, and the output."""
         return 2 * self.size + self.conv_size + self.heads
 
     def sharded(self, ranks: int) -> Mamba2:
-        """Heads are split, groups split or replicated."""
+        """Split heads; groups are split or replicated."""
         return replace(
             self,
             heads=split(self.heads, ranks, f"{self.heads} Mamba heads"),

@@ -1,4 +1,4 @@
-"""One matrix in the place of an FFN: what joins or projects features in a drafter."""
+"""One matrix in the place of an FFN, which joins or projects features in a drafter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from costmodels.work import Array, Operator, linear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """``inner`` features in, ``outer`` out; whole on every rank, as drafters keep it."""
+    """A matrix of ``inner`` by ``outer`` features; whole on every rank, as drafters keep it."""
 
     kind: ClassVar[str] = "matrix"
 
@@ -20,24 +20,24 @@ class Matrix:
     outer: int
 
     def params(self, hidden: int, *, active: bool = False) -> Params:
-        """All of them are active."""
+        """Count all parameters: every one is active."""
         return Params(ffn=self.inner * self.outer)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """One GEMM."""
+        """Return a single GEMM."""
         precision = frame.precision
         return [
             linear("join", calls, self.inner, self.outer, tokens, precision, precision.ffn),
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """Its input."""
+        """Return the width of its input."""
         return (self.inner,)
 
     def row_elements(self, hidden: int) -> int:
-        """Both sides of it."""
+        """Count both sides of the matrix."""
         return self.inner + self.outer
 
     def sharded(self, ranks: int) -> Matrix:
-        """It is not split."""
+        """Return the whole matrix: it is not split."""
         return self

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: one latent and one rotary key a token serve all heads.
+"""Multi-head latent attention: one latent and one rotary key per token serve all heads.
 
 Decoding is absorbed: queries are brought into the latent space, where attention is multi-query over
 kv_lora + rope dimensions for scores and kv_lora for values. Prompts expand the latent into keys and
@@ -32,9 +32,9 @@ class Mla:
     rope: int
     v_dim: int
     q_lora: int = 0
-    """0: queries come from one matrix."""
+    """Rank of the query projection; 0: queries come from one matrix."""
     gated: bool = False
-    """Its output is gated by a projection of the layer's input."""
+    """Whether its output is gated by a projection of the layer's input."""
 
     @property
     def kv_heads(self) -> int:
@@ -43,7 +43,7 @@ class Mla:
 
     @property
     def latent(self) -> int:
-        """Elements a token stores."""
+        """Elements stored per token."""
         return self.kv_lora + self.rope
 
     @property
@@ -57,7 +57,7 @@ class Mla:
         return self.heads * self.v_dim
 
     def params(self, hidden: int) -> Params:
-        """Down and up projections of queries and latents, their norms, o, the gate."""
+        """Count down and up projections of queries and latents, their norms, o, the gate."""
         queries = self.q_lora * (hidden + self.q_size) if self.q_lora else hidden * self.q_size
         expanded = self.kv_lora * self.heads * (self.nope + self.v_dim)
         out = self.out_size * hidden * (2 if self.gated else 1)
@@ -67,18 +67,19 @@ class Mla:
         )
 
     def latent_bytes(self, kv: str) -> Fraction:
-        """Bytes of one token; FlashMLA's fp8 form keeps scales, and the rotary key in 16 bits."""
+        """Return the bytes per token; FlashMLA's fp8 form keeps scales, and the rotary key in 16
+        bits."""
         if kv == SERVED_FP8:
             scales = Fraction(self.kv_lora * _SCALE_BYTES, _SCALE_GROUP)
             return self.kv_lora + scales + 2 * self.rope
         return self.latent * load_format(kv).bits_per_element / 8
 
     def state(self, precision: ModelPrecision) -> State:
-        """One latent a token."""
+        """Return one latent per token."""
         return State(growing=self.latent_bytes(precision.kv))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Absorbed for decodes, expanded for prompts."""
+        """Return absorbed attention for decodes, expanded attention for prompts."""
         latent_bytes = float(self.latent_bytes(precision.kv))
         return AttentionWork(
             decode=(self.absorbed(latent_bytes),),
@@ -88,24 +89,25 @@ class Mla:
 
     @property
     def prefix_flops(self) -> float:
-        """A cached token before a chunk: keys and values of every head, from its latent."""
+        """FLOPs per cached token before a chunk: keys and values of every head, from its latent."""
         return 2.0 * self.heads * self.kv_lora * (self.nope + self.v_dim)
 
     def expanded(self, latent_bytes: float) -> ContextTerm:
-        """Attention over keys and values of every head."""
+        """Return attention over keys and values of every head."""
         pair = 2.0 * self.heads * (self.nope + self.rope + self.v_dim)
         return ContextTerm(flops=pair, bytes=latent_bytes)
 
     def absorbed(self, latent_bytes: float, cap_tokens: int | None = None) -> ContextTerm:
-        """Attention in the latent space: scores over all of it, values from its first part."""
+        """Return attention in the latent space: scores over all of it, values from its first
+        part."""
         flops = 2.0 * self.heads * (self.latent + self.kv_lora)
         return ContextTerm(cap_tokens=cap_tokens, flops=flops, bytes=latent_bytes)
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Projections, norms, rotary positions and the cache write.
+        """Return projections, norms, rotary positions and the cache write.
 
-        ``kv_b`` is a prompt's expansion of new tokens; for decodes it is the absorption, whose two
-        products have the same FLOPs and weights.
+        For prompts ``kv_b`` is the expansion of new tokens; for decodes it is the absorption, whose
+        two products have equal FLOPs and weights.
         """
         hidden, precision, _ = frame
         elem, weights = precision.dtype_bytes, precision.attention
@@ -148,13 +150,13 @@ class Mla:
         return operators
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output and the two low-rank ones."""
+        """Return the widths of the norm's output and of the low-rank inputs."""
         return (hidden, self.q_lora, self.kv_lora) if self.q_lora else (hidden, self.kv_lora)
 
     def row_elements(self, hidden: int) -> int:
-        """Queries, keys, values and outputs of a prompt's token."""
+        """Count queries, keys, values and outputs of a prompt's token."""
         return 2 * self.q_size + 2 * self.out_size
 
     def sharded(self, ranks: int) -> Mla:
-        """Heads are split; the latent and what makes it are whole on every rank."""
+        """Split heads; the latent and the matrices that make it are whole on every rank."""
         return replace(self, heads=split(self.heads, ranks, f"{self.heads} attention heads"))

@@ -1,6 +1,6 @@
 """A mixture of experts: a router, routed experts, shared experts that every token passes.
 
-Under even routing B tokens reach E (1 - (1 - k/E)^B) of E experts. With a `Placement` experts are
+Under even routing B tokens reach E (1 - (1 - k/E)^B) of E experts. With a `Placement`, experts are
 whole on ranks, and the rank with most tokens is the one described.
 """
 
@@ -21,7 +21,7 @@ from costmodels.work import Array, Operator, elementwise, linear, operator, plai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """``num_experts`` gated FFNs of ``width`` each, ``top_k`` of them a token."""
+    """``num_experts`` gated FFNs of ``width`` each, of which every token passes ``top_k``."""
 
     kind: ClassVar[str] = "moe"
 
@@ -31,29 +31,29 @@ class Moe:
     shared_width: int = 0
     """Inner features of all shared experts together."""
     latent: int = 0
-    """Routed experts work in so many features, projected down and up around them; 0: in hidden."""
+    """Features that routed experts work in, projected down and up around them; 0: hidden size."""
     shared_gate: bool = False
-    """The shared expert's output is scaled by a gate of its own."""
+    """Whether the shared expert's output is scaled by a gate of its own."""
     expert_bias: bool = False
     router_bias: bool = False
     gated: bool = True
-    """Experts have a gate matrix beside up and down."""
+    """Whether experts have a gate matrix beside up and down."""
     placement: Placement | None = None
     """Routed experts over ranks; None: all of them here, or a slice of each."""
 
     @property
     def inputs(self) -> int:
-        """Matrices of an expert before its activation."""
+        """Number of an expert's matrices before its activation."""
         return 2 if self.gated else 1
 
     def params(self, hidden: int, *, active: bool = False) -> Params:
-        """``active``: of the routed experts only the chosen ones."""
+        """Count the parameters; ``active``: of the routed experts only the chosen ones."""
         experts = self.placement.most_experts if self.placement else self.num_experts
         experts = self.top_k if active else experts
         outer = self.latent or hidden
         others = self.num_experts * (hidden + self.router_bias) + hidden * self.shared_gate
         others += experts * (self.inputs * self.width + outer) * self.expert_bias
-        # Projections to the latent and back, and the norm of what comes back.
+        # Projections to the latent and back, and the norm of the latter.
         latent = 2 * hidden * self.latent
         return Params(
             experts=experts * (self.inputs + 1) * outer * self.width,
@@ -62,12 +62,12 @@ class Moe:
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """The router, the experts' grouped GEMMs, and the shared experts as a dense FFN."""
+        """Return the router, the experts' grouped GEMMs, and the shared experts as a dense FFN."""
         before, after = self.own_operators(frame, calls, tokens)
         return [*before, *self.routed_operators(frame, calls, tokens), *after]
 
     def routed_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """The routed experts. ``tokens`` are those of all ranks that share them."""
+        """Return the routed experts. ``tokens`` are those of all ranks that share them."""
         hidden, precision, _ = frame
         elem, width, top_k = precision.dtype_bytes, self.width, self.top_k
         outer = self.latent or hidden
@@ -95,7 +95,7 @@ class Moe:
 
         if self.placement is None:
             sums = elementwise("expert_sum", calls, (top_k + 1) * outer * elem, tokens)
-        else:  # each rank sums the copies it computed
+        else:  # each rank sums the copies that it computed
             summed = outer * elem * (routed + tokens / self.placement.ranks)
             sums = operator("expert_sum", "elementwise", calls, tokens, activation_bytes=summed)
         return [
@@ -108,12 +108,12 @@ class Moe:
     def own_operators(
         self, frame: Frame, calls: int, tokens: Array
     ) -> tuple[list[Operator], list[Operator]]:
-        """What a rank does for its own tokens, before and after the routed experts."""
+        """Return a rank's operators for its own tokens, before and after the routed experts."""
         hidden, precision, _ = frame
         outer = self.latent or hidden
         before = [
             plain_gemm("router", calls, hidden, self.num_experts, tokens, precision),
-            # Top-k choice and sorting tokens by expert: several small kernels.
+            # Top-k choice and sorting tokens by expert take several small kernels.
             elementwise(
                 "route", calls, 4 * self.num_experts * precision.dtype_bytes, tokens, launches=3
             ),
@@ -129,19 +129,20 @@ class Moe:
         return before, after
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output; routed experts convert their own activations."""
+        """Return the width of the norm's output and the shared experts' width; routed experts
+        convert their own activations."""
         return (hidden, self.shared_width) if self.shared_width else (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """Inputs and outputs once for every expert chosen."""
+        """Count inputs and outputs once for every expert chosen."""
         outer = self.latent or hidden
         copies = self.top_k
-        if self.placement:  # ranks with tokens of their own receive as many as they send
+        if self.placement:  # ranks with tokens of their own receive the number that they send
             copies = min(copies, self.placement.most_experts)
         return copies * (max(2 * self.width, outer) + self.width) + 3 * self.shared_width
 
     def sharded(self, ranks: int) -> Moe:
-        """The width of every expert is split; router and latent projections are whole."""
+        """Split the width of every expert; router and latent projections are whole."""
         return replace(
             self,
             width=split_width(self.width, ranks, "expert width"),
@@ -150,7 +151,8 @@ class Moe:
 
 
 def distinct_experts(num_experts: int, top_k: int, tokens: Array) -> Array:
-    """Expected experts that ``tokens`` tokens reach, each choosing ``top_k`` evenly: ``[n]``."""
+    """Return the expected experts that ``tokens`` reach, each choosing ``top_k`` evenly:
+    ``[n]``."""
     if top_k == num_experts:
         return np.where(tokens > 0, float(num_experts), 0.0)
     reached: Array = num_experts * -np.expm1(tokens * np.log1p(-top_k / num_experts))

@@ -1,8 +1,8 @@
 """What every kind of layer says about itself: parameters, state, attention work, operators.
 
-A layer has a mixer (attention, or what stands in its place) and an FFN; either may be absent. A
-kind is a frozen dataclass of its dimensions in a file of its own, with the methods of `Mixer` or
-`Ffn`, listed by name in `costmodels.models.layers.kinds`. All figures are of one layer.
+A layer has a mixer (attention, or its replacement) and an FFN; either may be absent. A kind is a
+frozen dataclass of its dimensions in a file of its own, with the methods of `Mixer` or `Ffn`,
+listed by name in `costmodels.models.layers.kinds`. All figures are per layer.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from sim.shape import Clip
 
 
 class Window(NamedTuple):
-    """State of the newest ``tokens`` tokens alone."""
+    """State of only the newest ``tokens`` tokens."""
 
     tokens: int
     bytes_per_token: Fraction
     keeps_generated: bool = False
-    """The window is over the prompt alone: what is generated is kept beside it."""
+    """Whether the window covers only the prompt, with all generated tokens kept beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What one layer keeps of a sequence, in bytes on one rank."""
+    """The state that one layer keeps of a sequence, in bytes on one rank."""
 
     growing: Fraction = Fraction(0)
-    """A token, without end."""
+    """Bytes per token, without end."""
     windows: tuple[Window, ...] = ()
     fixed: int = 0
-    """A sequence, from its first token on: recurrent states, half-filled compressors."""
+    """Bytes per sequence, from its first token on: recurrent states, half-filled compressors."""
     entry_tokens: int = 1
-    """Tokens that one entry of the growing part stands for: blocks hold a multiple of it."""
+    """Tokens that one entry of the growing part stands for; blocks hold a multiple of it."""
 
     @property
     def endless(self) -> Fraction:
-        """Bytes that one more generated token adds, however many there are."""
+        """Bytes that each further generated token adds, without end."""
         kept = (w.bytes_per_token for w in self.windows if w.keeps_generated)
         return self.growing + sum(kept, Fraction(0))
 
@@ -49,7 +49,8 @@ class State:
         return self.fixed + sum((w.tokens * w.bytes_per_token for w in self.windows), Fraction(0))
 
     def at(self, context: int, generated: int = 0) -> Fraction:
-        """Bytes of a sequence of ``context`` tokens, ``generated`` of them after its prompt."""
+        """Return the bytes of a sequence of ``context`` tokens, ``generated`` of them after its
+        prompt."""
         if context <= 0:
             return Fraction(0)
         found = self.growing * context + self.fixed
@@ -61,18 +62,18 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextTerm:
-    """Work in proportion to a clipped context (`sim.shape.Clip`); without a clip: to the context.
+    """Work in proportion to a context, clipped as in `sim.shape.Clip` if there is a clip.
 
-    For a decoding sequence, ``flops`` and ``bytes`` are a token of its clipped context. For a chunk
-    of a prompt, ``flops`` are a clipped query-key pair, ``bytes`` a token of its clipped prefix or
-    of its own.
+    For a decoding sequence, ``flops`` and ``bytes`` are per token of its clipped context. For a
+    chunk of a prompt, ``flops`` are per clipped query-key pair, ``bytes`` per token of its clipped
+    prefix or of the chunk itself.
     """
 
     cap_tokens: int | None = None
-    """The length it is clipped to."""
+    """The length that it is clipped to."""
     prompt_budgets: tuple[int, ...] = ()
-    """In place of a length: budgets of the prompt, of equal shares of the layers. ``flops`` and
-    ``bytes`` are then of one share's tokens."""
+    """Budgets of the prompt, used instead of a length, each for an equal share of the layers.
+    ``flops`` and ``bytes`` are then per token of one share."""
     flops: float = 0.0
     bytes: float = 0.0
     peak: str = "bf16_flop_per_s"
@@ -81,47 +82,49 @@ class ContextTerm:
 
     @property
     def clip(self) -> Clip | None:
-        """What its contexts are clipped to."""
+        """The length or budgets that its contexts are clipped to; None: no clip."""
         return self.prompt_budgets or self.cap_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortChunks:
-    """What stands in place of `AttentionWork.prefill`, and ``prefix_flops``, for short contexts."""
+    """Replacement for `AttentionWork.prefill` and ``prefix_flops`` for short contexts."""
 
     longest_tokens: int
-    """Of the contexts of all queries in the step; the clip of one of the terms it replaces."""
+    """Longest context of any query in the step; the clip of one of the terms it replaces."""
     prefill: tuple[ContextTerm, ...]
     prefix_flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWork:
-    """What one layer's mixer does besides the work of `Mixer.token_operators`."""
+    """The work of one layer's mixer besides that of `Mixer.token_operators`."""
 
     decode: tuple[ContextTerm, ...] = ()
     prefill: tuple[ContextTerm, ...] = ()
     decode_seq_flops: float = 0.0
-    """A decoding sequence, whatever its context; the next: its bytes (a state read and written)."""
+    """FLOPs per decoding sequence, whatever its context; ``decode_seq_bytes``: bytes (a state
+    read and written)."""
     decode_seq_bytes: float = 0.0
     prefill_seq_bytes: float = 0.0
-    """A chunk of a prompt: its state read and written once."""
+    """Bytes per chunk of a prompt: its state read and written once."""
     prefill_token_flops: float = 0.0
-    """A new token of a prompt, whatever its context (chunked linear attention); the next: bytes."""
+    """FLOPs per new token of a prompt, whatever its context (chunked linear attention);
+    ``prefill_token_bytes``: bytes."""
     prefill_token_bytes: float = 0.0
     prefix_flops: float = 0.0
-    """A cached token before a chunk (latent caches are expanded again)."""
+    """FLOPs per cached token before a chunk (latent caches are expanded again)."""
     short: ShortChunks | None = None
-    """Another way for the chunks of a step, if none of their queries reaches far."""
+    """Replacement for the chunks of a step if none of their queries reaches far."""
 
     def clips(self) -> set[Clip]:
-        """The clips of its terms."""
+        """Return the clips of all terms."""
         terms = (*self.decode, *self.prefill, *(self.short.prefill if self.short else ()))
         return {term.clip for term in terms if term.clip is not None}
 
 
 class Frame(NamedTuple):
-    """What a kind needs to know of the model around it."""
+    """The parts of the surrounding model that a kind of layer depends on."""
 
     hidden: int
     precision: ModelPrecision
@@ -129,56 +132,58 @@ class Frame(NamedTuple):
 
 
 class Mixer(Protocol):
-    """Attention, or what stands in its place. Frozen and hashable: equal layers are priced once."""
+    """Attention, or its replacement. Frozen and hashable: equal layers are priced once."""
 
     @property
     def kind(self) -> str:
-        """Its name in `costmodels.models.layers.kinds.MIXERS`."""
+        """Name of the kind in `costmodels.models.layers.kinds.MIXERS`."""
 
     @property
     def kv_heads(self) -> int:
-        """Heads a decode kernel can work on apart."""
+        """Number of heads that a decode kernel can work on separately."""
 
     def params(self, hidden: int) -> Params:
-        """Parameters of a layer of so wide a model."""
+        """Count the parameters of a layer of a model with hidden size ``hidden``."""
 
     def state(self, precision: ModelPrecision) -> State:
-        """What it keeps of a sequence."""
+        """Return the state that the layer keeps of a sequence."""
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Its work that depends on sequences and their contexts."""
+        """Return the work that depends on sequences and their contexts."""
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """Its operators that depend on the number of new tokens alone, for ``calls`` layers."""
+        """Return the operators that depend only on the number of new tokens, for ``calls``
+        layers."""
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """Widths of inputs that a format with block scales converts in kernels of their own."""
+        """Return the widths of inputs that a format with block scales converts in separate
+        kernels."""
 
     def row_elements(self, hidden: int) -> int:
-        """Elements a token's activations take at the widest place."""
+        """Count the elements of a token's activations at the widest place."""
 
     def sharded(self, ranks: int) -> Self:
-        """One rank's part. Raises `ScenarioError` with the reason where it does not divide."""
+        """Return one rank's part. Raises `ScenarioError` with the reason if it does not divide."""
 
 
 class Ffn(Protocol):
-    """A feed-forward network."""
+    """A feed-forward network of a layer."""
 
     @property
     def kind(self) -> str:
-        """Its name in `costmodels.models.layers.kinds.FFNS`."""
+        """Name of the kind in `costmodels.models.layers.kinds.FFNS`."""
 
     def params(self, hidden: int, *, active: bool = False) -> Params:
-        """Parameters of a layer; ``active``: only those one token passes through."""
+        """Count the parameters of a layer; ``active``: only those that one token passes through."""
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of a mixer."""
+        """Return the operators, as `Mixer.token_operators` does."""
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """As of a mixer."""
+        """Return the widths of inputs, as `Mixer.block_inputs` does."""
 
     def row_elements(self, hidden: int) -> int:
-        """As of a mixer."""
+        """Count the elements, as `Mixer.row_elements` does."""
 
     def sharded(self, ranks: int) -> Self:
-        """As of a mixer."""
+        """Return one rank's part, as `Mixer.sharded` does."""

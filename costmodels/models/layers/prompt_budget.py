@@ -1,8 +1,8 @@
-"""Grouped-query attention that keeps a budget of each prompt, and all that is generated.
+"""Grouped-query attention that keeps a budget of each prompt, and all generated tokens.
 
 The last queries of a prompt vote: each head keeps the tokens they attend to most (SnapKV, arXiv
-2404.14469), in every layer as many, or in later layers fewer (PyramidKV, 2406.02069). Prompts are
-computed in full. What this does to answers is not modelled.
+2404.14469). All layers keep equally many, or later layers fewer (PyramidKV, 2406.02069). Prompts
+are computed in full. The effect on answers is not modeled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from costmodels.models.layers.gqa import OverGqa
 from costmodels.models.layers.parts import AttentionWork, ContextTerm, State, Window
 
 _SCORE_BYTES = 4
-"""Votes are summed and pooled in 32 bits: written by one kernel, read by the next."""
+"""Bytes per score: votes are summed and pooled in 32 bits, written by one kernel, read by the
+next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +28,12 @@ class PromptBudget(OverGqa):
     kind: ClassVar[str] = "prompt_budget"
 
     budgets: tuple[int, ...]
-    """Tokens of a prompt, a head."""
+    """Tokens kept of a prompt, per head."""
     observation_tokens: int = 32
-    """Queries at a prompt's end that vote."""
+    """Number of queries at a prompt's end that vote."""
 
     def state(self, precision: ModelPrecision) -> State:
-        """What is kept once the prompt is computed; a layer's mean."""
+        """Return what is kept once the prompt is computed, as the mean of the layers."""
         token_bytes = self.gqa.state(precision).growing
         shares = Counter(self.budgets)
         windows = (
@@ -42,10 +43,11 @@ class PromptBudget(OverGqa):
         return State(windows=tuple(windows))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Decodes read what is left; prompts compute over everything, and their end votes.
+        """Return the work: decodes read what is left, prompts compute over everything, and their
+        end votes.
 
-        Votes are posted with each token that is voted on: its keys are read again, and the scores
-        of the observing queries written and read. The copy of what is kept is not counted.
+        Votes are counted with each token that is voted on: its keys are read again, and the scores
+        of the observing queries are written and read. The copy of what is kept is not counted.
         """
         token_bytes = float(self.gqa.state(precision).growing)
         whole, share = self.gqa.term(token_bytes), 1 / len(self.budgets)
@@ -62,9 +64,10 @@ class PromptBudget(OverGqa):
 
 
 def pyramid_budgets(mean_tokens: int, layers: int, last_share: float = 0.1) -> tuple[int, ...]:
-    """Budgets of PyramidKV: falling in equal steps, their mean ``mean_tokens``.
+    """Return the budgets of PyramidKV, which fall in equal steps with the mean ``mean_tokens``.
 
-    The last layer keeps ``last_share`` of the mean, the first as much more than the mean.
+    The last layer keeps ``last_share`` of the mean; the first exceeds the mean by what the last
+    lacks.
     """
     if layers == 1:
         return (mean_tokens,)

@@ -1,4 +1,4 @@
-"""What linear-attention kinds have in common: a state of fixed size, read and written once a step.
+"""What linear-attention kinds share: a state of fixed size, read and written once per step.
 
 Prompts are computed in chunks of 64 tokens (the flash-linear-attention kernels' size), so their
 FLOPs are linear in the new tokens, whatever the context.
@@ -13,7 +13,7 @@ _CHUNK = 64
 
 
 def recurrent_state(elements: int, conv_elements: int, precision: ModelPrecision) -> State:
-    """The recurrent state, and the newest inputs of the short convolutions."""
+    """Return the recurrent state, and the newest inputs of the short convolutions."""
     state = load_format(precision.state).num_bytes(elements)
     return State(fixed=state + load_format(precision.conv).num_bytes(conv_elements))
 
@@ -21,11 +21,11 @@ def recurrent_state(elements: int, conv_elements: int, precision: ModelPrecision
 def recurrent_work(
     state: State, heads: int, d_k: int, d_v: int, *, delta_rule: bool
 ) -> AttentionWork:
-    """Reads and writes ``state`` once a sequence and step.
+    """Return the work of reading and writing ``state`` once per sequence and step.
 
-    A decode decays the state, adds an outer product and multiplies by a query: 5 d_k d_v FLOPs a
+    A decode decays the state, adds an outer product and multiplies by a query: 5 d_k d_v FLOPs per
     head; the delta rule first reads what the state holds for the key: 2 more. A chunk's token meets
-    the state twice (thrice) and half the other tokens of its chunk.
+    the state twice (three times with the delta rule) and half the other tokens of its chunk.
     """
     square = d_k * d_v
     products = 3 if delta_rule else 2

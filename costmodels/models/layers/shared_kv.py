@@ -1,7 +1,7 @@
 """Attention over keys and values that another layer made.
 
-Cross-layer attention (CLA, arXiv 2405.12981) shares them between neighbors, Gemma 4 from some
-layer on. The upper half of YOCO (2405.05254) reads one global cache: `YocoMemory` makes it, once.
+Cross-layer attention (CLA, arXiv 2405.12981) shares them between neighbors, Gemma 4 from some layer
+on. The upper half of YOCO (2405.05254) reads one global cache, which `YocoMemory` makes once.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ class SharedKv:
 
     gqa: Gqa
     window: int | None = None
-    """Of a sliding-window layer."""
+    """Window of a sliding-window layer; None: the whole context."""
 
     @property
     def kv_heads(self) -> int:
-        """Of the layer it reads."""
+        """KV heads of the layer that it reads."""
         return self.gqa.kv_heads
 
     def params(self, hidden: int) -> Params:
-        """Of q and o alone."""
+        """Count the parameters of q and o."""
         gqa = self.gqa
         others = gqa.q_size * gqa.qkv_bias + hidden * gqa.out_bias + gqa.head_dim * gqa.qk_norm
         return Params(attention=2 * hidden * gqa.q_size, others=others)
 
     def state(self, precision: ModelPrecision) -> State:
-        """None of its own."""
+        """Return an empty state: it stores nothing."""
         return State()
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """It reads as much as if the state were its own."""
+        """Return the reads of the other layer's state."""
         term = self.gqa.term(float(self.gqa.state(precision).growing), self.window)
         return AttentionWork(decode=(term,), prefill=(term,))
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """As of full attention, without keys and values."""
+        """Return those of full attention, without keys and values."""
         hidden, precision, _ = frame
         q_size, weights = self.gqa.q_size, precision.attention
         return [
@@ -59,21 +59,20 @@ class SharedKv:
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output."""
+        """Return the width of the norm's output."""
         return (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """Queries and the attention's output."""
+        """Count queries and the attention's output."""
         return 2 * self.gqa.q_size
 
     def sharded(self, ranks: int) -> SharedKv:
-        """As of full attention."""
         return replace(self, gqa=self.gqa.sharded(ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YocoMemory:
-    """The global keys and values of YOCO: made once from the lower half's output."""
+    """The global keys and values of YOCO, made once from the lower half's output."""
 
     kind: ClassVar[str] = "yoco_memory"
 
@@ -82,23 +81,23 @@ class YocoMemory:
 
     @property
     def kv_size(self) -> int:
-        """Elements of all keys of a token; as many values."""
+        """Elements of all keys of a token; values have the same number."""
         return self.kv_heads * self.head_dim
 
     def params(self, hidden: int) -> Params:
-        """The key and the value matrix."""
+        """Count the key and the value matrix."""
         return Params(attention=2 * hidden * self.kv_size)
 
     def state(self, precision: ModelPrecision) -> State:
-        """Once for all upper layers: 2 kv_heads head_dim elements a token."""
+        """Return 2 kv_heads head_dim elements per token, once for all upper layers."""
         return Gqa(heads=1, kv_heads=self.kv_heads, head_dim=self.head_dim).state(precision)
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """None: the upper layers read it."""
+        """Return no work: the upper layers read the state."""
         return AttentionWork()
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
-        """The projection and the cache write."""
+        """Return the projection and the cache write."""
         hidden, precision, _ = frame
         kv_bytes = 4 * self.kv_size * precision.dtype_bytes
         return [
@@ -109,13 +108,13 @@ class YocoMemory:
         ]
 
     def block_inputs(self, hidden: int) -> tuple[int, ...]:
-        """The norm's output."""
+        """Return the width of the norm's output."""
         return (hidden,)
 
     def row_elements(self, hidden: int) -> int:
-        """Keys and values."""
+        """Count the keys and values."""
         return 2 * self.kv_size
 
     def sharded(self, ranks: int) -> YocoMemory:
-        """Heads are split or replicated."""
+        """Split or replicate the heads."""
         return replace(self, kv_heads=split_kv_heads(self.kv_heads, ranks))

@@ -1,7 +1,7 @@
-"""Grouped-query attention over a window: of the newest tokens, and of the first few if asked.
+"""Grouped-query attention over a window: the newest tokens, and the first few if asked.
 
-Sliding-window layers of Mistral, Gemma and GPT-OSS; StreamingLLM is the same with 4 sink tokens
-kept beside the window (arXiv 2309.17453).
+Sliding-window layers of Mistral, Gemma and GPT-OSS; StreamingLLM also keeps 4 sink tokens beside
+the window (arXiv 2309.17453).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class SlidingWindow(OverGqa):
 
     window: int
     sink_tokens: int = 0
-    """First tokens kept and read for ever."""
+    """First tokens of a sequence, kept and read forever."""
 
     @property
     def kept_tokens(self) -> int:
-        """Most tokens stored."""
+        """Most tokens that are stored."""
         return self.window + self.sink_tokens
 
     def state(self, precision: ModelPrecision) -> State:
-        """Nothing grows once the window is full."""
+        """Return a state that stops growing once the window is full."""
         return State(windows=(Window(self.kept_tokens, self._token_bytes(precision)),))
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
-        """Contexts and query-key pairs clipped to the window."""
+        """Return attention with contexts and query-key pairs clipped to the window."""
         term = self.gqa.term(float(self._token_bytes(precision)), self.kept_tokens)
         return AttentionWork(decode=(term,), prefill=(term,))
 

@@ -6,21 +6,21 @@ from sim.errors import ScenarioError
 
 
 def split(count: int, ranks: int, what: str) -> int:
-    """One rank's part of ``count``. Raises `ScenarioError` where it does not divide."""
+    """Return one rank's part of ``count``. Raises `ScenarioError` if it does not divide."""
     if count % ranks:
         raise ScenarioError(f"its {what} are not a multiple of {ranks}")
     return count // ranks
 
 
 def split_width(width: int, ranks: int, what: str) -> int:
-    """The same for the width of a matrix."""
+    """Return one rank's part of a matrix's width. Raises `ScenarioError` if it does not divide."""
     if width % ranks:
         raise ScenarioError(f"its {what} {width} is not a multiple of {ranks}")
     return width // ranks
 
 
 def split_kv_heads(kv_heads: int, ranks: int) -> int:
-    """KV heads on one rank: with more ranks than heads each is replicated, as vLLM does."""
+    """Return the KV heads on one rank: more ranks than heads replicate each head, as in vLLM."""
     if kv_heads % ranks and ranks % kv_heads:
         raise ScenarioError(
             f"its {kv_heads} KV heads neither divide into nor replicate over {ranks} ranks"

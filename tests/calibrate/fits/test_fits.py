@@ -22,7 +22,7 @@ from scenarios.validation.folder import find_recordings
 from scenarios.validation.logs import serving_logs
 from scenarios.validation.system import read_system
 from sim.errors import ScenarioError
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 from tests.scenarios.validation.samples import LLAMA, write_sample
 
 H200 = load_gpu("h200")

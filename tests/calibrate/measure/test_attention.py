@@ -20,7 +20,7 @@ from calibrate.measure.kernels import attention_decode, attention_prefill, mla_d
 from calibrate.measure.kernels.attention_shapes import Heads, causal_pairs
 from calibrate.measure.kernels.split_plan import MAX_SPLITS, SMS, split_tiles
 from tests.calibrate.measure.triton_compile import H200_SHARED_BYTES, Compiled, compile_for_h200
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 MODULES = {
     "attention_decode": attention_decode,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.measure.kernels import FAMILIES
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 SOURCES = sorted((CHECKOUT / "calibrate" / "measure").rglob("*.py"))
 ALLOWED = {"numpy", "torch", "triton"}
@@ -46,7 +46,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 sys.argv[0] = "measure"
 import runpy
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 runpy.run_module("calibrate.measure", run_name="__main__")
 """
 

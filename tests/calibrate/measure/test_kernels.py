@@ -17,7 +17,7 @@ from calibrate.measure import cli
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import elementwise, gemm, sampling
 from calibrate.measure.record import case_of
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 pytestmark = pytest.mark.slow
 

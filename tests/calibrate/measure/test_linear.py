@@ -13,7 +13,7 @@ import pytest
 from calibrate.measure.kernels import linear_chunk, linear_recurrent
 from calibrate.measure.kernels.linear_inputs import HEADS, make_inputs
 from tests.calibrate.measure.triton_launches import fits, launches_of
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3}
 KINDS = ("kda", "gdn")

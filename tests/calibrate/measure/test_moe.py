@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from calibrate.measure.kernels import grouped_gemm, moe_layer
 from calibrate.measure.kernels.moe_routing import Experts, experts_of, route
 from tests.calibrate.measure.triton_launches import Launch, fits, launches_of
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "fp8": 0.2}
 """The interpreter's own rounding to fp8 is coarse; a wrong scale would show."""

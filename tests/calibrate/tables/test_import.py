@@ -20,7 +20,7 @@ from scenarios.calibration.commands import import_facts
 from scenarios.commands import app
 from sim.errors import ScenarioError
 from tests.calibrate.kernel_lines import BF16, GRIDS, MACHINE, made_lines, timing, write_lines
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 GEMM = {"m": 1, "n": 4096, "k": 4096}
 

@@ -27,8 +27,9 @@ from sim.errors import ScenarioError
 from sim.kv.layout import KVLayout, PromptPages
 from sim.shape import chunk_shape, decode_shape
 from tests.equivalence.runs import check_jumps
-from tests.properties.helpers import small_run, table_of
+from tests.properties.engines import small_run
 from tests.properties.scenarios import small
+from tests.properties.tables import table_of
 
 LLAMA = load_model("llama-3.1-8b")
 SMALL: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 64}

@@ -17,8 +17,8 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.plan import DeviceMemory, plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from scenarios.build.builder import build
 from scenarios.build.layout import replica_gpus

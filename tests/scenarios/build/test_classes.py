@@ -15,7 +15,7 @@ from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import chains_of
+from tests.properties.tables import chains_of
 from workloads.merge import merge, split_blocks
 
 CHAT = {"name": "chat", "preset": "azure-conv", "rate_per_s": 6, "slo": {"ttft_s": 0.3}}

@@ -22,8 +22,10 @@ from sim.books.window import measured_window
 from sim.engine.config import EngineConfig
 from sim.fleet.cluster import run_cluster
 from sim.request_table import request_table
+from tests.properties.checkout import CHECKOUT
+from tests.properties.engines import small_run
 from tests.properties.handover import TRANSFER, fleet
-from tests.properties.helpers import CHECKOUT, chains_of, small_run, table_of
+from tests.properties.tables import chains_of, table_of
 
 SHIPPED = CHECKOUT / "scenarios"
 

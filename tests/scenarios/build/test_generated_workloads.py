@@ -16,7 +16,9 @@ from scenarios.run.simulate import simulate
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
-from tests.properties.helpers import SHARED, AffineCost, small_run
+from tests.properties.checkout import SHARED
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
 from tests.properties.scenarios import SHIPPED, fault, write
 from tests.workloads.generator.preset_statistics import matched_tokens
 from workloads.generator.generate import generate

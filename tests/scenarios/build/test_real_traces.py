@@ -10,7 +10,7 @@ import pytest
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.request import Status
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 
 TRACES = SHARED / "data" / "traces"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,7 +16,7 @@ from scenarios.run.simulate import simulate
 from sim.accounts import TIME_ACCOUNTS
 from sim.errors import PolicyError, ScenarioError
 from sim.request import Status
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 SHIPPED = CHECKOUT / "scenarios"
 BASE: dict[str, Any] = {

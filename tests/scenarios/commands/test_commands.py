@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import scenarios.run.simulate
 from scenarios.commands import app
 from scenarios.schema import Scenario
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 QUICK = (
     *("simulate", "--model", "meta-llama/Llama-3.1-8B", "--rate", "5", "--input-tokens", "100"),

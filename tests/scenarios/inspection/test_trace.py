@@ -24,7 +24,8 @@ from scenarios.inspection.trace_command import read
 from scenarios.inspection.trace_facts import trace_facts
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import SHARED, chains_of
+from tests.properties.checkout import SHARED
+from tests.properties.tables import chains_of
 from workloads.readers.recording import Clock, Recording
 
 TRACES = SHARED / "data" / "traces"

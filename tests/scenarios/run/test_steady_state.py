@@ -18,7 +18,9 @@ from sim.books.metrics import Slo, request_metrics
 from sim.books.window import Window, gpu_busy, measured_window, time_weighted
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import table_of
 
 CHAT: dict[str, Any] = {
     "model": "llama-3.1-8b",

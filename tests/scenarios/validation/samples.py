@@ -17,7 +17,7 @@ from scenarios.validation.protocol import predict_ms
 from scenarios.validation.system import System, read_system
 from sim.fleet.cluster import RunLog, run_cluster
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import chains_of
+from tests.properties.tables import chains_of
 
 SYSTEM_TOKENS, BLOCK = 64, 16
 LLAMA = {

@@ -24,7 +24,7 @@ from scenarios.validation.compare import Comparison, compare, read_predicted
 from scenarios.validation.compare_command import read_tolerances
 from sim.errors import ScenarioError
 from tests.calibrate.results.measured_samples import PERCENTILES, Sample, files, vllm_bench
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 DEMO = CHECKOUT / "scenarios" / "demo.yaml"
 NUM_REQUESTS = 200

@@ -15,7 +15,7 @@ from scenarios.validation.conformance import COLUMNS, score_conformance
 from scenarios.validation.folder import find_recordings
 from scenarios.validation.system import read_system
 from sim.errors import TraceError
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 
 GROUNDTRUTH = SHARED / "data" / "groundtruth"
 RUNS = {"m1": ["p10", "p34", "mt40"], "m2": ["p10", "p26", "mt40"]}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.validation.validate import validate
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 
 GROUNDTRUTH = SHARED / "data" / "groundtruth"
 

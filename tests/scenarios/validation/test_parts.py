@@ -22,14 +22,16 @@ from sim.engine.config import EngineConfig
 from sim.errors import TraceError
 from sim.fleet.cluster import PoolConfig
 from sim.shape import StepShape
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import table_of
 
 COST = AffineCost(
     launch_delay_ns=300_000, launch_ns=6_000_000, tail_ns=100_000, host_ns=50_000, host_per_seq_ns=7
 )
 
 
-def pool_of(engine: EngineConfig, cost: AffineCost = COST) -> PoolConfig:
+def small_pool(engine: EngineConfig, cost: AffineCost = COST) -> PoolConfig:
     router = load_attribute("policies.routers.round_robin:RoundRobin")
     return PoolConfig(engine=engine, cost=cost, make_scheduler=lambda: fcfs, make_router=router)
 
@@ -42,7 +44,7 @@ def test_the_driver_keeps_the_engines_time(async_scheduling: bool, launch_ns: in
     log = small_run(table_of((0.0, 100, 30)), engine=engine, cost=cost)
     steps = [PlannedStep(StepShape(0, 0, 1, 100, 0, 5050, 1), 1)]
     steps += [PlannedStep(StepShape(1, 100 + i, logits=1), 1) for i in range(29)]
-    times = run_steps(pool_of(engine, cost), steps)
+    times = run_steps(small_pool(engine, cost), steps)
     read_ns = [time.read_ns + cost.update_ns(1) for time in times]
     assert read_ns == log.steps[0].step_visible_ns().tolist()
 
@@ -51,14 +53,14 @@ def test_a_decode_point_is_the_slower_clock_and_a_prefill_point_has_the_launch()
     engine = EngineConfig()
     fast_host = AffineCost(base_s=5e-3, per_token_s=0.0, per_context_s=0.0)
     slow_host = replace(fast_host, launch_ns=6_000_000)
-    assert predict_ms(pool_of(engine, fast_host), "decode", {"B": 4, "L": 100}) == 5
-    assert predict_ms(pool_of(engine, slow_host), "decode", {"B": 4, "L": 100}) == 6
-    assert predict_ms(pool_of(engine, slow_host), "prefill", {"P": 100}) == 6
-    assert predict_ms(pool_of(engine, fast_host), "mixed", {"P": 100, "D": 4, "L": 100}) == 5
+    assert predict_ms(small_pool(engine, fast_host), "decode", {"B": 4, "L": 100}) == 5
+    assert predict_ms(small_pool(engine, slow_host), "decode", {"B": 4, "L": 100}) == 6
+    assert predict_ms(small_pool(engine, slow_host), "prefill", {"P": 100}) == 6
+    assert predict_ms(small_pool(engine, fast_host), "mixed", {"P": 100, "D": 4, "L": 100}) == 5
 
 
 def test_long_prompts_are_cut_to_the_token_budget() -> None:
-    pool = pool_of(
+    pool = small_pool(
         EngineConfig(max_num_batched_tokens=64, max_num_seqs=8), AffineCost(1e-3, 0.0, 0.0)
     )
     assert predict_ms(pool, "prefill", {"P": 200}) == 4

@@ -12,7 +12,10 @@ from sim.books.saturation import saturation
 from sim.books.token_times import token_times_ns
 from sim.books.window import measured_window, time_weighted
 from sim.engine.config import EngineConfig
-from tests.properties.helpers import AffineCost, decode_gaps, small_run, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import table_of
+from tests.properties.token_gaps import decode_gaps
 
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)
 

@@ -14,8 +14,9 @@ from sim.books.run_accounts import gpu_time_ns
 from sim.engine.config import EngineConfig
 from sim.protocols import StepCost
 from sim.request_table import RequestTable
-from tests.properties.engines import COSTS, ENGINES, tables
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import ENGINES, small_run
+from tests.properties.tables import table_of, tables
 
 
 @settings(deadline=None, max_examples=60)

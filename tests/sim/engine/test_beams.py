@@ -26,12 +26,11 @@ from sim.fleet.service import ClientConfig, ServiceConfig
 from sim.kv.layout import KVLayout, WindowPages
 from sim.request import Status
 from sim.request_table import RequestTable, draw_lengths
-from tests.properties.beams import HARD, searched
 from tests.properties.conservation import MAKERS, audited, check_empty
-from tests.properties.engines import COSTS, tables
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import HARD, small_pool, small_run
 from tests.properties.outcome import outcome
-from tests.properties.service_runs import pool_of
+from tests.properties.tables import searched, table_of, tables
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms
@@ -186,7 +185,7 @@ def test_clients_that_give_up_leave_nothing_behind(
     widths = [1 + 2 * (output > 1) for output in table.output_tokens.tolist()]
     table = searched(replace(table, samples=None, beams=None), widths)
     make, auditors = audited(MAKERS["fcfs"])
-    pool = replace(pool_of(HARD), make_scheduler=make)
+    pool = replace(small_pool(HARD), make_scheduler=make)
     clients = ClientConfig(
         e2e_timeout_ns=timeout_ms * MS, max_retries=retries, backoff_ns=MS, server_notices=True
     )
@@ -196,7 +195,7 @@ def test_clients_that_give_up_leave_nothing_behind(
 
 
 def test_beams_are_not_handed_over() -> None:
-    pools = (pool_of(SYNC, role="prefill"), pool_of(SYNC, role="decode"))
+    pools = (small_pool(SYNC, role="prefill"), small_pool(SYNC, role="decode"))
     transfer = TransferConfig(
         bytes_per_token=1, prefill_nic_bytes_per_s=1e9, decode_nic_bytes_per_s=1e9
     )

@@ -12,7 +12,9 @@ from sim.engine.view import EngineView
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.cluster import RunLog
 from sim.request import Status
-from tests.properties.helpers import AffineCost, small_run, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import table_of
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms

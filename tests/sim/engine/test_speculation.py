@@ -12,9 +12,10 @@ from policies import ROUTERS
 from sim.engine.config import EngineConfig
 from sim.request_table import RequestTable
 from tests.properties.conservation import MAKERS, audited, check_run_to_the_end
-from tests.properties.engines import COSTS, tables
-from tests.properties.helpers import AffineCost, small_run
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import small_run
 from tests.properties.speculating import POLICIES, SPECULATING
+from tests.properties.tables import tables
 
 over_random_runs = given(
     table=tables(),

@@ -23,10 +23,11 @@ from sim.fleet.service import ServiceConfig
 from sim.protocols import Fetch, ReplicaLoad
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
+from tests.properties.costs import AffineCost
 from tests.properties.handover import TRANSFER, pool
-from tests.properties.helpers import AffineCost, chains_of
 from tests.properties.routing import Bench, Scripted, used_blocks
 from tests.properties.service_runs import policy
+from tests.properties.tables import chains_of
 
 ROOMY = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=800, block_size=8, num_gpu_blocks=300

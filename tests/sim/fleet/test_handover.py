@@ -15,8 +15,8 @@ from sim.errors import ScenarioError
 from sim.fleet.cluster import Fleet, Role, run_cluster
 from sim.fleet.handover import TransferConfig
 from sim.request import Status
+from tests.properties.costs import AffineCost
 from tests.properties.handover import GB, TRANSFER, fleet, pool
-from tests.properties.helpers import AffineCost, table_of
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
@@ -24,6 +24,7 @@ from tests.properties.queues import (
     ONE_AT_A_TIME,
     exponential,
 )
+from tests.properties.tables import table_of
 
 SMALL = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=200, block_size=8, num_gpu_blocks=100

@@ -29,7 +29,8 @@ from sim.protocols import ReplicaLoad
 from sim.recorder import RequestLog
 from sim.request import Request, Status
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import AffineCost, chains_of, small_run
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
@@ -39,6 +40,7 @@ from tests.properties.queues import (
     Float,
     exponential,
 )
+from tests.properties.tables import chains_of
 
 Int64 = NDArray[np.int64]
 

@@ -21,7 +21,8 @@ from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
 from sim.protocols import ReplicaLoad, RoutingContext
 from sim.request import Gang, Request, Status
-from tests.properties.helpers import AffineCost, chains_of, table_of
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_pool
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,
@@ -29,7 +30,8 @@ from tests.properties.queues import (
     ONE_AT_A_TIME,
     exponential,
 )
-from tests.properties.service_runs import MS, policy, pool_of, serve
+from tests.properties.service_runs import MS, policy, serve
+from tests.properties.tables import chains_of, table_of
 
 SMALL = EngineConfig(
     max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=200
@@ -255,7 +257,7 @@ def test_giving_up_frees_both_ends_of_a_handover(mode: Any, at_ms: int) -> None:
         prefill_nic_bytes_per_s=10**9 // 10,
         decode_nic_bytes_per_s=10**9,
     )
-    pools = (pool_of(SMALL, role="prefill"), pool_of(SMALL, role="decode"))
+    pools = (small_pool(SMALL, role="prefill"), small_pool(SMALL, role="decode"))
     clients = ClientConfig(e2e_timeout_ns=at_ms * MS)
     fleet = Fleet(pools=pools, transfer=transfer, service=ServiceConfig(clients=clients))
     table = table_of((0.0, 100, 50), (1.0, 100, 2))

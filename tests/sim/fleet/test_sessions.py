@@ -13,8 +13,9 @@ from sim.engine.config import EngineConfig
 from sim.errors import TraceError
 from sim.recorder import UNSET
 from sim.request import Status
-from tests.properties.helpers import AffineCost, chains_of, small_run
-from tests.properties.session_tables import sessions
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
+from tests.properties.tables import chains_of, sessions
 
 FLAT = AffineCost(base_s=1e-3, per_token_s=0.0, per_context_s=0.0)
 SYNC = EngineConfig(async_scheduling=False)

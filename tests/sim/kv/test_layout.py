@@ -21,8 +21,8 @@ from sim.kv.layout import PLAIN, KVLayout, WindowPages
 from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.shape import Clip, clipped
-from tests.properties.engines import LAYOUTS
-from tests.properties.helpers import chains_of, small_run, table_of
+from tests.properties.engines import LAYOUTS, small_run
+from tests.properties.tables import chains_of, table_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from sim.errors import ScenarioError
 from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.request_table import PrefixChains
-from tests.properties.helpers import SHARED, chains_of
+from tests.properties.checkout import SHARED
+from tests.properties.tables import chains_of
 from workloads.readers.detect import read_trace
 
 # Workload notes, table 3.1: LRU hit rate of the Mooncake conversation trace by capacity in blocks.

@@ -22,9 +22,11 @@ from sim.protocols import CachedContent, Eviction
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable
 from tests.properties.caches import CACHES, RADIX, RADIX_ENGINES, evicting
-from tests.properties.engines import COSTS, tables
-from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.checkout import SHARED
+from tests.properties.costs import COSTS, AffineCost
+from tests.properties.engines import small_run
 from tests.properties.outcome import outcome
+from tests.properties.tables import chains_of, tables
 from workloads.readers.detect import read_trace
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]

@@ -25,8 +25,8 @@ from sim.kv.shared_prefix import PrefixTree, common_prefix
 from sim.request import Request
 from sim.shape import SharedSums, StepShape, causal_pairs
 from tests.properties.conservation import held_blocks, shared_one_by_one
-from tests.properties.helpers import chains_of
 from tests.properties.priced_steps import columns_of
+from tests.properties.tables import chains_of
 from tests.published import hydragen
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 512}

@@ -32,8 +32,9 @@ from sim.kv.layout import PLAIN, KVLayout, WindowPages
 from sim.kv.pool import KVCache
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable, request_table
-from tests.properties.helpers import chains_of, small_run
+from tests.properties.engines import small_run
 from tests.properties.scenarios import small
+from tests.properties.tables import chains_of
 
 ALIGN = KVLayout(fixed_pages=1, checkpoint_pages=1)
 

@@ -27,9 +27,12 @@ from sim.kv.tier_store import Pipe, TierConfig, TierStore
 from sim.kv.tiers import Tiers, TiersConfig, Write, shared_tiers
 from sim.request import Request
 from sim.request_table import RequestTable, request_table
-from tests.properties.helpers import SHARED, AffineCost, chains_of, small_run
+from tests.properties.checkout import SHARED
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_pool, small_run
 from tests.properties.outcome import outcome
-from tests.properties.service_runs import MS, pool_of
+from tests.properties.service_runs import MS
+from tests.properties.tables import chains_of
 from tests.properties.tiers import check_tiers
 from workloads.readers.detect import read_trace
 
@@ -234,7 +237,7 @@ def test_an_endless_second_tier_hits_what_an_endless_cache_does(write: Write) ->
 
 
 def two_engines(cache: CacheConfig, rows: list[tuple[float, int, int, int]], *faults: Fault) -> Any:
-    pool = replace(pool_of(ENGINE, cost=SLOW, replicas=2), cache=cache)
+    pool = replace(small_pool(ENGINE, cost=SLOW, replicas=2), cache=cache)
     service = ServiceConfig(faults=FaultConfig(schedule=faults, detection_ns=0))
     return run_cluster(prefixed(rows), Fleet(pools=(pool,), service=service))
 

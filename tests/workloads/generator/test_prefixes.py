@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from sim.errors import ScenarioError
+from tests.properties.engines import small_run
 from tests.properties.generated import CHAT, KINDS, PASSAGES, PLAIN, chain_of, columns, spec_of
-from tests.properties.helpers import small_run
 from tests.properties.queues import MICROSECOND_PER_TOKEN, ONE_AT_A_TIME
 from tests.workloads.generator.preset_statistics import matched_tokens
 from workloads.generator.arrivals import Arrivals

@@ -12,7 +12,7 @@ import pytest
 from sim.errors import ScenarioError
 from sim.fleet.cluster import RunLog
 from sim.request_table import RequestTable
-from tests.properties.helpers import small_run
+from tests.properties.engines import small_run
 from tests.properties.queues import (
     MEAN_SERVICE_S,
     MEAN_TOKENS,

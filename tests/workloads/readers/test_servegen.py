@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sim.errors import ScenarioError, TraceError
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 from tests.workloads.readers.trace_samples import SERVEGEN_LENGTHS, write_sample
 from workloads.readers.servegen_files import ClientRates, read_client_rates
 from workloads.servegen import draw_requests

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scenarios.experiments.capacity.samples import Point, Tally
 from sim.engine.config import EngineConfig
 from sim.request_table import request_table
-from tests.properties.helpers import AffineCost, small_run
+from tests.properties.costs import AffineCost
+from tests.properties.engines import small_run
 
 Float = NDArray[np.float64]
 COARSE = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.25)

@@ -16,7 +16,7 @@ from scenarios.experiments.capacity.question import Question
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
-from tests.properties.helpers import SHARED
+from tests.properties.checkout import SHARED
 from tests.properties.scenarios import azure_trace, write
 
 M1 = SHARED / "data" / "groundtruth" / "m1_requests.jsonl.gz"

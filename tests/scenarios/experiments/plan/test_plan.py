@@ -22,7 +22,7 @@ from scenarios.experiments.plan.search import Search
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 from tests.properties.scenarios import write
 from tests.scenarios.experiments.plan.samples import PLAN
 

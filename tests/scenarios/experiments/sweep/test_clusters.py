@@ -18,7 +18,7 @@ import pytest
 from scenarios.run.execution.errors import WorkerLostError
 from scenarios.run.execution.spread import spread
 from sim.errors import ScenarioError
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 from tests.scenarios.experiments.sweep.samples import SCENARIO, deadly_sweep, run, write_sweep_file
 from tests.scenarios.run.worker_functions import die_always, die_once, refuse_three, square
 

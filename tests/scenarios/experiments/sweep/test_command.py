@@ -21,7 +21,7 @@ from scenarios.experiments.sweep.points import make_points
 from scenarios.experiments.sweep.results import RESULTS_FILE
 from scenarios.experiments.sweep.sweep_file import read_sweep
 from scenarios.schema.sweep import PlotSpec, RandomAxes, SweepFile
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 from tests.scenarios.experiments.sweep.samples import RATES, SCENARIO, run, write_sweep_file
 
 LONGER: dict[str, Any] = {

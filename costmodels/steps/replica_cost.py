@@ -1,15 +1,16 @@
-"""Steps of a replica whose ranks share a batch: data-parallel ranks, stages, overlapped halves.
+"""Step cost of a replica whose ranks share a batch: data-parallel ranks, pipeline stages, half
+batches.
 
-The engine of `sim` plans one batch for the whole replica. Here it is dealt out:
+The engine of `sim` plans one batch for the whole replica. This module deals it out:
 
 - Data-parallel ranks take whole sequences, as evenly as their number allows; all wait for the rank
-  with most of them. Experts see the tokens of all ranks.
-- The stages of a pipeline work on as many micro-batches at once. A step of the replica is one round
-  in which every micro-batch passes all stages, so it takes as many times the slowest stage.
-- Overlapped batches (enable_dbo) are two halves: while one computes the other communicates, and
-  what takes longer counts.
+  with the most sequences. Experts see the tokens of all ranks.
+- A pipeline works on one micro-batch per stage at once. A step of the replica is one round in which
+  every micro-batch passes all stages, so it takes the slowest stage's time once per stage.
+- Overlapped batches (enable_dbo) are two halves: one computes while the other communicates, and the
+  longer of the two counts.
 
-Contexts are taken as equal on all ranks: what differs between sequences of one batch adds nothing.
+Contexts are taken as equal on all ranks: differences between the sequences of a batch add no time.
 """
 
 from __future__ import annotations
@@ -42,32 +43,32 @@ from sim.shape import StepShape, grown
 from sim.throttle import PowerThrottle
 
 RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
-"""One rank, as a whole replica or as a part of one."""
+"""The step cost of one rank, which is a whole replica or a part of one."""
 OVERLAPPED = ("dispatch", "combine")
 _LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStepCost:
-    """A `sim.protocols.StepCost` of a whole replica. `layout_cost` builds it."""
+    """A `sim.protocols.StepCost` of a whole replica; built by `layout_cost`."""
 
     rank: RankStepCost
     """All layers on one rank, by its own tokens, without the experts that ranks share."""
     group: tuple[OperatorSeconds, ...]
-    """Shared experts' operators, by tokens a rank on average: ``[max_num_batched_tokens + 1]``."""
+    """Operators of shared experts, by mean tokens per rank: ``[max_num_batched_tokens + 1]``."""
     send: OperatorSeconds
-    """To the next stage, by tokens of a rank and micro-batch."""
+    """Transfer to the next stage, by tokens per rank and micro-batch."""
     group_ns: list[int]
     group_compute_ns: list[int]
     exchange_ns: list[int]
-    """What halves overlap with computing, by tokens of a rank and half."""
+    """Exchanges that overlap with the other half's computation, by tokens per rank and half."""
     send_ns: list[int]
     head_ns: list[int]
     """LM head and sampling, by logits."""
 
     @property
     def shard(self) -> RankShard:
-        """What one rank holds."""
+        """The part of the model on one rank."""
         return self.rank.shard
 
     @property
@@ -77,7 +78,7 @@ class ReplicaStepCost:
 
     @property
     def limits(self) -> Limits:
-        """Of one rank and micro-batch."""
+        """The limits of one rank and micro-batch."""
         return Limits(len(self.send_ns) - 1, len(self.head_ns) - 1, self.rank.largest_graph)
 
     @property
@@ -87,38 +88,40 @@ class ReplicaStepCost:
 
     @property
     def efficiency(self) -> Efficiency:
-        """How much of its peaks kernels reach."""
+        """The shares of the device's peaks that kernels reach."""
         return self.rank.efficiency
 
     @property
     def profile(self) -> EngineProfile:
-        """Host times."""
+        """The engine's host times."""
         return self.rank.profile
 
     @property
     def throttle(self) -> PowerThrottle | None:
-        """The device's power limit."""
+        """The device's power limit; None: no limit."""
         return self.rank.throttle
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """The cost of one step of the replica; see `RooflineStepCost.price`."""
+        """Price one step of the replica; see `RooflineStepCost.price`."""
         if not shape.num_tokens:
             return StepPrice(0)
         dealt, stages = self.deal(shape), self.layout.pipeline_parallel_size
         price = self.rank.price(dealt.shape, draw)
         gpu_ns, compute_ns = self._step_ns(price.gpu_ns, dealt), 0
         if shape.prefill_tokens:
-            # Heat: the compute-bound part of the layers, in the share of time they take.
+            # The compute-bound time that heats the device: the step has the same share of it as the
+            # layers.
             layers_ns = price.gpu_ns + self.group_ns[dealt.mean_tokens]
             bound_ns = price.compute_ns + self.group_compute_ns[dealt.mean_tokens]
             compute_ns = gpu_ns * bound_ns // max(layers_ns, 1)
         delay_ns, launch_ns, tail_ns = price.launch_delay_ns, price.launch_ns, price.tail_ns
-        if stages > 1:  # each stage launches its part of the layers, for every micro-batch
+        if stages > 1:  # each stage launches its part of the layers, once per micro-batch
             launch_ns = self._whole_launch_ns(launch_ns, dealt)
         return StepPrice(gpu_ns, delay_ns, launch_ns, tail_ns, min(compute_ns, gpu_ns))
 
     def price_decodes(self, shape: StepShape, steps: int, /) -> DecodeRun:
-        """Price ``steps`` decode-only steps whose context grows by one a sequence a step."""
+        """Price ``steps`` decode-only steps in which each sequence's context grows by one token
+        per step."""
         first = self.price(shape)
         if not shape.decode_seqs:
             return DecodeRun(first, [0] * steps, 0)
@@ -137,22 +140,24 @@ class ReplicaStepCost:
         return DecodeRun(self.price(shape), list(accumulate(gpu_ns)), min(gpu_ns))
 
     def schedule_ns(self, running: int, /) -> int:
-        """Host time of the scheduler calls of one step: a rank's, once a micro-batch."""
+        """Return the host time of one step's scheduler calls on a rank: one call per
+        micro-batch."""
         layout = self.layout
         a_rank = -(-running // layout.data_parallel_size)
         return layout.pipeline_parallel_size * self.rank.schedule_ns(a_rank)
 
     def update_ns(self, seqs: int, /) -> int:
-        """Host time to apply a step's outputs."""
+        """Return the host time to apply a step's outputs."""
         stages = self.layout.pipeline_parallel_size
         return stages * self.rank.update_ns(-(-seqs // (self.layout.data_parallel_size * stages)))
 
     def deal(self, shape: StepShape) -> Dealt:
-        """The busiest rank and micro-batch of a step of this shape."""
+        """Return the busiest rank and micro-batch of a step of this shape."""
         return deal(shape, self.layout, self.limits)
 
     def _step_ns(self, rank_ns: int, dealt: Dealt) -> int:
-        """The whole step, from the layers of the busiest rank and micro-batch."""
+        """Return the time of the whole step, from the layers of the busiest rank and
+        micro-batch."""
         layers_ns = rank_ns + self.group_ns[dealt.mean_tokens]
         head_ns = self.head_ns[dealt.logits]
         stages = self.layout.pipeline_parallel_size
@@ -160,7 +165,7 @@ class ReplicaStepCost:
         if dealt.halves:
             exchange_ns = self.exchange_ns[tokens]
             longer_ns = max(layers_ns - exchange_ns, exchange_ns)
-            # The first exchange has nothing to hide behind.
+            # The first exchange has no computation to hide behind.
             first_ns = exchange_ns // max(self.shard.model.num_moe_layers, 1)
             return 2 * longer_ns + first_ns + head_ns
         if stages == 1:
@@ -171,7 +176,11 @@ class ReplicaStepCost:
         return round_ns * (stages + dealt.drain) // stages
 
     def _whole_launch_ns(self, launch_ns: int, dealt: Dealt) -> int:
-        """Kernels are launched for a stage's layers; a graph's launch hardly depends on them."""
+        """Return the launch time of one step on all micro-batches.
+
+        A stage launches the kernels of its own layers only; the launch of a full graph hardly
+        depends on the number of layers.
+        """
         stages = self.layout.pipeline_parallel_size
         if dealt.shape.prefill_tokens or dealt.shape.num_tokens > self.rank.largest_graph:
             return launch_ns * stages * self.shard.stage_layers // self.shard.model.num_layers
@@ -180,9 +189,9 @@ class ReplicaStepCost:
     def split(
         self, columns: Mapping[str, NDArray[np.float64]], /
     ) -> dict[str, NDArray[np.float64]]:
-        """GPU seconds of many steps by account; see `step_split.split_steps`.
+        """Split the GPU seconds of many steps by account; see `step_split.split_steps`.
 
-        An overlapped exchange posts what computing does not hide.
+        Of an overlapped exchange, only the part that computation does not hide is posted.
         """
         dealt = deal_columns(columns, self.layout, self.limits)
         own, mean, tokens = dealt.shape, dealt.mean_tokens, dealt.tokens
@@ -194,7 +203,7 @@ class ReplicaStepCost:
             post_operator(seconds, operator, mean, decodes)
         self._overlap(seconds, dealt.halves, tokens)
         logits = dealt.logits
-        # Halves are sampled together: the logits are of both.
+        # Both halves are sampled together, so the logits are those of both.
         sampled = decoded.astype(np.int64) * np.where(dealt.halves, 2, 1)
         decode_logits = np.where(own["prefill_tokens"] > 0, np.minimum(sampled, logits), logits)
         stages, shard = self.layout.pipeline_parallel_size, self.shard
@@ -214,7 +223,7 @@ class ReplicaStepCost:
     def _overlap(
         self, seconds: dict[str, Array], halves: NDArray[np.bool_], tokens: NDArray[np.int64]
     ) -> None:
-        """Two halves in place of one, their exchanges behind each other's computing."""
+        """Replace one half by two whose exchanges hide behind each other's computation."""
         if not halves.any():
             return
         exchange_s = np.array(self.exchange_ns)[tokens] * 1e-9
@@ -227,7 +236,7 @@ class ReplicaStepCost:
         seconds[accounts.COMMUNICATION] += np.where(halves, exposed, 0.0)
 
     def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> ReplicaStepCost:
-        """The same with every GPU and every host time multiplied."""
+        """Return a copy with all GPU times multiplied by ``gpu`` and all host times by ``host``."""
 
         def longer(times: list[int]) -> list[int]:
             return [round(time * gpu) for time in times]
@@ -243,7 +252,8 @@ class ReplicaStepCost:
         )
 
     def evidence(self) -> dict[str, str]:
-        """The label of each GPU time account: nothing was measured in such a layout."""
+        """Return the label of each GPU time account: ``extrapolated`` at best, as nothing was
+        measured in such a layout."""
         found = {
             account: weakest((label, "extrapolated"))
             for account, label in self.rank.evidence().items()
@@ -253,18 +263,18 @@ class ReplicaStepCost:
         return found
 
     def sources(self) -> list[Source]:
-        """Every number behind the prices, with its label and source."""
+        """Return every number behind the prices, with its label and source."""
         numbers = [self.gpu.source_of("network_bytes_per_s")] if self._crosses_network() else []
         return [*self.rank.sources(), *numbers, *self._link_sources()]
 
     def describe(self, shape: StepShape) -> list[OperatorRow]:
-        """Work and time of each operator on the busiest rank, one micro-batch."""
+        """Return the work and time of each operator on the busiest rank for one micro-batch."""
         dealt = self.deal(shape)
         rows = self.rank.describe(dealt.shape._replace(logits=dealt.logits))
         return [*rows, *self.describe_group(dealt.mean_tokens)]
 
     def describe_group(self, mean_tokens: int) -> list[OperatorRow]:
-        """The same of the experts that ranks share, at so many tokens a rank."""
+        """Return the work and time of the shared experts' operators at ``mean_tokens`` per rank."""
         return [_row(one, mean_tokens) for one in self.group]
 
     def _link_sources(self) -> list[Source]:

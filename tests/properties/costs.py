@@ -1,40 +1,19 @@
-"""Helpers for several tests: plain cost models, small runs, and the location of the shared data."""
+"""Plain step costs, and random ones."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 from numpy.typing import NDArray
 
-from policies import ROUTERS, SCHEDULERS
-from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.accounts import GPU_ACCOUNTS
-from sim.books.token_times import gap_chunks
-from sim.engine.config import EngineConfig
-from sim.engine.view import Scheduler
-from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
-from sim.kv.eviction import PLAIN_CACHE, CacheConfig
-from sim.protocols import DecodeRun, Rises, Router, RoutingContext, StepCost, StepPrice
-from sim.request_table import PrefixChains, RequestTable, request_table
+from sim.protocols import DecodeRun, Rises, StepPrice
 from sim.shape import SharedSums, StepShape
 from sim.throttle import PowerThrottle
-
-CHECKOUT = next(
-    folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists()
-)
-SHARED = Path(os.environ.get("FLEETCAST_SHARED", CHECKOUT.parent / "shared"))
-
-
-def decode_gaps(log: RunLog) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All chunks of `gap_chunks` at once: gaps in ns, and how many tokens have each."""
-    chunks = [(np.empty(0, np.int64), np.empty(0, np.int64)), *gap_chunks(log)]
-    gaps, weights = zip(*chunks, strict=True)
-    return np.concatenate(gaps), np.concatenate(weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,56 +103,15 @@ def _more_read(shared: tuple[Any, ...]) -> Any:
     return reads + 3 * parts - tokens
 
 
-def small_pool(
-    engine: EngineConfig,
-    *,
-    cost: StepCost | None = None,
-    scheduler: str | Callable[[], Scheduler] = "fcfs",
-    router: str = "round_robin",
-    replicas: int = 1,
-    cache: CacheConfig = PLAIN_CACHE,
-) -> PoolConfig:
-    """A pool on a plain cost model, by the names of its policies."""
-    make_router: Callable[[RoutingContext], Router] = load_attribute(ROUTERS[router])
-    make_scheduler = scheduler if callable(scheduler) else scheduler_factory(scheduler, SCHEDULERS)
-    return PoolConfig(
-        engine=engine,
-        cost=AffineCost() if cost is None else cost,
-        make_scheduler=make_scheduler,
-        make_router=make_router,
-        replicas=replicas,
-        cache=cache,
-    )
-
-
-def small_run(
-    table: RequestTable, *, engine: EngineConfig, until_ns: int | None = None, **options: Any
-) -> RunLog:
-    """Run a table on a `small_pool` with these options."""
-    return run_cluster(table, small_pool(engine, **options), until_ns=until_ns)
-
-
-def table_of(*rows: tuple[float, int, int], max_concurrency: int | None = None) -> RequestTable:
-    """A table from (arrival_s, prompt_tokens, output_tokens) rows."""
-    arrival_s, prompt_tokens, output_tokens = np.array(rows, float).reshape(-1, 3).T
-    return request_table(
-        arrival_s,
-        prompt_tokens.astype(np.int64),
-        output_tokens.astype(np.int64),
-        max_concurrency=max_concurrency,
-    )
-
-
-def chains_of(
-    chains: list[list[int]], tokens: list[int], block_tokens: int, *, covers_output: bool = False
-) -> PrefixChains:
-    """Prefix chains from lists of ids."""
-    offsets = np.cumsum([0, *map(len, chains)])
-    ids = np.array([i for chain in chains for i in chain], np.int64)
-    return PrefixChains(
-        ids=ids,
-        offsets=offsets,
-        tokens=np.array(tokens, np.int64),
-        block_tokens=block_tokens,
-        covers_output=covers_output,
-    )
+COSTS = st.builds(
+    AffineCost,
+    base_s=st.sampled_from([1e-4, 5e-3]),
+    launch_delay_ns=st.sampled_from([0, 300_000]),
+    launch_ns=st.sampled_from([0, 400_000, 6_000_000]),
+    tail_ns=st.sampled_from([0, 100_000]),
+    host_ns=st.sampled_from([0, 50_000]),
+    host_per_seq_ns=st.sampled_from([0, 7_000]),
+    throttle=st.sampled_from([None, PowerThrottle(0.3, 0.02, 0.05, 0.6)]),
+    compute_share=st.sampled_from([0.0, 0.4, 1.0]),
+    launch_spread=st.sampled_from([0.0, 0.8]),
+)

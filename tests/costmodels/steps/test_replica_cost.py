@@ -17,8 +17,8 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.operators.operators import group_operators, token_operators
-from costmodels.steps.group_cost import ReplicaStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.replica_cost import ReplicaStepCost
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.work import EXCHANGES
 from scenarios.files.load import parse_scenario
