@@ -13,7 +13,7 @@ import pytest
 
 from scenarios import load, simulate
 from scenarios.run.result import RunResult
-from tests.properties.helpers import CHECKOUT
+from tests.properties.checkout import CHECKOUT
 
 DOCUMENT = CHECKOUT / "docs" / "extending.md"
 FILES = dict(
@@ -48,7 +48,7 @@ def test_every_file_is_part_of_a_recipe() -> None:
 
 
 def test_scheduler(folder: Path) -> None:
-    assert run("tiny.yaml").figure("running", "max") > 2
+    assert (run("tiny.yaml").figure("running", "max") or 0) > 2
     result = run("scheduler.yaml")
     assert result.figure("running", "max") == 2
     assert finished(result) == 40
