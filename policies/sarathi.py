@@ -6,8 +6,7 @@ from sim.errors import ScenarioError
 
 
 class Sarathi:
-    """Batch all decodes, then partly computed prompts, then new ones, up to ``chunk_tokens`` per
-    step.
+    """Batch all decodes, then begun prompts, then new ones, up to ``chunk_tokens`` per step.
 
     The bound keeps the time between tokens even: prompts get only what the decodes leave of it.
     Blocks for a whole prompt are held from its admission on. No request starves.

@@ -13,8 +13,7 @@ _DRAW = -(1 << 32)  # the number of the draw among a request's draws; not used e
 
 
 class ShortestJobFirst:
-    """Schedule as `policies.fcfs` does, but admit the request with the shortest predicted answer
-    first.
+    """Schedule as `policies.fcfs` does, but admit the shortest predicted answer first.
 
     The prediction is the true length times a lognormal factor of median 1, whose logarithm has the
     standard deviation ``sigma``: 0 is an oracle, 0.5 is off by a factor of 1.6 at one sigma. The

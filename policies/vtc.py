@@ -10,8 +10,7 @@ from sim.request import Request
 
 
 class VirtualTokenCounter:
-    """Admit the next request of the tenant that was served least; within a tenant by order of
-    arrival.
+    """Admit the next request of the tenant that was served least; within it, in order of arrival.
 
     A tenant's counter grows by ``input_weight`` per prompt token when a request is admitted, and by
     ``output_weight`` per generated token. A tenant that returns is lifted to the lowest counter of

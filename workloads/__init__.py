@@ -1,1 +1,1 @@
-"""Who asks what, when: trace readers, transforms and a generator, all giving a `RequestTable`."""
+"""Workloads as request tables: trace readers, transforms of tables, and a generator."""

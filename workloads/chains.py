@@ -1,4 +1,4 @@
-"""Cutting, copying and coarsening prefix chains along with the requests they belong to."""
+"""Cut, copy and coarsen prefix chains along with the requests that they belong to."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 from sim.arrays import Int64
 from sim.request_table import PrefixChains
 
-_LONG_CHAIN = 200  # ids, above which copying each on its own is faster
+_LONG_CHAIN = 200  # mean ids per chain above which copying chain by chain is faster
 
 
 def chain_offsets(lengths: Int64) -> Int64:
-    """``[n + 1]`` offsets of chains of ``lengths`` ``[n]`` laid end to end."""
+    """Return the ``[n + 1]`` offsets of chains of ``lengths`` ``[n]`` laid end to end."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
 
 
 def take_chains(
     chains: PrefixChains, index: Int64, *, id_shift: Int64 | None = None
 ) -> PrefixChains:
-    """The chains of the requests ``index`` ``[m]`` names, in that order.
+    """Return the chains of the requests that ``index`` ``[m]`` names, in that order.
 
-    Ids are kept, or ``id_shift`` ``[m]`` is added to those of each chain.
+    Ids are kept; with ``id_shift`` ``[m]``, a number is added to all ids of each chain.
     """
     offsets = chain_offsets(np.diff(chains.offsets)[index])
     if offsets[-1] > _LONG_CHAIN * len(index):
@@ -37,7 +37,7 @@ def take_chains(
 
 
 def _copy_long(chains: PrefixChains, index: Int64, offsets: Int64, id_shift: Int64 | None) -> Int64:
-    """The ids, a chain at a time: agentic traces have 10**8 of them in all."""
+    """Copy the ids chain by chain, because agentic traces have 10**8 ids in all."""
     ids = np.empty(offsets[-1], np.int64)
     shifts = np.zeros(len(index), np.int64) if id_shift is None else id_shift
     sources = zip(chains.offsets[index].tolist(), chains.offsets[index + 1].tolist(), strict=True)
@@ -50,7 +50,7 @@ def _copy_long(chains: PrefixChains, index: Int64, offsets: Int64, id_shift: Int
 def _copy_short(
     chains: PrefixChains, index: Int64, offsets: Int64, id_shift: Int64 | None
 ) -> Int64:
-    """The ids, all chains at once."""
+    """Copy the ids of all chains at once."""
     lengths = np.diff(offsets)
     origin = np.repeat(chains.offsets[index] - offsets[:-1], lengths)
     ids: Int64 = chains.ids[np.arange(offsets[-1]) + origin]
@@ -58,10 +58,11 @@ def _copy_short(
 
 
 def copy_chains(chains: PrefixChains, index: Int64, copy: Int64) -> PrefixChains:
-    """The chains ``index`` names; those of copy ``copy[i]`` > 0 have ids of that copy alone.
+    """Return the chains that ``index`` ``[m]`` names, with ids of their own in each copy above 0.
 
-    Requests of one copy share with each other what they shared before, and nothing with another
-    copy. Ids are renumbered where there would be no room for all copies.
+    ``copy`` ``[m]`` numbers the copies. Requests of one copy share with each other what they shared
+    before, and nothing with other copies. Ids are renumbered if the copies would not fit into int64
+    otherwise.
     """
     stride = int(chains.ids.max()) + 1 if len(chains.ids) else 0
     num_copies = int(copy.max()) + 1 if len(copy) else 0
@@ -79,11 +80,12 @@ def copy_chains(chains: PrefixChains, index: Int64, copy: Int64) -> PrefixChains
 
 
 def regroup(chains: PrefixChains, block_tokens: int) -> PrefixChains:
-    """The same chains with ids that stand for ``block_tokens``, a multiple of what they do now.
+    """Rename the chains' blocks to larger ones of ``block_tokens``, a multiple of the present size.
 
-    Ids are prefix-chained, so the last id of a group names all of it: the group keeps that one. A
-    chain's last group may be partial. Equal prefixes of whole groups stay equal, and a shared
-    prefix that ends inside a group is found up to the group before.
+    Ids are prefix-chained, so the last id of a group names all of it: the group keeps that id. A
+    chain's last group may be partial. Equal prefixes of whole groups stay equal; a shared prefix
+    that ends inside a group is found up to the group before. Raises ValueError if ``block_tokens``
+    is not a multiple.
     """
     group, rest = divmod(block_tokens, chains.block_tokens)
     if rest or not group:

@@ -1,4 +1,4 @@
-"""Several workloads side by side as one table of request classes."""
+"""Merge several workloads into one table of request classes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from workloads.transform import earliest_arrival_ns
 def merge(
     tables: Mapping[str, RequestTable], same_content: Mapping[str, str] = MappingProxyType({})
 ) -> RequestTable:
-    """All requests in order of arrival; ``class_index`` says from which table each came.
+    """Merge tables in order of arrival; ``class_index`` says which table each request came from.
 
-    Tables share nothing: their block ids and sessions are made distinct; but for the block ids of
-    tables that ``same_content`` gives the same key, whose equal ids stay equal. Later turns of a
-    session stand behind the turn they wait for. Raises ScenarioError for a table that limits
-    concurrency.
+    Block ids and sessions of different tables are made distinct. Only tables to which
+    ``same_content`` gives the same key keep equal block ids equal. Later turns of a session stand
+    behind the turn they wait for. Raises ScenarioError for a table that limits concurrency.
     """
     parts = list(tables.values())
     if any(part.max_concurrency is not None for part in parts):
@@ -57,7 +56,8 @@ def merge(
 
 
 def split_blocks(chains: PrefixChains, block_tokens: int) -> PrefixChains:
-    """The same prefixes named by smaller blocks: ids of ``block_tokens``, a divisor of theirs."""
+    """Name the same prefixes by smaller blocks of ``block_tokens``, a divisor of the present
+    size."""
     ratio = chains.block_tokens // block_tokens
     if ratio == 1:
         return chains
@@ -75,7 +75,7 @@ def split_blocks(chains: PrefixChains, block_tokens: int) -> PrefixChains:
 
 
 def _merged_chains(parts: Sequence[RequestTable], keys: Sequence[str]) -> PrefixChains | None:
-    """``keys``: parts with equal ones share their ids."""
+    """Concatenate the chains of all parts; parts with equal ``keys`` share their ids."""
     given = [part.chains for part in parts if part.chains is not None]
     if not given:
         return None
@@ -104,7 +104,7 @@ def _merged_chains(parts: Sequence[RequestTable], keys: Sequence[str]) -> Prefix
 def _names(
     parts: Sequence[RequestTable], keys: Sequence[str], block_tokens: int
 ) -> dict[str, tuple[Int64, int]]:
-    """Of each key, the ids of its parts in order, and where their new names begin."""
+    """Return, for each key, the sorted ids of its parts and where their new ids begin."""
     found: dict[str, list[Int64]] = {}
     for part, key in zip(parts, keys, strict=True):
         if part.chains is not None:
@@ -138,7 +138,7 @@ def _merged_sessions(parts: Sequence[RequestTable], order: Int64) -> Int64 | Non
         return None
     sessions, base = [], 0
     for part in parts:
-        # A request outside any session is one of its own.
+        # A request outside any session becomes a session of its own.
         own = _dense(np.arange(len(part)) if part.session is None else part.session)
         sessions.append(own + base)
         base += int(own.max(initial=-1)) + 1
@@ -146,5 +146,5 @@ def _merged_sessions(parts: Sequence[RequestTable], order: Int64) -> Int64 | Non
 
 
 def _dense(ids: Int64) -> Int64:
-    """The same ids renamed to 0, 1, 2, ..."""
+    """Rename the ids to 0, 1, 2, ... in ascending order."""
     return np.unique(ids, return_inverse=True)[1].reshape(-1)

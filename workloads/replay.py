@@ -1,4 +1,4 @@
-"""Recorded sessions: when they start, how they are replayed; arrivals where none are recorded."""
+"""Turn recordings into workloads: draw session starts, replay open or closed, draw arrivals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.chains import chain_offsets, copy_chains
 from workloads.generator.arrivals import LATEST_ARRIVAL_NS
 
 _MOST_SESSIONS = 10_000_000
-_STARTS, _CHOICES, _ARRIVALS = range(3)  # random streams of a seed
+_STARTS, _CHOICES, _ARRIVALS = range(3)  # numbers of the random streams of a seed
 
 
 def draw_sessions(
@@ -27,13 +27,14 @@ def draw_sessions(
     num_sessions: int | None = None,
     seed: int = 0,
 ) -> RequestTable:
-    """Sessions whose clocks start at 0, drawn with replacement and started as a Poisson process.
+    """Draw sessions with replacement, and start them as a Poisson process.
 
-    ``num_sessions`` of them whole; or as many as start within ``duration_s``, of which only the
-    requests recorded before it ends are kept. A session drawn again has block ids of its own; the
-    first draws of different sessions share what they shared in the trace. Starts and choices are
-    streams of their own: the first m sessions depend on neither duration nor number. Raises
-    ScenarioError for a table without sessions and for numbers that make no sense.
+    The sessions' clocks start at 0. Either ``num_sessions`` whole sessions are drawn, or all that
+    start within ``duration_s``, of which only the requests recorded before its end are kept. A
+    session drawn again has block ids of its own; the first draws of different sessions share what
+    they shared in the trace. Starts and choices have random streams of their own, so the first m
+    sessions depend on neither duration nor number. Raises ScenarioError for a table without
+    sessions and for numbers out of range.
     """
     if table.session is None or not len(table):
         raise ScenarioError(f"{table.source}: has no sessions to draw from")
@@ -46,7 +47,7 @@ def draw_sessions(
     _, first, sizes = np.unique(table.session[by_session], return_index=True, return_counts=True)
     drawn = np.random.default_rng((seed, _CHOICES)).integers(len(first), size=len(starts_ns))
 
-    # The rows of the drawn sessions, one session after another; those of each in table order.
+    # Rows of the drawn sessions, session after session, each in table order.
     offsets = chain_offsets(sizes[drawn])
     draw = np.repeat(np.arange(len(drawn)), sizes[drawn])
     rank = np.arange(offsets[-1]) - offsets[draw]
@@ -87,10 +88,11 @@ def draw_sessions(
 
 
 def replayed(table: RequestTable, how: Literal["open", "closed"]) -> RequestTable:
-    """A recorded table as it is to be simulated; one without later turns is left as it is.
+    """Return a recorded table as it is to be simulated, open or closed.
 
-    Open: every request at its recorded time. Closed: a later turn a think time after the answer
-    before it, whenever that is. Both hold the same requests in the same order.
+    Open, every request arrives at its recorded time. Closed, a later turn is sent a think time
+    after the answer before it, whenever that comes. Both hold the same requests in the same order.
+    A table without later turns is returned as it is.
     """
     if table.after is None:
         return table
@@ -103,7 +105,11 @@ def replayed(table: RequestTable, how: Literal["open", "closed"]) -> RequestTabl
 
 
 def poisson_arrivals(table: RequestTable, requests_per_s: float, seed: int) -> RequestTable:
-    """The requests in their order, arriving as a Poisson process: for files without times."""
+    """Give requests without recorded times the arrivals of a Poisson process, in their order.
+
+    Raises ScenarioError for a rate that is not above 0, or so low that arrivals take over 146
+    years.
+    """
     if not 0 < requests_per_s < np.inf:
         raise ScenarioError(f"requests_per_s is {requests_per_s}; expected a number above 0")
     rng = np.random.default_rng((seed, _ARRIVALS))
@@ -143,7 +149,7 @@ def _session_starts_ns(
 
 
 def _times_drawn_before(drawn: Int64) -> Int64:
-    """``[m]`` how often each drawn session was drawn before."""
+    """Return ``[m]`` how often each drawn session was drawn before."""
     order = np.argsort(drawn, kind="stable")
     _, first, counts = np.unique(drawn[order], return_index=True, return_counts=True)
     out = np.empty(len(drawn), np.int64)

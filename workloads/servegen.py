@@ -1,4 +1,4 @@
-"""Requests drawn from ServeGen's recorded clients: each its own process, each its own lengths."""
+"""Draw requests from ServeGen's recorded clients, each with its own process and lengths."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sim.request_table import RequestTable
 from workloads.readers.servegen_files import BIN_S, ClientRates, Histogram
 
 _MOST_REQUESTS = 20_000_000
-_ARRIVALS, _LENGTHS = range(2)  # random streams of a seed, a client and a bin
-_TINY = 1e-300  # has a logarithm
+_ARRIVALS, _LENGTHS = range(2)  # numbers of the random streams of a seed, client and bin
+_TINY = 1e-300  # a number that has a logarithm, in place of 0
 _MEDIA = ("image", "audio", "video")
 
 
@@ -27,16 +27,17 @@ def draw_requests(
     requests_per_s: float | None = None,
     seed: int = 0,
 ) -> RequestTable:
-    """The requests of all clients within ``window_s`` of the recording (all of it by default).
+    """Draw the requests of all clients within ``window_s`` of the recording (by default all of it).
 
-    In each 600 s a client sends as many requests as were recorded, with gaps of its own fitted
-    gamma or Weibull shape, scaled to fill the time, from a random start. ``requests_per_s`` scales
-    all rates alike to that mean over the window, so that bursts and the mix of clients are kept;
-    ``num_requests`` ends it early. Lengths are drawn from the client's histogram, log-uniform
+    In each 600 s a client sends as many requests as were recorded, from a random start, with gaps
+    of its own fitted gamma or Weibull shape, scaled to fill the time. ``requests_per_s`` scales all
+    rates by one factor to that mean over the window, so that bursts and the mix of clients are
+    kept; ``num_requests`` ends it early. Lengths are drawn from the client's histogram, log-uniform
     inside a bin, input and output independently. A client without lengths takes those of another,
-    chosen by requests.
-    Every client and 600 s has random streams of its own: neither the window nor the rate changes
-    them. Raises ScenarioError for a window outside the recording and for too many requests.
+    chosen in proportion to its requests.
+
+    Each client has random streams of its own for each 600 s, which neither the window nor the rate
+    changes. Raises ScenarioError for a window outside the recording and for too many requests.
     """
     start_s, end_s = (0.0, rates.duration_s) if window_s is None else window_s
     end_s = min(end_s, rates.duration_s)
@@ -96,8 +97,9 @@ def _draw(
     num_requests: int | None,
     seed: int,
 ) -> tuple[Float64, Int64, Int64, NDArray[np.bool_]]:
-    """Arrival seconds, prompt and output tokens, and whose lengths are not the client's own."""
-    lenders, weights = _lenders(rates)
+    """Return the arrivals in seconds, prompt and output tokens, and whether lengths are another
+    client's."""
+    lenders, weights = _clients_with_lengths(rates)
     parts = []
     num_drawn = 0
     rows = rows[np.lexsort((rates.client[rows], rates.bin[rows]))]
@@ -109,7 +111,7 @@ def _draw(
             rng = np.random.default_rng((seed, _ARRIVALS, client, number))
             expected = float(rates.rate_per_s[row]) * factor * BIN_S
             shape, is_weibull = float(rates.shape[row]), bool(rates.is_weibull[row])
-            at_s = (number + _places(rng, expected, shape, is_weibull)) * BIN_S
+            at_s = (number + _arrival_fractions(rng, expected, shape, is_weibull)) * BIN_S
             rng = np.random.default_rng((seed, _LENGTHS, client, number))
             prompt, output = _lengths(rates, client, lenders, weights, len(at_s), rng)
             is_in = (at_s >= start_s) & (at_s < end_s)
@@ -126,18 +128,20 @@ def _draw(
     return arrival_s, prompt, output, borrowed
 
 
-def _places(rng: np.random.Generator, expected: float, shape: float, is_weibull: bool) -> Float64:
-    """When the requests of one client come, as parts of its time, each in [0, 1).
+def _arrival_fractions(
+    rng: np.random.Generator, expected: float, shape: float, is_weibull: bool
+) -> Float64:
+    """Return when the requests of one client come, as fractions of its time in [0, 1).
 
-    As many as ``expected``, rounded up or down at random so that it is their mean. The gaps between
-    them are those of the renewal process, laid around a circle with a random start; gaps of shape 1
-    are a Poisson process.
+    Their number is ``expected``, rounded up or down at random so that the mean is exact. The gaps
+    are those of the renewal process, laid around a circle with a random start; gaps of shape 1 make
+    a Poisson process.
     """
     start, rounding = rng.random(2)
     n = int(expected + rounding)
     if n == 0:
         return np.empty(0)
-    # Logarithms of the gaps: at the shapes of bursty clients most gaps are too small for a float.
+    # Gaps are kept as logarithms, because most gaps of bursty clients underflow a float.
     if is_weibull:
         log_gaps = np.log(np.maximum(rng.standard_exponential(n), _TINY)) / shape
     else:
@@ -148,8 +152,11 @@ def _places(rng: np.random.Generator, expected: float, shape: float, is_weibull:
     return places
 
 
-def _lenders(rates: ClientRates) -> tuple[Int64, Float64]:
-    """Clients that have lengths, and the share of these clients' requests that is theirs."""
+def _clients_with_lengths(rates: ClientRates) -> tuple[Int64, Float64]:
+    """Return the clients that have lengths, and each one's share of these clients' requests.
+
+    Raises ScenarioError if there are none.
+    """
     clients = np.array(sorted(rates.lengths), np.int64)
     if not len(clients):
         raise ScenarioError(f"{rates.source}: no client of {rates.subset} has lengths")
@@ -181,7 +188,8 @@ def _lengths(
 def _lengths_of(
     fields: dict[str, Histogram], n: int, rng: np.random.Generator
 ) -> tuple[Int64, Int64]:
-    """Prompt tokens (text, and media where there are any) and output tokens of ``n`` requests."""
+    """Return prompt tokens (text, and media if there are any) and output tokens of ``n``
+    requests."""
     name = "input_tokens" if "input_tokens" in fields else "text_tokens"
     prompt = _sample(fields[name], n, rng)
     if name == "text_tokens":
@@ -195,7 +203,7 @@ def _lengths_of(
 
 
 def _sample(histogram: Histogram, n: int, rng: np.random.Generator) -> Int64:
-    """``[n]`` whole numbers, log-uniform inside a bin (0 is a bin of its own)."""
+    """Draw ``[n]`` whole numbers, log-uniform inside a bin; 0 is a bin of its own."""
     low, high, cumulative = histogram
     at = np.minimum(np.searchsorted(cumulative, rng.random(n), "right"), len(low) - 1)
     from_, to = np.maximum(low[at], 1).astype(float), high[at].astype(float)

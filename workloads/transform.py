@@ -1,9 +1,8 @@
-"""Reshape a workload: stretch its time, cut it, repeat it, close its loop.
+"""Reshape a workload: stretch its time, cut it, repeat it, limit its concurrency.
 
 All functions leave their argument alone, return a table with a note of what was done, and raise
-ScenarioError for arguments that make no sense. Sessions stay whole where they can: ``after`` names
-the same requests as before, think times stay as they are, and a turn whose turn before was cut
-becomes a first one.
+ScenarioError for arguments out of range. Sessions stay whole if they can: ``after`` names the same
+requests as before, think times stay, and a turn whose previous turn was cut becomes a first turn.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from workloads.generator.arrivals import LATEST_ARRIVAL_NS
 
 
 def mean_rate_per_s(table: RequestTable) -> float:
-    """Gaps per second from the first arrival to the last, (n - 1) / span.
+    """Return the mean rate, as gaps between arrivals over the time from first to last.
 
-    Where later turns wait for earlier ones it is that of the first turns, times the requests a
-    session. Raises ScenarioError where there is none: fewer than two arrivals, or all at once.
+    If later turns wait for earlier ones, it is the rate of the first turns times the requests per
+    session. Raises ScenarioError if there are fewer than two arrivals, or all arrive at once.
     """
     arrival_ns = table.arrival_ns if table.after is None else table.arrival_ns[table.after < 0]
     span_ns = int(arrival_ns[-1] - arrival_ns[0]) if len(arrival_ns) else 0
@@ -35,7 +34,7 @@ def mean_rate_per_s(table: RequestTable) -> float:
 
 
 def scale_rate(table: RequestTable, requests_per_s: float) -> RequestTable:
-    """Stretch or squeeze arrivals so that `mean_rate_per_s` is the given one; the shape is kept."""
+    """Stretch or squeeze the arrivals to a mean rate (`mean_rate_per_s`); their pattern is kept."""
     if not 0 < requests_per_s < math.inf:
         raise ScenarioError(f"requests_per_s is {requests_per_s}; expected a number above 0")
     factor = mean_rate_per_s(table) / requests_per_s
@@ -43,7 +42,7 @@ def scale_rate(table: RequestTable, requests_per_s: float) -> RequestTable:
 
 
 def window(table: RequestTable, start_s: float, end_s: float) -> RequestTable:
-    """The requests that arrive in ``[start_s, end_s)``, with ``start_s`` as the new 0.
+    """Keep the requests that arrive in ``[start_s, end_s)``, and make ``start_s`` the new 0.
 
     A turn without a time of its own counts as arriving with the turn before it.
     """
@@ -59,7 +58,7 @@ def window(table: RequestTable, start_s: float, end_s: float) -> RequestTable:
 
 
 def limit(table: RequestTable, n: int) -> RequestTable:
-    """The first ``n`` requests, or all where there are fewer."""
+    """Keep the first ``n`` requests, or all if there are fewer."""
     if n < 1:
         raise ScenarioError(f"limit is {n} requests; expected at least 1")
     if n >= len(table):
@@ -69,11 +68,11 @@ def limit(table: RequestTable, n: int) -> RequestTable:
 
 
 def repeat(table: RequestTable, times: int, *, fresh_prefixes: bool = True) -> RequestTable:
-    """``times`` copies one after another, each a mean gap after the last arrival before it.
+    """Put ``times`` copies one after another, each a mean gap after the last arrival before it.
 
     Each copy has sessions of its own. With ``fresh_prefixes`` it has block ids of its own too, so
-    it finds nothing of an earlier copy in a prefix cache; otherwise copies share theirs. Requests
-    that arrive all at once stay so, in every copy.
+    that it hits nothing of an earlier copy in a prefix cache; otherwise copies share their ids.
+    Requests that arrive all at once do so in every copy.
     """
     if times < 1:
         raise ScenarioError(f"repeat is {times} times; expected at least 1")
@@ -110,7 +109,7 @@ def repeat(table: RequestTable, times: int, *, fresh_prefixes: bool = True) -> R
 
 
 def with_concurrency(table: RequestTable, n: int) -> RequestTable:
-    """Close the loop: at most ``n`` requests in flight (see `RequestTable.max_concurrency`)."""
+    """Limit the requests in flight to ``n`` (see `RequestTable.max_concurrency`)."""
     if n < 1:
         raise ScenarioError(f"max_concurrency is {n}; expected at least 1")
     if table.after is not None:
@@ -122,17 +121,17 @@ def with_concurrency(table: RequestTable, n: int) -> RequestTable:
 
 
 def noted(table: RequestTable, note: str) -> RequestTable:
-    """The table with one more note."""
+    """Return the table with one more note."""
     return replace(table, notes=(*table.notes, note))
 
 
 def earliest_arrival_ns(table: RequestTable) -> Int64:
-    """``[n]`` when each request can arrive at the earliest: not before the one it waits for."""
+    """Return ``[n]`` earliest possible arrivals: no request comes before the one it waits for."""
     if table.after is None:
         return table.arrival_ns
     earliest_ns = table.arrival_ns.copy()
     before = np.where(table.after >= 0, table.after, np.arange(len(table)))
-    while True:  # each pass doubles how far back a request looks
+    while True:  # each pass doubles how many turns back are looked at
         np.maximum(earliest_ns, earliest_ns[before], out=earliest_ns)
         further = before[before]
         if np.array_equal(further, before):
@@ -141,7 +140,7 @@ def earliest_arrival_ns(table: RequestTable) -> Int64:
 
 
 def take(table: RequestTable, index: Int64, arrival_ns: Int64, note: str) -> RequestTable:
-    """The requests ``index`` names, each once, at new times."""
+    """Return the requests that ``index`` names, each once, at new times."""
     after, think_ns = None, None
     if table.after is not None and table.think_ns is not None:
         place = np.full(len(table), -1, np.int64)

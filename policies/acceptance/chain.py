@@ -13,13 +13,12 @@ from sim.request import Request
 
 
 class Chain:
-    """Accept draft ``i`` of a step with probability ``a[i]``, if all drafts before it were
-    accepted.
+    """Accept draft ``i`` of a step with probability ``a[i]``, if all before it were accepted.
 
-    The mean number of tokens per step is ``1 + a1 + a1 a2 + ...``; with a single rate, ``(1 -
-    a^(g+1)) / (1 - a)`` (Leviathan et al. 2023, arXiv 2211.17192). ``rates_by_class`` holds the
-    rates of each request class; the last rate of a class holds for all further positions. Raises
-    ScenarioError for rates outside 0 to 1.
+    The mean number of tokens per step is ``1 + a1 + a1 a2 + ...``; with a single rate,
+    ``(1 - a^(g+1)) / (1 - a)`` (Leviathan et al. 2023, arXiv 2211.17192). ``rates_by_class`` holds
+    the rates of each request class; the last rate of a class holds for all further positions.
+    Raises ScenarioError for rates outside 0 to 1.
     """
 
     def __init__(self, rates_by_class: Sequence[Sequence[float]], seed: int = 0) -> None:

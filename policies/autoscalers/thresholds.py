@@ -9,8 +9,7 @@ from sim.protocols import ServiceView
 
 
 class _Steps:
-    """Scale out in proportion to reading over target, at most twofold; scale in one replica at a
-    time.
+    """Scale out in proportion to reading over target, at most twofold; scale in one by one.
 
     This is the rule of Kubernetes: replicas times reading over target, rounded up. Scaling in
     requires that the reading has been low for ``cooldown_s`` and that no replica is starting.

@@ -36,8 +36,7 @@ class CacheIndex:
     def deepest(
         self, prefix_ids: Sequence[int], enough: int | None = None
     ) -> tuple[int, dict[int, None]]:
-        """Return the length, in prefix ids, of the longest cached prefix, and the replicas that
-        cache it.
+        """Return the longest cached prefix, in ids, and the replicas that cache it.
 
         The search starts from the end, so that it costs as much as the ids that are not cached,
         which must be computed anyway. If ``enough`` is one of the holders, the others are not

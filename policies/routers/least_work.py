@@ -7,8 +7,7 @@ from sim.request import Request
 
 
 class LeastWork:
-    """Choose the replica with the fewest queued prompt tokens, plus a price for each request it
-    has.
+    """Choose the replica with the fewest queued prompt tokens, plus a price per request.
 
     A router that counts requests treats a long prompt like any other; here it weighs what it costs.
     ``tokens_per_running`` is how much a request slows the next prefill, in prompt tokens. The

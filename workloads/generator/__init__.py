@@ -1,1 +1,1 @@
-"""Workloads made from distributions: arrivals, lengths, prefixes, sessions, users."""
+"""Generate workloads from distributions: arrivals, lengths, prefixes, sessions, users."""

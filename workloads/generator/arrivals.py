@@ -1,4 +1,8 @@
-"""When requests, or sessions, arrive: a process, its clients, and how its rate changes."""
+"""Arrivals of requests or sessions: renewal processes, many clients, and changing rates.
+
+A few clients carry most of the load of a service, and each has gaps of its own variability; a
+single renewal process has neither property (Xiang et al., ServeGen, arXiv 2505.09999).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ LEAST_CV, MOST_CV = 0.01, 100.0
 
 
 def unit_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Float64:
-    """``[n]`` gaps in order, started at an arrival; ``cv`` is theirs, for gamma and weibull."""
+    """Draw ``[n]`` gaps of mean 1, the first from an arrival on; ``cv`` is for gamma and
+    weibull."""
     if process == "poisson":
         return -np.log1p(-rng.random(n))
     if process == "gamma":
@@ -32,10 +37,11 @@ def unit_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Floa
 
 
 def stationary_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -> Float64:
-    """The same, begun long before 0: the first is what is left of a gap that covers 0.
+    """Draw ``[n]`` gaps of mean 1 of a process that began long before 0.
 
-    That gap is drawn by its length (longer ones cover more time), and 0 lies anywhere in it.
-    Without this, bursty sources would all begin with a burst.
+    The first is what is left of a gap that covers 0. That gap is drawn by its length, because
+    longer ones cover more time, and 0 lies anywhere in it. Otherwise all bursty sources would begin
+    with a burst.
     """
     elapsed = rng.random()
     if process == "gamma":
@@ -53,7 +59,7 @@ def stationary_gaps(process: str, rng: np.random.Generator, n: int, cv: float) -
 
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
-    """The shape parameter of a Weibull distribution with that standard deviation over mean."""
+    """Return the shape of a Weibull distribution with this standard deviation over mean."""
     low, high = 0.05, 500.0
     for _ in range(80):
         middle = math.sqrt(low * high)
@@ -62,7 +68,7 @@ def weibull_shape(cv: float) -> float:
 
 
 def weibull_cv(shape: float) -> float:
-    """Standard deviation over mean of a Weibull distribution."""
+    """Return the standard deviation over mean of a Weibull distribution."""
     ln_ratio = math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape)
     return math.sqrt(math.expm1(ln_ratio))
 
@@ -77,12 +83,12 @@ MOST_CLIENTS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clients:
-    """Independent renewal processes. Raises ScenarioError for values it cannot have."""
+    """Independent renewal processes. Raises ScenarioError for values out of range."""
 
     shares: tuple[float, ...]
-    """Each client's share of the rate, relative to each other."""
+    """Each client's share of the rate, relative to the others."""
     cv: Quantiles
-    """Of each client's gaps, by percentile of the load: ``{50: 1, 90: 7}`` says that half the
+    """CV of each client's gaps, by percentile of the load: ``{50: 1, 90: 7}`` says that half the
     requests come from clients with a CV up to 1."""
 
     def __post_init__(self) -> None:
@@ -94,16 +100,16 @@ class Clients:
 
 
 def zipf_shares(count: int, exponent: float) -> tuple[float, ...]:
-    """The k-th largest client has a share proportional to ``k ** -exponent``."""
+    """Return shares of ``count`` clients, the k-th largest proportional to ``k ** -exponent``."""
     shares = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     return tuple((shares / shares.sum()).tolist())
 
 
 @lru_cache(maxsize=64)
 def zipf_exponent(count: int, top: int, top_share: float) -> float:
-    """The exponent with which the ``top`` largest of ``count`` clients have ``top_share``.
+    """Return the exponent with which the ``top`` largest of ``count`` clients have ``top_share``.
 
-    Raises ScenarioError where none does.
+    Raises ScenarioError if there is none.
     """
     if not top / count < top_share < 1 or not 1 <= top < count:
         raise ScenarioError(
@@ -119,7 +125,7 @@ def zipf_exponent(count: int, top: int, top_share: float) -> float:
 
 
 def client_cvs(clients: Clients, seed: int) -> Float64:
-    """``[clients]`` CVs which, weighted by the clients' rates, follow their distribution.
+    """Return ``[clients]`` CVs which, weighted by the clients' rates, follow their distribution.
 
     Each client stands for the middle of its share of the load, in an order drawn from the seed.
     """
@@ -131,10 +137,10 @@ def client_cvs(clients: Clients, seed: int) -> Float64:
 
 
 def client_arrivals(clients: Clients, process: str, n: int, seed: int) -> tuple[Float64, Int64]:
-    """The first ``n`` arrivals of all clients at 1/s in all: times ``[n]`` and whose they are.
+    """Return times and clients ``[n]`` of the first ``n`` arrivals, at 1/s over all clients.
 
-    Each client draws from a stream of its own and is in the midst of its life at 0. Raises
-    ScenarioError for all-at-once arrivals.
+    Each client draws from a stream of its own and is in equilibrium at 0. Raises ScenarioError for
+    all-at-once arrivals.
     """
     if process == ALL_AT_ONCE:
         raise ScenarioError(f"clients cannot send {ALL_AT_ONCE}: they have rates")
@@ -149,7 +155,7 @@ def client_arrivals(clients: Clients, process: str, n: int, seed: int) -> tuple[
             rng = stream(seed, f"client {client}")
             gaps = stationary_gaps(process, rng, int(drawn[client]), float(cvs[client]))
             times[client] = np.cumsum(gaps) / shares[client]
-        # All arrivals up to `until` are known: no client has been drawn to less.
+        # All arrivals up to `until` are known, because every client is drawn at least that far.
         ends = {client: own[-1] for client, own in times.items()}
         until = min(ends.values())
         known = sum(int(np.searchsorted(own, until, side="right")) for own in times.values())
@@ -165,31 +171,32 @@ def client_arrivals(clients: Clients, process: str, n: int, seed: int) -> tuple[
 
 
 def _first_guess(expected: float, cv: float) -> int:
-    """Arrivals enough to last, most likely, as long as everybody else's."""
+    """Return enough arrivals for a client to last, most likely, as long as all the others."""
     return math.ceil(expected * 1.1 + 4 * max(cv, 1.0) * math.sqrt(expected + 1) + 2)
 
 
 LATEST_ARRIVAL_NS = 2**62
-"""146 years: the latest arrival allowed, which leaves int64 room for the run behind it."""
+"""The latest arrival allowed, 146 years; it leaves int64 room for the run after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """An arrival process. Raises ScenarioError for values it cannot have."""
+    """An arrival process. Raises ScenarioError for values out of range."""
 
     process: str = "poisson"
-    """``poisson``, ``gamma`` and ``weibull`` (gaps of the given ``cv``), ``constant`` or
-    ``all-at-once``."""
+    """Kind of process: ``poisson``, ``gamma`` and ``weibull`` (gaps of the given ``cv``),
+    ``constant`` or ``all-at-once``."""
     requests_per_s: float | None = None
-    """Mean rate; None for ``all-at-once``, which has none."""
+    """Mean rate; None for ``all-at-once``, which has no rate."""
     cv: float = 1.0
-    """Standard deviation over mean of the gaps: 1 is Poisson, above is bursty."""
+    """Standard deviation over mean of the gaps: 1 is Poisson, above 1 is bursty."""
     clients: Clients | None = None
-    """Several clients, each a process with a CV of its own, which then stands for ``cv``."""
+    """Several clients, each a process with a CV of its own, which replaces ``cv``."""
     on_off: OnOff | None = None
-    """Arrivals in bursts only."""
+    """Bursts to which all arrivals are confined."""
     drift: Drift | None = None
-    """A rate that changes. With ``on_off``, bursts and silences follow faster where it is high."""
+    """A changing rate. With ``on_off``, bursts and silences follow each other faster where it is
+    high."""
 
     def __post_init__(self) -> None:
         if self.process not in PROCESSES:
@@ -213,11 +220,11 @@ class Arrivals:
 
 
 def arrival_times_s(arrivals: Arrivals, n: int, seed: int) -> tuple[Float64, Int64 | None]:
-    """``[n]`` times in seconds, non-decreasing, and the client of each where there are clients.
+    """Return ``[n]`` times in seconds, non-decreasing, and the client of each if there are clients.
 
-    A single random process is started at 0, so the first request comes one gap later; with
-    constant spacing it comes at 0. Gaps are drawn in order at a rate of 1/s and then scaled: the
-    first m times do not depend on ``n``, and rates are compared on the same gaps.
+    A single random process is started at 0, so the first request comes one gap later; with constant
+    spacing it comes at 0. Gaps are drawn in order at a rate of 1/s and then scaled: the first m
+    times do not depend on ``n``, and rates are compared on the same gaps.
     """
     client = None
     if arrivals.clients is None:

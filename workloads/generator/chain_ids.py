@@ -1,8 +1,8 @@
 """Block ids of generated prompts: equal ids mean equal content from the start up to there.
 
-A prompt is shared levels (system prompt, documents) and then tokens of its own; or it continues an
-earlier request, whose leading blocks it takes over. New content has new ids, numbered in the order
-of the rows, so the first rows' ids do not depend on how many follow.
+A prompt is its shared levels (system prompt, documents) and then tokens of its own; or it continues
+an earlier request, whose leading blocks it takes over. New content has new ids, numbered in the
+order of the rows, so the first rows' ids do not depend on how many follow.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from workloads.chains import chain_offsets
 from workloads.generator.shared_prefixes import NONE
 
 _MOST_IDS = 400_000_000
-_IDS_A_CHUNK = 1 << 22
+_IDS_PER_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lineage:
-    """Where the tokens of ``n`` rows come from."""
+    """Origins of the tokens of ``n`` rows."""
 
     chain_tokens: Int64
-    """``[n]`` tokens the chain covers: the prompt, or prompt and output."""
+    """Tokens ``[n]`` that the chain covers: the prompt, or prompt and output."""
     parent: Int64
-    """``[n]`` the earlier row it continues; NONE: it begins with its shared levels."""
+    """The earlier row ``[n]`` that each row continues; NONE if it begins with its shared levels."""
     shared_tokens: Int64
-    """``[n]`` leading tokens it has in common with its parent."""
+    """Leading tokens ``[n]`` in common with the parent."""
     kind: Int64
-    """``[n]`` levels of different kinds are different content."""
+    """Kind of request ``[n]``; levels of different kinds are different content."""
     level_content: Int64
-    """``[n, levels]`` which content of the level; NONE where there is none."""
+    """The content ``[n, levels]`` of each level; NONE if there is none."""
     level_tokens: Int64
-    """``[n, levels]`` of each level in this row."""
+    """Tokens ``[n, levels]`` of each level in this row."""
     whole_level_tokens: Int64
-    """``[n, levels]`` the same where the prompt is long enough not to cut them short."""
+    """Tokens ``[n, levels]`` that each level has if the prompt is long enough not to cut it
+    short."""
 
 
 def build_chains(lineage: Lineage, block_tokens: int, *, covers_output: bool) -> PrefixChains:
-    """The chains of all rows. Raises ScenarioError where there would be too many ids."""
+    """Build the chains of all rows. Raises ScenarioError if there would be too many ids."""
     blocks = -(-lineage.chain_tokens // block_tokens)
     offsets = chain_offsets(blocks)
     if offsets[-1] > _MOST_IDS:
@@ -55,7 +56,7 @@ def build_chains(lineage: Lineage, block_tokens: int, *, covers_output: bool) ->
     level_blocks, level_new, level_owner = _levels(lineage, block_tokens)
     level_end = level_blocks.sum(axis=1)
     is_root = lineage.parent == NONE
-    # New ids of a row: those of levels it is the first to have, then those of its own tokens.
+    # New ids of a row are those of levels that it has first, then those of its own tokens.
     own_start = np.where(is_root, level_end, shared)
     base = chain_offsets(level_new.sum(axis=1) + blocks - own_start)[:-1]
     level_first = base[:, None] + np.cumsum(level_new, axis=1) - level_new
@@ -78,9 +79,9 @@ def build_chains(lineage: Lineage, block_tokens: int, *, covers_output: bool) ->
 
 
 def _shared_blocks(lineage: Lineage, block_tokens: int) -> Int64:
-    """``[n]`` leading blocks taken over from the parent; 0 for rows without one."""
+    """Return ``[n]`` leading blocks taken over from the parent; 0 for rows without one."""
     before = np.maximum(lineage.parent, 0)
-    # A parent continued to its very end fills up its last, partial block.
+    # A row that alone continues its parent to the very end fills up the parent's partial block.
     is_whole = lineage.shared_tokens == lineage.chain_tokens[before]
     is_last = np.bincount(before[(lineage.parent != NONE) & is_whole], minlength=len(before)) == 1
     round_up = is_whole & is_last[before]
@@ -89,16 +90,16 @@ def _shared_blocks(lineage: Lineage, block_tokens: int) -> Int64:
 
 
 def _levels(lineage: Lineage, block_tokens: int) -> tuple[Int64, Int64, Int64]:
-    """Blocks of each level in each row, new ones among them, and the row that had them first.
+    """Return ``[n, levels]`` blocks of each level, how many are new, and the first row with it.
 
-    A block that reaches into the next level belongs to that one, since its content does.
+    A block that reaches into the next level belongs to that level, since its content does.
     """
     n, num_levels = lineage.level_content.shape
     blocks, new, owner = (np.zeros((n, num_levels), np.int64) for _ in range(3))
     rows = np.flatnonzero(lineage.parent == NONE)
     path, end = lineage.kind.copy(), np.zeros(n, np.int64)
     for level in range(num_levels):
-        # Content, or none, after the same path is the same prefix; its first row gives it its ids.
+        # Equal content after an equal path is an equal prefix; its first row gives it its ids.
         content = lineage.level_content[rows, level] - NONE
         key = path[rows] * (int(content.max(initial=0)) + 1) + content
         _, first, node = np.unique(key, return_index=True, return_inverse=True)
@@ -113,7 +114,7 @@ def _levels(lineage: Lineage, block_tokens: int) -> tuple[Int64, Int64, Int64]:
 
 
 def _by_depth(parent: Int64) -> list[Int64]:
-    """Rows that continue a root, rows that continue those, ...: each after its parent."""
+    """Group the rows with a parent by depth, so that each group follows that of its parents."""
     depth = [0] * len(parent)
     rows = np.flatnonzero(parent != NONE)
     for row, before in zip(rows.tolist(), parent[rows].tolist(), strict=True):
@@ -124,7 +125,7 @@ def _by_depth(parent: Int64) -> list[Int64]:
 
 
 def _fill(ids: Int64, start: Int64, length: Int64, first_id: Int64) -> None:
-    """``ids[start:start + length]`` = first_id, first_id + 1, ... for each row."""
+    """Set ``ids[start:start + length]`` to first_id, first_id + 1, ... for each row."""
     for rows in _chunks(length):
         step = _steps(length[rows])
         ids[step + np.repeat(start[rows], length[rows])] = step + np.repeat(
@@ -133,7 +134,7 @@ def _fill(ids: Int64, start: Int64, length: Int64, first_id: Int64) -> None:
 
 
 def _copy(ids: Int64, source: Int64, target: Int64, length: Int64) -> None:
-    """``ids[target:target + length] = ids[source:source + length]`` for each row."""
+    """Set ``ids[target:target + length]`` to ``ids[source:source + length]`` for each row."""
     for rows in _chunks(length):
         step = _steps(length[rows])
         copied = ids[step + np.repeat(source[rows], length[rows])]
@@ -141,13 +142,13 @@ def _copy(ids: Int64, source: Int64, target: Int64, length: Int64) -> None:
 
 
 def _steps(length: Int64) -> Int64:
-    """0, 1, ... length[0] - 1, 0, 1, ... length[1] - 1, ..."""
+    """Return 0, 1, ... length[0] - 1, 0, 1, ... length[1] - 1, ..."""
     ends = np.cumsum(length)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - length, length)
 
 
 def _chunks(length: Int64) -> list[slice]:
-    """Rows with about as many ids in each slice as fit comfortably into memory."""
-    chunk = np.cumsum(length) // _IDS_A_CHUNK
+    """Split the rows into slices whose ids fit comfortably into memory."""
+    chunk = np.cumsum(length) // _IDS_PER_CHUNK
     bounds = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(length)]
     return [slice(a, b) for a, b in pairwise(bounds)]

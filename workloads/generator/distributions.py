@@ -13,15 +13,19 @@ from sim.errors import ScenarioError
 from workloads.readers.rows import MAX_TOKENS
 
 DEFAULT_MAX_TOKENS = 131_072
-"""Where a length distribution is clipped if it does not say."""
+"""Longest length of a distribution that does not say where it is clipped."""
 MOST_COUNTS = 100_000
-"""Turns of a session, at most."""
+"""Largest count, such as turns of a session."""
 MOST_DOCUMENTS = 1000
-"""Of a request, at most; on average."""
+"""Largest mean number of documents per request, and the most that one request gets."""
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The generator of one named stream of ``seed``, independent of all other names."""
+    """Return the random generator of one named stream of ``seed``, independent of all other names.
+
+    A change of what one name is used for leaves the draws of the others alone. Raises ScenarioError
+    for a negative seed.
+    """
     if seed < 0:
         raise ScenarioError(f"seed is {seed}; expected 0 or more")
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=tuple(name.encode())))
@@ -32,7 +36,7 @@ _GRID_POINTS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lognormal:
-    """ln(x) is normal with mean ``mu`` and standard deviation ``sigma``."""
+    """A lognormal component: ln(x) is normal with mean ``mu`` and standard deviation ``sigma``."""
 
     weight: float = 1.0
     mu: float
@@ -41,7 +45,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gamma:
-    """Gamma distributed with mean ``shape * scale``; shape 1 is exponential."""
+    """A gamma component with mean ``shape * scale``; shape 1 is exponential."""
 
     weight: float = 1.0
     shape: float
@@ -62,20 +66,20 @@ def check_components(components: Components, what: str) -> None:
 
 
 def draw(components: Components, least: float, most: float, uniforms: Float64) -> Float64:
-    """The inverse CDF at ``uniforms`` of the mixture clipped to ``[least, most]``, least > 0.
+    """Evaluate the inverse CDF of a mixture clipped to ``[least, most]`` at ``uniforms``.
 
-    Weights are normalised.
+    ``least`` is above 0. Weights are normalized.
     """
     ln_x = np.linspace(math.log(least), math.log(most), _GRID_POINTS)
     total_weight = sum(component.weight for component in components)
     cdf = sum(c.weight / total_weight * _cdf(c, ln_x) for c in components)
-    # Outside the grid np.interp takes its ends, which is the clipping.
+    # Outside the grid np.interp returns its ends, which clips the mixture.
     drawn: Float64 = np.exp(np.interp(uniforms, np.asarray(cdf), ln_x))
     return drawn
 
 
 def midpoints(n: int = 20_000) -> Float64:
-    """Uniforms spread evenly over (0, 1): a distribution's mean is that of its draw at these."""
+    """Return ``n`` numbers spread evenly over (0, 1), to draw a distribution's mean with."""
     return (np.arange(n) + 0.5) / n
 
 
@@ -93,8 +97,11 @@ def _cdf(component: Lognormal | Gamma, ln_x: Float64) -> Float64:
 
 
 def _gamma_cdf(shape: float, x: Float64) -> Float64:
-    """Regularised lower incomplete gamma function, by its series (Abramowitz and Stegun 6.5.29)."""
-    # Terms are positive, so nothing cancels; far in the tail the CDF is 1 to all digits.
+    """Evaluate the regularized lower incomplete gamma function by its series.
+
+    Source: Abramowitz and Stegun 6.5.29.
+    """
+    # Terms are positive, so they do not cancel; far in the tail the CDF is 1 to all digits.
     x = np.minimum(x, shape + 40 * math.sqrt(shape) + 100)
     term = np.full_like(x, 1 / shape)
     total = term.copy()
@@ -107,8 +114,11 @@ def _gamma_cdf(shape: float, x: Float64) -> Float64:
 
 
 Quantiles = Mapping[float, float]
-"""Percent -> value, e.g. ``{10: 0.04, 50: 0.21, 90: 0.44}``. Linear between them; below the first
-and above the last it is that value, so ``{50: 0.7}`` is always 0.7."""
+"""Percent -> value, e.g. ``{10: 0.04, 50: 0.21, 90: 0.44}``.
+
+Values are linear between percentiles, and constant below the first and above the last, so
+``{50: 0.7}`` is always 0.7.
+"""
 
 
 def check_quantiles(quantiles: Quantiles, what: str, least: float, most: float) -> None:
@@ -124,7 +134,7 @@ def check_quantiles(quantiles: Quantiles, what: str, least: float, most: float) 
 
 
 def sample_quantiles(quantiles: Quantiles, uniforms: Float64) -> Float64:
-    """``[n]`` values at ``uniforms`` ``[n]``."""
+    """Return ``[n]`` values at ``uniforms`` ``[n]``."""
     percents = sorted(quantiles)
     values: Float64 = np.interp(uniforms * 100, percents, [quantiles[p] for p in percents])
     return values
@@ -132,10 +142,10 @@ def sample_quantiles(quantiles: Quantiles, uniforms: Float64) -> Float64:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """A mixture of ``components`` clipped to ``[min_tokens, max_tokens]``; equal ends are a fixed
-    length and need no component. Weights sum to 1 up to rounding and are normalised.
+    """A mixture of ``components`` in tokens, clipped to ``[min_tokens, max_tokens]``.
 
-    Raises ScenarioError for values it cannot have.
+    Equal ends are a fixed length and need no component. Weights sum to 1 up to rounding and are
+    normalized. Raises ScenarioError for values out of range.
     """
 
     components: tuple[Lognormal | Gamma, ...] = ()
@@ -157,24 +167,24 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """Lengths of a file, each as likely as any other."""
+    """Lengths from a file, each equally likely."""
 
     tokens: Int64
-    """``[k]``, ascending; or in the order of the lengths they are drawn together with."""
+    """Tokens ``[k]``, ascending; or in the order of the lengths that they are drawn together
+    with."""
 
     @property
     def min_tokens(self) -> int:
-        """The shortest."""
         return int(self.tokens.min())
 
 
 def fixed(tokens: int) -> Lengths:
-    """Every request has ``tokens`` tokens."""
+    """Return a distribution in which every length is ``tokens``."""
     return Lengths(min_tokens=tokens, max_tokens=tokens)
 
 
 def sample_tokens(lengths: Lengths | Observed, uniforms: Float64) -> Int64:
-    """``[n]`` token counts: the inverse CDF at ``uniforms`` ``[n]``.
+    """Return ``[n]`` token counts: the inverse CDF at ``uniforms`` ``[n]``.
 
     So a request that is long under one distribution is long under another of the same stream.
     """
@@ -187,14 +197,18 @@ def sample_tokens(lengths: Lengths | Observed, uniforms: Float64) -> Int64:
 
 
 def mean_tokens(lengths: Lengths | Observed) -> float:
-    """The mean of the distribution."""
+    """Return the mean of a distribution of lengths."""
     return float(sample_tokens(lengths, midpoints()).mean())
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """At least 1. Another follows with ``another[0]`` after the first, ``another[1]`` after the
-    second, ...; the last probability holds from there on, up to ``most``."""
+    """A distribution of counts from 1 up, such as turns, documents or images.
+
+    After the first another follows with probability ``another[0]``, after the second with
+    ``another[1]``, and so on; the last probability holds from there on, up to ``most``. Raises
+    ScenarioError for values out of range.
+    """
 
     another: tuple[float, ...]
     most: int = MOST_COUNTS
@@ -209,7 +223,7 @@ class Counts:
 
 
 def counted(number: int) -> Counts:
-    """Always ``number``."""
+    """Return a distribution in which the count is always ``number``."""
     return Counts((1.0,), number) if number > 1 else Counts((0.0,))
 
 
@@ -217,14 +231,17 @@ ONE = counted(1)
 
 
 def geometric(mean: float, most: int = MOST_COUNTS) -> Counts:
-    """Another with the same probability each time, so that there are ``mean`` on average."""
+    """Return a geometric distribution with this mean, at most ``most``.
+
+    Raises ScenarioError for a mean below 1.
+    """
     if not 1 <= mean < math.inf:
         raise ScenarioError(f"a mean of {mean} turns; expected at least 1")
     return Counts((1 - 1 / mean,), most)
 
 
 def sample_counts(counts: Counts | Lengths, uniforms: Float64) -> Int64:
-    """``[n]`` counts at ``uniforms`` ``[n]``."""
+    """Return ``[n]`` counts at ``uniforms`` ``[n]``."""
     if isinstance(counts, Lengths):
         return sample_tokens(counts, uniforms)
     drawn = np.searchsorted(1 - _survival(counts), uniforms, side="right")
@@ -232,14 +249,14 @@ def sample_counts(counts: Counts | Lengths, uniforms: Float64) -> Int64:
 
 
 def mean_count(counts: Counts | Lengths) -> float:
-    """The mean of the distribution."""
+    """Return the mean of a distribution of counts."""
     if isinstance(counts, Lengths):
         return mean_tokens(counts)
     return float(_survival(counts)[: counts.most].sum())
 
 
 def _survival(counts: Counts) -> Float64:
-    """P(more than k) for k = 0, 1, ... up to where it is below 2**-53 or the most is reached."""
+    """Return P(more than k) for k = 0, 1, ... until it is below 2**-53 or the most is reached."""
     survival: Float64 = np.cumprod((1.0, *counts.another), dtype=np.float64)
     last = counts.another[-1]
     if len(survival) < counts.most and survival[-1] > 0 and last > 0:
@@ -252,13 +269,15 @@ def _survival(counts: Counts) -> Float64:
 
 SHORTEST_S = 1e-6
 LONGEST_S = 1e8
-"""Three years: longer waits are clipped."""
+"""Three years in seconds; longer waits are clipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """A mixture of ``components`` of seconds, clipped to ``[min_s, max_s]``; equal ends are a fixed
-    time, which may be 0, and need no component. Raises ScenarioError for values it cannot have.
+    """A mixture of ``components`` in seconds, clipped to ``[min_s, max_s]``.
+
+    Equal ends are a fixed time, which may be 0, and need no component. Raises ScenarioError for
+    values out of range.
     """
 
     components: tuple[Lognormal | Gamma, ...] = ()
@@ -278,7 +297,7 @@ class Durations:
 
 
 def fixed_s(seconds: float) -> Durations:
-    """Always ``seconds``."""
+    """Return a distribution in which every time is ``seconds``."""
     return Durations(min_s=seconds, max_s=seconds)
 
 
@@ -286,17 +305,17 @@ NO_TIME = fixed_s(0.0)
 
 
 def exponential_s(mean_s: float) -> Durations:
-    """Exponential with that mean."""
+    """Return an exponential distribution with this mean."""
     return Durations(components=(Gamma(shape=1.0, scale=mean_s),))
 
 
 def sample_s(durations: Durations, uniforms: Float64) -> Float64:
-    """``[n]`` seconds: the inverse CDF at ``uniforms`` ``[n]``."""
+    """Return ``[n]`` seconds: the inverse CDF at ``uniforms`` ``[n]``."""
     if durations.min_s == durations.max_s:
         return np.full(len(uniforms), durations.min_s)
     return draw(durations.components, durations.min_s, durations.max_s, uniforms)
 
 
 def mean_s(durations: Durations) -> float:
-    """The mean of the distribution."""
+    """Return the mean of a distribution of times, in seconds."""
     return float(sample_s(durations, midpoints()).mean())

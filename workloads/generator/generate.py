@@ -1,4 +1,4 @@
-"""Make a workload: arrivals, lengths, and what prompts have in common."""
+"""Generate a workload: arrivals, lengths, and what prompts have in common."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from workloads.generator.timeline import NONE, Timeline, draw_timeline
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Contents:
-    """What the ``n`` requests of a timeline hold, kept or not."""
+    """Lengths and prefixes of the ``n`` requests of a timeline, kept or not."""
 
     prompt: Int64
     output: Int64
     parent: Int64
-    """The row each continues; NONE: it begins with its shared prefix."""
+    """The row that each row continues; NONE if it begins with its shared prefix."""
     shared: Int64
-    """How many leading tokens it has in common with that."""
+    """Leading tokens in common with the parent."""
     prefixes: list[tuple[Int64, Prefixes, Prefixes]]
-    """(rows, their shared prefixes, the same uncut) of each kind."""
+    """For each kind: its rows, their shared prefixes, and these before they were cut to the
+    prompt."""
 
 
 def generate(spec: GeneratorSpec, seed: int) -> RequestTable:
-    """Draw the workload. The same spec and seed give the same table.
+    """Draw the workload; equal specs and seeds give equal tables.
 
-    Every quantity has a stream of the seed to itself: changing one leaves the others alone, and the
+    Every quantity has a random stream of its own: changing one leaves the others alone, and the
     first m requests of a longer run are the shorter run. Requests stand in the order of their
-    nominal times (see `workloads.generator.timeline`), which are the earliest possible ones of
+    nominal times (see `workloads.generator.timeline`), which are the earliest possible times of
     turns that wait for an answer. Raises ScenarioError for a negative seed.
     """
     timeline = draw_timeline(spec, seed)
     contents = _draw_contents(spec, timeline, seed)
     kept = timeline.kept
-    place = np.full(len(timeline) + 1, NONE)  # in the table; of NONE, which is the last, too
+    place = np.full(len(timeline) + 1, NONE)  # row in the table; the last entry is for NONE
     place[kept] = np.arange(len(kept))
     waits = spec.has_turns or spec.users is not None
     has_sessions = any(kind.sessions is not None for kind in spec.kinds)
@@ -83,7 +84,7 @@ def _draw_lengths(
     prompt_uniforms: np.ndarray,
     output_uniforms: np.ndarray,
 ) -> tuple[Int64, Int64]:
-    """Tokens of their own, and of the answers, of the requests of one kind."""
+    """Draw, for the requests of one kind, their own prompt tokens and their output tokens."""
     own = sample_tokens(kind.prompt_tokens, prompt_uniforms)
     output = sample_tokens(
         kind.output_tokens, prompt_uniforms if kind.is_paired else output_uniforms
@@ -103,9 +104,9 @@ def _draw_kind(
     output: Int64,
     seed: int,
 ) -> None:
-    """Prompts, prefixes and parents of the ``rows`` of one kind."""
+    """Fill in prompts, prefixes and parents of the ``rows`` of one kind."""
     n, turn, sessions = len(rows), timeline.turn[rows], kind.sessions
-    # Sessions with history choose their prefix once, others for every request.
+    # Sessions with history choose a prefix once, other requests each time.
     has_history = sessions is not None and sessions.history
     is_first = turn == 0 if has_history else np.ones(n, bool)
     unit = np.cumsum(is_first) - 1
@@ -143,7 +144,8 @@ def _draw_kind(
 def _chains(
     spec: GeneratorSpec, timeline: Timeline, contents: _Contents, place: Int64
 ) -> PrefixChains | None:
-    """Chains of the kept rows. A row whose parent is not kept has its history as new content."""
+    """Build the chains of the kept rows; if a parent is not kept, a row's history is new
+    content."""
     if not any(kind.shares_prefixes for kind in spec.kinds):
         return None
     n, kept = len(timeline), timeline.kept

@@ -1,4 +1,4 @@
-"""Request kinds and arrivals from plain values: what presets.yaml and scenario files hold.
+"""Request kinds and arrivals from plain values, as presets.yaml and scenario files hold them.
 
 The keys are those of the scenario's generator section, so a block of presets.yaml can be copied
 into a scenario. Values must have been validated, or be known to be good.
@@ -46,7 +46,7 @@ _BOTH_LENGTHS = ("input_tokens", "output_tokens")
 
 
 def request_kind(plain: Plain, *, share: float = 1.0, name: str = "") -> RequestKind:
-    """A kind of request from a section with ``input_tokens``, ``output_tokens`` and structure.
+    """Make a kind of request from a section with ``input_tokens``, ``output_tokens`` and structure.
 
     Raises TraceError for a file of lengths that cannot be read.
     """
@@ -88,9 +88,10 @@ def _structure(plain: Plain) -> dict[str, Any]:
 
 
 def lengths(plain: Plain, *, of_outputs: bool = False) -> Lengths | Observed:
-    """Lengths: ``fixed``; ``lognormal`` and ``gamma`` with ``min`` and ``max``; ``from_file``.
+    """Make lengths from ``fixed``, ``from_file``, or a mixture with ``min`` and ``max``.
 
-    Of a file the inputs, or the outputs. Raises TraceError where it cannot be read.
+    A file gives its inputs, or with ``of_outputs`` its outputs. Raises TraceError if it cannot be
+    read.
     """
     if plain.get("from_file") is not None:
         return _read_lengths(plain["from_file"], paired=False)[of_outputs]
@@ -104,7 +105,7 @@ def lengths(plain: Plain, *, of_outputs: bool = False) -> Lengths | Observed:
 
 
 def durations(plain: Plain) -> Durations:
-    """Times: ``fixed``, ``mean`` (exponential), or a mixture with ``min`` and ``max``."""
+    """Make times from ``fixed``, ``mean`` (exponential), or a mixture with ``min`` and ``max``."""
     if plain.get("fixed") is not None:
         return fixed_s(plain["fixed"])
     if plain.get("mean") is not None:
@@ -117,7 +118,8 @@ def durations(plain: Plain) -> Durations:
 
 
 def counts(plain: Plain) -> Counts | Lengths:
-    """Counts: ``fixed``, ``mean`` (geometric), ``another``, or a mixture with min and max."""
+    """Make counts from ``fixed``, ``mean`` (geometric), ``another``, or a mixture with min and
+    max."""
     most = plain.get("max") or MOST_COUNTS
     if plain.get("fixed") is not None:
         return counted(plain["fixed"])
@@ -129,7 +131,7 @@ def counts(plain: Plain) -> Counts | Lengths:
 
 
 def quantiles(plain: Plain) -> Quantiles:
-    """A distribution by percentiles: ``fixed``, or ``p10``, ``p50``, ..."""
+    """Make a distribution by percentiles from ``fixed``, or ``p10``, ``p50``, ..."""
     if plain.get("fixed") is not None:
         return {50: plain["fixed"]}
     return {
@@ -140,7 +142,8 @@ def quantiles(plain: Plain) -> Quantiles:
 
 
 def clients(plain: Plain) -> Clients:
-    """Clients: ``shares``, or a ``count`` with ``zipf`` or ``top_10_share``; and their ``cv``."""
+    """Make clients from ``shares``, or a ``count`` with ``zipf`` or ``top_10_share``; and their
+    ``cv``."""
     if plain.get("shares"):
         shares = tuple(plain["shares"])
     else:
@@ -153,12 +156,12 @@ def clients(plain: Plain) -> Clients:
 
 
 def on_off(plain: Plain) -> OnOff:
-    """Bursts and silences."""
+    """Make bursts and silences from ``on_s`` and ``off_s``."""
     return OnOff(on_s=durations(plain["on_s"]), off_s=durations(plain["off_s"]))
 
 
 def drift(plain: Plain) -> Drift:
-    """A rate profile: by name, by ``factors``, or a swing by ``amplitude``."""
+    """Make a rate profile from its name, its ``factors``, or a swing by ``amplitude``."""
     start_s = plain.get("start_s") or 0.0
     if plain.get("profile") is not None:
         return named_drift(plain["profile"], start_s)
@@ -168,11 +171,10 @@ def drift(plain: Plain) -> Drift:
 
 
 def _read_lengths(path: str | Path, *, paired: bool) -> tuple[Observed, Observed]:
-    """Prompt and output lengths of a CSV file with ``input_tokens`` and ``output_tokens``, or of
-    any trace.
+    """Read prompt and output lengths of a CSV file with these two columns, or of any trace.
 
-    ``paired``: ordered by input, so that the same uniform draws both of one row; else each by
-    itself. Raises TraceError for a file that cannot be read or has no rows.
+    With ``paired`` they are ordered by input, so that the same uniform draws both of one row; else
+    each is sorted by itself. Raises TraceError for a file that cannot be read or has no rows.
     """
     path = Path(path)
     if _has_columns(path):
@@ -182,7 +184,7 @@ def _read_lengths(path: str | Path, *, paired: bool) -> tuple[Observed, Observed
         table = read_csv(path, lambda _: columns, skip_bad_rows=False)
         prompt, output = (table.values[name] for name in _BOTH_LENGTHS)
     else:
-        from workloads.readers.detect import read_trace  # all readers, seldom needed
+        from workloads.readers.detect import read_trace  # imports all readers
 
         trace = read_trace(path)
         prompt, output = trace.prompt_tokens, trace.output_tokens
@@ -232,7 +234,8 @@ def _resets(plain: Plain) -> Resets:
 
 
 def _components(plain: Plain) -> tuple[Lognormal | Gamma, ...]:
-    """Components are mappings, or lists ``[weight, mu, sigma]`` and ``[weight, shape, scale]``."""
+    """Make components from mappings, or lists ``[weight, mu, sigma]`` and
+    ``[weight, shape, scale]``."""
     lognormals = (
         Lognormal(**dict(zip(("weight", "mu", "sigma"), _values(c), strict=True)))
         for c in plain.get("lognormal") or ()
@@ -252,6 +255,6 @@ def _values(component: Plain | Iterable[float]) -> list[float]:
 
 
 def _numbers(plain: Plain) -> dict[str, Any]:
-    """The values given, without labels."""
+    """Return the values given, without evidence labels."""
     labels = ("evidence", "source", "published", "tolerance")
     return {k: v for k, v in plain.items() if v is not None and k not in labels}

@@ -1,4 +1,4 @@
-"""Named generator settings from presets.yaml, each number with its evidence and source."""
+"""Presets: named generator settings of presets.yaml, each number with its evidence and source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STRUCTURE = ("system_prompts", "documents", "sessions", "continuations")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Preset:
-    """A workload by name."""
+    """The settings of a named workload."""
 
     name: str
     description: str
@@ -33,26 +33,27 @@ class Preset:
     kinds: tuple[RequestKind, ...]
     block_tokens: int
     evidence: dict[str, str]
-    """``arrivals.cv`` -> ``fitted``: a label for every number or block of numbers."""
+    """Dotted key, such as ``arrivals.cv``, -> evidence label of the number or block of numbers."""
     sources: dict[str, str]
-    """The same keys -> where it comes from."""
+    """Dotted key -> source of the number or block of numbers."""
     published: dict[str, float]
-    """``prompt_tokens_p50`` -> the statistic of the source data that the workload reproduces,
-    named as `describe` does where that has it."""
+    """Statistic, such as ``prompt_tokens_p50``, -> value in the source data, which the workload
+    reproduces. Names are those of `describe`, if it has the statistic."""
     tolerance: dict[str, float]
-    """The same keys -> relative error within which it does."""
+    """Statistic -> relative error within which the workload reproduces it."""
     published_of_blocks: dict[str, dict[str, float]]
-    """``output_tokens`` -> ``p50`` and such, of that distribution alone; ``tolerance`` is in it."""
+    """Block, such as ``output_tokens``, -> published statistics (``p50``, ...) of that distribution
+    alone, with their ``tolerance``."""
 
 
 def preset_names() -> list[str]:
-    """Names of all presets."""
+    """Return the names of all presets."""
     return list(_blocks())
 
 
 @lru_cache(maxsize=64)
 def preset(name: str) -> Preset:
-    """The preset of that name. Raises ScenarioError, listing the names, where there is none."""
+    """Return the preset of that name. Raises ScenarioError, listing the names, if there is none."""
     blocks = _blocks()
     if name not in blocks:
         close = get_close_matches(name, blocks, n=1)
@@ -62,7 +63,7 @@ def preset(name: str) -> Preset:
 
 
 def preset_description(name: str) -> str:
-    """What the preset is, in a few lines of text."""
+    """Return a description of the preset, a few lines of text."""
     text: str = _blocks()[name]["description"]
     return text
 
@@ -77,10 +78,10 @@ def preset_spec(
     users: Users | None = None,
     drift: Drift | None = None,
 ) -> GeneratorSpec:
-    """What to generate for a preset: its size, and optionally another rate, users instead of a
-    rate, or another drift (all assumed then).
+    """Return the specification of a preset's workload with a size, and optional changes.
 
-    Raises ScenarioError as `preset` and `GeneratorSpec` do.
+    The changes are another rate, users instead of a rate, or another drift; they count as assumed.
+    Raises ScenarioError as `preset` and `GeneratorSpec` do, and for users together with a rate.
     """
     chosen = preset(name)
     arrivals = chosen.arrivals
@@ -118,7 +119,7 @@ def _preset(name: str, block: dict[str, Any]) -> Preset:
     labeled = dict(_labeled(block))
     claims = {key: (c["value"], c["tolerance"]) for key, c in block.get("published", {}).items()}
     if kinds is None and not any(key in block for key in _STRUCTURE):
-        claims |= _claims_of_lengths(block)  # then prompts and outputs are as they are drawn
+        claims |= _claims_of_lengths(block)  # without structure, lengths stay as drawn
     return Preset(
         name=name,
         description=block["description"],
@@ -155,7 +156,7 @@ def _arrivals(block: dict[str, Any]) -> Arrivals:
 
 
 def _labeled(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every number, or block of numbers, that carries a label: (dotted key, block)."""
+    """Yield every number, or block of numbers, that carries a label, as (dotted key, block)."""
     for key, item in block.items():
         if key == "published" or not isinstance(item, dict):
             continue

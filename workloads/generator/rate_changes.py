@@ -1,4 +1,10 @@
-"""Mean rates that change: bursts and silences, and profiles that repeat."""
+"""Changing rates: bursts and silences, and rate profiles that repeat.
+
+A process of constant mean rate is drawn on an operational clock, and its times are mapped to real
+time. Under a profile, that is by the inverse of the integrated rate: the operational clock runs
+fast where the rate is high. So the process's gaps are the same for every profile, and a profile of
+factors 1 changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +21,12 @@ from sim.errors import ScenarioError
 from workloads.generator.distributions import Durations, mean_s, sample_s, stream
 
 _BURN_IN_CYCLES = 50
-"""Time 0 lies this many cycles into the process, so that it may be in a burst or a silence."""
+"""Cycles that pass before time 0, so that it may lie in a burst or in a silence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnOff:
-    """How long bursts and silences last. Raises ScenarioError for values it cannot have."""
+    """Durations of bursts and silences. Raises ScenarioError for values out of range."""
 
     on_s: Durations
     off_s: Durations
@@ -37,9 +43,9 @@ class OnOff:
 
 
 def with_silences(operational_s: Float64, on_off: OnOff, seed: int) -> Float64:
-    """Real times of ``operational_s`` ``[n]``, in order, of a process of constant mean rate.
+    """Return real times of ``operational_s`` ``[n]``, which are in order and of constant mean rate.
 
-    All arrivals fall into bursts, at a rate as much higher as keeps the mean. Bursts and silences
+    All arrivals fall into bursts, at a rate raised so that the mean is kept. Bursts and silences
     are drawn in seconds from streams of their own: another rate has more or fewer arrivals in the
     same bursts.
     """
@@ -54,7 +60,7 @@ def with_silences(operational_s: Float64, on_off: OnOff, seed: int) -> Float64:
         silences_s = sample_s(on_off.off_s, stream(seed, "silences").random(num_cycles))
         ends_s = np.cumsum(bursts_s + silences_s)
         starts_s = ends_s - bursts_s - silences_s
-        on_before_s = np.cumsum(bursts_s) - bursts_s  # time in bursts before each burst
+        on_before_s = np.cumsum(bursts_s) - bursts_s  # total time in bursts before each burst
         first = max(int(np.searchsorted(starts_s, origin_s, side="right")) - 1, 0)
         on_at_origin_s = on_before_s[first] + min(origin_s - starts_s[first], bursts_s[first])
         wanted_s = on_at_origin_s + on_time_s
@@ -74,14 +80,14 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A rate profile that repeats. Raises ScenarioError for values it cannot have."""
+    """A rate profile that repeats. Raises ScenarioError for values out of range."""
 
     factors: tuple[float, ...]
-    """The rate in equal parts of the period, relative to each other: they are scaled to average 1,
-    so the mean rate over whole periods stays what it is."""
+    """Rates in equal parts of the period, relative to each other. They are scaled to average 1, so
+    the mean rate over whole periods is kept."""
     period_s: float
     start_s: float = 0.0
-    """Where in the period the run starts."""
+    """Position in the period at which the run starts, in seconds."""
     name: str = "drift"
 
     def __post_init__(self) -> None:
@@ -97,7 +103,10 @@ class Drift:
 
 
 def sine(amplitude: float, period_s: float, start_s: float = 0.0) -> Drift:
-    """A rate that swings by ``amplitude`` (0.4: 40 %) around its mean, in 120 steps a period."""
+    """Return a rate that swings by ``amplitude`` around its mean; 0.4 is 40%.
+
+    A period has 120 steps. Raises ScenarioError for an amplitude outside 0 to 1.
+    """
     if not 0 <= amplitude <= 1:
         raise ScenarioError(f"drift amplitude is {amplitude}; expected 0 to 1")
     phase = 2 * math.pi * (np.arange(_SINE_STEPS) + 0.5) / _SINE_STEPS
@@ -106,7 +115,10 @@ def sine(amplitude: float, period_s: float, start_s: float = 0.0) -> Drift:
 
 
 def named_drift(name: str, start_s: float = 0.0) -> Drift:
-    """A measured profile of profiles.yaml. Raises ScenarioError, listing them, if there is none."""
+    """Return a measured profile of profiles.yaml.
+
+    Raises ScenarioError, listing the names, if there is none of that name.
+    """
     profiles = _profiles()
     if name not in profiles:
         raise ScenarioError(f"unknown drift profile {name!r}; known: {', '.join(profiles)}")
@@ -115,10 +127,10 @@ def named_drift(name: str, start_s: float = 0.0) -> Drift:
 
 
 def drifted(operational_s: Float64, drift: Drift) -> Float64:
-    """Real times of ``operational_s`` ``[n]``: the inverse of the integrated rate."""
+    """Return real times of ``operational_s`` ``[n]``, by the inverse of the integrated rate."""
     step_s = drift.period_s / len(drift.factors)
     factors = np.array(drift.factors) / np.mean(drift.factors)
-    # Operational time at the steps' ends; over a whole period it is the period, by the scaling.
+    # Operational time at the steps' ends. By the scaling, a period is as long on both clocks.
     done = np.concatenate(([0.0], np.cumsum(factors * step_s)))
     done[-1] = drift.period_s
     start_s = drift.start_s % drift.period_s
@@ -126,10 +138,10 @@ def drifted(operational_s: Float64, drift: Drift) -> Float64:
     origin = done[start_step] + (start_s - start_step * step_s) * factors[start_step]
     periods, within = np.divmod(operational_s + origin, drift.period_s)
     step = np.minimum(np.searchsorted(done, within, side="right") - 1, len(factors) - 1)
-    # Nothing falls into a step of factor 0, but for rounding.
+    # Only by rounding can a time fall into a step of factor 0.
     in_step = (within - done[step]) / np.maximum(factors[step], 1e-12)
     real: Float64 = periods * drift.period_s + step * step_s + np.clip(in_step, 0, step_s) - start_s
-    # Rounding must not put an arrival before the one it follows.
+    # Rounding must not change the order of arrivals.
     return np.maximum.accumulate(np.maximum(real, 0.0))
 
 

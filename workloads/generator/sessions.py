@@ -1,4 +1,8 @@
-"""Requests that go on from earlier ones: turns of sessions, and continuations."""
+"""Requests that go on from earlier ones: turns of sessions, and continuations.
+
+Sessions wait for answers. Continuations stay open loop: they have given times and lengths, and
+their reuse is known only in sum.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +30,19 @@ from workloads.readers.rows import MAX_TOKENS
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Resets:
-    """Turns that go on with only the first part of the context: compaction, edits, another model.
+    """Turns that keep only the first part of the context: compaction, edits, another model.
 
-    Raises ScenarioError for values it cannot have.
+    Raises ScenarioError for values out of range.
     """
 
     probability: float
-    """Of each turn but the first. A turn beyond the session's longest prompt is reset as well."""
+    """Probability that a turn after the first is reset. A turn beyond the session's longest prompt
+    is reset as well."""
     kept: Quantiles = field(default_factory=lambda: {50: 0.0})
-    """Share of the context that stays, by percentile; the shared prefix always does."""
+    """Share of the context that stays, by percentile; the shared prefix always stays."""
     dropped: float = 1.0
-    """The probability that the rest is gone; else as many other tokens stand in its place, so that
-    the prompt is as long as without the reset but has to be computed anew."""
+    """Probability that the rest is gone. Otherwise as many other tokens replace it, so that the
+    prompt is as long as without the reset but has to be computed anew."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.probability <= 1 and 0 <= self.dropped <= 1):
@@ -50,24 +55,25 @@ class Resets:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sessions:
-    """Requests that follow one another: a turn is sent a think time after the answer before it.
+    """Requests that follow one another: a turn is sent a think time after the previous answer.
 
-    Raises ScenarioError for values it cannot have.
+    Raises ScenarioError for values out of range.
     """
 
     turns: Counts | Lengths = ONE
     think_s: Durations = NO_TIME
     new_tokens: Lengths | Observed | None = None
-    """Of each turn but the first, which has the kind's own prompt tokens; None: the same."""
+    """New tokens of each turn after the first, which has the kind's own prompt tokens; None:
+    these."""
     history: bool = True
-    """Whether a turn's prompt is all before it and then new tokens; else the shared prefix and
-    then new tokens, each turn by itself."""
+    """Whether a turn's prompt is everything before it and then new tokens; else it is the shared
+    prefix and then new tokens."""
     kept_output: float = 1.0
-    """The share of an answer that is part of the next prompt. Below 1 (thinking is dropped) it has
-    to be computed anew there, since what it followed is not the same."""
+    """Share of an answer that is part of the next prompt. Below 1 (thinking is dropped), the rest
+    is computed anew there, since it follows other content."""
     resets: Resets | None = None
     max_prompt_tokens: int = MAX_TOKENS
-    """Longer prompts are reset: the first part is kept, the rest dropped."""
+    """Longest prompt. Longer ones are reset: the first part is kept, the rest dropped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.kept_output <= 1:
@@ -89,7 +95,7 @@ def grow_contexts(
     seed: int,
     kind: str,
 ) -> tuple[Int64, Int64]:
-    """Prompt tokens, and how many leading ones are those of the turn before: both ``[n]``.
+    """Return the prompt tokens, and how many leading ones come from the turn before: both ``[n]``.
 
     ``turn`` counts from 0, session after session; ``new_tokens`` are the whole prompt of a first
     turn; ``prefix_tokens`` are the session's shared prefix, which no reset touches.
@@ -103,7 +109,7 @@ def grow_contexts(
     shared = np.zeros(n, np.int64)
     for rows in _rows_by_turn(turn):
         before = rows - 1
-        # What of the turn before is still cached, and what the next prompt begins with.
+        # Tokens of the turn before that are still cached and that the next prompt begins with.
         same = prompt[before] + (output_tokens[before] if sessions.kept_output == 1 else 0)
         answer = np.rint(sessions.kept_output * output_tokens[before]).astype(np.int64)
         whole = prompt[before] + answer + new_tokens[rows]
@@ -123,7 +129,7 @@ def _kept(same: Int64, share: Float64, prefix_tokens: Int64) -> Int64:
 
 
 def _rows_by_turn(turn: Int64) -> list[Int64]:
-    """Rows of the second turns, the third turns, ..."""
+    """Return the rows of the second turns, the third turns, ..."""
     order = np.argsort(turn, kind="stable")
     ends = np.cumsum(np.bincount(turn))
     return np.split(order, ends)[1:-1] if len(turn) else []
@@ -134,14 +140,14 @@ _CANDIDATES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Continuations:
-    """Raises ScenarioError for values it cannot have."""
+    """Requests that continue an earlier one. Raises ScenarioError for values out of range."""
 
     probability: float
-    """That a request continues an earlier one."""
+    """Probability that a request continues an earlier one."""
     shared: Quantiles
-    """The share of its prompt that it then has in common with it, by percentile."""
+    """Share of its prompt that it has in common with that request, by percentile."""
     delay_s: Durations
-    """How long ago that one arrived."""
+    """Time since that request arrived."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
@@ -158,10 +164,11 @@ def continue_earlier(
     seed: int,
     kind: str,
 ) -> tuple[Int64, Int64]:
-    """Which earlier row each row continues (-1: none) and how many leading tokens they share.
+    """Return which earlier row each row continues (-1: none), and the leading tokens they share.
 
-    The row continued is the nearest to ``delay_s`` before that is long enough, among 256; where
-    none is, the nearest, whole. Rows whose delay reaches before the first arrival continue none.
+    The row continued is the nearest to ``delay_s`` before that is long enough, among 256; if none
+    is, the nearest is continued, whole. Rows whose delay reaches before the first arrival continue
+    none.
     """
     n = len(arrival_s)
     rows = np.flatnonzero(stream(seed, f"continue {kind}").random(n) < continuations.probability)
@@ -175,7 +182,7 @@ def continue_earlier(
     context = prompt_tokens + output_tokens
     parent_of_rows = _nearest_long_enough(nearest, rows, wanted, context)
     shared_of_rows = np.minimum(wanted, context[parent_of_rows])
-    # All have the shared prefix in common already.
+    # The shared prefix is in common in any case.
     prefix = np.minimum(prefix_tokens[rows], prefix_tokens[parent_of_rows])
     shared_of_rows = np.maximum(shared_of_rows, prefix)
     parent, shared = np.full(n, -1), np.zeros(n, np.int64)

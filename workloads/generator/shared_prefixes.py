@@ -1,4 +1,4 @@
-"""What prompts begin with that other prompts begin with too: system prompts and documents."""
+"""Shared prefixes of prompts: system prompts and documents."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPrompts:
-    """Every prompt begins with one of several texts. Raises ScenarioError for bad values."""
+    """Texts, one of which every prompt begins with. Raises ScenarioError for values out of
+    range."""
 
     tokens: int
     count: int = 1
     zipf: float = 0.0
-    """The k-th most popular is chosen in proportion to ``k ** -zipf``; 0: all alike."""
+    """Zipf exponent: the k-th most popular is chosen in proportion to ``k ** -zipf``; 0: all
+    alike."""
     per_client: bool = False
-    """One for each client of the arrivals, instead of ``count``."""
+    """Whether each client of the arrivals has one of its own, instead of ``count`` for all."""
     part_of_input: bool = False
     """Whether these are the first of the prompt's drawn tokens (all but one of a shorter prompt),
     or on top of them."""
     then_unique_tokens: int = 0
-    """Tokens behind it that differ in every request, such as the time of day: nothing after them
-    is a shared prefix."""
+    """Tokens behind the text that differ in every request, such as the time of day: no shared
+    prefix goes beyond them."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.tokens <= MAX_TOKENS or not 0 <= self.then_unique_tokens <= MAX_TOKENS:
@@ -55,18 +57,21 @@ class SystemPrompts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Documents:
-    """Texts put before a request's own tokens, in the order they are drawn. Raises ScenarioError
-    for bad values."""
+    """Texts put before a request's own tokens, in the order they are drawn.
+
+    Raises ScenarioError for values out of range.
+    """
 
     tokens: Lengths | Observed
-    """Of each document, drawn once for the whole collection."""
+    """Tokens of each document, drawn once for the whole collection."""
     collection: int | None = None
-    """How many there are; None: every document is a new one, shared with nobody."""
+    """Number of documents to choose from; None: every document is new and never shared."""
     zipf: float = 0.0
-    """The k-th most popular is chosen in proportion to ``k ** -zipf``; 0: all alike."""
+    """Zipf exponent: the k-th most popular is chosen in proportion to ``k ** -zipf``; 0: all
+    alike."""
     per_request: Counts | Lengths = ONE
     probability: float = 1.0
-    """That a request has any."""
+    """Probability that a request has any documents."""
 
     def __post_init__(self) -> None:
         if self.collection is not None and not 1 <= self.collection <= MOST_CONTENTS:
@@ -84,23 +89,23 @@ class Documents:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prefixes:
-    """The shared levels of ``n`` prompts, each one content after another."""
+    """Shared levels of ``n`` prompts, one content after another."""
 
     content: Int64
-    """``[n, levels]`` which of the level's contents; NONE where there is none."""
+    """The content ``[n, levels]`` of each level; NONE if there is none."""
     tokens: Int64
-    """``[n, levels]``."""
+    """Tokens ``[n, levels]`` of each level."""
     own_tokens: Int64
-    """``[n]`` of unique tokens and unshared documents, which follow the levels."""
+    """Tokens ``[n]`` of unique text and unshared documents, which follow the levels."""
 
     @property
     def total_tokens(self) -> Int64:
-        """``[n]`` of all levels."""
+        """Tokens ``[n]`` of all levels together."""
         total: Int64 = self.tokens.sum(axis=1)
         return total
 
     def taken(self, index: Int64) -> Prefixes:
-        """Those that ``index`` names."""
+        """Return the prefixes of the rows that ``index`` names."""
         return Prefixes(
             content=self.content[index],
             tokens=self.tokens[index],
@@ -108,7 +113,8 @@ class Prefixes:
         )
 
     def clipped(self, most: Int64) -> Prefixes:
-        """With at most ``most`` ``[n]`` tokens in levels; a level cut to nothing is gone."""
+        """Return the prefixes with at most ``most`` ``[n]`` tokens in levels; empty levels are
+        removed."""
         before = np.cumsum(self.tokens, axis=1) - self.tokens
         left = np.clip(most[:, None] - before, 0, None)
         tokens = np.minimum(self.tokens, left)
@@ -124,9 +130,9 @@ def draw_prefixes(
     seed: int,
     kind: str,
 ) -> Prefixes:
-    """The prefixes of ``n`` sessions, or requests, of one kind, drawn from streams of its own.
+    """Draw the prefixes of ``n`` sessions or requests of one kind, from random streams of its own.
 
-    Raises ScenarioError where prompts per client are wanted and there are no clients.
+    Raises ScenarioError if prompts per client are wanted and there are no clients.
     """
     content, tokens = [], []
     own_tokens = np.zeros(n, np.int64)
@@ -156,7 +162,7 @@ def draw_prefixes(
 
 
 def _documents(documents: Documents, n: int, seed: int, kind: str) -> tuple[Int64, Int64]:
-    """Content and tokens of each request's documents, ``[n, most]``."""
+    """Draw the content and tokens of each request's documents, ``[n, most]``."""
     number = sample_counts(documents.per_request, stream(seed, f"documents {kind}").random(n))
     number = np.minimum(number, MOST_DOCUMENTS)
     number[stream(seed, f"documents or not {kind}").random(n) >= documents.probability] = 0
@@ -177,7 +183,7 @@ def _documents(documents: Documents, n: int, seed: int, kind: str) -> tuple[Int6
 
 
 def _zipf(count: int, exponent: float, uniforms: Float64) -> Int64:
-    """``[n]`` ranks from 0 at ``uniforms``."""
+    """Return ``[n]`` ranks from 0 at ``uniforms`` ``[n]``."""
     below = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -exponent)
     ranks: Int64 = np.searchsorted(below / below[-1], uniforms, side="right")
     return np.minimum(ranks, count - 1)

@@ -1,4 +1,4 @@
-"""What a generated workload is made of."""
+"""Specification of a generated workload: kinds of requests, arrivals, users and size."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ MOST_USERS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """Raises ScenarioError for values it cannot have."""
+    """A closed loop of users, each of whom sends a request a think time after the last answer.
+
+    Raises ScenarioError for values out of range.
+    """
 
     count: int
     think_s: Durations = NO_TIME
-    """From an answer to the user's next request, or next session; within a session the turns have
-    a think time of their own."""
+    """Time from an answer to the user's next request, or next session. Within a session the turns
+    have a think time of their own."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MOST_USERS:
@@ -32,21 +35,21 @@ MAX_REQUESTS = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestKind:
-    """Requests, or sessions, of one kind. Raises ScenarioError for values it cannot have."""
+    """One kind of requests or sessions. Raises ScenarioError for values out of range."""
 
     prompt_tokens: Lengths | Observed
-    """Of a request, or of a session's first turn. Shared prefixes come on top, unless they are
-    said to be part of it."""
+    """Prompt tokens of a request, or of a session's first turn. Shared prefixes come on top, unless
+    they are declared to be part of it."""
     output_tokens: Lengths | Observed
     is_paired: bool = False
-    """Whether prompt and output are `Observed` together: the i-th of one with the i-th of the
+    """Whether prompt and output are `Observed` together, the i-th of one with the i-th of the
     other."""
     system_prompts: SystemPrompts | None = None
     documents: Documents | None = None
     sessions: Sessions | None = None
     continuations: Continuations | None = None
     share: float = 1.0
-    """Of the starts (requests, or sessions), relative to the other kinds."""
+    """Share of the starts (requests or sessions), relative to the other kinds."""
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -68,7 +71,7 @@ class RequestKind:
 
     @property
     def mean_turns(self) -> float:
-        """Requests a start."""
+        """Mean number of requests per start."""
         return 1.0 if self.sessions is None else mean_count(self.sessions.turns)
 
     @property
@@ -78,35 +81,36 @@ class RequestKind:
 
     @property
     def remembers(self) -> bool:
-        """Whether later requests go on from earlier ones, answers included."""
+        """Whether later requests continue earlier ones, answers included."""
         has_history = self.sessions is not None and self.sessions.history
         return has_history or self.continuations is not None
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether its requests have leading tokens in common."""
+        """Whether requests of this kind have leading tokens in common."""
         shares_documents = self.documents is not None and self.documents.collection is not None
         return self.remembers or self.system_prompts is not None or shares_documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GeneratorSpec:
-    """What to generate. Raises ScenarioError for values it cannot have."""
+    """What to generate. Raises ScenarioError for values out of range."""
 
     arrivals: Arrivals
-    """Of requests; of sessions the starts, at such a rate that all their turns together have this
-    one. Without meaning where there are ``users``: all-at-once."""
+    """Arrivals of requests; for sessions, the starts come at such a rate that all turns together
+    have this one. Must be all-at-once if there are ``users``."""
     kinds: tuple[RequestKind, ...]
     num_requests: int | None = None
-    """Either this many requests, all turns of sessions counted."""
+    """Number of requests, counting all turns of sessions; None: give ``duration_s``."""
     duration_s: float | None = None
-    """Or those that arrive in ``[0, duration_s)``, or would if answers took no time."""
+    """Keep requests that arrive in ``[0, duration_s)``, or would if answers took no time."""
     max_concurrency: int | None = None
-    """Closed loop: at most this many in flight (see `RequestTable.max_concurrency`)."""
+    """Closed loop with at most this many requests in flight (see
+    `RequestTable.max_concurrency`)."""
     users: Users | None = None
-    """Closed loop: so many users, each with one request or session at a time."""
+    """Closed loop of users, each with one request or session at a time."""
     block_tokens: int = 16
-    """Tokens a prefix block id stands for. Long contexts need less memory with larger ones."""
+    """Tokens per prefix block id. Long contexts need less memory with larger blocks."""
     source: str = "generated"
 
     def __post_init__(self) -> None:
@@ -162,6 +166,6 @@ class GeneratorSpec:
 
     @property
     def mean_turns(self) -> float:
-        """Requests a start, over all kinds."""
+        """Mean number of requests per start, over all kinds."""
         total = sum(kind.share for kind in self.kinds)
         return sum(kind.share * kind.mean_turns for kind in self.kinds) / total

@@ -1,14 +1,14 @@
-"""Who sends what when: starts of requests and sessions, their turns, and which of them to keep.
+"""The order of events: starts of requests and sessions, their turns, and which of them to keep.
 
-Turns wait for answers, whose times only a simulation knows. Requests are therefore ordered by their
-nominal times, as if answers took none: a turn is a think time after the turn before it. That is the
-earliest a turn can come, so it never binds, and a run cut by it keeps its rate to the end, where
-one cut by sessions would trail off as the last of them go on alone.
+Turns wait for answers, whose times only a simulation knows. Requests are therefore ordered by
+nominal times, as if answers took no time: a turn comes a think time after the previous turn. A turn
+cannot come earlier, so the order never binds. A run cut at a nominal time keeps its rate to the
+end, while one cut by sessions would trail off as the last of them go on alone.
 
-Sessions are under way at time 0: they begin some lifetimes of a session before it, and the turns
-up to 0 are left out. So the rate and the lengths of contexts are those of a service in operation,
-although its cache is empty. Sessions that start all at once are neither under way nor cut by time:
-they are kept one after another.
+Sessions are in progress at time 0: the process begins some session lifetimes before it, and turns
+before 0 are left out. So the rate and the lengths of contexts are those of a service in operation,
+although its cache is empty. Sessions that all start at once are neither in progress nor cut by
+time: they are kept one after another.
 """
 
 from __future__ import annotations
@@ -27,40 +27,41 @@ from workloads.generator.spec import GeneratorSpec
 
 NONE = -1
 _LIFETIMES = 5
-"""Mean lifetimes of a session before 0 at which the process begins, ..."""
+"""Mean session lifetimes before 0 at which the process begins ..."""
 _MOST_BEFORE = 3_000_000
-"""... but no earlier than it takes to send so many requests."""
+"""... but no earlier than it takes to send this many requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """``n`` requests, session after session in order of their starts; more than are kept."""
+    """A timeline of ``n`` requests, session after session in order of their starts; some are not
+    kept."""
 
     start: Int64
-    """``[n]`` which start (a request by itself, or a session) each belongs to, from 0."""
+    """The start ``[n]`` (a request by itself, or a session) that each belongs to, from 0."""
     turn: Int64
-    """``[n]`` from 0 within the session."""
+    """Number ``[n]`` of the turn within the session, from 0."""
     kind: Int64
-    """``[n]`` position in the spec's kinds."""
+    """Position ``[n]`` in the spec's kinds."""
     client: Int64 | None
-    """``[starts]`` whose each is, where arrivals have clients."""
+    """The client ``[starts]`` of each start, if arrivals have clients."""
     nominal_ns: Int64
-    """``[n]`` when each would be sent if answers took no time; below 0: before the run."""
+    """Time ``[n]`` at which each would be sent if answers took no time; below 0: before the run."""
     after: Int64
-    """``[n]`` the row that has to leave first; NONE where there is none."""
+    """The row ``[n]`` that has to be answered before; NONE if there is none."""
     think_ns: Int64
-    """``[n]`` how long after that it is sent."""
+    """Time ``[n]`` from that answer until the request is sent."""
     kept: Int64
-    """``[m]`` the rows of the workload, by nominal time."""
+    """The rows ``[m]`` of the workload, by nominal time."""
 
     def __len__(self) -> int:
         return len(self.start)
 
 
 def draw_timeline(spec: GeneratorSpec, seed: int) -> Timeline:
-    """As many requests as the spec asks for; the first do not depend on how many that is.
+    """Draw as many requests as the spec asks for; the first ones do not depend on how many.
 
-    Raises ScenarioError where the last would come after 146 years.
+    Raises ScenarioError if the last would come after 146 years.
     """
     lead_s = _lead_s(spec)
     num_starts = _first_guess(spec, lead_s)
@@ -74,7 +75,7 @@ def draw_timeline(spec: GeneratorSpec, seed: int) -> Timeline:
             is_enough = known_until_ns >= end_ns
         if is_enough:
             break
-        num_starts *= 2  # a redraw repeats the shorter draw
+        num_starts *= 2  # the longer draw begins with the shorter one
     if not _starts_at_once(spec):
         kept = kept[np.argsort(timeline.nominal_ns[kept], kind="stable")]
     if spec.num_requests is not None:
@@ -91,7 +92,7 @@ def _starts_at_once(spec: GeneratorSpec) -> bool:
 
 
 def _lead_s(spec: GeneratorSpec) -> float:
-    """How long before 0 the process begins."""
+    """Return how long before 0 the process begins."""
     if _starts_at_once(spec):
         return 0.0
     lives_s = [
@@ -105,20 +106,21 @@ def _lead_s(spec: GeneratorSpec) -> float:
 
 
 def _first_guess(spec: GeneratorSpec, lead_s: float) -> int:
-    """Starts that are likely to be enough; as many as requests where each is one."""
+    """Return a number of starts that is likely to be enough."""
     start_per_s = (spec.arrivals.requests_per_s or 0.0) / spec.mean_turns
     if spec.num_requests is None:
         return math.ceil(start_per_s * ((spec.duration_s or 0.0) + lead_s) * 1.1) + 64
     if not spec.has_turns and spec.users is None:
         return spec.num_requests
     num_starts = math.ceil(1.1 * (spec.num_requests / spec.mean_turns + start_per_s * lead_s))
-    if spec.users is not None:  # whole rounds
+    if spec.users is not None:  # the same number for each user
         num_starts = spec.users.count * math.ceil(num_starts / spec.users.count + 1)
     return num_starts + (0 if spec.users is not None else 64)
 
 
 def _draw(spec: GeneratorSpec, num_starts: int, lead_s: float, seed: int) -> tuple[Timeline, int]:
-    """All requests of so many starts, and until when no start beyond them can have any."""
+    """Draw all requests of ``num_starts`` starts, and the time until which these are all there
+    are."""
     kind_of_start, turns = _kinds_and_turns(spec, num_starts, seed)
     first = np.cumsum(turns) - turns
     start = np.repeat(np.arange(num_starts), turns)
@@ -181,8 +183,8 @@ def _turn_think_ns(spec: GeneratorSpec, kind: Int64, turn: Int64, seed: int) -> 
 
 
 def _sums_from(think_ns: Int64, first: Int64, start: Int64) -> Int64:
-    """``[n]`` sums of think times within each session, at most the latest arrival."""
-    # Sums over all sessions may wrap around; their differences within one do not suffer from it.
+    """Return ``[n]`` sums of think times within each session, at most the latest arrival."""
+    # Sums over all sessions may wrap around; differences within one session are still right.
     sums_ns = np.cumsum(think_ns)
     sums_ns -= sums_ns[first][start]
     sums_s = np.cumsum(think_ns / NS_PER_S)
@@ -191,12 +193,12 @@ def _sums_from(think_ns: Int64, first: Int64, start: Int64) -> Int64:
 
 
 def _to_ns(seconds: Float64) -> Int64:
-    """Whole nanoseconds, at most the latest arrival."""
+    """Return whole nanoseconds, at most the latest arrival."""
     return np.rint(np.minimum(seconds * 1e9, float(LATEST_ARRIVAL_NS))).astype(np.int64)
 
 
 def _shifted(spec: GeneratorSpec, lead_s: float) -> Arrivals:
-    """Arrivals of starts, whose hours of the day begin earlier by as much as they do."""
+    """Return the arrivals of starts, with the rate profile shifted to begin ``lead_s`` earlier."""
     arrivals = spec.arrivals
     if arrivals.requests_per_s is not None and spec.mean_turns > 1:
         arrivals = replace(arrivals, requests_per_s=arrivals.requests_per_s / spec.mean_turns)
@@ -208,10 +210,10 @@ def _shifted(spec: GeneratorSpec, lead_s: float) -> Arrivals:
 
 
 def _in_rounds(gap_ns: Int64, life_ns: Int64, num_users: int) -> tuple[Int64, Int64]:
-    """Start times of sessions that users take in turn, and when each user's last one ends.
+    """Return the starts of sessions that users take in turn, and when each user's last one ends.
 
-    ``gap_ns`` before each and ``life_ns`` of each: ``[rounds * users]``. Raises ScenarioError where
-    they take more than 146 years.
+    ``gap_ns`` before each session and ``life_ns`` of each are ``[rounds * users]``. Raises
+    ScenarioError if they take more than 146 years.
     """
     gaps, lives = gap_ns.reshape(-1, num_users), life_ns.reshape(-1, num_users)
     if (gaps.sum(axis=0, dtype=np.float64) + lives.sum(axis=0, dtype=np.float64)).max() > 2**62:

@@ -1,1 +1,1 @@
-"""Trace readers, one module a format; all give a `Recording`."""
+"""Trace readers, one module per format, each of which returns a `Recording`."""

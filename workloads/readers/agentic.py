@@ -1,8 +1,8 @@
 """Sessions of coding agents: CSV of requests with their think times and shared prompt prefixes.
 
-Source: callanjfox/kv-cache-tester (Apache-2.0), 692 sessions of Claude Code, with its hash ids
-told as (parent row, common blocks, blocks): a row's ids are the first ``lcp_blocks`` of its
-parent's, then new ones.
+Source: callanjfox/kv-cache-tester (Apache-2.0), 692 sessions of Claude Code. Its hash ids are given
+as (parent row, common blocks, blocks): a row's ids are the first ``lcp_blocks`` of its parent's,
+then new ones.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ COLUMNS = (
 def read_agentic(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     """Read an agentic sessions CSV, gzip or plain: seconds, each session with a clock of its own.
 
-    A request follows the one before it of its agent by ``think_s``. A sub-agent's first request
-    follows the main agent's last one that had its answer by then, by the time that passed since:
-    so it overlaps with the main agent as recorded. Block ids (whole 64-token blocks) are those of
-    one session alone. Raises TraceError, naming file, line and column; with ``skip_bad_rows`` bad
-    rows, and rows built upon them, are counted instead.
+    A request follows the previous one of its agent by ``think_s``. A sub-agent's first request
+    follows the last request of the main agent that had its answer by then, by the time that passed
+    since; so it overlaps with the main agent as recorded. Block ids (whole 64-token blocks) belong
+    to one session. Raises TraceError, naming file, line and column; with ``skip_bad_rows`` bad
+    rows, and rows that refer to them, are counted instead.
     """
 
     def columns_of(names: list[str]) -> Sequence[Column]:
@@ -77,7 +77,7 @@ def read_agentic(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     after, think_ns = _links(columns)
     num_new = columns["blocks"] - columns["lcp_blocks"]
     columns["first_new_id"] = np.cumsum(num_new) - num_new
-    # In order of time, as the table will be, so that the long chains are made once.
+    # Rows are put in order of time, as in the table, so that the long chains are made once.
     by_time = np.argsort(columns["t_s"], kind="stable")
     columns = {name: values[by_time] for name, values in columns.items()}
     parent, after, think_ns = (
@@ -101,7 +101,7 @@ def read_agentic(path: Path, *, skip_bad_rows: bool = False) -> Recording:
 
 
 def _sharing_note(path: Path) -> str:
-    """That sessions share nothing, and how long the part is that they might."""
+    """Note that sessions share nothing, and how long the part is that they might share."""
     note = "prompts share nothing across sessions: the trace's block ids are per session"
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     beside = (path.with_name(f"{stem}_sessions.csv{ending}") for ending in (".gz", ""))
@@ -121,7 +121,7 @@ def _fixed_part_columns(names: list[str]) -> Sequence[Column]:
 
 
 def _parent_column() -> Column:
-    """A whole number from 0, or -1 for none."""
+    """Return a column of whole numbers from 0, or -1 for none."""
     column = whole("parent")
 
     def parse(text: str, name: str) -> int:
@@ -142,7 +142,7 @@ def _parent_rows(
     order: Int64,
     skip_bad_rows: bool,
 ) -> tuple[Int64, NDArray[np.bool_]]:
-    """``[n]`` the row of each row's parent, -1 for none, and which rows are good."""
+    """Return ``[n]`` the row of each row's parent, -1 for none, and which rows are good."""
     rows = zip(
         *(
             columns[name].tolist()
@@ -184,7 +184,7 @@ def _parent_rows(
 
 
 def _links(columns: dict[str, Any]) -> tuple[Int64, Int64]:
-    """``after`` and ``think_ns`` of rows in order of session and idx."""
+    """Return ``after`` and ``think_ns`` of rows in order of session and idx."""
     names = ("session", "agent", "t_s", "api_s", "think_s")
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
     after, think_ns = [], []
@@ -208,7 +208,7 @@ def _links(columns: dict[str, Any]) -> tuple[Int64, Int64]:
 
 
 def _chains(columns: dict[str, Any], parent: Int64) -> PrefixChains:
-    """Chains of rows whose parents stand before them."""
+    """Build the chains of rows, each of which stands after its parent."""
     blocks, common = columns["blocks"], columns["lcp_blocks"]
     offsets = chain_offsets(blocks)
     ids = np.empty(offsets[-1], np.int64)
@@ -230,7 +230,7 @@ def _chains(columns: dict[str, Any], parent: Int64) -> PrefixChains:
 
 
 def _places(rows: Int64, order: Int64) -> Int64:
-    """Where the rows stand once they are put in ``order``; -1 stays."""
+    """Return where the rows stand once they are put in ``order``; -1 stays."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return np.where(rows >= 0, place[rows], -1)

@@ -23,8 +23,8 @@ def read_aiperf(
 ) -> Recording:
     """Read AIPerf JSONL inputs, gzip or plain: single turns, or ``turns`` of a session.
 
-    A turn has ``input_length``, ``output_length`` and ``timestamp`` or ``delay`` (ms); ``hash_ids``
-    of 512-token blocks (or ``block_tokens``) where given. Raises TraceError, naming file, line and
+    A turn has ``input_length``, ``output_length``, ``timestamp`` or ``delay`` (ms), and optionally
+    ``hash_ids`` of 512-token blocks (or ``block_tokens``). Raises TraceError, naming file, line and
     key; with ``skip_bad_rows`` bad rows are counted instead.
     """
     size = _BLOCK_TOKENS if block_tokens is None else block_tokens
@@ -66,7 +66,10 @@ def _turn(turn: dict[str, Any], session: Any, size: int) -> Row:
 
 
 def _matches(row: dict[str, Any]) -> bool:
-    """A single turn with hash_ids is read as Mooncake's, and one with chat_id is Qwen-Bailian's."""
+    """Match single turns and ``turns``.
+
+    A single turn with hash_ids is read as Mooncake's, and one with chat_id is Qwen-Bailian's.
+    """
     if has_all(KEYS)(row) and not {"hash_ids", "chat_id"} & set(row):
         return True
     turns = row.get("turns")

@@ -1,4 +1,4 @@
-"""Azure LLM inference traces: CSV with a time, prompt tokens and output tokens a row.
+"""Azure LLM inference traces: CSV with a time, prompt tokens and output tokens per row.
 
 Source: Azure/AzurePublicDataset (CC-BY 4.0), Patel et al., "Splitwise", ISCA 2024. The multimodal
 trace of 2025 has ``NumImages`` too, which is ignored: its tokens are in ContextTokens.
@@ -55,7 +55,10 @@ def read_azure(path: Path, *, skip_bad_rows: bool = False) -> Recording:
 
 
 def find_layout(names: list[str]) -> tuple[str, str, str]:
-    """The names of the time, prompt and output columns. TraceError where neither layout fits."""
+    """Return the names of the time, prompt and output columns.
+
+    Raises TraceError if neither layout fits.
+    """
     if set(PUBLISHED) <= set(names):
         return PUBLISHED
     if set(REDUCED) == set(names):

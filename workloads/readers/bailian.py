@@ -29,8 +29,8 @@ KEYS = (
 def read_bailian(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     """Read a Qwen-Bailian JSONL file, gzip or plain: seconds, one clock, 16-token blocks.
 
-    A chat follows the one its ``parent_chat_id`` names (-1: none); chats with one root are a
-    session. Raises TraceError, naming file, line and key; with ``skip_bad_rows`` bad rows are
+    A chat follows the one that its ``parent_chat_id`` names (-1: none); all chats with one root are
+    a session. Raises TraceError, naming file, line and key; with ``skip_bad_rows`` bad rows are
     counted instead.
     """
     root_of: dict[int, int] = {}

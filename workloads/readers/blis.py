@@ -20,12 +20,12 @@ _LONGEST_PREFIX = 2_000_000
 
 
 def read_blis(path: Path, *, skip_bad_rows: bool = False) -> Recording:
-    """Read the CSV of a BLIS TraceV2, gzip or plain.
+    """Read the CSV of a BLIS TraceV2, gzip or plain: microseconds, one clock.
 
-    Times are microseconds. A prompt is ``prefix_length`` tokens shared by its ``prefix_group``,
-    then ``input_tokens`` of its own. Rounds of a session follow each other. Requests
-    whose ``status`` is not ``ok`` are dropped, and a note counts them. Raises TraceError, naming
-    file, line and column; with ``skip_bad_rows`` bad rows are counted instead.
+    A prompt is ``prefix_length`` tokens shared by its ``prefix_group``, then ``input_tokens`` of
+    its own. Rounds of a session follow each other. Requests whose ``status`` is not ``ok`` are
+    dropped, and a note counts them. Raises TraceError, naming file, line and column; with
+    ``skip_bad_rows`` bad rows are counted instead.
     """
     optional = ("prefix_group", "prefix_length", "status")
     given: list[str] = []

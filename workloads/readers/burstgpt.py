@@ -21,10 +21,10 @@ _SESSION, _ELAPSED = "Session ID", "Elapsed time"
 def read_burstgpt(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     """Read a BurstGPT CSV, gzip or plain: seconds, one clock.
 
-    A response of 0 tokens is a failed request: it is dropped, and a note counts them. ``Session
-    ID`` (empty in the API log) makes conversations; with ``Elapsed time``, how long the answer
-    took, the think time before the next turn is known. Raises TraceError, naming file, line and
-    column; with ``skip_bad_rows`` bad rows are counted instead.
+    A response of 0 tokens is a failed request: it is dropped, and a note counts them.
+    ``Session ID`` (empty in the API log) joins requests to conversations. With ``Elapsed time``,
+    the duration of the answer, the think time before the next turn is known. Raises TraceError,
+    naming file, line and column; with ``skip_bad_rows`` bad rows are counted instead.
     """
     has_sessions = has_elapsed = False
 

@@ -1,19 +1,19 @@
-"""Block ids for prompts that are known as a sequence of chunks of text."""
+"""Block ids for prompts that are given as a sequence of chunks of text."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 BLOCK_TOKENS = 16
-"""vLLM's default block, so nothing of a shared prefix is lost by coarser ones."""
+"""vLLM's default block size; larger blocks would lose parts of shared prefixes."""
 
 
 class ChunkTrie:
-    """Gives prompts prefix-chained block ids: two share just the blocks inside their common chunks.
+    """Gives prompts prefix-chained block ids, shared only for blocks inside common leading chunks.
 
     A prompt is a sequence of chunks, each with its length. A block belongs to the chunk that holds
-    its last token, and gets its id from there: the same for every prompt with the same chunks up to
-    and including that one. Of a chunk that differs no block is shared, and none is partial.
+    its last token, and its id is the same for every prompt with the same chunks up to and including
+    that one. Prompts share no block of a chunk in which they differ, and no partial block.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,10 @@ class ChunkTrie:
         self._num_ids = 0
 
     def chain(self, chunks: Iterable[tuple[Hashable, int]], limit: int | None = None) -> list[int]:
-        """Ids of the whole blocks of a prompt of (chunk, tokens), of ``limit`` tokens at most."""
+        """Return the ids of the whole blocks of a prompt, given as (chunk, tokens).
+
+        Only the first ``limit`` tokens count, if it is given.
+        """
         node = start = 0
         ids: list[int] = []
         for chunk, tokens in chunks:
@@ -40,7 +43,7 @@ class ChunkTrie:
 
 
 def token_groups(tokens: Sequence[int]) -> Iterator[tuple[Hashable, int]]:
-    """Token ids as chunks of one block each; what does not fill a block is left out."""
+    """Yield token ids as chunks of one block each; a last partial block is left out."""
     whole = len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS
     for at in range(0, whole, BLOCK_TOKENS):
         yield tuple(tokens[at : at + BLOCK_TOKENS]), BLOCK_TOKENS

@@ -1,4 +1,7 @@
-"""CSV files into columns: a batch of rows at a time where all is well, row by row where not."""
+"""CSV files into columns, with exact messages for bad rows.
+
+Rows are read a batch at a time; only a batch with a row out of the ordinary is read row by row.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +42,20 @@ _NUMERIC = str.maketrans("", "", "0123456789.eE+-")
 
 
 class Column(NamedTuple):
-    """How one column is read."""
+    """Name and parsers of one column."""
 
     name: str
     parse: Callable[[str, str], Any]
-    """(text, name) -> value; TraceError saying what is expected."""
+    """``parse(text, name)`` returns the value, or raises TraceError saying what is expected."""
     parse_all: Callable[[list[str]], Any]
-    """The same of many texts at once, as an array; None where any of them needs a closer look."""
+    """Returns the values of many texts as an array, or None if any of them needs a closer look."""
     is_time: bool = False
-    """Nanoseconds, counted from the file's first good row; too far from it is a bad row."""
+    """Whether values are nanoseconds counted from the file's first good row; a value too far from
+    it is a bad row."""
 
 
 def whole(name: str, minimum: int = 0, maximum: int = MAX_TOKENS) -> Column:
-    """A column of whole numbers."""
+    """Return a column of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(text: str, name: str) -> int:
         return whole_number(_int_if_digits(text), name, minimum, maximum)
@@ -67,7 +71,7 @@ def whole(name: str, minimum: int = 0, maximum: int = MAX_TOKENS) -> Column:
 
 
 def number(name: str, minimum: float, maximum: float) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers from ``minimum`` to ``maximum``."""
 
     def parse(text: str, name: str) -> float:
         value = _float(text)
@@ -86,7 +90,7 @@ def number(name: str, minimum: float, maximum: float) -> Column:
 
 
 def time_ns(name: str, unit: str, *, is_time: bool = False) -> Column:
-    """A column of times or durations in ``unit``, from 0 up, as nanoseconds."""
+    """Return a column of times or durations in ``unit``, from 0 up, read as nanoseconds."""
     unit_ns = UNITS_NS[unit]
     most = (MAX_TIME_S if is_time else MAX_SPAN_S) * (NS_PER_S // unit_ns)
 
@@ -108,7 +112,8 @@ def time_ns(name: str, unit: str, *, is_time: bool = False) -> Column:
 
 
 def datetime_ns(name: str) -> Column:
-    """A column of dates with times, UTC unless an offset is given, up to nine decimals."""
+    """Return a column of dates with times, UTC unless an offset is given, with up to nine
+    decimals."""
 
     def parse_all(texts: list[str]) -> NDArray[np.int64] | None:
         in_range = min(texts) >= "1970" and max(texts) < "2200"  # numpy wraps far years silently
@@ -123,7 +128,7 @@ def datetime_ns(name: str) -> Column:
 
 
 def text(name: str, known: Sequence[str] = ()) -> Column:
-    """A column of texts; of the ``known`` ones if given."""
+    """Return a column of texts, restricted to the ``known`` ones if any are given."""
 
     def parse(text: str, name: str) -> str:
         if known and text not in known:
@@ -144,7 +149,8 @@ def _int_if_digits(text: str) -> int | str:
 
 
 def _float(text: str) -> float | None:
-    """A number that is written as one: no blanks, underscores or other digits; not nan."""
+    """Return a number, or None if the text has blanks, underscores or non-ASCII digits, or is
+    nan."""
     try:
         value = float(text)
     except ValueError:
@@ -167,7 +173,7 @@ def _parse_datetime(text: str, name: str) -> int:
         if match is None:
             raise ValueError
         second, decimals, offset = match.groups()
-        # Nanoseconds from the digits themselves: datetime keeps only six of Azure's seven.
+        # Nanoseconds are read from the digits, because datetime keeps only six of Azure's seven.
         nanoseconds = int((decimals or "").ljust(9, "0"))
         return _whole_second(second, offset or "Z") * NS_PER_S + nanoseconds
     except (ValueError, OverflowError):
@@ -178,7 +184,7 @@ def _parse_datetime(text: str, name: str) -> int:
 
 @lru_cache(maxsize=16)
 def _whole_second(second: str, offset: str) -> int:
-    """Seconds since 1970, remembered because neighbouring rows share a second."""
+    """Return seconds since 1970, cached because neighboring rows share a second."""
     moment = datetime.fromisoformat(second + ("+00:00" if offset == "Z" else offset))
     return (moment - _EPOCH) // timedelta(seconds=1)
 
@@ -188,19 +194,19 @@ _BATCH_CHARACTERS = 1 << 19
 
 @dataclass(slots=True)
 class CsvTable:
-    """The good rows of a CSV file."""
+    """The good rows of a CSV file, by column."""
 
     values: dict[str, Any]
-    """An int64 or float64 array, or a list of str, of ``[n]`` a column."""
+    """By column name, an int64 or float64 array, or a list of str, of ``[n]``."""
     line: NDArray[np.int64]
-    """Line number of each row."""
+    """Line number ``[n]`` of each row."""
     ignored: list[str] = field(default_factory=list)
-    """Names of columns that nobody asked for."""
+    """Names of columns in the file that were not asked for."""
     skipped_rows: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note naming the ignored columns."""
+        """A note that names the ignored columns, if there are any."""
         return (f"columns ignored: {', '.join(self.ignored)}",) if self.ignored else ()
 
 
@@ -213,11 +219,10 @@ def read_csv(
 ) -> CsvTable:
     """Read a CSV file, gzip or plain, whose first line is a header.
 
-    Rows that do not start with ``starts_with`` are passed over, unread.
-
     ``columns_of`` maps the header to the columns to read, or raises TraceError saying what is
-    expected. A bad row raises TraceError with file, line and column, or is counted when
-    ``skip_bad_rows``; a bad header or a damaged file always raises.
+    expected. Rows that do not start with ``starts_with`` are skipped unread. A bad row raises
+    TraceError with file, line and column, or is counted if ``skip_bad_rows``; a bad header or a
+    damaged file always raises.
     """
     with open_text(path) as text:
         header = text.readline()
@@ -243,12 +248,12 @@ def read_csv(
 
 
 def split_row(line: str) -> list[str]:
-    """The fields of a CSV line. Fields are numbers, times and ids, so none holds a comma."""
+    """Return the fields of a CSV line. Fields are numbers, times and ids, so none holds a comma."""
     return [text.strip(' "\r\n\t') for text in line.split(",")]
 
 
 def require(names: list[str], wanted: Sequence[str], expected: str) -> None:
-    """TraceError naming the wanted columns that are missing."""
+    """Raise TraceError naming the wanted columns that are missing."""
     missing = [name for name in wanted if name not in names]
     if missing:
         raise TraceError(
@@ -293,7 +298,7 @@ class _Reader:
         return out
 
     def _read_batch(self, lines: list[str], numbers: list[int]) -> bool:
-        """Read all rows at once; False, and nothing kept, if any of them is out of the ordinary."""
+        """Read all rows at once, or return False and keep none if any is out of the ordinary."""
         rows = [line.rstrip("\r\n").split(",") for line in lines]
         if set(map(len, rows)) != {self._num_fields}:
             return False

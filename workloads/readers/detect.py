@@ -1,4 +1,4 @@
-"""Read a trace file of any known format, recognized by what is in it."""
+"""Detect the format of a trace file by its content, and read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.readers.format import Format
 from workloads.readers.recording import Recording
 from workloads.readers.rows import open_text, shown
 
-# The modules of the formats: the first whose `FORMAT` matches a file reads it.
+# Modules of the formats, in order: the first whose `FORMAT` matches a file reads it.
 _READERS = (
     "azure",
     "burstgpt",
@@ -40,7 +40,8 @@ _TEXT_KEYS = {"prompt", "text", "texts", "text_input", "messages", "conversation
 
 
 def read_trace(path: str | Path, **options: Any) -> RequestTable:
-    """Read the requests of a trace file as they were recorded; ``options`` of `read_recording`."""
+    """Read the requests of a trace file as they were recorded, with the options of
+    `read_recording`."""
     return read_recording(path, **options).table
 
 
@@ -52,13 +53,13 @@ def read_recording(
     spread_ticks: bool = True,
     block_tokens: int | None = None,
 ) -> Recording:
-    """Read a trace file; ``format`` is a key of FORMATS, or None to recognize it.
+    """Read a trace file; ``format`` is a key of FORMATS, or None to detect it.
 
-    ``skip_bad_rows`` counts malformed rows in the table's ``skipped_rows`` instead of raising.
-    Where the format has these options, ``spread_ticks`` undoes the coarse clock of Mooncake files,
-    and ``block_tokens`` says how many tokens a hash id stands for. Raises TraceError for a file
-    that cannot be read as its format, and for ``servegen``, which has no requests
-    (see `workloads.servegen`).
+    ``skip_bad_rows`` counts malformed rows in the table's ``skipped_rows`` instead of raising. If
+    the format has these options, ``spread_ticks`` undoes the coarse clock of Mooncake files, and
+    ``block_tokens`` says how many tokens a hash id stands for. Raises TraceError for a file that
+    cannot be read as its format, and for ``servegen``, which has no requests (see
+    `workloads.servegen`).
     """
     path = Path(path)
     name = detect_format(path) if format is None else format
@@ -75,8 +76,8 @@ def read_recording(
 def detect_format(path: str | Path) -> str:
     """Return the name of the format that fits the first line: a CSV header or a JSON object.
 
-    Raises TraceError where none does, where the file only lies beside a trace, and where it holds
-    texts without token counts.
+    Raises TraceError if none does, if the file only lies beside a trace, and if it holds texts
+    without token counts.
     """
     path = Path(path)
     with open_text(path) as text:

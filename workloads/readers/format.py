@@ -1,4 +1,4 @@
-"""What a reader says of its trace format: how a file of it is recognized and read."""
+"""The declaration of a trace format: how a file is recognized and read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Format:
     options: tuple[Option, ...] = ()
     """Keyword arguments that ``read`` takes besides ``skip_bad_rows``."""
     matches_header: Callable[[Collection[str]], bool] | None = None
-    """Whether a CSV header with these column names is of this format."""
+    """Returns whether a CSV header with these column names is of this format; None: no CSV."""
     matches_object: Callable[[dict[str, Any]], bool] | None = None
-    """Whether a file whose first line is this JSON object is of this format."""
+    """Returns whether a file that begins with this JSON object is of this format; None: no JSON
+    lines."""
     companions: tuple[tuple[str, ...], ...] = ()
     """Columns of each CSV file that lies beside such a trace and is not a trace itself."""
     example: str = ""
@@ -35,10 +36,10 @@ class Format:
 
 
 def has_all(wanted: Collection[str]) -> Callable[[Collection[str]], bool]:
-    """Return a test whether all ``wanted`` names are among those found."""
+    """Return a test for whether all ``wanted`` names are among those found."""
     return lambda found: set(wanted) <= set(found)
 
 
 def has_only(wanted: Collection[str]) -> Callable[[Collection[str]], bool]:
-    """Return a test whether the names found are just the ``wanted`` ones."""
+    """Return a test for whether the names found are exactly the ``wanted`` ones."""
     return lambda found: set(wanted) == set(found)

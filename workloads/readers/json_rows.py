@@ -1,4 +1,4 @@
-"""JSON lines into a recording: one object a line, one request or one session an object."""
+"""JSON lines into a recording: each line is an object, with one request or one session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workloads.readers.rows import MAX_ID, check_span, open_text, raise_at, show
 
 
 def parse_object(line: str, expected: str) -> dict[str, Any]:
-    """The JSON object of a line, else TraceError."""
+    """Parse a line as a JSON object, or raise TraceError."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -30,14 +30,15 @@ def parse_object(line: str, expected: str) -> dict[str, Any]:
 
 
 def need(row: dict[str, Any], keys: Sequence[str], expected: str) -> None:
-    """TraceError naming the first key that is missing."""
+    """Raise TraceError naming the first key that is missing."""
     for key in keys:
         if key not in row:
             raise TraceError(f"{key} is missing; expected {expected}")
 
 
 def block_ids(value: object, name: str, prompt_name: str, tokens: int, size: int) -> list[int]:
-    """A list of one id for each ``size`` tokens begun of ``tokens``, else TraceError."""
+    """Check for a list with one id per started ``size`` tokens of ``tokens``, or raise
+    TraceError."""
     num_blocks = -(-tokens // size)
     if not isinstance(value, list) or len(value) != num_blocks:
         found = f"{len(value)} ids" if isinstance(value, list) else shown(value)
@@ -49,7 +50,7 @@ def block_ids(value: object, name: str, prompt_name: str, tokens: int, size: int
 
 
 def ids(value: Any, name: str) -> list[int]:
-    """A list of whole numbers from 0, else TraceError."""
+    """Check for a list of whole numbers from 0, or raise TraceError."""
     is_ids = isinstance(value, list) and set(map(type, value)) <= {int}
     if is_ids and (not value or 0 <= min(value) <= max(value) <= MAX_ID):
         good: list[int] = value
@@ -58,7 +59,7 @@ def ids(value: Any, name: str) -> list[int]:
 
 
 def name_of(value: object, name: str) -> Hashable | None:
-    """A session or request name: text or a whole number; None where there is none."""
+    """Check a session or request name, text or a whole number; None if there is none."""
     if value is None or value == "":
         return None
     if isinstance(value, str) or type(value) is int:
@@ -67,24 +68,25 @@ def name_of(value: object, name: str) -> Hashable | None:
 
 
 class Row(NamedTuple):
-    """A request as a line of a file gives it."""
+    """One request, as a line of a file gives it."""
 
     time_ns: int | None
-    """None: sent ``think_ns`` after the row before it of its session, at a time not recorded."""
+    """Recorded time; None: the request is sent ``think_ns`` after the previous row of its
+    session."""
     prompt_tokens: int
     output_tokens: int
     block_ids: Sequence[int] = ()
     session: Hashable | None = None
     think_ns: int = -1
-    """-1: not recorded."""
+    """Think time before the request; -1: not recorded."""
     name: Hashable | None = None
-    """What a later row calls it in ``after``."""
+    """Name by which a later row refers to this one in ``after``."""
     after: Hashable | None = None
-    """Name of the row it follows; None: the row before it of its session."""
+    """Name of the row that it follows; None: the previous row of its session."""
 
 
 class JsonRows:
-    """The rows of a JSON lines file, as they are read."""
+    """Collects the rows of a JSON lines file, as they are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +103,7 @@ class JsonRows:
         self._row_of: dict[Hashable, int] = {}
         self._last_ns: dict[Hashable, int] = {}
         self._origin_ns: int | None = None
-        self._without_time: int | None = None  # line of the first session without a start
+        self._without_time: int | None = None  # the line of the first session without a start time
         self._has_untimed_turns = False
 
     def __len__(self) -> int:
@@ -116,8 +118,9 @@ class JsonRows:
     ) -> None:
         """Parse every line that is not blank; an empty file raises TraceError.
 
-        ``parse`` gives the rows of one object, or raises TraceError saying what is wrong. That is
-        raised again with file and line, or counted in ``skipped_rows`` when ``skip_bad_rows``.
+        ``parse`` returns the rows of one object, or raises TraceError saying what is wrong. The
+        error is raised again with file and line, or counted in ``skipped_rows`` if
+        ``skip_bad_rows``.
         """
         with open_text(self.path) as text:
             for line_number, line in enumerate(text, 1):
@@ -140,8 +143,8 @@ class JsonRows:
         covers_output: bool = False,
         notes: Sequence[str] = (),
     ) -> Recording:
-        """The rows as a recording; ``block_tokens`` is what a block id stands for, if rows have
-        them."""
+        """Make a recording of the rows; ``block_tokens`` is the size of a block, if rows have block
+        ids."""
         has_ids = block_tokens is not None and len(self._block_ids) > 0
         prompt_tokens = np.array(self._prompt_tokens, np.int64)
         output_tokens = np.array(self._output_tokens, np.int64)
@@ -186,7 +189,7 @@ class JsonRows:
         first = rows[0]
         if len(rows) == 1 and first.session is None and self._without_time is None:
             time_ns = first.time_ns
-            if time_ns is not None:  # the plain case, made short
+            if time_ns is not None:  # a fast path for the common case
                 origin_ns = time_ns if self._origin_ns is None else self._origin_ns
                 check_span(time_ns - origin_ns)
                 self._origin_ns = origin_ns
@@ -197,7 +200,7 @@ class JsonRows:
             self._keep(row, time_ns)
 
     def _times_ns(self, rows: Sequence[Row], line_number: int) -> list[int]:
-        """When the rows of a line come, from the first row that has a time."""
+        """Return the times of a line's rows, from the first row of the file that has a time."""
         times_ns = []
         last_ns, origin_ns, without_time = dict[Hashable, int](), self._origin_ns, False
         for row in rows:
@@ -249,8 +252,10 @@ class JsonRows:
         self._afters.append(after)
 
     def _after_rows(self) -> tuple[Int64 | None, int]:
-        """The rows that others name in ``after``, and how many are not there; None if none is
-        named. A row that names none follows the one before it of its session if it has no time."""
+        """Return the row that each row follows, and how many named rows are missing.
+
+        None if no row names another in ``after``. A row that names none follows the previous row of its session if it has no time.
+        """
         if not any(name is not None for name in self._afters):
             return None, 0
         out = np.full(len(self), -1, np.int64)
@@ -269,7 +274,7 @@ class JsonRows:
 
 
 def _roots(after: Int64) -> Int64:
-    """``[n]`` the first row of the chain that each row is in."""
+    """Return ``[n]`` the first row of the chain that each row is in."""
     out = np.arange(len(after))
     for row, before in enumerate(after.tolist()):
         if before >= 0:

@@ -17,8 +17,8 @@ COLUMNS = ("input_tokens", "output_tokens")
 def read_lengths(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     """Read a CSV of ``input_tokens,output_tokens``, gzip or plain; the order of rows is kept.
 
-    The file has no times: all requests arrive at 0, until something says when they do. Raises
-    TraceError, naming file, line and column; with ``skip_bad_rows`` bad rows are counted instead.
+    The file has no times, so all requests arrive at 0 until a rate is given. Raises TraceError,
+    naming file, line and column; with ``skip_bad_rows`` bad rows are counted instead.
     """
 
     def columns_of(names: list[str]) -> Sequence[Column]:

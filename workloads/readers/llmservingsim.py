@@ -17,11 +17,11 @@ KEYS = ("input_toks", "output_toks", "arrival_time_ns")
 
 
 def read_llmservingsim(path: Path, *, skip_bad_rows: bool = False) -> Recording:
-    """Read LLMServingSim JSONL, gzip or plain: nanoseconds; single requests, or sessions whose
-    ``sub_requests`` follow each other by ``tool_duration_ns``.
+    """Read LLMServingSim JSONL, gzip or plain: nanoseconds, single requests or sessions.
 
-    Equal leading ``input_tok_ids`` are a shared prefix, in blocks of 16 tokens. Raises TraceError,
-    naming file, line and key; with ``skip_bad_rows`` bad rows are counted instead.
+    The ``sub_requests`` of a session follow each other by ``tool_duration_ns``. Equal leading
+    ``input_tok_ids`` are a shared prefix, in blocks of 16 tokens. Raises TraceError, naming file,
+    line and key; with ``skip_bad_rows`` bad rows are counted instead.
     """
     trie = ChunkTrie()
     rows = JsonRows(path)

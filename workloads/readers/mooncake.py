@@ -1,7 +1,7 @@
-"""Mooncake traces and what grew out of them: JSON lines with lengths and prefix block ids.
+"""Mooncake traces and formats derived from them: JSON lines with lengths and prefix block ids.
 
-Source: kvcache-ai/Mooncake (Apache-2.0), Qin et al., FAST 2025. Sessions, delays, dependencies
-and deltas are extensions of NVIDIA Dynamo and AIPerf (Apache-2.0).
+Source: kvcache-ai/Mooncake (Apache-2.0), Qin et al., FAST 2025. Sessions, delays, dependencies and
+deltas are extensions of NVIDIA Dynamo and AIPerf (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ def read_mooncake(
 ) -> Recording:
     """Read a Mooncake JSONL file, gzip or plain.
 
-    A row is ``{"timestamp": ms, "input_length": .., "output_length": .., "hash_ids": [..]}`` with
-    one id for each 512 tokens (or ``block_tokens``) of the prompt begun. Rows of one ``session_id``
-    follow each other, by ``delay`` (or ``delay_ms``) after the answer before where they give it
-    instead of a time; ``request_id``, ``wait_for`` and ``tool_wait_ms`` say what a request of an
-    agent follows. Other keys are ignored. Arrivals count from the earliest row, spread inside its
-    clock's ticks unless told otherwise (see `spread_inside_ticks`). With ``deltas`` a row is only
-    what its turn adds to the prompt of the turn before, and ids name its content alone. Raises
-    TraceError, naming file, line and key, for anything else; with ``skip_bad_rows`` bad rows are
-    counted instead (an empty or damaged file still raises).
+    A row is ``{"timestamp": ms, "input_length": .., "output_length": .., "hash_ids": [..]}``, with
+    one id per started 512 tokens (or ``block_tokens``) of the prompt. Rows of one ``session_id``
+    follow each other; a row with ``delay`` (or ``delay_ms``) instead of a time is sent that long
+    after the previous answer. ``request_id``, ``wait_for`` and ``tool_wait_ms`` say what a request
+    of an agent follows. Other keys are ignored.
+
+    Arrivals count from the earliest row; with ``spread_ticks`` they are spread inside the clock's
+    ticks (see `spread_inside_ticks`). With ``deltas`` a row is only what its turn adds to the
+    prompt of the previous turn, and ids name its content alone. Raises TraceError, naming file,
+    line and key, for anything else; with ``skip_bad_rows`` bad rows are counted instead (an empty
+    or damaged file still raises).
     """
     size = BLOCK_TOKENS if block_tokens is None else block_tokens
     parse = _Parser(size, deltas)
@@ -71,14 +73,14 @@ def read_mooncake(
 
 
 def spread_inside_ticks(arrival_ns: Int64) -> Int64:
-    """Arrivals ``[n]`` in order, those of one tick spaced evenly until the next tick.
+    """Space the arrivals ``[n]`` of each clock tick evenly until the next tick; they are in order.
 
     The published timestamps come in ticks of about 3 s, so requests look like bursts that never
-    were. Of m requests at one time the i-th (in file order, from 0) moves by i/m of the way to the
-    next distinct time, but of no more than the median gap, so that a silence stays silent; the last
-    tick takes the median gap. A file with distinct times, or with a single one, is left as it is.
-    Even spacing is smoother than Poisson: below a tick's length it understates burstiness (in the
-    public trace, IDC of 1 s windows 0.4 and CV of gaps 0.4); longer windows keep theirs.
+    were. Among m requests at one time, the i-th (in file order, from 0) moves by i/m of the way to
+    the next distinct time, but of no more than the median gap, so that a silence stays silent; the
+    last tick takes the median gap. A file with distinct times, or with a single one, is left as it
+    is. Even spacing is smoother than Poisson: below a tick's length it understates burstiness (in
+    the public trace, IDC of 1 s windows 0.4 and CV of gaps 0.4); longer windows keep theirs.
     """
     tick_ns, first, num_in_tick = np.unique(arrival_ns, return_index=True, return_counts=True)
     gap_ns = np.diff(tick_ns)
@@ -92,7 +94,7 @@ def spread_inside_ticks(arrival_ns: Int64) -> Int64:
 
 
 class _Parser:
-    """One row to one request; counts what had to be left out."""
+    """Turns one JSON row into one request; counts what had to be left out."""
 
     def __init__(self, block_tokens: int, deltas: bool) -> None:
         self._block_tokens = block_tokens
@@ -143,7 +145,7 @@ class _Parser:
         return Row(time_ns, prompt_tokens, output_tokens, ids, session, think_ns, name, after)
 
     def notes(self) -> tuple[str, ...]:
-        """What was left out, in words."""
+        """Return notes on what was left out."""
         notes = []
         if self._num_texts:
             notes.append(f"text_input of {self._num_texts} rows ignored: only lengths count")
@@ -156,7 +158,7 @@ class _Parser:
         return tuple(notes)
 
     def _whole_prompt(self, session: Any, tokens: int, ids: list[int]) -> list[tuple[int, int]]:
-        """The prompt of the session's turn before, and what this one adds to it."""
+        """Return the prompt of the session's previous turn with what this one adds to it."""
         if session is None:
             raise TraceError("session_id is missing; a delta needs to know what it adds to")
         size = self._block_tokens
@@ -179,7 +181,10 @@ def _think_ns(row: dict[str, Any]) -> int:
 
 
 def _matches(row: dict[str, Any]) -> bool:
-    """Qwen-Bailian files have these keys too, and chat_id, but seconds and 16-token blocks."""
+    """Match Mooncake's keys without chat_id.
+
+    Qwen-Bailian files have these keys and chat_id, but seconds and 16-token blocks.
+    """
     return has_all(KEYS[1:])(row) and "chat_id" not in row
 
 

@@ -29,11 +29,11 @@ KEYS = ("t_s", "session", "input_tokens", "output_tokens", *PARTS)
 def read_ragpulse(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     """Read RAGPulse requests, gzip or plain: seconds, one clock.
 
-    The chunks' lengths are read from the file named alike with ``chunks`` for ``requests``
+    The chunks' lengths are read from the file of the same name with ``chunks`` for ``requests``
     (``chunk_id,kind,tokens``). Prompts share the 16-token blocks that lie inside their common
-    leading chunks; the few tokens that no chunk covers (about 1%) come last and are shared with
-    none. Raises TraceError, naming file, line and column; with ``skip_bad_rows`` bad rows are
-    counted instead.
+    leading chunks; the few tokens that no chunk covers (about 1%) come last and are not shared.
+    Raises TraceError, naming file, line and column; with ``skip_bad_rows`` bad rows are counted
+    instead.
     """
     tokens_of = _chunk_tokens(path)
     expected = ", ".join(KEYS)

@@ -1,4 +1,4 @@
-"""What a reader gives back: the requests as they were recorded, in one table."""
+"""Recordings: the requests of a trace file as they were recorded, in one table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ Clock = Literal["trace", "session", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The requests of a trace file.
+    """The requests of a trace file, and what its times mean.
 
-    In the table ``arrival_ns`` are recorded times in order (the earliest possible time of a row
-    whose time was not recorded), ``session`` says which requests belong together, and ``after``
-    and ``think_ns`` how they follow each other. `workloads.replay.replayed` makes of it what is
-    simulated.
+    In the table, ``arrival_ns`` are recorded times in order (the earliest possible time if it was
+    not recorded), ``session`` says which requests belong together, and ``after`` and ``think_ns``
+    how they follow each other. `workloads.replay.replayed` turns it into what is simulated.
     """
 
     table: RequestTable
     clock: Clock = "trace"
-    """One clock for the whole trace; or each session has its own, and all of them start at 0; or
-    there are no times at all, and all requests arrive at 0."""
+    """``trace``: one clock for all requests. ``session``: each session has its own, which starts at
+    0. ``none``: no times, and all requests arrive at 0."""
     thinks: bool = False
     """Whether think times were recorded, rather than taken from the gaps between arrivals."""
     times: bool = True
@@ -50,15 +49,15 @@ def record(
     skipped_rows: int = 0,
     notes: Sequence[str] = (),
 ) -> Recording:
-    """A recording from columns ``[n]`` in file order.
+    """Make a recording from columns ``[n]`` in file order.
 
-    Rows are sorted by time (stable: ties keep file order), the first arriving at 0. ``after`` names
-    rows in file order, -1 none; left out, a row follows the one before it of its session.
-    ``think_ns`` is -1 where it is not known; then it is the gap between the arrivals.
+    Rows are sorted by time (stable: ties keep file order), and the first arrives at 0. ``after``
+    names rows in file order, -1 none; without it, a row follows the previous one of its session.
+    ``think_ns`` is -1 if it is not known; then it is the gap between the arrivals.
     """
     n = len(time_ns)
     notes = list(notes)
-    is_ordered = clock == "trace" and times  # otherwise the file's order is another one anyway
+    is_ordered = clock == "trace" and times  # other files need not be in order of time
     num_late = int((np.diff(time_ns) < 0).sum()) if is_ordered else 0
     if num_late:
         notes.append(f"sorted by time: {num_late} rows were earlier than the row before")
@@ -106,7 +105,7 @@ def record(
 
 
 def previous_of(key: Int64) -> Int64:
-    """``[n]`` the row before each row that has the same key, -1 for a key's first."""
+    """Return ``[n]`` the previous row with the same key, -1 for a key's first."""
     order = np.argsort(key, kind="stable")
     after = np.full(len(key), -1, np.int64)
     same = key[order[1:]] == key[order[:-1]]
@@ -115,9 +114,9 @@ def previous_of(key: Int64) -> Int64:
 
 
 def session_numbers(names: Sequence[Hashable | None]) -> Int64 | None:
-    """``[n]`` a number for each name, in order of first appearance; None where no row has one.
+    """Number the names ``[n]`` in order of first appearance; None if no row has a name.
 
-    A row without a name (None) is a session of its own.
+    A row without a name (None) becomes a session of its own.
     """
     numbers: dict[Hashable, int] = {}
     out = np.empty(len(names), np.int64)

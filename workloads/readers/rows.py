@@ -1,4 +1,4 @@
-"""What every trace reader shares: open the file, name the row that is bad, check a value."""
+"""Shared parts of trace readers: open a file, name a bad row, check a value."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sim.clock import NS_PER_S
 from sim.errors import TraceError
 
 MAX_TOKENS = 100_000_000
-"""A longer prompt or output is taken for a damaged row."""
+"""A longer prompt or output is treated as a damaged row."""
 MAX_TIME_S = 10_000_000_000
-"""Latest time of a row, in seconds since whatever epoch the file uses."""
+"""Latest time of a row, in seconds since the epoch of the file."""
 MAX_SPAN_S = 10 * 365 * 86_400
-"""A row further than this from the file's first row is taken for a damaged row."""
+"""A row further than this from the file's first row is treated as damaged."""
 MAX_ID = 2**63 - 1
-"""Ids of blocks, sessions and chunks are int64."""
+"""Largest id of a block, session or chunk, which are int64."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -31,7 +31,7 @@ _REPR.maxstring = 80
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a text file, gzip or plain by its first bytes; an optional BOM is dropped.
+    """Open a text file, gzip or plain by its first bytes, and drop an optional BOM.
 
     Bytes that are not UTF-8 appear as ``\\xNN``, so that they make one row bad, not the file.
     Raises TraceError for a file that cannot be opened, or breaks off while it is read.
@@ -54,12 +54,12 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def raise_at(path: Path, line_number: int, error: TraceError) -> NoReturn:
-    """Raise a row's error again with the file and the line in front."""
+    """Raise a row's error again, with the file and the line in front."""
     raise TraceError(f"{path}, line {line_number}: {error}") from None
 
 
 def check_span(since_first_ns: int) -> None:
-    """TraceError for a time too far from the file's first row to be true."""
+    """Raise TraceError for a time too far from the file's first row to be true."""
     if abs(since_first_ns) > MAX_SPAN_S * NS_PER_S:
         raise TraceError(
             f"the time is {since_first_ns / NS_PER_S:.0f} s from the first row's; "
@@ -68,7 +68,7 @@ def check_span(since_first_ns: int) -> None:
 
 
 def whole_number(value: object, name: str, minimum: int, maximum: int = MAX_TOKENS) -> int:
-    """``value`` if it is an int from ``minimum`` to ``maximum``, else TraceError naming it."""
+    """Return ``value`` if it is an int from ``minimum`` to ``maximum``, else raise TraceError."""
     if type(value) is int and minimum <= value <= maximum:
         return value
     raise TraceError(
@@ -77,9 +77,9 @@ def whole_number(value: object, name: str, minimum: int, maximum: int = MAX_TOKE
 
 
 def duration_ns(value: object, name: str, unit: str, longest_s: int = MAX_SPAN_S) -> int:
-    """``value`` of a JSON field in ``unit`` ("s", "ms", "us" or "ns") as nanoseconds.
+    """Convert the ``value`` of a JSON field in ``unit`` ("s", "ms", "us" or "ns") to nanoseconds.
 
-    TraceError naming it if it is no number from 0 to ``longest_s``: MAX_TIME_S for a time.
+    Raises TraceError unless it is a number from 0 to ``longest_s`` (MAX_TIME_S for a time).
     """
     unit_ns = UNITS_NS[unit]
     most = longest_s * (NS_PER_S // unit_ns)
@@ -93,14 +93,14 @@ UNITS_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 def shown(value: object) -> str:
-    """A short repr for messages, safe for values of any size or depth."""
+    """Return a short repr for messages, safe for values of any size or depth."""
     return _REPR.repr(value)
 
 
 def companion(path: Path, word: str, other: str, ending: str = "", other_ending: str = "") -> Path:
-    """The file beside ``path`` whose name has ``other`` for ``word``, gzip or plain.
+    """Return the file beside ``path`` whose name has ``other`` for ``word``, gzip or plain.
 
-    TraceError where there is none.
+    Raises TraceError if there is none.
     """
     name = path.name.removesuffix(".gz")
     if word not in name:

@@ -1,7 +1,7 @@
 """ServeGen: recorded rates, burstiness and lengths of the clients of a model service.
 
-Source: alibaba/ServeGen (Apache-2.0), arXiv 2505.09999: rates a client and 600 s, beside them a
-histogram of lengths a client.
+Source: alibaba/ServeGen (Apache-2.0), arXiv 2505.09999. A row holds a client's rate in 600 s; a
+second file holds a histogram of lengths for each client.
 """
 
 from __future__ import annotations
@@ -24,45 +24,47 @@ BIN_S = 600
 COLUMNS = ("model", "client", "bin", "rate", "cv", "pat", "shape")
 _HISTOGRAM_COLUMNS = ("model", "client", "field", "lo", "p")
 _EDGES = np.unique(np.concatenate(([0], np.rint(np.geomspace(1, 262_144, 73))))).astype(np.int64)
-"""Edges of the histogram's bins (0 is a bin of its own)."""
+"""Edges of the histogram's bins; 0 is a bin of its own."""
 _MOST_BINS = 1_000_000
 _MOST_RATE = 1e6
 
 Histogram = tuple[Int64, Int64, NDArray[np.float64]]
-"""Lower edges, upper edges (not included) and cumulative probability of a length's bins."""
+"""Lower edges, upper edges (excluded) and cumulative probability of the bins of a length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClientRates:
-    """What is known of the clients of one service; arrays of ``[m]``, a row a client and bin."""
+    """Rates and lengths of the clients of one service; arrays ``[m]`` have a row per client and
+    bin."""
 
     subset: str
     client: Int64
     bin: Int64
-    """Which 600 s of the recording."""
+    """Number of the 600 s of the recording."""
     rate_per_s: NDArray[np.float64]
     shape: NDArray[np.float64]
-    """Of the gamma or Weibull distribution of the gaps between arrivals."""
+    """Shape of the gamma or Weibull distribution of the gaps between arrivals."""
     is_weibull: NDArray[np.bool_]
     lengths: dict[int, dict[str, Histogram]]
-    """By client and field, such as ``input_tokens``; clients without lengths are not in it."""
+    """Histograms by client and field, such as ``input_tokens``, of clients with recorded
+    lengths."""
     source: str
     skipped_rows: int = 0
 
     @property
     def duration_s(self) -> float:
-        """How long the recording is."""
+        """Length of the recording, in seconds."""
         return (int(self.bin.max()) + 1) * BIN_S if len(self.bin) else 0.0
 
 
 def read_client_rates(
     path: Path, subset: str | None = None, *, skip_bad_rows: bool = False
 ) -> ClientRates:
-    """Read the rates of one ``model`` of the file (the only one if there is one).
+    """Read the rates of one ``model`` of the file (the only one, if there is one).
 
-    Lengths are read from the file named alike with ``length_hist`` for ``rates``. Raises
-    TraceError, naming file, line and column, and where the file holds several models and
-    ``subset`` names none of them; with ``skip_bad_rows`` bad rows are counted instead.
+    Lengths are read from the file of the same name with ``length_hist`` for ``rates``. Raises
+    TraceError, naming file, line and column, and if the file holds several models and ``subset``
+    names none of them; with ``skip_bad_rows`` bad rows are counted instead.
     """
 
     def columns_of(names: list[str]) -> Sequence[Column]:
@@ -83,7 +85,7 @@ def read_client_rates(
         skip_bad_rows=skip_bad_rows,
         starts_with="" if subset is None else f"{subset},",
     )
-    if not len(table.line) and subset is not None:  # to say what there is
+    if not len(table.line) and subset is not None:  # read all models, to name them
         table = read_csv(path, columns_of, skip_bad_rows=skip_bad_rows)
     values = table.values
     models = np.array(values["model"], str)

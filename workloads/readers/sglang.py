@@ -17,10 +17,9 @@ KEYS = ("prompt_len", "output_len")
 
 
 def read_sglang(path: Path, *, skip_bad_rows: bool = False) -> Recording:
-    """Read SGLang autobench JSONL, gzip or plain: ``prompt_len``, ``output_len``, ``timestamp``
-    in ms.
+    """Read SGLang autobench JSONL, gzip or plain, with ``timestamp`` in ms.
 
-    Where ``prompt`` is a list of token ids, equal leading ids are a shared prefix, in blocks of 16
+    If ``prompt`` is a list of token ids, equal leading ids are a shared prefix, in blocks of 16
     tokens. Rows without a timestamp have no times at all. Raises TraceError, naming file, line and
     key; with ``skip_bad_rows`` bad rows are counted instead.
     """

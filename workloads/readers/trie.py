@@ -1,4 +1,4 @@
-"""TRIE workloads (Applied Compute): JSON lines of tool-using sessions, told by their lengths."""
+"""TRIE workloads (Applied Compute): JSON lines of tool-using sessions, given by their lengths."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LONGEST_TURN = 2_000_000
 
 
 def read_trie(path: Path, *, skip_bad_rows: bool = False) -> Recording:
-    """Read TRIE (Applied Compute) JSONL, gzip or plain: a tool-using session a line.
+    """Read TRIE (Applied Compute) JSONL, gzip or plain: one tool-using session per line.
 
-    Each prompt is the one before with its answer and the tool's output; the next request follows
+    Each prompt is the previous one with its answer and the tool's output; the next request follows
     the answer by ``tool_call_latency`` seconds. So a session's prefixes are known, answers
     included, and sessions have no times. Raises TraceError, naming file, line and key; with
     ``skip_bad_rows`` bad rows are counted instead.

@@ -1,1 +1,1 @@
-"""What prefix caches of every size would hit, in one pass."""
+"""Hits of prefix caches of every size, computed in one pass."""

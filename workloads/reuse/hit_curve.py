@@ -1,11 +1,11 @@
 """LRU hit rate of a prefix cache at every capacity, in one pass over the prefix chains.
 
-The rules are those of `workloads.reuse.stack_distance`, and what a request hits are its leading
-blocks that are all held. That is what the pool of an engine (`sim.kv.pool.KVCache`) does for
-requests that come one at a time and fit into it. Where the capacity is below a request's own
-length it is what a plain LRU does, whose head pushes out its tail; an engine would refuse that
-request. An engine with many requests at once also holds their blocks, and inserts a prompt when it
-is computed.
+The rules are those of `workloads.reuse.stack_distance`; a request hits its leading blocks that are
+all held. The pool of an engine (`sim.kv.pool.KVCache`) does the same for requests that come one at
+a time and fit into it. If the capacity is below a request's own length, the curve is that of a
+plain LRU, where the head of the prompt evicts its tail; an engine would refuse that request. An
+engine with many requests at once also holds their blocks, and caches a prompt only when it is
+computed.
 """
 
 from __future__ import annotations
@@ -27,36 +27,39 @@ from workloads.reuse.stack_distance import (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HitCurve:
-    """Tokens hit by capacity: a step function, and what is read off it."""
+    """Tokens hit as a step function of the capacity."""
 
     capacity_blocks: Int64
-    """``[k]`` capacities at which the hits grow, ascending."""
+    """Capacities ``[k]`` in blocks at which the hits grow, ascending."""
     hit_tokens: Int64
-    """``[k]`` prompt tokens hit at that capacity, ascending."""
+    """Prompt tokens ``[k]`` hit at each of these capacities, ascending."""
     prompt_tokens: int
-    """Prompt tokens of all requests counted, hit or not."""
+    """Prompt tokens of all counted requests, hit or not."""
     block_tokens: int
+    """Tokens per block."""
 
     @property
     def possible_tokens(self) -> int:
-        """Prompt tokens that a cache without limit hits."""
+        """Prompt tokens that an unlimited cache hits."""
         return int(self.hit_tokens[-1]) if len(self.hit_tokens) else 0
 
     def hits_at(self, capacity_blocks: ArrayLike) -> Int64:
-        """Prompt tokens hit at each capacity in blocks; the shape is kept."""
+        """Return the prompt tokens hit at each capacity in blocks, in the shape of the argument."""
         grown = np.searchsorted(self.capacity_blocks, np.asarray(capacity_blocks), side="right")
         hits: Int64 = np.append(np.int64(0), self.hit_tokens)[grown]
         return hits
 
     def fraction_at(self, capacity_blocks: ArrayLike) -> Float64:
-        """Hits over prompt tokens at each capacity in blocks; NaN where no request is counted."""
+        """Return hits over prompt tokens at each capacity in blocks; NaN if no request is
+        counted."""
         fraction: Float64 = self.hits_at(capacity_blocks) / (self.prompt_tokens or np.nan)
         return fraction
 
     def capacity_for(self, share_of_possible: float) -> int:
-        """The fewest blocks that hit this share, above 0, of what a cache without limit hits.
+        """Return the fewest blocks that hit this share of what an unlimited cache hits.
 
-        0 where nothing can be hit.
+        The share is above 0 and at most 1, else ValueError is raised. Returns 0 if nothing can be
+        hit.
         """
         if not 0 < share_of_possible <= 1:
             raise ValueError(f"share_of_possible is {share_of_possible}; expected above 0, up to 1")
@@ -73,19 +76,19 @@ def hit_curve(
     since: int = 0,
     distances: Int64 | None = None,
 ) -> HitCurve:
-    """Hits by capacity of requests that arrive in the order of the chains.
+    """Compute hits by capacity for requests that arrive in the order of the chains.
 
-    A request hits ``block_tokens`` for each leading block held, and at most its prompt tokens
-    ``[n]``. Rows before ``since`` fill the cache and are not counted. ``distances`` are
-    `stack_distances` of the chains, where they are known. Raises TraceError as these do.
+    A request hits ``block_tokens`` for each leading block held, and at most its ``prompt_tokens``
+    ``[n]``. Rows before ``since`` fill the cache and are not counted. ``distances``, if known, are
+    the `stack_distances` of the chains. Raises TraceError as that function does.
     """
     if distances is None:
         distances = stack_distances(chains)
-    reach = _of_the_deepest(distances, chains)
+    reach = _chain_reach(distances, chains)
     tokens = tokens_of_accesses(chains, prompt_tokens)
     is_counted = reach < NEVER
     is_counted[: chains.offsets[since]] = False
-    # No distance is above the number of blocks, so a count by distance is small.
+    # A distance is at most the number of blocks, so counting by distance takes little memory.
     tokens_at = np.bincount(reach[is_counted], weights=tokens[is_counted]).astype(np.int64)
     capacity_blocks = np.flatnonzero(tokens_at)
     return HitCurve(
@@ -96,8 +99,9 @@ def hit_curve(
     )
 
 
-def _of_the_deepest(distances: Int64, chains: PrefixChains) -> Int64:
-    """``[accesses]`` the capacity at which a block and all before it in its chain are held."""
+def _chain_reach(distances: Int64, chains: PrefixChains) -> Int64:
+    """Return ``[accesses]`` the capacity at which a block and all before it in its chain are
+    held."""
     limit = len(distances) + 1
     base = requests_of_accesses(chains) * (limit + 1)
     reach = np.maximum.accumulate(np.minimum(distances, limit) + base) - base

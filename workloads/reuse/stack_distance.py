@@ -1,10 +1,13 @@
 """Stack distances of prefix blocks: how large a cache must be to still hold each of them.
 
 The cache is one LRU over blocks, shared by all requests. A request looks up its leading blocks,
-then touches all its blocks, tail first, so that a block is younger than those that follow it; what
-was missing is there at once. The stack distance of a block is the number of distinct blocks
-touched since its last touch, itself counted: a cache of C blocks still holds it if the distance is
+then touches all its blocks, tail first, so that a block is younger than those that follow it;
+missing blocks are cached at once. The stack distance of a block is the number of distinct blocks
+touched since its last touch, itself included: a cache of C blocks still holds it if the distance is
 at most C (Mattson et al., IBM Systems Journal 1970).
+
+An access is a position in ``PrefixChains.ids``. A request touches each block of its chain once,
+when it arrives; requests arrive in the order of the chains.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from sim.request_table import PrefixChains
 
 
 def previous_accesses(chains: PrefixChains) -> Int64:
-    """``[accesses]`` the access before of the same block, -1 where there is none.
+    """Return ``[accesses]`` the previous access of the same block, -1 if there is none.
 
-    Raises TraceError where a block stands twice in one chain, which no prefix can.
+    Raises TraceError if a block appears twice in one chain, which no prefix can.
     """
     order = np.argsort(chains.ids, kind="stable")
     in_order = chains.ids[order]
@@ -41,14 +44,14 @@ def previous_accesses(chains: PrefixChains) -> Int64:
 
 
 def requests_of_accesses(chains: PrefixChains) -> Int64:
-    """``[accesses]`` the request each belongs to."""
+    """Return ``[accesses]`` the request that each access belongs to."""
     return np.repeat(np.arange(len(chains.tokens)), np.diff(chains.offsets))
 
 
 def tokens_of_accesses(chains: PrefixChains, prompt_tokens: Int64) -> Int64:
-    """``[accesses]`` prompt tokens each block holds: the last of a prompt may be partial.
+    """Return ``[accesses]`` the prompt tokens that each block holds.
 
-    Blocks beyond the prompt (of a chain that covers the output) hold none of it.
+    The last block of a prompt may be partial. Blocks beyond the prompt (in a chain that covers the output) hold none of it.
     """
     lengths = np.diff(chains.offsets)
     place = np.arange(len(chains.ids)) - np.repeat(chains.offsets[:-1], lengths)
@@ -58,17 +61,18 @@ def tokens_of_accesses(chains: PrefixChains, prompt_tokens: Int64) -> Int64:
 
 
 def sums_before_below(keys: Int64, weights: Int64, ends: Int64, below: Int64) -> Int64:
-    """For each query, the sums of the weights of the points ``[0, end)`` with a key under a limit.
+    """Sum, for each query, the weights of the points ``[0, end)`` whose key is below a limit.
 
     ``keys`` ``[n]`` are any numbers, ``weights`` is ``[k, n]``, ``ends`` ``[m]`` lie in 0..n and
-    ``below`` ``[m]`` are the limits; returns ``[k, m]``. Time O((n + m) log n), all of it in numpy:
-    a wavelet matrix (Claude and Navarro, 2012), kept a level at a time.
+    ``below`` ``[m]`` are the limits; returns ``[k, m]``. This is an offline two-dimensional prefix
+    sum by a wavelet matrix (Claude and Navarro, 2012), of which one level is kept at a time. It
+    takes O((n + m) log n), all in numpy.
     """
     distinct, rank = np.unique(keys, return_inverse=True)
     limit = np.searchsorted(distinct, below)
     sums = np.zeros((len(weights), len(ends)), np.int64)
     first, last = np.zeros_like(ends), ends.copy()
-    # Of the points whose higher bits equal the limit's, those with a 0 where it has a 1 are below.
+    # Among points whose higher bits equal the limit's, those with 0 where it has 1 are below it.
     for bit in reversed(range(len(distinct).bit_length())):
         is_zero = (rank >> bit) & 1 == 0
         zeros = _running_sum(is_zero.astype(np.int64))
@@ -85,25 +89,25 @@ def sums_before_below(keys: Int64, weights: Int64, ends: Int64, below: Int64) ->
 
 
 def _running_sum(values: Int64) -> Int64:
-    """``[n + 1]``: the sum before each place."""
+    """Return ``[n + 1]`` the sum of the values before each position."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
 
 
 NEVER = 1 << 62
-"""The distance of a block that nobody touched before."""
+"""The distance of a block that no request touched before."""
 
 
 def stack_distances(chains: PrefixChains, previous: Int64 | None = None) -> Int64:
-    """``[accesses]`` stack distance of each block when its request looks it up, or `NEVER`.
+    """Return ``[accesses]`` the stack distance of each block at its request's lookup, or `NEVER`.
 
-    Requests arrive in the order of the chains. ``previous`` is `previous_accesses` of the chains,
-    where it is known. Exact for any ids, also where one does not always have the same parent.
-    Raises TraceError where a block stands twice in one chain.
+    Requests arrive in the order of the chains. ``previous``, if known, is `previous_accesses` of
+    the chains. The result is exact for any ids, also if a block does not always have the same
+    parent. Raises TraceError if a block appears twice in one chain.
 
     Blocks that one request touches in a row, and a later one again, stay neighbors in the LRU, so
-    only the first of such a run is counted out: O(A + R log R) for A accesses in R runs.
+    only the first of such a run is counted: O(A + R log R) for A accesses in R runs.
     """
     if previous is None:
         previous = previous_accesses(chains)
@@ -111,28 +115,29 @@ def stack_distances(chains: PrefixChains, previous: Int64 | None = None) -> Int6
     seen = runs.new_before + _old_turns_before(runs)
     head_distance = np.where(runs.is_new, NEVER, seen - runs.last_turn)
     distance = np.repeat(head_distance, runs.blocks)
-    # One block deeper in a run is one turn older, and nothing else stood between.
+    # A block one deeper in a run is one turn older, with no other touch in between.
     depth = np.arange(len(distance)) - np.repeat(runs.head, runs.blocks)
     distance[distance < NEVER] += depth[distance < NEVER]
     return distance
 
 
 class _Runs(NamedTuple):
-    """Blocks in a row of one request, all new or last touched in a row by one earlier request.
+    """Runs of blocks of one request, all new or last touched in a row by one earlier request.
 
-    A turn is the place of a touch in the order of all touches: requests in their order, the blocks
-    of each tail first.
+    A turn is the position of a touch in the order of all touches: requests in their order, the
+    blocks of each from the tail.
     """
 
     head: Int64
-    """The access of its first block."""
+    """The access of the run's first block."""
     blocks: Int64
     request: Int64
     is_new: NDArray[np.bool_]
     last_turn: Int64
-    """The latest turn of a block of the run before this request: that of its first block."""
+    """The latest turn of a block of the run before this request, which is that of its first
+    block."""
     new_before: Int64
-    """New blocks of all requests before the run's."""
+    """Number of new blocks in all requests before the run's."""
 
 
 def _find_runs(chains: PrefixChains, previous: Int64) -> _Runs:
@@ -142,7 +147,7 @@ def _find_runs(chains: PrefixChains, previous: Int64) -> _Runs:
     is_head = is_first_of_chain[:-1].copy()
     is_old = previous >= 0
     goes_on = (previous[1:] == previous[:-1] + 1) & ~is_first_of_chain[previous[1:]]
-    # After a new block none goes on: access 0, which would follow -1, is a chain's first.
+    # A new block ends a run: access 0, which would continue -1, is always a chain's first.
     is_head[1:] |= np.where(is_old[1:], ~goes_on, is_old[:-1])
 
     head = np.flatnonzero(is_head)
@@ -157,16 +162,16 @@ def _find_runs(chains: PrefixChains, previous: Int64) -> _Runs:
 
 
 def _old_turns_before(runs: _Runs) -> Int64:
-    """For each run, how many touches of old blocks, by requests before the run's, count.
+    """Count, for each run, the relevant touches of old blocks by earlier requests.
 
-    To count distinct blocks after turn p, count the touches since then whose block had its own turn
-    before at p or earlier. Touches up to p always do, so that counting from the start adds p + 1.
+    To count distinct blocks after turn p, count the touches since then whose block was last touched
+    at p or earlier. Touches up to p always qualify, so counting from the start adds p + 1.
     """
     is_old = ~runs.is_new
     last, request = runs.last_turn[is_old], runs.request[is_old]
     first = last - runs.blocks[is_old] + 1
-    # Of an earlier run with turns first..last, clip(p + 1 - first, 0, last + 1 - first) count: a
-    # ramp that starts at first, less the ramp that starts at last + 1.
+    # An earlier run with turns first..last counts clip(p + 1 - first, 0, last + 1 - first): a
+    # ramp that starts at first, minus the ramp that starts at last + 1.
     keys = np.stack((first, last + 1), axis=1).ravel()
     signs = np.tile(np.array([1, -1]), len(first))
     num_earlier = 2 * np.searchsorted(request, request)

@@ -1,1 +1,1 @@
-"""What a workload looks like, in the numbers trace papers report."""
+"""Statistics of workloads, in the numbers that trace papers report."""

@@ -1,4 +1,4 @@
-"""How requests arrive: rate, burstiness at several scales, drift."""
+"""Statistics of arrivals: rate, burstiness at several scales, drift."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ CV_WINDOW_S = 300
 PEAK_WINDOW_S = 600
 
 _LEAST_GAPS = 20
-"""Of a window, for its CV to mean something: that of 20 exponential gaps is off by 0.16."""
+"""Gaps that a window needs for its CV to mean something; that of 20 exponential gaps is off by
+0.16."""
 _HOUR_S, _DAY_S = 3600, 86_400
 
 
 def arrival_statistics(arrival_ns: Int64) -> dict[str, float]:
-    """Statistics of arrivals ``[n]``, in order; NaN where there are too few to have one.
+    """Compute statistics of arrivals ``[n]``, in order; NaN if there are too few for one.
 
-    ``span_s`` is from the first arrival to the last and ``requests_per_s`` is (n - 1) / span.
-    ``interarrival_cv`` is standard deviation over mean of the gaps; ``interarrival_cv_300s_p50``
-    the median, ``_min`` and ``_max`` the range of the same inside 5-minute windows, which a rate
-    that drifts leaves alone. ``idc_<w>s`` (index of dispersion) is variance over mean of the
-    arrivals counted in whole windows of w seconds; a Poisson process has 1 in all of these.
-    ``peak_over_mean_600s`` is the busiest whole 10 minutes over their mean. ``hour_swing`` is the
-    busiest hour of the day over the quietest, from a day on (see `rate_by_hour`).
+    ``span_s`` is from the first arrival to the last, and ``requests_per_s`` is (n - 1) / span.
+    ``interarrival_cv`` is the standard deviation over the mean of the gaps.
+    ``interarrival_cv_300s_p50`` is its median over 5-minute windows, ``_min`` and ``_max`` its
+    range; a drifting rate does not affect these. ``idc_<w>s`` (index of dispersion) is the variance
+    over the mean of arrivals counted in whole windows of w seconds; a Poisson process has 1 in all
+    of these. ``peak_over_mean_600s`` is the busiest whole 10 minutes over their mean.
+    ``hour_swing`` is the busiest hour of the day over the quietest, for traces of a day or more
+    (see `rate_by_hour`).
     """
     since_ns = arrival_ns - (arrival_ns[0] if len(arrival_ns) else 0)
     span_s = to_s(int(since_ns[-1])) if len(since_ns) else 0.0
@@ -52,7 +54,7 @@ def arrival_statistics(arrival_ns: Int64) -> dict[str, float]:
 
 
 def windowed_cvs(since_ns: Int64, window_s: int = CV_WINDOW_S) -> Float64:
-    """CV of the gaps between arrivals of one window, a window that has enough of them."""
+    """Return the CV of the gaps between arrivals in each window that has enough of them."""
     _, window = np.unique(since_ns // (window_s * NS_PER_S), return_inverse=True)
     is_inside = window[1:] == window[:-1]
     gaps_s = np.diff(since_ns)[is_inside] / NS_PER_S
@@ -70,7 +72,7 @@ def windowed_cvs(since_ns: Int64, window_s: int = CV_WINDOW_S) -> Float64:
 
 
 def window_counts(since_ns: Int64, window_s: float) -> Int64:
-    """Arrivals in each whole window from the first arrival on."""
+    """Count the arrivals in each whole window from the first arrival on."""
     window_ns = round(window_s * NS_PER_S)
     num_windows = int(since_ns[-1]) // window_ns if len(since_ns) else 0
     edges_ns = np.arange(num_windows + 1) * window_ns
@@ -78,9 +80,9 @@ def window_counts(since_ns: Int64, window_s: float) -> Int64:
 
 
 def rate_by_hour(since_ns: Int64) -> Float64:
-    """``[24]`` requests per second by hour of the day, hour 0 starting at the first arrival.
+    """Return ``[24]`` requests per second by hour of the day; hour 0 starts at the first arrival.
 
-    Empty for less than a day. A part of a day more counts by the time it covers.
+    Empty for less than a day. An incomplete last day counts by the time that it covers.
     """
     span_s = to_s(int(since_ns[-1])) if len(since_ns) else 0.0
     if span_s < _DAY_S:
@@ -97,7 +99,7 @@ def _idc(since_ns: Int64, window_s: int) -> float:
     num_windows = int(since_ns[-1]) // window_ns if len(since_ns) else 0
     if num_windows < 2:
         return math.nan
-    # Counted by the occupied windows alone: a long silence must not cost memory.
+    # Only occupied windows are counted, so that a long silence costs no memory.
     windows = since_ns // window_ns
     _, counts = np.unique(windows[windows < num_windows], return_counts=True)
     mean = counts.sum() / num_windows

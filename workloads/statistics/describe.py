@@ -1,4 +1,4 @@
-"""What a workload looks like, in the numbers trace papers report."""
+"""Statistics of a whole workload: arrivals, lengths, sessions and prefix reuse."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PERCENTILES = (50, 90, 99)
 def session_statistics(
     table: RequestTable, *, has_times: bool | None = None, has_thinks: bool | None = None
 ) -> dict[str, float]:
-    """Statistics of sessions; empty where the table has none.
+    """Compute statistics of sessions; empty if the table has none.
 
-    ``turns`` are a session's requests. ``turn_gap_s`` is from one request of a session to its next
-    (``has_times``: the arrivals of all are known; by default, in an open loop), ``think_time_s``
-    from an answer to the request that waits for it (``has_thinks``: it is known; by default, where
-    requests wait). Rows of no session (-1) are left out.
+    ``turns`` are a session's requests. ``turn_gap_s`` is from one request of a session to its next;
+    it needs the arrivals of all (``has_times``, by default in an open loop). ``think_time_s`` is
+    from an answer to the request that waits for it (``has_thinks``, by default if requests wait).
+    Rows of no session (-1) are left out.
     """
     if table.session is None:
         return {}
@@ -60,10 +60,10 @@ PERCENTILES = (50, 90, 99)
 
 
 def describe(table: RequestTable) -> dict[str, float]:
-    """Statistics of all requests of the table; NaN where there are too few to have one.
+    """Compute statistics of all requests of the table; NaN if there are too few for one.
 
-    The parts say what theirs mean: `arrival_statistics`, `length_statistics`, `correlation`, and,
-    where the table has prefix chains or sessions, `reuse_statistics` and `session_statistics`.
+    For their meaning see `arrival_statistics`, `length_statistics`, `correlation`, and, if the
+    table has prefix chains or sessions, `reuse_statistics` and `session_statistics`.
     """
     summary = {
         **arrival_statistics(table.arrival_ns),
@@ -78,7 +78,7 @@ def describe(table: RequestTable) -> dict[str, float]:
 
 
 def length_statistics(tokens: Int64) -> dict[str, float]:
-    """Mean, percentiles and maximum of token counts."""
+    """Compute mean, percentiles and maximum of token counts."""
     if not len(tokens):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES), "max"), math.nan)
     percentiles = np.percentile(tokens, PERCENTILES)
@@ -90,7 +90,7 @@ def length_statistics(tokens: Int64) -> dict[str, float]:
 
 
 def correlation(x: Int64, y: Int64) -> dict[str, float]:
-    """Pearson's and Spearman's correlation; NaN where one of the two does not vary."""
+    """Compute Pearson's and Spearman's correlation; NaN if one of the two does not vary."""
     return {"pearson": _pearson(x, y), "spearman": _pearson(_ranks(x), _ranks(y))}
 
 
@@ -105,7 +105,7 @@ def _pearson(x: NDArray[np.float64] | Int64, y: NDArray[np.float64] | Int64) -> 
 
 
 def _ranks(values: Int64) -> NDArray[np.float64]:
-    """Ranks from 0; equal values share their mean rank."""
+    """Return ranks from 0; equal values share their mean rank."""
     _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts + 1) / 2)[index]
     return ranks

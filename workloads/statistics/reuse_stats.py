@@ -1,4 +1,4 @@
-"""What a prefix cache would find: how much repeats, how soon, and how many blocks lie between."""
+"""Statistics of prefix reuse: how much repeats, how soon, and how many blocks lie between."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WINDOWS_S = (60, 300, 600)
 
 
 class Reuse:
-    """The chains of a table as accesses in the order of its rows, looked through once.
+    """The chains of a table as block accesses in the order of its rows, analyzed once.
 
-    Raises TraceError where a block stands twice in one chain.
+    Raises TraceError if a block appears twice in one chain.
     """
 
     def __init__(self, table: RequestTable, chains: PrefixChains) -> None:
-        """``chains`` are the table's, or the same by other blocks."""
+        """Analyze ``chains``: the table's own, or the same prefixes in other blocks."""
         self.table = table
         self.chains = chains
         self.previous = previous_accesses(chains)
@@ -38,16 +38,18 @@ class Reuse:
         self.has_times = table.is_open_loop and bool(np.ptp(table.arrival_ns))
 
     def curve(self, *, since: int = 0) -> HitCurve:
-        """Hits of an LRU by capacity; rows before ``since`` fill the cache and are not counted."""
+        """Compute the LRU hits by capacity; rows before ``since`` fill the cache and are not
+        counted."""
         tokens = self.table.prompt_tokens
         return hit_curve(self.chains, tokens, since=since, distances=self.distances)
 
     def first_uses_ns(self) -> Int64:
-        """``[distinct blocks]`` when each block is first used, in order: the working set grows."""
+        """Return ``[distinct blocks]`` when each block is first used, in order: the working set's
+        growth."""
         return self.table.arrival_ns[self.requests[self.previous < 0]]
 
     def reuse_times_s(self) -> NDArray[np.float64]:
-        """``[accesses of a block seen before]`` seconds since its last access."""
+        """Return the seconds since the last access, for each access of a block seen before."""
         is_again = self.previous >= 0
         now, then = self.requests[is_again], self.requests[self.previous[is_again]]
         arrival_ns = self.table.arrival_ns
@@ -55,10 +57,10 @@ class Reuse:
         return times
 
     def distances_at_turn(self) -> Int64:
-        """``[accesses of a block seen before]`` stack distance when the block's own turn comes.
+        """Return stack distances at a block's own turn, of all accesses of blocks seen before.
 
-        Papers count it so: over the sequence of accesses, the deeper blocks of the same request
-        touched before. A lookup comes before all of them.
+        Papers count so, over the sequence of accesses, where deeper blocks of the same request come
+        before it. A lookup comes before all of them.
         """
         deeper = self.chains.offsets[1:][self.requests] - 1 - np.arange(len(self.previous))
         is_again = self.distances < NEVER
@@ -67,14 +69,14 @@ class Reuse:
 
 
 def reuse_statistics(reuse: Reuse, curve: HitCurve) -> dict[str, float]:
-    """Statistics of prefix blocks; NaN where there is nothing to count.
+    """Compute statistics of prefix blocks; NaN if there is nothing to count.
 
     ``prefix_hit_fraction`` is the share of all prompt tokens that an earlier request already held,
-    as a cache without limit sees it. Reuse times and stack distances are over the accesses of
-    blocks seen before (see `Reuse`), ``matched_blocks`` over requests. The distinct blocks used in
-    the first part of the time from first to last arrival are ``working_set_blocks_<percent>pct``,
-    those of a whole window of w seconds, on average, ``distinct_blocks_<w>s``. Times are NaN where
-    the arrivals are not all known beforehand.
+    as an unlimited cache sees it. Reuse times and stack distances are over the accesses of blocks
+    seen before (see `Reuse`), ``matched_blocks`` over requests. ``working_set_blocks_<percent>pct``
+    are the distinct blocks used in the first part of the time from first to last arrival;
+    ``distinct_blocks_<w>s`` are those of a whole window of w seconds, on average. Times are NaN if
+    not all arrivals are known in advance.
     """
     chains = reuse.chains
     num_accesses = len(chains.ids)
@@ -100,7 +102,7 @@ def reuse_statistics(reuse: Reuse, curve: HitCurve) -> dict[str, float]:
 
 
 def _leading_seen(reuse: Reuse) -> Int64:
-    """``[n]`` leading blocks of each request that an earlier one used."""
+    """Return ``[n]`` the leading blocks of each request that an earlier one used."""
     starts, ends = reuse.chains.offsets[:-1], reuse.chains.offsets[1:]
     new = np.flatnonzero(reuse.previous < 0)
     first_new = np.append(new, len(reuse.previous))[np.searchsorted(new, starts)]
@@ -119,7 +121,7 @@ def _working_set(reuse: Reuse) -> dict[str, float]:
 
 
 def _distinct_by_window(reuse: Reuse, window_s: int) -> float:
-    """Distinct blocks of a whole window: those not used earlier in the same one."""
+    """Return the mean number of blocks in a whole window that were not used earlier in it."""
     arrival_ns = reuse.table.arrival_ns
     if not reuse.has_times:
         return np.nan
