@@ -14,7 +14,8 @@ from sim.request import Request
 class Preble:
     """Exploit an engine that caches more than half of the prompt, else explore.
 
-    Exploiting chooses the least loaded engine that caches the longest prefix. Exploring chooses the engine at which the request costs least, counting recent work there and
+    Exploiting chooses the least loaded engine that caches the longest prefix. Exploring chooses the
+    engine at which the request costs least, counting recent work there and
     its own prefill. Work is the predicted prefill time of what was sent to an engine within the
     last ``window_s`` seconds, without what was cached; an answer counts as ``decode_tokens`` prompt
     tokens. An engine with more than ``imbalance`` times the least work is not exploited. The cost

@@ -254,7 +254,8 @@ class JsonRows:
     def _after_rows(self) -> tuple[Int64 | None, int]:
         """Return the row that each row follows, and how many named rows are missing.
 
-        None if no row names another in ``after``. A row that names none follows the previous row of its session if it has no time.
+        None if no row names another in ``after``. A row that names none follows the previous row of
+        its session if it has no time.
         """
         if not any(name is not None for name in self._afters):
             return None, 0

@@ -51,7 +51,8 @@ def requests_of_accesses(chains: PrefixChains) -> Int64:
 def tokens_of_accesses(chains: PrefixChains, prompt_tokens: Int64) -> Int64:
     """Return ``[accesses]`` the prompt tokens that each block holds.
 
-    The last block of a prompt may be partial. Blocks beyond the prompt (in a chain that covers the output) hold none of it.
+    The last block of a prompt may be partial. Blocks beyond the prompt (in a chain that covers the
+    output) hold none of it.
     """
     lengths = np.diff(chains.offsets)
     place = np.arange(len(chains.ids)) - np.repeat(chains.offsets[:-1], lengths)
