@@ -24,7 +24,7 @@ from tests.scenarios.validation.samples import write_sample
 
 README = CHECKOUT / "README.md"
 DOCUMENTS = [README, CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
-MINUTES = {"tools.md"}  # a plan and a sweep, as shipped
+MINUTES = {"calibration.md", "tools.md"}  # a calibration; a plan and a sweep, as shipped
 
 
 def blocks(document: Path, language: str) -> list[str]:

@@ -129,6 +129,7 @@ def test_steps_beyond_the_fitted_range_are_extrapolated() -> None:
     assert shares(60_000)["extrapolated"] > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GROUNDTRUTH.exists(), reason="no shared/data/groundtruth here")
 def test_the_built_in_constants_are_what_a_fit_to_the_measured_logs_gives() -> None:
     recordings = [r for r in find_recordings(GROUNDTRUTH) if r.key == "m1"]

@@ -26,10 +26,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case == "azure on 8B" else pytest.mark.slow) for case in CASES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_whole_trace_is_served_and_the_books_balance(case: str) -> None:
     name, options = CASES[case]
     if not (TRACES / name).exists():

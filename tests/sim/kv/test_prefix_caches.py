@@ -102,7 +102,7 @@ def mooncake_hits(index: Any, capacity: int) -> float:
     return hit_tokens / int(table.prompt_tokens.sum())
 
 
-@pytest.mark.parametrize("capacity", [10_000, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("capacity", [pytest.param(10_000, marks=pytest.mark.slow), 1_000])
 def test_both_have_the_lru_table_of_the_mooncake_trace(capacity: int) -> None:
     expected = {1_000: 0.0454, 10_000: 0.2157}[capacity]
     found = [mooncake_hits(index, capacity) for index in ("block_hash", "radix")]

@@ -47,7 +47,9 @@ def keys_of(out: Path) -> list[str]:
     return [json.loads(line)["key"] for line in lines if line.endswith("\n")]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "stop", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_stopped_in_the_middle_it_repeats_no_finished_point(tmp_path: Path, stop: int) -> None:
     file, out = write_sweep_file(tmp_path, LONGER), tmp_path / "out"
     process = started(file, out)
