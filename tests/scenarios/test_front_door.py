@@ -23,7 +23,7 @@ def test_every_answer_has_a_function(tmp_path: Path) -> None:
     assert scenarios.simulate(scenario).figure("ttft", "p99") is not None
     answer = scenarios.whatif(file, ["engine.tensor_parallel_size=2"], jobs=1)
     assert [variant["name"] for variant in answer.content["variants"]] == ["tensor_parallel_size=2"]
-    found = scenarios.capacity(scenario, precision=0.5, bands=False, jobs=1)
+    found = scenarios.capacity(scenario, precision=0.2, bands=False, jobs=1)
     assert found["answer"]["capacity"] > 0
     frame = scenarios.sweep(write_sweep_file(tmp_path, RATES), out=tmp_path / "sweep", jobs=1)
     assert len(frame) == 3
