@@ -1,5 +1,4 @@
-"""Rows that terminal and page share: engines, classes, sources of kernel times, speculation,
-cache tiers."""
+"""Rows that terminal and page share: engines, sources of kernel times, cache tiers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_trace_written_again_is_read_again(tmp_path: Path, made: dict[str, int
     assert made["trace"] == 2
 
 
-def test_few_things_are_memo(made: dict[str, int]) -> None:
+def test_few_things_are_memoized(made: dict[str, int]) -> None:
     memo.keep_between_runs()
     for key in map(str, range(100)):
         memo.memoized("cost", key, lambda key=key: key)  # type: ignore[misc]
