@@ -145,3 +145,9 @@ def test_files_and_links_exist(document: Path) -> None:
 def test_every_document_is_linked_from_the_readme() -> None:
     text = README.read_text(encoding="utf-8")
     assert [d.name for d in DOCUMENTS[1:] if f"({d.relative_to(CHECKOUT)})" not in text] == []
+
+
+def test_every_file_of_sim_has_its_line() -> None:
+    text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = [file for file in (CHECKOUT / "sim").rglob("*.py") if file.name != "__init__.py"]
+    assert [file.name for file in files if file.name not in text] == []
