@@ -46,7 +46,6 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 sys.argv[0] = "measure"
 import runpy
-from tests.properties.checkout import CHECKOUT
 runpy.run_module("calibrate.measure", run_name="__main__")
 """
 
