@@ -28,6 +28,7 @@ EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 FRACTION_BITS = 32
 """Bits behind the point of times in fixed point, so that sums of them are exact."""
 HALF = 1 << (FRACTION_BITS - 1)
+ONE = 1 << FRACTION_BITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,18 +20,11 @@ from reports.numbers import (
     unit_text,
 )
 from reports.numbers import MISSING as MISSING
+from reports.warning_codes import GRAVE
 from sim.books.metrics import STATISTICS
 from sim.evidence import LABELS
 
 Summary = dict[str, Any]
-
-
-# Warnings (scenarios/run/warnings.py) that change what the figures mean, or explain them. That a
-# load is beyond saturation is not among them: the answer itself says so.
-GRAVE = (
-    *("nothing_finished", "retry_storm", "hot_spot", "lost_prefixes", "thin_link"),
-    *("unstable", "rejected", "unfinished"),
-)
 
 
 class LatencyRow(NamedTuple):

@@ -22,14 +22,13 @@ from costmodels.hardware.gpus import GIB
 from costmodels.hardware.links import HostLink
 from costmodels.layouts.shard import RankShard
 from costmodels.operators.step_tables import StepTables
-from costmodels.work import FRACTION_BITS, Array
+from costmodels.work import FRACTION_BITS, ONE, Array
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
 from sim.evidence import Source, weakest
 from sim.shape import StepShape
 
 _BUFFERED_LAYERS = 2
-_ONE = 1 << FRACTION_BITS
 _HIDES_DEN = 1 << 20
 
 
@@ -165,8 +164,8 @@ class Stream:
         read = columns["decode_context_tokens"] + columns["prefill_context_tokens"]
         link_ns = np.array(self.weights_ns, dtype=float)[tokens.astype(np.int64)]
         weights_ns = np.maximum(link_ns, np.where(tokens > 0, float(self.disk_ns), 0.0))
-        in_ns = link_ns + read * self.kv_in_fixed_ns / _ONE
-        longest_ns = np.maximum(weights_ns, np.maximum(in_ns, tokens * self.kv_out_fixed_ns / _ONE))
+        in_ns = link_ns + read * self.kv_in_fixed_ns / ONE
+        longest_ns = np.maximum(weights_ns, np.maximum(in_ns, tokens * self.kv_out_fixed_ns / ONE))
         hidden_s = layers_s * self.hides_num / _HIDES_DEN
         exposed_s = np.maximum(longest_ns / NS_PER_S - hidden_s, 0.0)
         of_weights_s = np.minimum(exposed_s, np.maximum(weights_ns / NS_PER_S - hidden_s, 0.0))
@@ -211,8 +210,8 @@ def make_stream(rank: RankShard, offload: Offload, tables: StepTables) -> Stream
     return Stream(
         weights_ns=[to_ns(seconds) for seconds in to_s.tolist()],
         disk_ns=to_ns(disk_bytes / link.disk_read_bytes_per_s),
-        kv_in_fixed_ns=round(kv_bytes / link.to_device_bytes_per_s * NS_PER_S * _ONE),
-        kv_out_fixed_ns=round(kv_bytes / link.from_device_bytes_per_s * NS_PER_S * _ONE),
+        kv_in_fixed_ns=round(kv_bytes / link.to_device_bytes_per_s * NS_PER_S * ONE),
+        kv_out_fixed_ns=round(kv_bytes / link.from_device_bytes_per_s * NS_PER_S * ONE),
         hides_num=round(hides * _HIDES_DEN),
         weight_bytes=weight_bytes,
         kv_bytes_per_token=kv_bytes,

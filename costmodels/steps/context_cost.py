@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.hardware.links import load_links
-from costmodels.steps.context_exchanges import ONE, ContextExchanges, context_exchanges
+from costmodels.steps.context_exchanges import ContextExchanges, context_exchanges
 from costmodels.steps.explain import OperatorRow
 from costmodels.steps.step_cost import RooflineStepCost
 from costmodels.steps.wrapped_cost import WrappedStepCost
-from costmodels.work import FRACTION_BITS, Array
+from costmodels.work import FRACTION_BITS, ONE, Array
 from sim import accounts
 from sim.clock import NS_PER_S
 from sim.evidence import Source, weakest

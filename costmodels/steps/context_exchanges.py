@@ -12,10 +12,9 @@ import numpy as np
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.mla import Mla
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.work import FRACTION_BITS, Array, Exchange, Kind, operator
+from costmodels.work import FRACTION_BITS, ONE, Array, Exchange, Kind, operator
 from sim.clock import NS_PER_S
 
-ONE = 1 << FRACTION_BITS
 _SUM_BYTES = 4
 """Bytes per head of the softmax sums, which are gathered in 32 bits."""
 _PROBE_BYTES = 1e9

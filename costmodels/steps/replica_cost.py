@@ -45,7 +45,6 @@ from sim.throttle import PowerThrottle
 RankStepCost = RooflineStepCost | StreamedStepCost | ContextStepCost
 """The step cost of one rank, which is a whole replica or a part of one."""
 OVERLAPPED = ("dispatch", "combine")
-_LINK_KINDS = ("gather", "low_latency", "throughput", "send")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

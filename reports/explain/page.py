@@ -12,7 +12,7 @@ from reports.explain.text import (
     PEAK_NAMES,
     account,
     amount,
-    amounts,
+    amounts_of,
     answer_text,
     by_evidence,
     intensity,
@@ -176,9 +176,10 @@ def render_roofline(facts: Mapping[str, Any]) -> str:
         times_total=["all", f"{totals['calls']:,}", duration(totals["seconds"]), "100%", *[""] * 3],
         amount_columns=_AMOUNTS,
         amounts=[
-            [row["name"], *amounts(row), intensity(row["intensity"])] for row in facts["operators"]
+            [row["name"], *amounts_of(row), intensity(row["intensity"])]
+            for row in facts["operators"]
         ],
-        amounts_total=["all", *amounts(totals), ""],
+        amounts_total=["all", *amounts_of(totals), ""],
         account_columns=(Column("Account"), Column("Time", "n"), Column("Share", "n")),
         accounts=[
             (account(name), duration(s), percent(s / sum(facts["accounts_s"].values())))

@@ -122,7 +122,7 @@ def quality_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def amounts_of(row: Mapping[str, Any]) -> list[str]:
-    """FLOPs and bytes of an operator or of all."""
+    """Return the FLOPs and bytes of an operator, or of all operators together, as texts."""
     kinds = ("flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
     return [amount(row[kind]) for kind in kinds]
 
@@ -166,7 +166,7 @@ def _operators(screen: Screen, facts: Mapping[str, Any]) -> None:
         [f"{row['calls']:,}", duration(row["seconds"]), percent(row["share"])] for row in listed
     ]
     words = [[row["bound"], account(next(iter(row["accounts"]), ""))] for row in facts["operators"]]
-    cells = [[*amounts(row), intensity(_intensity(row))] for row in listed]
+    cells = [[*amounts_of(row), intensity(_intensity(row))] for row in listed]
     labels = [row["evidence"] for row in facts["operators"]]
     if screen.width >= _WIDE:
         parts = zip(names, times, cells, [*words, ["", ""]], [*labels, ""], strict=True)
@@ -182,11 +182,6 @@ def _operators(screen: Screen, facts: Mapping[str, Any]) -> None:
     screen.table(["", *_AMOUNTS], [[n, *a] for n, a in zip(names, cells, strict=True)])
     for label, found in by_evidence(facts).items():
         screen.say(f"{label}: {found}.", "dim")
-
-
-def amounts(row: Mapping[str, Any]) -> list[str]:
-    kinds = ("flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
-    return [amount(row[kind]) for kind in kinds]
 
 
 def _intensity(totals: Mapping[str, Any]) -> float | None:

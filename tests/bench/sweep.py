@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    """Of all its processes."""
+    """Processor seconds of all its processes together."""
     simulation_s: float
     """CPU time inside simulations alone."""
 

@@ -43,7 +43,7 @@ class Notebook:
         self._next = 0
         self.choices: list[Any] = []
         self.told: list[list[tuple[int, int, int]]] = [[] for _ in range(context.num_replicas)]
-        """Of each replica: (time, prefix id, blocks)."""
+        """(time, prefix id, blocks) of each change, by replica."""
         context.watch_caches(self._note, when=when)
 
     def choose(self, request: Request) -> int:

@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     whole: dict[str, float]
     """By key of `KEYS`."""
     without_each: dict[str, Estimates]
-    """The same without each section of the run."""
+    """By key of `KEYS`, without each section of the run."""
     hit_share: float
     overload: float
     """Most prompt tokens that one engine computed, over the mean."""

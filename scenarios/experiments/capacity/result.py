@@ -19,7 +19,6 @@ from scenarios.schema import Scenario
 from sim import __version__
 from sim.evidence import LABELS, weakest_share
 
-_CLOSE = 0.85  # share of saturation
 _LABEL_SHARE = 0.05  # share of the time from which on a label counts
 _METHOD = (
     "Attainment is pooled over replications that see the same requests at every load; between the "

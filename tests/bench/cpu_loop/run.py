@@ -46,11 +46,11 @@ class Comparison:
     model: LoopModel
     steps: list[ComparedStep]
     host_s: float
-    """Of a step without its kernels."""
+    """Seconds of a step without its kernels."""
     cost: RooflineStepCost
     machine: str
     load: float
-    """Of the machine over the last minute, this run included."""
+    """Load of the machine over the last minute, this run included."""
     num_lines: int
 
     @property

@@ -67,7 +67,7 @@ class LoopStep:
 
     decodes: int = 0
     context_tokens: int = 0
-    """Of each decode, before the step."""
+    """Tokens of each decode before the step."""
     chunk_tokens: int = 0
     prefix_tokens: int = 0
     """What is in the cache of the chunk's sequence."""

@@ -37,7 +37,7 @@ class ContextParallel(NamedTuple):
 
     seconds: float
     exposed_s: float
-    """Of these, what exchanging keys and values adds to computing."""
+    """The part of ``seconds`` that exchanging keys and values adds to computing."""
     sent_bytes: float
     """By each rank."""
 

@@ -16,7 +16,7 @@ from tests.properties.engines import small_run
 
 Float = NDArray[np.float64]
 COARSE = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.25)
-"""Of the service rate, which is 1/s."""
+"""Loads as shares of the service rate, which is 1/s."""
 
 _SERVICE_TOKENS = 1_000_000
 _ONE_AT_A_TIME = EngineConfig(
