@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from sim.engine.state import EngineState
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.request import Gang, Request, Status
 from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
 
-UNTIL_CHANGE = 1 << 60
-"""For `BatchBuilder.plan`: the choice stands until a request arrives, a block is missing, or a
-request leaves while others wait."""
 
+def standing_plan(view: EngineState) -> Plan | None:
+    """Return the plan of all decodes that a scheduler chose to repeat until something changes.
 
-class Plan(NamedTuple):
-    """What one step computes, and how often it may be repeated unchanged."""
-
-    shape: StepShape
-    prefills: list[tuple[Request, int]]
-    """Prefilling requests, each with the number of tokens of its chunk."""
-    held_back: list[Request]
-    """Decoding requests that this step leaves out."""
-    decodes: bool
-    """Whether the decode group (without `held_back`) is part of the step."""
-    repeat: int
-    until_ns: int | None
-    preempted: int
+    None if something has changed: requests wait or prefill, none decodes, or budget or blocks are
+    short.
+    """
+    if view.waiting or view.prefilling or not view.decode_group.members:
+        return None
+    view.decode_group.begin_step()
+    builder = BatchBuilder(view)
+    return builder.plan(repeat=UNTIL_CHANGE) if builder.add_decode_group() else None
 
 
 def newest(view: EngineState) -> Request:
@@ -75,13 +69,13 @@ class BatchBuilder:
         added one by one in order of admission, as vLLM does. Both give the same batch while the
         budget lasts.
         """
-        rest = self._view.prefilling if self._add_decode_group() else self._view.running
+        rest = self._view.prefilling if self.add_decode_group() else self._view.running
         if rest:
             self._add_each(rest, victim)
 
     def add_decodes(self, victim: Callable[[EngineState], Request] = newest) -> None:
         """Add every decoding request, preempting ``victim(view)`` while KV blocks are short."""
-        if not self._add_decode_group():
+        if not self.add_decode_group():
             self._add_each(self._view.decode_group.members, victim)
 
     def add(self, request: Request, max_tokens: int | None = None) -> bool:
@@ -107,25 +101,24 @@ class BatchBuilder:
         admission check; only the chunk's blocks are allocated). A request that was swapped out is
         swapped in and continues where it was.
 
-        If its prefix is worth loading from a tier below device memory, the load is started and True
-        is returned: the request is then in neither queue, and returns to the waiting queue when the
-        load is done (`sim.engine.loading`).
+        A feature may set the request aside, for example to load its prefix from a lower tier
+        (`sim.engine.loading`). Then True is returned, and the request is in neither queue until the
+        feature returns it to the waiting queue.
 
         ``max_tokens=0`` gives the request a place now, and tokens in a later step.
         ``reserve_tokens``: prompt and answer tokens whose blocks the request holds from now on, at
         most what the pool has; beyond them it grows block by block. ``gang``: the static batch with
         which it leaves.
         """
-        view = self._view
+        view, hooks = self._view, self._view.hooks
         if self._token_budget <= 0 and max_tokens != 0:
             return False
-        seqs = view.num_running + view.num_unforked
-        if request.samples is not None:
-            seqs += request.num_unforked
-        elif request.beams is not None:
-            seqs += request.width - 1
-        if seqs >= view.config.max_num_seqs:
+        seqs = view.num_running + view.num_unforked + request.num_unforked + request.width
+        if seqs > view.config.max_num_seqs:
             return False
+        for stands_aside in hooks.stands_aside:
+            if stands_aside(request):
+                return True
         if request.swapped_blocks:
             return self._swap_in(request, max_tokens)
         kv = view.kv
@@ -134,9 +127,9 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
-        loading = view.loading
-        if loading is not None and loading.begin(request, hit):
-            return True
+        for loads_first in hooks.loads_first:
+            if loads_first(request, hit):
+                return True
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
                 return False
@@ -145,8 +138,8 @@ class BatchBuilder:
                 junction = (hit.common - hit.blocks) * view.config.block_size
                 max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         kv.pin(request, hit)
-        if loading is not None:
-            loading.overlap(request, hit)
+        for admitted in hooks.admitted:
+            admitted(request, hit)
         if reserve_tokens or request.is_several:
             kv.hold(request, reserve_tokens)
         if gang is not None and request.gang is None:
@@ -206,11 +199,12 @@ class BatchBuilder:
         shape = StepShape(
             seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, sums
         )
-        if self._view.follows_prefixes:
-            shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
         shape = group.with_drafts(shape, held_back)
         chunks = list(self._prefills.items())
-        return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+        plan = Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+        for complete in self._view.hooks.shaped:
+            plan = plan._replace(shape=complete(plan.shape, plan))
+        return plan
 
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
         """Return `StepShape.clipped` of the step."""
@@ -234,7 +228,7 @@ class BatchBuilder:
             found += (tokens, growing, prefix, pairs)
         return tuple(found)
 
-    def _add_decode_group(self) -> bool:
+    def add_decode_group(self) -> bool:
         """Add all decodes together. Returns False and changes nothing if budget or blocks are
         short."""
         view = self._view

@@ -198,7 +198,7 @@ class Replicas:
         budget, done, gpu_ns = engine.view.config.max_num_batched_tokens, 0, 0
         while done < tokens:
             chunk = min(budget, tokens - done)
-            gpu_ns += engine.prefill_ns_alone(cached_tokens + done, chunk)
+            gpu_ns += engine.chunk_ns(cached_tokens + done, chunk)
             done += chunk
         return to_s(gpu_ns)
 
