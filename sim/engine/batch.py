@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from sim.engine.hooks import any_of
 from sim.engine.state import EngineState
 from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.request import Gang, Request, Status
-from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
+from sim.shape import StepShape, causal_pairs, chunk_shape, chunk_sums, clipped
 
 
 def standing_plan(view: EngineState) -> Plan | None:
@@ -16,11 +17,37 @@ def standing_plan(view: EngineState) -> Plan | None:
     None if something has changed: requests wait or prefill, none decodes, or budget or blocks are
     short.
     """
-    if view.waiting or view.prefilling or not view.decode_group.members:
+    group = view.decode_group
+    if view.waiting or view.prefilling or not group.members:
         return None
-    view.decode_group.begin_step()
-    builder = BatchBuilder(view)
-    return builder.plan(repeat=UNTIL_CHANGE) if builder.add_decode_group() else None
+    group.begin_step()
+    due, seqs = group.blocks_due(1), group.num_seqs
+    tokens = seqs * group.tokens_per_seq
+    if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
+        return None
+    view.kv.take(due)
+    shape = StepShape(seqs, group.context_tokens, logits=seqs)
+    if view.config.clip_tokens:
+        clips = group.clipped_sums()
+        shape = shape._replace(clipped=tuple(n for decodes in clips for n in (*decodes, 0, 0)))
+    plan = Plan(group.with_drafts(shape, []), [], [], True, UNTIL_CHANGE, None, 0)
+    return _completed(plan, view)
+
+
+def chunk_step(
+    view: EngineState, computed_tokens: int, tokens: int, *, samples: bool = True
+) -> StepShape:
+    """Return the step that computes one chunk of one prompt alone; ``samples``: its last chunk."""
+    shape = chunk_shape(computed_tokens, tokens, view.config.clip_tokens, samples=samples)
+    plan = Plan(shape, [], [], decodes=False, repeat=1, until_ns=None, preempted=0)
+    return _completed(plan, view).shape
+
+
+def _completed(plan: Plan, view: EngineState) -> Plan:
+    """Return the plan with what features add to the shape of its step."""
+    for complete in view.hooks.shaped:
+        plan = plan._replace(shape=complete(plan.shape, plan))
+    return plan
 
 
 def newest(view: EngineState) -> Request:
@@ -30,6 +57,16 @@ def newest(view: EngineState) -> Request:
 
 class BatchBuilder:
     """One step under construction; it lives for one scheduler call."""
+
+    __slots__ = (
+        "_aligns",
+        "_all_decodes",
+        "_decoding",
+        "_preempted",
+        "_prefills",
+        "_token_budget",
+        "_view",
+    )
 
     def __init__(self, view: EngineState) -> None:
         self._view = view
@@ -69,13 +106,13 @@ class BatchBuilder:
         added one by one in order of admission, as vLLM does. Both give the same batch while the
         budget lasts.
         """
-        rest = self._view.prefilling if self.add_decode_group() else self._view.running
+        rest = self._view.prefilling if self._add_decode_group() else self._view.running
         if rest:
             self._add_each(rest, victim)
 
     def add_decodes(self, victim: Callable[[EngineState], Request] = newest) -> None:
         """Add every decoding request, preempting ``victim(view)`` while KV blocks are short."""
-        if not self.add_decode_group():
+        if not self._add_decode_group():
             self._add_each(self._view.decode_group.members, victim)
 
     def add(self, request: Request, max_tokens: int | None = None) -> bool:
@@ -116,9 +153,8 @@ class BatchBuilder:
         seqs = view.num_running + view.num_unforked + request.num_unforked + request.width
         if seqs > view.config.max_num_seqs:
             return False
-        for stands_aside in hooks.stands_aside:
-            if stands_aside(request):
-                return True
+        if any_of(hooks.stands_aside, request):
+            return True
         if request.swapped_blocks:
             return self._swap_in(request, max_tokens)
         kv = view.kv
@@ -127,9 +163,8 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
-        for loads_first in hooks.loads_first:
-            if loads_first(request, hit):
-                return True
+        if any_of(hooks.loads_first, request, hit):
+            return True
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
                 return False
@@ -202,9 +237,7 @@ class BatchBuilder:
         shape = group.with_drafts(shape, held_back)
         chunks = list(self._prefills.items())
         plan = Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
-        for complete in self._view.hooks.shaped:
-            plan = plan._replace(shape=complete(plan.shape, plan))
-        return plan
+        return _completed(plan, self._view)
 
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
         """Return `StepShape.clipped` of the step."""
@@ -228,7 +261,7 @@ class BatchBuilder:
             found += (tokens, growing, prefix, pairs)
         return tuple(found)
 
-    def add_decode_group(self) -> bool:
+    def _add_decode_group(self) -> bool:
         """Add all decodes together. Returns False and changes nothing if budget or blocks are
         short."""
         view = self._view

@@ -30,7 +30,6 @@ from sim.kv.pool import KVCache
 from sim.protocols import ReplicaLoad, StepCost, StepPrice
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request
-from sim.shape import chunk_shape
 from sim.step_log import StepLog
 from sim.throttle import Heat
 
@@ -104,26 +103,13 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Take an arriving request; the next scheduler call sees it."""
-        if self.lifecycle.submit(request, self._now_ns):
+        if self.lifecycle.submit(request, self._env.now_ns):
             self._wake()
 
-    def chunk_ns(self, context_tokens: int, tokens: int, *, samples: bool = True) -> int:
-        """Return the GPU time of a step with one chunk of one prompt; ``samples``: its last."""
-        shape = chunk_shape(context_tokens, tokens, self.view.config.clip_tokens, samples=samples)
-        plan = Plan(shape, [], [], decodes=False, repeat=1, until_ns=None, preempted=0)
-        for complete in self.view.hooks.shaped:
-            plan = plan._replace(shape=complete(plan.shape, plan))
-        return self._cost.price(plan.shape).gpu_ns
-
-    def prefill_alone_ns(self, request: Request, computed_tokens: int) -> int:
-        """Return the GPU time to prefill a request alone, from ``computed_tokens`` on."""
-        total_ns = 0
-        while computed_tokens < request.num_target_tokens:
-            left = request.num_target_tokens - computed_tokens
-            chunk = min(left, self.view.config.max_num_batched_tokens)
-            total_ns += self.chunk_ns(computed_tokens, chunk, samples=chunk == left)
-            computed_tokens += chunk
-        return total_ns
+    @property
+    def cost(self) -> StepCost:
+        """What prices the engine's steps at present."""
+        return self._cost
 
     @property
     def gpu_free_ns(self) -> int:
@@ -151,7 +137,7 @@ class Engine:
         jump = self._jumping
         if jump is not None and jump.before is not None and request in jump.before.first_tokens:
             first_ns = jump.times.plan_ns(1)
-            return first_ns if first_ns < self._now_ns else -1
+            return first_ns if first_ns < self._env.now_ns else -1
         return self._requests.first_token_ns[request.index]
 
     @property
@@ -160,7 +146,7 @@ class Engine:
         free, jump = self.view.kv.free_blocks, self._jumping
         if jump is None:
             return free
-        steps = jump.planned(self._now_ns, self._env.acting)
+        steps = jump.planned(self._env.now_ns, self._env.acting)
         return free - jump.blocks_untaken(self.view.decode_group, steps)
 
     def catch_up(self) -> None:
@@ -168,7 +154,7 @@ class Engine:
         know."""
         jump, kv = self._jumping, self.view.kv
         if jump is not None and kv.watched is not None:
-            steps = jump.planned(self._now_ns, self._env.acting)
+            steps = jump.planned(self._env.now_ns, self._env.acting)
             jump.take(kv, self.view.decode_group, steps)
 
     @property
@@ -188,13 +174,13 @@ class Engine:
             crashed()
         self.close()
         if self._jumping is not None:
-            jump, now_ns = self._jumping, self._now_ns
+            jump, now_ns = self._jumping, self._env.now_ns
             self._gpu_free_ns = jump.times.gpu_end_ns(jump.times.first_plan_from(now_ns))
             jump.alarm.void()
             if jump.leaving is not None:
                 jump.leaving.void()
         unread = self.steps.num_steps - self.steps.num_visible
-        self.steps.add_visible([self._now_ns] * unread)
+        self.steps.add_visible([self._env.now_ns] * unread)
         self._process.target.callbacks.clear()
         self._idle = self._jumping = None
         self.is_up = False
@@ -215,13 +201,13 @@ class Engine:
             self._idle = None
         elif self._jumping is not None:
             alarm = Alarm(self._env, self.replica)
-            self._jumping.cut(alarm, self._now_ns, self._env.acting)
+            self._jumping.cut(alarm, self._env.now_ns, self._env.acting)
 
     def run(self) -> Process:
         """The SimPy process: each round is one scheduler call."""
         view = self.view
         while True:
-            now_ns = view.now_ns = self._now_ns
+            now_ns = view.now_ns = self._env.now_ns
             if self.lifecycle.receive(self._in_flight, self.steps.num_rows, now_ns):
                 self._plan_stands = False
             if view.running or view.waiting:
@@ -230,14 +216,10 @@ class Engine:
                 steps = steps_to_jump(view, self.lifecycle, self._in_flight, plan)
                 yield from self._jump(plan, steps) if steps > 1 else self._step(plan)
             elif self._in_flight:
-                yield from self._read_oldest(self._now_ns)
+                yield from self._read_oldest(self._env.now_ns)
             else:
                 self._idle = Alarm(self._env, self.replica)
                 yield self._idle
-
-    @property
-    def _now_ns(self) -> int:
-        return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
     @property
     def _is_drained(self) -> bool:
@@ -338,7 +320,7 @@ class Engine:
         leaving: Alarm | None = None
         if before is not None and before.finishing:  # they leave at the run's second plan
             leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
-            leaving.callbacks.append(lambda _: self.lifecycle.end(before, self._now_ns))
+            leaving.callbacks.append(lambda _: self.lifecycle.end(before, self._env.now_ns))
         look_ns = until_ns(plan, view)
         if look_ns is not None:
             steps = min(steps, times.first_plan_from(look_ns))
@@ -357,14 +339,14 @@ class Engine:
         jump.take(view.kv, group, steps)
         self.lifecycle.leave_group(group.advance(steps), batch)
         if before is None:
-            self.lifecycle.end(batch, self._now_ns)
+            self.lifecycle.end(batch, self._env.now_ns)
         else:
             self._in_flight.append(batch)
 
     def close(self) -> None:
         """Log the finished part of a jump that the end of the simulation cuts."""
         if self._jumping is not None:
-            steps = self._jumping.times.first_plan_from(self._now_ns)
+            steps = self._jumping.times.first_plan_from(self._env.now_ns)
             self._log_jump(self._jumping, steps, steps - 1)
 
     def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
@@ -376,7 +358,7 @@ class Engine:
         """Block on the oldest step in flight and make its tokens visible."""
         batch = self._in_flight.popleft()
         visible_ns = max(host_free_ns, batch.gpu_end_ns) + batch.update_ns
-        yield Alarm(self._env, self.replica).ring(visible_ns - self._now_ns)
+        yield Alarm(self._env, self.replica).ring(visible_ns - self._env.now_ns)
         if not batch.is_empty:
             self.steps.add_visible([visible_ns])
             self.lifecycle.read_first_tokens(batch, visible_ns)

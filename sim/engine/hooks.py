@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVarTuple
 
 from sim.engine.step import InFlight, Plan
 from sim.kv.prefix_index import Hit
 from sim.request import Request
 from sim.shape import StepShape
 from sim.step_log import StepLog
+
+_Args = TypeVarTuple("_Args")
 
 
 class Place(Protocol):
@@ -48,6 +50,14 @@ class Place(Protocol):
     def drop(self, request: Request, /) -> bool:
         """Remove a cancelled request with all that it holds; False if it is not here."""
         ...
+
+
+def any_of(hooks: list[Callable[[*_Args], bool]], *args: *_Args) -> bool:
+    """Call hooks until one returns True; return whether one has."""
+    for hook in hooks:  # noqa: SIM110 - faster than any() where most lists are empty
+        if hook(*args):
+            return True
+    return False
 
 
 @dataclass(slots=True)

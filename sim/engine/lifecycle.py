@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from sim.engine.hooks import any_of
 from sim.engine.leaving import answers_of, refusal, take_out
 from sim.engine.step import InFlight, Plan
 from sim.engine.view import EngineView
@@ -177,7 +178,7 @@ class Lifecycle:
             if request.num_sampled_tokens == request.output_tokens:
                 request.status = Status.FINISHING
                 self._add_finishing(request, batch)
-            elif not any(take(request, batch) for take in view.hooks.prefilled):
+            elif not any_of(view.hooks.prefilled, request, batch):
                 request.status = Status.DECODING
                 # free the part of its prompt that exceeds the budgets of its layers, if any
                 view.kv.drop(request, request.num_computed_tokens)
@@ -246,7 +247,7 @@ class Lifecycle:
         view = self.view
         if request.rounds and not (request.sample or request.cancelled):
             self._log.rounds[request.index] = request.rounds
-        if any(keep(request) for keep in view.hooks.read):
+        if any_of(view.hooks.read, request):
             return
         if request in view.running:  # not if it was preempted with its last token in flight
             view.remove_running(request)

@@ -14,10 +14,12 @@ from typing import Protocol
 import simpy
 
 from sim.clock import call_after
+from sim.engine.batch import chunk_step
 from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.kv.prefix_index import Hit
 from sim.kv.tiers import Segment, Tiers
+from sim.protocols import StepCost
 from sim.request import Request, Status
 from sim.step_log import StepLog
 
@@ -170,6 +172,18 @@ class LoadingKV:
             del self._under_way[request]
             self._ready.append(request)
             self._wake()
+
+
+def prefill_ns(cost: StepCost, view: EngineView, request: Request, computed_tokens: int) -> int:
+    """Return the GPU time to prefill a request alone, from ``computed_tokens`` on."""
+    total_ns = 0
+    while computed_tokens < request.num_target_tokens:
+        left = request.num_target_tokens - computed_tokens
+        chunk = min(left, view.config.max_num_batched_tokens)
+        shape = chunk_step(view, computed_tokens, chunk, samples=chunk == left)
+        total_ns += cost.price(shape).gpu_ns
+        computed_tokens += chunk
+    return total_ns
 
 
 def exposed_ns(begin_ns: int, end_ns: int, start_ns: int, gpu_ns: int, layers: int) -> int:

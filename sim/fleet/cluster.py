@@ -15,7 +15,7 @@ import simpy
 from sim.clock import Clock
 from sim.engine.config import EngineConfig
 from sim.engine.engine import Engine
-from sim.engine.loading import LoadingKV
+from sim.engine.loading import LoadingKV, prefill_ns
 from sim.engine.view import Scheduler
 from sim.engine.waiting import SortedQueue
 from sim.errors import PolicyError, ScenarioError
@@ -264,7 +264,9 @@ def _engine(
         features=[] if tiers is None else [LoadingKV(env, tiers, log)],
     )
     if tiers is not None:
-        tiers.prefill_ns = engine.prefill_alone_ns
+        tiers.prefill_ns = lambda request, computed_tokens: prefill_ns(
+            engine.cost, engine.view, request, computed_tokens
+        )
     return engine
 
 
