@@ -7,34 +7,25 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.app import open_in_browser
 from scenarios.commands.options import (
-    All2AllBackend,
-    DataParallel,
-    ExpertParallel,
-    Gpu,
+    Flags,
     KvDtype,
-    Model,
     OpenPage,
     OutputFormat,
     Override,
-    PipelineParallel,
     Quantization,
     ScenarioFile,
-    TensorParallel,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags("model gpu tp pp dp enable_expert_parallel all2all_backend")
 def explain(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    pp: PipelineParallel = None,
-    dp: DataParallel = None,
-    enable_expert_parallel: ExpertParallel = None,
-    all2all_backend: All2AllBackend = None,
+    *,
+    flags: Flags,
     quantization: Quantization = None,
     kv_dtype: KvDtype = None,
     decode_seqs: Annotated[int | None, typer.Option(help="Sequences that decode a token.")] = None,
@@ -50,19 +41,9 @@ def explain(
     from scenarios.build.model_server import read_served
     from scenarios.inspection.explain_command import run_explain
 
-    check_format(output_format)
     check_open(open_page, out)
     if decode_seqs is None:
         decode_seqs = 0 if prefill_tokens else 64
-    flags = {
-        "--model": model,
-        "--gpu": gpu,
-        "--tp": tp,
-        "--pp": pp,
-        "--dp": dp,
-        "--enable-expert-parallel": enable_expert_parallel,
-        "--all2all-backend": all2all_backend,
-    }
     found = read_served(
         scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
     )

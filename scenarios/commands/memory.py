@@ -6,32 +6,22 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format
 from scenarios.commands.options import (
-    All2AllBackend,
-    DataParallel,
-    ExpertParallel,
-    Gpu,
+    Flags,
     KvDtype,
-    Model,
     OutputFormat,
     Override,
-    PipelineParallel,
     Quantization,
     ScenarioFile,
-    TensorParallel,
+    takes_flags,
 )
 
 
+@takes_flags("model gpu tp pp dp enable_expert_parallel all2all_backend")
 def memory(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    pp: PipelineParallel = None,
-    dp: DataParallel = None,
-    enable_expert_parallel: ExpertParallel = None,
-    all2all_backend: All2AllBackend = None,
+    *,
+    flags: Flags,
     quantization: Quantization = None,
     kv_dtype: KvDtype = None,
     context: Annotated[
@@ -45,16 +35,6 @@ def memory(
     from scenarios.build.model_server import read_served
     from scenarios.inspection.memory_command import run_memory
 
-    check_format(output_format)
-    flags = {
-        "--model": model,
-        "--gpu": gpu,
-        "--tp": tp,
-        "--pp": pp,
-        "--dp": dp,
-        "--enable-expert-parallel": enable_expert_parallel,
-        "--all2all-backend": all2all_backend,
-    }
     found = read_served(
         scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
     )

@@ -7,24 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.options import (
-    Concurrency,
-    Gpu,
-    InputTokens,
-    Model,
-    NumRequests,
-    OutputTokens,
-    Override,
-    Preset,
-    Rate,
-    Replicas,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
-)
+from scenarios.commands.options import Flags, Override, takes_flags
 
 Command = Annotated[
     list[str],
@@ -50,41 +33,23 @@ scenario_app = typer.Typer(
 
 
 @scenario_app.command("init")
+@takes_flags(
+    "model gpu tp replicas trace preset rate concurrency input_tokens output_tokens num_requests "
+    "slo_ttft slo_tpot slo_e2e seed"
+)
 def init(
     file: Annotated[
         Path | None, typer.Argument(help="File to write. Default: standard output.")
     ] = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    *,
+    flags: Flags,
     override: Override = None,
     force: Force = False,
 ) -> None:
     """Write a scenario with every field there is: the usual ones set, the others commented out."""
     from scenarios.commands.starter import run_init
 
-    given = {
-        "--model": model,
-        "--gpu": gpu,
-        "--tp": tp,
-        "--replicas": replicas,
-        "--seed": seed,
-        **_workload(trace, preset, rate, concurrency, input_tokens, output_tokens, num_requests),
-        **_slo(slo_ttft, slo_tpot, slo_e2e),
-    }
-    typer.echo(run_init(file, given, override or [], force=force), nl=False)
+    typer.echo(run_init(file, flags, override or [], force=force), nl=False)
 
 
 @scenario_app.command("init-sweep")
@@ -104,20 +69,14 @@ def init_sweep(
 
 
 @scenario_app.command("from-vllm")
+@takes_flags(
+    "model gpu trace preset rate concurrency input_tokens output_tokens num_requests slo_ttft "
+    "slo_tpot slo_e2e"
+)
 def from_vllm(
     command: Command,
-    model: Model = None,
-    gpu: Gpu = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
+    *,
+    flags: Flags,
     override: Override = None,
     ignore: Ignore = None,
     verbose: Verbose = False,
@@ -128,30 +87,18 @@ def from_vllm(
 
     Also `python -m vllm.entrypoints.openai.api_server`, and `docker run ... vllm/vllm-openai`.
     """
-    given = {
-        "--model": model,
-        "--gpu": gpu,
-        **_workload(trace, preset, rate, concurrency, input_tokens, output_tokens, num_requests),
-        **_slo(slo_ttft, slo_tpot, slo_e2e),
-    }
-    _from_command("vllm", command, given, override, ignore, verbose, out, force)
+    _from_command("vllm", command, flags, override, ignore, verbose, out, force)
 
 
 @scenario_app.command("from-sglang")
+@takes_flags(
+    "model gpu trace preset rate concurrency input_tokens output_tokens num_requests slo_ttft "
+    "slo_tpot slo_e2e"
+)
 def from_sglang(
     command: Command,
-    model: Model = None,
-    gpu: Gpu = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
+    *,
+    flags: Flags,
     override: Override = None,
     ignore: Ignore = None,
     verbose: Verbose = False,
@@ -162,19 +109,13 @@ def from_sglang(
 
     The engine modelled is vLLM's; the report says what that changes.
     """
-    given = {
-        "--model": model,
-        "--gpu": gpu,
-        **_workload(trace, preset, rate, concurrency, input_tokens, output_tokens, num_requests),
-        **_slo(slo_ttft, slo_tpot, slo_e2e),
-    }
-    _from_command("sglang", command, given, override, ignore, verbose, out, force)
+    _from_command("sglang", command, flags, override, ignore, verbose, out, force)
 
 
 def _from_command(
     engine: str,
     command: list[str],
-    given: dict[str, object],
+    flags: Flags,
     override: list[str] | None,
     ignore: list[str] | None,
     verbose: bool,
@@ -189,7 +130,7 @@ def _from_command(
     reading = read_command(
         engine,
         [sys.stdin.read()] if command == ["-"] else command,
-        flags=given,
+        flags=flags,
         overrides=override or [],
         ignored=ignore or [],
         verbose=verbose,
@@ -202,27 +143,3 @@ def _from_command(
     write_new(out, reading.text, force=force)
     typer.echo(reading.report, nl=False)
     typer.echo(f"\nwrote {out}; run it with: fleetcast simulate {out}")
-
-
-def _workload(
-    trace: Path | None,
-    preset: str | None,
-    rate: float | None,
-    concurrency: int | None,
-    input_tokens: int | None,
-    output_tokens: int | None,
-    num_requests: int | None,
-) -> dict[str, object]:
-    return {
-        "--trace": None if trace is None else str(trace),
-        "--preset": preset,
-        "--rate": rate,
-        "--concurrency": concurrency,
-        "--input-tokens": input_tokens,
-        "--output-tokens": output_tokens,
-        "--num-requests": num_requests,
-    }
-
-
-def _slo(ttft: float | None, tpot: float | None, e2e: float | None) -> dict[str, object]:
-    return {"--slo-ttft": ttft, "--slo-tpot": tpot, "--slo-e2e": e2e}

@@ -7,50 +7,26 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import EXIT_SLO_MISSED, check_format, open_in_browser
+from scenarios.commands.app import EXIT_SLO_MISSED, open_in_browser
 from scenarios.commands.options import (
-    Concurrency,
-    Gpu,
-    InputTokens,
-    Model,
-    NumRequests,
+    Flags,
     OpenPage,
     OutputFormat,
-    OutputTokens,
     Override,
-    Preset,
-    Rate,
-    Replicas,
     ScenarioFile,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
-    Users,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags(
+    "model gpu tp replicas trace preset rate concurrency users input_tokens output_tokens "
+    "num_requests slo_ttft slo_tpot slo_e2e seed"
+)
 def simulate(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    users: Users = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    *,
+    flags: Flags,
     override: Override = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the scenario these options make.")
@@ -73,34 +49,12 @@ def simulate(
     from scenarios.files.flags import scenario_from_flags
     from scenarios.run.command import run_simulate
 
-    check_format(output_format)
     if require_attainment is not None and not 0 <= require_attainment <= 1:
         raise typer.BadParameter(
             f"{require_attainment:g} is not a share from 0 to 1", param_hint="--require-attainment"
         )
     check_open(open_page, out)
-    chosen = scenario_from_flags(
-        scenario,
-        {
-            "--model": model,
-            "--gpu": gpu,
-            "--tp": tp,
-            "--replicas": replicas,
-            "--trace": None if trace is None else str(trace),
-            "--preset": preset,
-            "--rate": rate,
-            "--concurrency": concurrency,
-            "--users": users,
-            "--input-tokens": input_tokens,
-            "--output-tokens": output_tokens,
-            "--num-requests": num_requests,
-            "--slo-ttft": slo_ttft,
-            "--slo-tpot": slo_tpot,
-            "--slo-e2e": slo_e2e,
-            "--seed": seed,
-        },
-        override or [],
-    )
+    chosen = scenario_from_flags(scenario, flags, override or [])
     attainment = run_simulate(chosen, save=save, out=out, as_json=output_format == "json")
     if open_page and out is not None:
         open_in_browser(out / "report.html")
