@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import open_in_browser
+from scenarios.commands.app import open_in_browser, print_json
 from scenarios.commands.options import (
     Flags,
     KvDtype,
@@ -39,22 +39,30 @@ def explain(
 ) -> None:
     """Explain one engine step: each operator's FLOPs, bytes and time, and what binds it."""
     from scenarios.build.model_server import read_served
-    from scenarios.inspection.explain_command import run_explain
+    from scenarios.inspection.explain import explain_facts
 
     check_open(open_page, out)
     if decode_seqs is None:
         decode_seqs = 0 if prefill_tokens else 64
-    found = read_served(
-        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
-    )
-    run_explain(
-        found,
+    facts = explain_facts(
+        read_served(scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype),
         decode_seqs=decode_seqs,
         context=context,
         prefill_tokens=prefill_tokens,
         prefill_context=prefill_context,
-        out=out,
-        as_json=output_format == "json",
     )
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
+        from reports.explain.page import write_roofline_page
+
+        write_roofline_page(facts, out)
+    if output_format == "json":
+        print_json(facts)
+    else:
+        from reports.explain.text import print_step
+
+        print_step(facts)
+        if out is not None:
+            print(f"page in {out}")
     if open_page and out is not None:
         open_in_browser(out)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scenarios.commands.app import print_json
 from scenarios.commands.options import (
     Flags,
     KvDtype,
@@ -33,9 +34,16 @@ def memory(
 ) -> None:
     """Account for every byte of a device, and show how many sequences fit, by their length."""
     from scenarios.build.model_server import read_served
-    from scenarios.inspection.memory_command import run_memory
+    from scenarios.inspection.memory import memory_facts
 
-    found = read_served(
-        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
+    facts = memory_facts(
+        read_served(scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype),
+        context=context,
+        output=output,
     )
-    run_memory(found, context=context, output=output, as_json=output_format == "json")
+    if output_format == "json":
+        print_json(facts)
+        return
+    from reports.memory import print_memory
+
+    print_memory(facts)
