@@ -188,17 +188,17 @@ def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
     The word that belongs to no flag is the model. Raises `ScenarioError` for a flag whose value is
     missing, for extra words, and for a config file that cannot be read.
     """
-    # argparse would drop two dashes, as a word or as a value, though they are after a flag
+    # argparse would stop at two dashes, and drop them where they are a value
     words = [word.removesuffix("=--") for word in arguments if word != "--"]
-    options: dict[str, dict[str, Any]] = {}
+    has_truth: dict[str, bool] = {}
     for word, following in pairwise([*words, ""]):
         if word.startswith("-") and not re.match(r"-(\d|$)", word):
             name, is_inline, _ = word.partition("=")
-            has_truth = bool(is_inline) or following.lower() in ("true", "false")
-            options[name] = _option(name, table, has_truth=has_truth)
+            says = bool(is_inline) or following.lower() in ("true", "false")
+            has_truth[name] = says or has_truth.get(name, False)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name, option in options.items():
-        parser.add_argument(name, dest="given", **option)
+    for name, says in has_truth.items():
+        parser.add_argument(name, dest="given", **_option(name, table, has_truth=says))
     try:
         parsed, models = parser.parse_known_args(words, argparse.Namespace(given=[]))
     except argparse.ArgumentError as error:
@@ -207,23 +207,29 @@ def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
             what = "needs a value, and the command gives none"
         raise ScenarioError(f"{error.argument_name} {what}") from None
     given: list[Given] = [one if isinstance(one, Given) else _joined(one) for one in parsed.given]
-    of_model = next(flag for flag in table.flags.values() if flag.field == "model")
-    named = [*(one.value for one in given if one.flag is of_model), *models]
-    for word in models:
+    configs = [one for one in given if one.spelled == "--config"]
+    from_config = [one for file in reversed(configs) for one in _from_config(file.value, table)]
+    given = [*_positional(models, given, table), *(one for one in given if one not in configs)]
+    return _merged([*from_config, *given])
+
+
+def _positional(words: Sequence[str], given: Sequence[Given], table: Table) -> list[Given]:
+    """Return the model without a flag, if there is one. Raises `ScenarioError` for other words."""
+    model = next(flag for flag in table.flags.values() if flag.field == "model")
+    named = [*(one.value for one in given if one.flag is model), *words]
+    for word in words:
         if word != named[0]:
             raise ScenarioError(
                 f"{word!r} belongs to no flag, and the model is {named[0]!r} already"
             )
-    configs = [one for one in given if one.spelled == "--config"]
-    from_config = [one for file in reversed(configs) for one in _from_config(file.value, table)]
-    positional = [Given("", of_model, word) for word in models[:1]]
-    return _merged([*from_config, *positional, *(one for one in given if one not in configs)])
+    return [Given("", model, word) for word in words[:1]]
 
 
 def _option(name: str, table: Table, *, has_truth: bool) -> dict[str, Any]:
-    """Return the arguments of `add_argument` for a flag as the command spells it.
+    """Return the arguments of `add_argument` for a flag, by its spelling in the command.
 
-    With ``has_truth``, true or false follows, which a switch may take though the engines' do not.
+    ``has_truth`` says that a word such as true follows, which a switch of the engines does not take
+    and one here does.
     """
     head, _, key = name.partition(".")
     if head.startswith("--"):
@@ -237,14 +243,13 @@ def _option(name: str, table: Table, *, has_truth: bool) -> dict[str, Any]:
             return {"action": "append_const", "const": Given(head, toggle, "off")}
     takes = "value" if key or head == "--config" else flag.takes if flag else "unknown"
     is_switch = takes in ("switch", "toggle")
+    alone = Given(head, flag, "" if takes == "unknown" else "on")
     if is_switch and not has_truth:
-        return {"action": "append_const", "const": Given(head, flag, "on")}
+        return {"action": "append_const", "const": alone}
     read = partial(_nested, key) if key else _truth if is_switch else str
     option = {"action": "append", "type": lambda text: Given(head, flag, read(text))}
-    if takes == "unknown":
-        return option | {"nargs": "?", "const": ""}
-    if takes in ("optional", "switch", "toggle"):
-        return option | {"nargs": "?", "const": "on"}
+    if is_switch or takes in ("optional", "unknown"):
+        return option | {"nargs": "?", "const": alone}
     return option | {"nargs": "+"} if takes == "values" else option
 
 

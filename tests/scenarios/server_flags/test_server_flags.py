@@ -465,7 +465,8 @@ def test_what_cannot_be_read_is_said(engine: str, command: str, message: str) ->
         f"--entrypoint vllm vllm/vllm-openai serve {MODEL} --max-num-seqs 7",
         f"docker run --gpus=all ghcr.io/me/mine bash -lc 'vllm serve {MODEL} --max-num-seqs 7'",
         f"> vllm serve {MODEL} --max-num-seqs 7",
-        f"$\nvllm serve {MODEL} --model={MODEL} --max-num-seqs=7 --enforce-eager=false",
+        f"$\nvllm serve {MODEL} --model={MODEL} --max-num-seqs=7 --async-scheduling true "
+        "--async-scheduling",
     ],
 )
 def test_ways_to_write_a_command(command: str) -> None:
