@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
+
 from sim.request import Request, Status
 
 UNSET = -1
@@ -136,6 +138,21 @@ class RequestLog(Residence):
         self.decode: DecodeLog | None = None
         """Second residences, of requests that were handed over; None if no engine hands any over.
         """
+
+    def decodes(self) -> DecodeLog:
+        """Return the log of second residences, made at the first call."""
+        if self.decode is None:
+            self.decode = DecodeLog(self)
+        return self.decode
+
+    def close(self) -> None:
+        """End the records: those of lost attempts are left out, and requests that have not left
+        are unfinished."""
+        self.drop_forgotten()
+        if self.decode is not None:
+            self.decode.drop_forgotten()
+        status = np.frombuffer(self.status, np.int8)
+        status[status < Status.FINISHED] = Status.UNFINISHED
 
     def admitted(self, request: Request, now_ns: int, row: int) -> bool:
         """The request got its first tokens; only its first admission is recorded."""

@@ -17,7 +17,7 @@ from sim.clock import Clock
 from sim.engine.batch import Plan
 from sim.engine.engine import Engine
 from sim.engine.pipeline import InFlight
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.kv.pool import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request

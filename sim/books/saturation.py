@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sim.arrays import Int64
 from sim.clock import to_s
 from sim.engine.config import EngineConfig, Speculation
-from sim.fleet.cluster import PoolConfig, RunLog
+from sim.fleet.cluster import RunLog
+from sim.fleet.config import PoolConfig
 from sim.fleet.handover import TransferConfig
 from sim.kv.layout import PLAIN
 from sim.protocols import StepCost
