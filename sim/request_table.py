@@ -127,6 +127,18 @@ class RequestTable:
         return self.output_tokens + further
 
     @property
+    def beam_widths(self) -> Int64:
+        """Return the hypotheses of each request, ``[n]``; 1 without beam search."""
+        return np.ones(len(self), np.int64) if self.beams is None else self.beams.widths
+
+    @property
+    def beam_own_tokens(self) -> NDArray[np.float64]:
+        """Return the tokens that each request's hypotheses hold alone, ``[n]``."""
+        if self.beams is None:
+            return np.zeros(len(self))
+        return self.beams.own_tokens(self.output_tokens)
+
+    @property
     def is_later_turn(self) -> NDArray[np.bool_]:
         """Return which requests are sent after another one has left, ``[n]``."""
         return np.zeros(len(self), np.bool_) if self.after is None else self.after >= 0
