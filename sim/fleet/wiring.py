@@ -128,8 +128,8 @@ def _send_through_gateway(cluster: Cluster, service: ServiceConfig, requests: Re
 
 def _add_engines(cluster: Cluster, on_leave: Callable[[Request], None]) -> None:
     """Make the engines of all pools."""
-    log = cluster.requests
     for pool in cluster.fleet.pools:
+        log = cluster.requests.decodes() if pool.role == "decode" else cluster.requests
         make_tiers = _tiers_of(cluster.env, pool)
         for _ in range(pool.replicas):
             kv = _kv_cache(cluster, pool)
@@ -141,7 +141,7 @@ def _add_engines(cluster: Cluster, on_leave: Callable[[Request], None]) -> None:
                     pool.cost,
                     scheduler,
                     kv,
-                    log.decodes() if pool.role == "decode" else log,
+                    log,
                     waiting=waiting,
                     replica=len(cluster.engines),
                     on_leave=on_leave,
