@@ -162,9 +162,8 @@ def _posted(
     split = cost.split(shapes)
     posted = np.zeros((len(steps), len(TIME_ACCOUNTS)), np.int64)
     for account in GPU_ACCOUNTS:
-        seconds = split.get(account)
-        if seconds is not None:
-            posted[:, COLUMN[account]] = np.floor(seconds * steps * 1e9).astype(np.int64)
+        if account in split:
+            posted[:, COLUMN[account]] = np.floor(split[account] * steps * 1e9).astype(np.int64)
     rest_ns = gpu_ns - posted.sum(axis=1)
     # Steps were rounded one by one, so a few ns may be missing: the largest account gives them.
     column = np.where(rest_ns < 0, posted.argmax(axis=1), rest_column)

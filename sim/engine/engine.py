@@ -10,7 +10,7 @@ gives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
 import simpy
 
@@ -51,16 +51,14 @@ class Engine:
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
-        features: Sequence[Feature] = (),
     ) -> None:
-        """``on_leave`` is called with every request that finishes or is rejected. ``features``
-        come in addition to those that the configuration asks for."""
+        """``on_leave`` is called with every request that finishes or is rejected."""
         self.replica = replica
         self._env = env
         self._cost = cost
         self._requests = request_log
         self.lifecycle = Lifecycle(request_log, on_leave, replica)
-        self._features = [*own_features(config, kv), *features]
+        self._features = own_features(config, kv)
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
         self._gpu_free_ns = 0

@@ -36,7 +36,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
 def full_outcome(log: RunLog) -> dict[str, Any]:
     """`outcome`, and what service, speculation and cache tiers have done, where there are any."""
     found = outcome(log) | {"links": log.link_bytes, "replica": list(log.requests.replica)}
-    if log.service is not None:
+    if log.fleet.service is not None:
         found |= _service_outcome(log)
     if any(steps.speculates for steps in log.steps):
         found |= _speculation_outcome(log)
@@ -47,7 +47,6 @@ def full_outcome(log: RunLog) -> dict[str, Any]:
 
 def _service_outcome(log: RunLog) -> dict[str, Any]:
     service, requests = log.service, log.requests
-    assert service is not None
     return {
         "reasons": requests.reject_reasons | requests.fail_reasons,
         "sent": service.sent,
