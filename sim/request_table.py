@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,8 @@ class RequestTable:
     each."""
     beams: BeamSearch | None = None
     """Which requests are answered by beam search, with one answer each. None: no request is."""
+    extras: Mapping[str, Int64] = field(default_factory=dict)
+    """Further columns by name, ``[n]`` each, which optional features read."""
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
@@ -89,6 +92,9 @@ class RequestTable:
         for name in _ROW_COLUMNS:
             column = getattr(self, name)
             if column is not None and len(column) != n:
+                raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
+        for name, column in self.extras.items():
+            if len(column) != n:
                 raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
         own_arrivals_ns = self.arrival_ns[~self.is_later_turn]
         if (self.arrival_ns < 0).any() or (np.diff(own_arrivals_ns) < 0).any():

@@ -102,7 +102,7 @@ class StepShape(NamedTuple):
         return self.decode_seqs + self.draft_tokens + self.prefill_tokens
 
 
-SUMS = StepShape._fields[:-3]
+SUMS = StepShape._fields[: StepShape._fields.index("clipped")]
 """The fields of a shape that are single numbers."""
 
 
@@ -125,7 +125,7 @@ def shape_columns(
     if not speculates:
         return (*SUMS, *clipped, *shared)
     rises = (rise_column(clip) for clip in clip_tokens if isinstance(clip, int))
-    return (*SUMS, *clipped, *shared, *SpeculatedSums._fields, *rises)
+    return (*SUMS, *clipped, *SpeculatedSums._fields, *rises, *shared)
 
 
 def rise_column(length: int) -> str:
@@ -161,7 +161,7 @@ def dropped(budgets: tuple[int, ...], prompt: int) -> int:
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
     """Return the values of `shape_columns`, in the same order."""
-    return (*shape[:-3], *shape.clipped, *shape.shared, *shape.speculated)
+    return (*shape[: len(SUMS)], *shape.clipped, *shape.speculated, *shape.shared)
 
 
 def causal_pairs(start: int, tokens: int) -> int:

@@ -65,11 +65,7 @@ class Engine:
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps that computed them."""
         self._start(config, kv, scheduler, waiting)
-        self.steps = StepLog(
-            config.clip_tokens,
-            shares_prefixes=config.shared_prefix_attention != "none",
-            speculates=config.speculation is not None,
-        )
+        self.steps = self._new_log()
 
     def _start(
         self,
@@ -94,10 +90,19 @@ class Engine:
         self._jumping: Jump | None = None
         self._process = self._env.process(self.run())
 
+    def _new_log(self) -> StepLog:
+        config = self.view.config
+        return StepLog(
+            config.clip_tokens,
+            speculates=config.speculation is not None,
+            feature_columns=tuple(self.view.hooks.shape_columns),
+        )
+
     def add(self, feature: Feature) -> None:
         """Give the engine one more feature, before anything arrives."""
         self._features.append(feature)
         feature.start(self.view, self._wake)
+        self.steps = self._new_log()
 
     def submit(self, request: Request) -> None:
         """Take an arriving request; the next scheduler call sees it."""

@@ -170,6 +170,11 @@ class Replicas:
         sessions = self._table.session
         return None if sessions is None else int(sessions[request.index])
 
+    def extra(self, name: str, request: Request) -> int | None:
+        """Return an optional column's value for a request; None if there is no such column."""
+        column = self._table.extras.get(name)
+        return None if column is None else int(column[request.index])
+
     def prefix_ids(self, request: Request) -> Sequence[int]:
         """Return the ids of the prompt's whole prefix blocks, shortest prefix first; may be
         empty."""
