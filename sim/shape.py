@@ -102,7 +102,7 @@ class StepShape(NamedTuple):
         return self.decode_seqs + self.draft_tokens + self.prefill_tokens
 
 
-SUMS = StepShape._fields[: StepShape._fields.index("clipped")]
+SUMS = StepShape._fields[:-3]
 """The fields of a shape that are single numbers."""
 
 
@@ -161,7 +161,7 @@ def dropped(budgets: tuple[int, ...], prompt: int) -> int:
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
     """Return the values of `shape_columns`, in the same order."""
-    return (*shape[: len(SUMS)], *shape.clipped, *shape.speculated, *shape.shared)
+    return (*shape[:-3], *shape.clipped, *shape.speculated, *shape.shared)
 
 
 def causal_pairs(start: int, tokens: int) -> int:
