@@ -28,6 +28,10 @@ def outcome(log: RunLog) -> dict[str, Any]:
         "preemptions": list(requests.preemptions),
         "visible": [s.step_visible_ns().tolist() for s in log.steps],
         "gpu_ns": [int(columns["gpu_ns"].sum()) for columns in steps],
+        "waits": [
+            {account: [wait[1:] for wait in waits] for account, waits in steps.waits.items()}
+            for steps in log.steps
+        ],
         "end": log.end_ns,
         **{name: [list(map(int, column)) for column in value] for name, value in expanded.items()},
     }
