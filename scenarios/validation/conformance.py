@@ -16,7 +16,7 @@ from scenarios.validation.system import System
 from sim.clock import Clock
 from sim.engine.engine import Engine
 from sim.engine.step import InFlight, Plan
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.kv.pool import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request

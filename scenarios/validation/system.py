@@ -25,7 +25,7 @@ from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")
 

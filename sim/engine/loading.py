@@ -13,6 +13,7 @@ from typing import Protocol
 
 import simpy
 
+from sim.accounts import CACHE_LOAD
 from sim.clock import call_after
 from sim.engine.batch import chunk_step
 from sim.engine.step import Plan
@@ -114,8 +115,8 @@ class LoadingKV:
             return 0
         layers = self._tiers.config.layers
         stall_ns = max(exposed_ns(*load, start_ns, gpu_ns, layers) for load in self._due)
+        log.add_wait(CACHE_LOAD, len(self._due), stall_ns)
         self._due.clear()
-        log.stalls.append((log.num_rows, stall_ns))
         return stall_ns
 
     def drop(self, request: Request) -> bool:

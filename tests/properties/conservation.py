@@ -15,6 +15,7 @@ from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
+from sim.engine.adapters import Adapters
 from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.fleet.cluster import RunLog
@@ -127,7 +128,8 @@ def audit_blocks(view: EngineView) -> None:
     assert kv.empty_blocks + kv.cached_free_blocks == kv.free_blocks
     assert private + held_once + kv.free_blocks == kv.usable_blocks
     assert all(prompt.holders == holders for prompt, holders in prompts.items())
-    swapped = sum(request.swapped_blocks for request in view.waiting)
+    aside = [r for place in view.hooks.places if isinstance(place, Adapters) for r in place.aside]
+    swapped = sum(request.swapped_blocks for request in (*view.waiting, *aside))
     assert swapped + kv.free_host_blocks == view.config.num_cpu_blocks
     for request in view.waiting:
         assert not request.num_blocks
