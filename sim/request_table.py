@@ -13,6 +13,9 @@ from sim.beams import BeamSearch
 from sim.draws import uniform
 from sim.errors import TraceError
 
+UNLIMITED = 1 << 62
+"""A number of requests that are never in flight at once."""
+
 _ROW_COLUMNS = (
     "prompt_tokens",
     "output_tokens",
@@ -59,7 +62,7 @@ class RequestTable:
     """Lower is served first by the priority scheduler (vLLM's convention); 0 by default."""
     chains: PrefixChains | None = None
     """Prefix structure, if the source has it."""
-    max_concurrency: int | None = None
+    max_concurrency: int = UNLIMITED
     """Closed loop as load tools do it: in table order, a request is sent at its arrival time or
     when fewer than this many are in flight, whichever is later."""
     after: Int64 | None = None
@@ -103,7 +106,7 @@ class RequestTable:
             raise TraceError(f"{self.source}: every request needs at least one prompt token")
         if (self.output_tokens < 0).any():
             raise TraceError(f"{self.source}: output_tokens must not be negative")
-        if self.max_concurrency is not None and self.max_concurrency < 1:
+        if self.max_concurrency < 1:
             raise TraceError(f"{self.source}: max_concurrency must be at least 1")
         if self.samples is not None and len(self.samples.offsets) != n + 1:
             raise TraceError(f"{self.source}: samples are not of as many requests")
@@ -152,7 +155,7 @@ class RequestTable:
     @property
     def is_open_loop(self) -> bool:
         """Whether every arrival time is known before the run: no request waits for an answer."""
-        return self.max_concurrency is None and not self.is_later_turn.any()
+        return self.max_concurrency == UNLIMITED and not self.is_later_turn.any()
 
     def _check_beams(self, beams: BeamSearch) -> None:
         if self.samples is not None:
@@ -165,7 +168,7 @@ class RequestTable:
             return
         if self.after is None or self.think_ns is None:
             raise TraceError(f"{self.source}: after and think_ns come together or not at all")
-        if self.max_concurrency is not None:
+        if self.max_concurrency < UNLIMITED:
             raise TraceError(f"{self.source}: either max_concurrency or after closes the loop")
         if (self.after < -1).any() or (self.after >= np.arange(len(self))).any():
             raise TraceError(f"{self.source}: after must name an earlier row, or be -1")
@@ -187,7 +190,7 @@ def request_table(
     *,
     priority: NDArray[np.int64] | None = None,
     chains: PrefixChains | None = None,
-    max_concurrency: int | None = None,
+    max_concurrency: int = UNLIMITED,
     after: NDArray[np.int64] | None = None,
     think_ns: NDArray[np.int64] | None = None,
     session: NDArray[np.int64] | None = None,

@@ -16,7 +16,6 @@ from sim.request_table import RequestTable, SampleLengths
 _PROGRESS_EVERY = 256
 _ROWS_A_BATCH = 8192
 _TURNAROUND_NS = 1  # a client that waited for an answer sends after that instant, not in it
-_UNLIMITED = 1 << 62
 
 # arrival_ns, prompt_tokens, output_tokens, priority, tenant
 _Row = tuple[int, int, int, int, int]
@@ -95,12 +94,11 @@ class Source:
     def run(self) -> Generator[simpy.Event, None, None]:
         """The SimPy process: one event per arrival instant."""
         table, env = self._table, self._env
-        limit = _UNLIMITED if table.max_concurrency is None else table.max_concurrency
         for index, (arrival_ns, *row) in _rows(table, self._columns):
             now_ns = int(env.now)
             if arrival_ns > now_ns:
                 yield env.timeout(arrival_ns - now_ns)
-            while self._in_flight >= limit:
+            while self._in_flight >= table.max_concurrency:
                 self._slot_free = env.event()
                 yield self._slot_free
                 yield env.timeout(_TURNAROUND_NS)

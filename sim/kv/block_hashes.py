@@ -6,6 +6,9 @@ those of one request that no other request can share.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from sim.errors import ScenarioError
 from sim.kv.cached_content import CacheNodes
 from sim.kv.eviction import EvictionOrder, evict, expire
@@ -26,10 +29,8 @@ def check_blocks(chains: PrefixChains, block_size: int) -> None:
         )
 
 
-def chain_nodes(chains: PrefixChains | None, index: int, block_size: int) -> list[tuple[int, int]]:
+def chain_nodes(chains: PrefixChains, block_size: int, index: int) -> list[tuple[int, int]]:
     """Return (prefix id, number of whole blocks it names) for a request."""
-    if chains is None:
-        return []
     ids_per_node = max(1, block_size // chains.block_tokens)
     start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])
     tokens = int(chains.tokens[index])
@@ -62,12 +63,14 @@ class BlockHashes:
         """Raises ScenarioError if ids and blocks cannot be aligned."""
         self._pool = pool
         self._layout = layout
-        self._chains = chains
         self._nodes = CacheNodes(order)
         self._sides = CacheSides(pool, self._nodes, layout)
         self.watchers = self._nodes.watchers
+        self._chain: Callable[[int], list[tuple[int, int]]] = lambda index: []
+        """Returns the nodes of a request that others can share, if the workload names any."""
         if chains is not None:
             check_blocks(chains, pool.block_size)
+            self._chain = partial(chain_nodes, chains, pool.block_size)
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
@@ -81,7 +84,7 @@ class BlockHashes:
         """Return (node id, blocks of that node in this request): its chain, then its private
         rest."""
         if request.nodes is None:
-            request.nodes = chain_nodes(self._chains, request.index, self._pool.block_size)
+            request.nodes = self._chain(request.index)
             request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
         return request.nodes
 

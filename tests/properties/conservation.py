@@ -239,10 +239,8 @@ def check_requests(log: RunLog) -> None:
 
 def check_closed_loop(log: RunLog) -> None:
     """Check, for a complete run, that no request was sent before enough others had left."""
-    limit = log.table.max_concurrency
-    if limit is not None:
-        left_ns = np.sort(ns(log, "finished_ns"))
-        assert (ns(log, "arrival_ns")[limit:] >= left_ns[: max(len(left_ns) - limit, 0)]).all()
+    limit, left_ns = log.table.max_concurrency, np.sort(ns(log, "finished_ns"))
+    assert (ns(log, "arrival_ns")[limit:] >= left_ns[: max(len(left_ns) - limit, 0)]).all()
 
 
 def check_sampled_tokens(log: RunLog) -> None:
