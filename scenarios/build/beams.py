@@ -21,9 +21,9 @@ def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:
         reason = "data_parallel_size above 1: whole requests are dealt out there"
     if reason is not None:
         raise ScenarioError(f"workload.beam_width {width} is not modelled with {reason}")
-    if width > pool.engine.max_num_seqs:
+    if width > (most := pool.engine.running_seq_limit):
         raise ScenarioError(
-            f"workload.beam_width {width} is above engine.max_num_seqs {pool.engine.max_num_seqs}: "
+            f"workload.beam_width {width} is above engine.max_num_seqs {most}: "
             "no step has room for a request"
         )
 

@@ -131,9 +131,9 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> Build:
     pool = PoolConfig(
         engine=EngineConfig(
             # One engine stands for all data-parallel ranks and micro-batches.
-            max_num_batched_tokens=ranks * layout.pipeline_parallel_size * tokens,
-            max_num_seqs=ranks * seqs,
-            num_gpu_blocks=ranks * (memory.num_gpu_blocks - 1) + 1,  # each rank has a null block
+            step_token_limit=ranks * layout.pipeline_parallel_size * tokens,
+            running_seq_limit=ranks * seqs,
+            replica_blocks=ranks * (memory.num_gpu_blocks - 1) + 1,  # each rank has a null block
             max_model_len=max_model_len,
             block_size=memory.block_size,
             kv_layout=memory.layout,

@@ -46,7 +46,7 @@ def _rows(
         system.model,
         system.gpu,
         profile=system.profile,
-        max_num_seqs=system.pool.engine.max_num_seqs,
+        max_num_seqs=system.pool.engine.running_seq_limit,
         tensor_parallel_size=system.tensor_parallel_size,
         async_scheduling=system.pool.engine.async_scheduling,
         equal_contexts=equal_contexts,

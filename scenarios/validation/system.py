@@ -148,11 +148,11 @@ def read_system(
     ranks = fields.count("tensor_parallel_size", 1)
     sources = load_operators(operators, gpu, model, fitted, ranks, profile.kernels)
     engine = EngineConfig(
-        max_num_batched_tokens=tokens,
-        max_num_seqs=seqs,
+        step_token_limit=tokens,
+        running_seq_limit=seqs,
         max_model_len=_max_model_len(fields, model),
         block_size=fields.count("block_size"),
-        num_gpu_blocks=fields.count("num_gpu_blocks"),
+        replica_blocks=fields.count("num_gpu_blocks"),
         kv_layout=kv_layout(shard(model, ranks), fields.count("block_size")),
         clip_tokens=model.clips,
         enable_prefix_caching=fields.flag("prefix_caching", True),

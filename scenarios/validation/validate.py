@@ -30,8 +30,8 @@ def score_blocks(system: System) -> AccuracyFigure:
         system.gpu,
         tensor_parallel_size=system.tensor_parallel_size,
         gpu_memory_utilization=system.gpu_memory_utilization,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.step_token_limit,
+        max_num_seqs=engine.running_seq_limit,
         block_size=engine.block_size,
         profile=system.profile,
     )
@@ -42,7 +42,7 @@ def score_blocks(system: System) -> AccuracyFigure:
         statistic="value",
         unit="count",
         predicted=memory.num_gpu_blocks,
-        measured=engine.num_gpu_blocks,
+        measured=engine.replica_blocks,
         count=1,
     )
 

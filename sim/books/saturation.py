@@ -52,9 +52,9 @@ def saturation(log: RunLog) -> Saturation | None:
     """Estimate saturation from the mean request of a run, rejected ones excluded; None without
     requests.
 
-    The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of its
-    output; as many requests are prefilled per step as finish in one. A step lasts as long as the
-    busier of GPU and host. A test compares it with the throughput of simulated overload.
+    The batch holds as many sequences as ``running_seq_limit`` and the KV pool allow, each at half
+    of its output; as many requests are prefilled per step as finish in one. A step lasts as long as
+    the busier of GPU and host. A test compares it with the throughput of simulated overload.
 
     Pools of one role add up, assuming a router that sends each pool what it can bear. Prefill
     engines are limited by prompts, decode engines by what follows; blocks that prefill engines hold
@@ -129,18 +129,18 @@ def _pool_per_s(
     drafts, seqs, tokens = 0, math.inf, decodes
     for _ in range(1 if config.speculation is None else 3):
         if config.speculation is not None:
-            drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
+            drafts = config.speculation.drafts(round(min(seqs, config.running_seq_limit)))
             decodes = tokens / _tokens_per_step(log, config.speculation, admitted, drafts)
         a_prefill = float(computed.mean()) + decodes * (1 + drafts)
-        prefills = config.max_num_batched_tokens / a_prefill
+        prefills = config.step_token_limit / a_prefill
         if decodes:
-            prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
+            prefills = min(prefills, min(config.running_seq_limit, fitting) / decodes)
         seqs = prefills * decodes
     # A step has a whole number of prefills, with steps without any between them; or the mean prompt
     # takes several steps, each with a part of its tokens.
     parts = 1.0
     if prefills < 1:
-        room = config.max_num_batched_tokens - seqs * (1 + drafts)
+        room = config.step_token_limit - seqs * (1 + drafts)
         parts = max(1.0, float(computed.mean()) / room)
     a_step = 1.0 / parts if prefills < 1 else float(math.ceil(prefills))
     if pool.role == "prefill":
@@ -148,7 +148,7 @@ def _pool_per_s(
     before = float(cached.mean()) * parts + float(computed.mean()) * (parts - 1) / 2
     per_prefill = (computed.mean(), before, pairs)
     new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
-    new = min(new, config.max_num_batched_tokens - round(seqs) * (1 + drafts))
+    new = min(new, config.step_token_limit - round(seqs) * (1 + drafts))
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
     for clip in config.clip_tokens:
@@ -184,7 +184,7 @@ def _pool_per_s(
         prefill_tokens=new,
         prefill_context_tokens=context_read,
         prefill_pairs=new_pairs,
-        logits=decoding.logits + min(math.ceil(a_step), config.max_num_seqs - round(seqs)),
+        logits=decoding.logits + min(math.ceil(a_step), config.running_seq_limit - round(seqs)),
     )
     share = 0.0 if pool.role == "decode" else prefills / a_step
     mixed_s, decoding_s = (_step_s(pool.cost, config, shape) for shape in (mixed, decoding))
@@ -235,7 +235,7 @@ def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:
 
 def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> float:
     """Return the decoding sequences with a mean context and prompt that the KV pool holds."""
-    usable = config.num_gpu_blocks - 1
+    usable = config.replica_blocks - 1
     if config.kv_layout == PLAIN:
         return usable * config.block_size / context
     return usable / config.kv_layout.pages(
@@ -262,7 +262,7 @@ def _kept_of_prompts(prompt: Int64, decoded: Int64, budgets: tuple[int, ...]) ->
 
 
 def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:
-    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.max_num_seqs)
+    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.running_seq_limit)
     price = cost.price(shape)
     if cost.throttle is not None and price.compute_ns:
         gpu_ns = price.gpu_ns + cost.throttle.lasting_ns(price.gpu_ns, price.compute_ns)

@@ -59,7 +59,7 @@ class ArrivingKV:
         kv.new_step()
         while self.waiting:
             request = self.waiting[0]
-            if len(self._view.running) + self.in_place >= config.max_num_seqs:
+            if len(self._view.running) + self.in_place >= config.running_seq_limit:
                 break
             hit = kv.lookup(request)
             if not kv.fits(request, hit):

@@ -39,7 +39,7 @@ class BatchBuilder:
 
     def __init__(self, view: EngineState) -> None:
         self._view = view
-        self._token_budget = view.config.max_num_batched_tokens
+        self._token_budget = view.config.step_token_limit
         self._prefills: dict[Request, int] = {}
         # chosen request -> new blocks it was given
         self._decoding: dict[Request, int] | None = None
@@ -55,7 +55,7 @@ class BatchBuilder:
     @property
     def num_tokens(self) -> int:
         """Number of tokens in the step so far."""
-        return self._view.config.max_num_batched_tokens - self._token_budget
+        return self._view.config.step_token_limit - self._token_budget
 
     @property
     def has_preempted(self) -> bool:
@@ -102,10 +102,10 @@ class BatchBuilder:
     ) -> bool:
         """Take a request from the waiting queue and add the first chunk of its prompt.
 
-        Returns False and changes nothing if the token budget or ``max_num_seqs`` is used up, or if
-        the whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
-        admission check; only the chunk's blocks are allocated). A request that was swapped out is
-        swapped in and continues where it was.
+        Returns False and changes nothing if the token budget or ``running_seq_limit`` is used up,
+        or if the whole known sequence, less its prefix hits, does not fit into the free blocks
+        (vLLM's admission check; only the chunk's blocks are allocated). A request that was swapped
+        out is swapped in and continues where it was.
 
         If its prefix is worth loading from a tier below device memory, the load is started and True
         is returned: the request is then in neither queue, and returns to the waiting queue when the
@@ -124,7 +124,7 @@ class BatchBuilder:
             seqs += request.num_unforked
         elif request.beams is not None:
             seqs += request.width - 1
-        if seqs >= view.config.max_num_seqs:
+        if seqs >= view.config.running_seq_limit:
             return False
         if request.swapped_blocks:
             return self._swap_in(request, max_tokens)

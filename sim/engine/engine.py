@@ -264,7 +264,7 @@ class Engine:
         group.begin_step()
         due, seqs = group.blocks_due(1), group.num_seqs
         tokens = seqs * group.tokens_per_seq
-        if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
+        if due > view.kv.free_blocks or tokens > view.config.step_token_limit:
             return None
         view.kv.take(due)
         shape = StepShape(seqs, group.context_tokens, logits=seqs)

@@ -164,7 +164,7 @@ def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_
     """Return the GPU time to prefill a request alone, from ``computed_tokens`` on."""
     total_ns = 0
     while computed_tokens < request.num_target_tokens:
-        chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
+        chunk = min(request.num_target_tokens - computed_tokens, config.step_token_limit)
         is_last = computed_tokens + chunk == request.num_target_tokens
         shape = chunk_shape(computed_tokens, chunk, config.clip_tokens, samples=is_last)
         total_ns += cost.price(shape).gpu_ns

@@ -237,7 +237,7 @@ def _engine(
             "this model has windows, recurrent states or budgets beside them"
         )
     kv = KVCache(
-        pool.engine.num_gpu_blocks,
+        pool.engine.replica_blocks,
         pool.engine.block_size,
         prefix_caching=pool.engine.enable_prefix_caching,
         chains=table.chains,

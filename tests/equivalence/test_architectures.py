@@ -58,7 +58,7 @@ def test_a_small_run(model: str, blocks: float | None) -> None:
     if blocks is not None:
         longest = int((table.prompt_tokens + table.output_tokens).max())
         pages = engine.kv_layout.pages(longest, engine.block_size)
-        engine = replace(engine, num_gpu_blocks=1 + pages)
+        engine = replace(engine, replica_blocks=1 + pages)
     check_audited_jumps(table, replace(built.pool, engine=engine))
 
 

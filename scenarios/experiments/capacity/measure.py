@@ -197,10 +197,8 @@ def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) 
         "kv_occupancy_max": most_occupied,
         "preempted_share": float((preempted > 0).mean()) if len(preempted) else 0.0,
         "cached_share": cached / prompts if prompts else 0.0,
-        "at_max_num_seqs": _time_share(log, window, "running", engine.max_num_seqs),
-        "at_max_num_batched_tokens": _time_share(
-            log, window, "tokens", engine.max_num_batched_tokens
-        ),
+        "at_max_num_seqs": _time_share(log, window, "running", engine.running_seq_limit),
+        "at_max_num_batched_tokens": _time_share(log, window, "tokens", engine.step_token_limit),
     }
 
 

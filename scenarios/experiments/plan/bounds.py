@@ -98,7 +98,7 @@ def find_bounds(
         context=decodes * prompt + decodes * (decodes - 1) / 2,
     )
     least = [
-        step_bounds(cost, part.pool.engine.max_num_batched_tokens)
+        step_bounds(cost, part.pool.engine.step_token_limit)
         for cost, part in zip(costs, parts, strict=True)
     ]
     shares = table.chains is not None
@@ -192,9 +192,9 @@ def _busy_s(role: _Role, work: _Work, prompts: Float64, decodes: Float64, wanted
     prompts, decodes = prompts[wanted], decodes[wanted]
     tokens = prompts + decodes
     # Each step has limits on decoding sequences and tokens, and what it reads must fit.
-    steps = [decodes / engine.max_num_seqs, tokens / engine.max_num_batched_tokens]
+    steps = [decodes / engine.running_seq_limit, tokens / engine.step_token_limit]
     if role.part.memory.layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
-        steps.append(context / ((engine.num_gpu_blocks - 1) * engine.block_size))
+        steps.append(context / ((engine.replica_blocks - 1) * engine.block_size))
     fewest = max(steps, key=lambda of: float(of.sum()))
     totals = bounds.lines[:, 0] * fewest.sum() + bounds.lines[:, 1] * tokens.sum()
     a_step, a_token = bounds.lines[int(np.argmax(totals))]

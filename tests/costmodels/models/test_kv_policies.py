@@ -46,7 +46,7 @@ def test_pages_are_given_back_when_the_prompt_is_computed() -> None:
     """A prompt of 100 in blocks of 4 is 25 pages; a budget of 20 leaves 5, and 5 more a 20th."""
     layout = KVLayout(grows=False, prompts=(PromptPages(20, 1),))
     engine = EngineConfig(
-        block_size=4, num_gpu_blocks=41, kv_layout=layout, max_num_batched_tokens=64, max_num_seqs=8
+        block_size=4, replica_blocks=41, kv_layout=layout, step_token_limit=64, running_seq_limit=8
     )
     (steps,) = small_run(table_of((0, 100, 9)), engine=engine).steps
     free, seqs = steps.column("free_blocks"), steps.column("decode_seqs")

@@ -116,7 +116,7 @@ def test_a_window_is_all_a_sequence_holds() -> None:
     """
     layout = KVLayout(grows=False, windows=(WindowPages(8, 1),))
     engine = EngineConfig(
-        block_size=4, num_gpu_blocks=1 + 6, kv_layout=layout, max_model_len=1 << 20
+        block_size=4, replica_blocks=1 + 6, kv_layout=layout, max_model_len=1 << 20
     )
     log = small_run(table_of((0, 100, 5000), (0, 50, 5000), (0, 10, 9)), engine=engine)
     assert list(log.requests.preemptions) == [0, 0, 0]

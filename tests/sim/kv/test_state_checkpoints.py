@@ -49,10 +49,10 @@ def table(rows: list[tuple[float, int, int]], chains: PrefixChains) -> RequestTa
 def engine(**options: Any) -> EngineConfig:
     values: dict[str, Any] = {
         "block_size": 4,
-        "num_gpu_blocks": 200,
+        "replica_blocks": 200,
         "kv_layout": ALIGN,
-        "max_num_batched_tokens": 64,
-        "max_num_seqs": 8,
+        "step_token_limit": 64,
+        "running_seq_limit": 8,
     }
     return EngineConfig(**values | options)
 
@@ -80,7 +80,7 @@ def test_prompts_are_cut_at_the_last_edge() -> None:
     assert chunks([(0, 16, 2)]) == [16]
     assert chunks([(0, 3, 2)]) == [3]
     # A budget of 10 tokens holds two blocks, however many tokens are left over.
-    assert chunks([(0, 23, 2)], max_num_batched_tokens=10) == [8, 8, 4, 3]
+    assert chunks([(0, 23, 2)], step_token_limit=10) == [8, 8, 4, 3]
 
 
 def test_an_equal_prompt_hits_the_last_checkpoint() -> None:

@@ -67,7 +67,7 @@ def built(name: str) -> tuple[Build, StepBounds]:
         values = LAYOUTS[name] | {"workload": _WORKLOAD, "hardware": {"gpu": "H200"}}
         made = build(parse_scenario(values))
         assert not isinstance(made.cost, SpeculativeStepCost)
-        _BUILT[name] = made, step_bounds(made.cost, made.pool.engine.max_num_batched_tokens)
+        _BUILT[name] = made, step_bounds(made.cost, made.pool.engine.step_token_limit)
     return _BUILT[name]
 
 
@@ -77,9 +77,9 @@ def built(name: str) -> tuple[Build, StepBounds]:
 def test_no_step_is_cheaper_than_its_bound(name: str, data: st.DataObject) -> None:
     made, bounds = built(name)
     engine = made.pool.engine
-    decodes = data.draw(st.integers(0, min(engine.max_num_seqs - 1, 600)))
+    decodes = data.draw(st.integers(0, min(engine.running_seq_limit - 1, 600)))
     context = decodes * data.draw(st.integers(1, 20_000))
-    room = engine.max_num_batched_tokens - decodes
+    room = engine.step_token_limit - decodes
     least = 0 if decodes else 1
     chunks = data.draw(st.lists(st.integers(1, room // 6), min_size=least, max_size=6))
     start = data.draw(st.integers(0, 4_000))
@@ -106,7 +106,7 @@ def test_the_bound_of_full_steps_is_no_empty_promise(name: str) -> None:
     """The bound is most of the price of the largest prefill; otherwise it would not prune
     anything."""
     made, bounds = built(name)
-    tokens = made.pool.engine.max_num_batched_tokens
+    tokens = made.pool.engine.step_token_limit
     ways = made.layout.data_parallel_size
     pairs = tokens * (tokens // ways + 1) // 2
     shape = StepShape(prefill_seqs=ways, prefill_tokens=tokens, prefill_pairs=pairs, logits=ways)
