@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from costmodels.drafting.speculative_build import PoolCosts, compile_speculative_cost
+from costmodels.drafting.speculative_build import compile_speculative_cost
+from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.engines.attention_backends import AttentionBackend, attention_backend
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
@@ -13,7 +14,7 @@ from costmodels.layouts.layout import Layout
 from costmodels.memory.streaming import Offload
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
-from costmodels.steps.layout_cost import compile_layout_cost
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
 from costmodels.tables.families import ATTENTION
 from scenarios.build.memo import content_key, memoized
 from scenarios.build.speculation import SpeculationPlan
@@ -76,47 +77,58 @@ def _load(
     return Kernels(operators, attention_backend(name, gpu, model, operators.efficiency))
 
 
-def pool_cost(
-    options: EngineOptions,
-    model: ModelSpec,
-    gpu: GpuSpec,
-    layout: Layout,
-    *,
-    limits: tuple[int, int],
-    profile: EngineProfile,
+def plain_cost(
+    choice: KernelChoice,
     kernels: Kernels,
-    kernels_key: str,
+    limits: tuple[int, int],
+    *,
     offload: Offload | None,
-    speculating: SpeculationPlan | None,
-) -> PoolCosts:
-    """Compile the step cost of a pool, or reuse it.
+    shared_prefix_attention: str,
+    equal_contexts: bool,
+) -> StepCosts:
+    """Compile the step cost of a replica that drafts nothing, or reuse it.
 
-    ``limits`` holds the most tokens and sequences per step; ``kernels_key`` is the key of
-    ``kernels``. Raises what compiling raises.
+    ``limits`` are the most tokens and sequences per step of a rank. Raises what compiling raises.
     """
-    compiled: dict[str, Any] = {
-        "max_num_batched_tokens": limits[0],
-        "max_num_seqs": limits[1],
-        "profile": profile,
-    }
-    if speculating is None:
-        compiled["offload"] = offload
-        compiled["shared_prefix_attention"] = options.shared_prefix_attention
-    else:
-        compiled["host_speed_factor"] = options.host_speed_factor
 
-    def compile_it() -> PoolCosts:
-        if speculating is None:
-            return compile_layout_cost(model, gpu, layout, **compiled, **kernels._asdict())
-        return compile_speculative_cost(
-            model,
-            speculating.drafter,
-            gpu,
-            layout,
-            drafts_by_seqs=speculating.speculation.drafts_by_seqs,
-            acceptance=speculating.acceptance,
-            **compiled,
+    def compile_it() -> StepCosts:
+        return compile_layout_cost(
+            choice.model,
+            choice.gpu,
+            choice.layout,
+            max_num_batched_tokens=limits[0],
+            max_num_seqs=limits[1],
+            profile=choice.profile,
+            offload=offload,
+            shared_prefix_attention=shared_prefix_attention,
+            equal_contexts=equal_contexts,
             **kernels._asdict(),
         )
 
-    return memoized("cost", content_key(kernels_key, compiled, speculating), compile_it)
+    of_step = (limits, choice.profile, offload, shared_prefix_attention, equal_contexts)
+    return memoized("cost", content_key(choice.key, *of_step), compile_it)
+
+
+def drafting_cost(
+    choice: KernelChoice, kernels: Kernels, limits: tuple[int, int], speculation: SpeculationPlan
+) -> SpeculativeStepCost:
+    """Compile the step cost of a replica that speculates, or reuse it; see `plain_cost`."""
+
+    def compile_it() -> SpeculativeStepCost:
+        return compile_speculative_cost(
+            choice.model,
+            speculation.drafter,
+            choice.gpu,
+            choice.layout,
+            drafts_by_seqs=speculation.speculation.drafts_by_seqs,
+            acceptance=speculation.acceptance,
+            max_num_batched_tokens=limits[0],
+            max_num_seqs=limits[1],
+            profile=choice.profile,
+            host_speed_factor=choice.options.host_speed_factor,
+            **kernels._asdict(),
+        )
+
+    factor = choice.options.host_speed_factor
+    key = content_key(choice.key, limits, choice.profile, factor, speculation)
+    return memoized("cost", key, compile_it)

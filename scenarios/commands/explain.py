@@ -47,7 +47,8 @@ def explain(
     output_format: OutputFormat = "text",
 ) -> None:
     """Explain one engine step: each operator's FLOPs, bytes and time, and what binds it."""
-    from scenarios.build.model_server import read_served
+    from scenarios.build.resolve import resolve
+    from scenarios.files.flags import scenario_from_flags
     from scenarios.inspection.explain_command import run_explain
 
     check_format(output_format)
@@ -63,11 +64,10 @@ def explain(
         "--enable-expert-parallel": enable_expert_parallel,
         "--all2all-backend": all2all_backend,
     }
-    found = read_served(
-        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
-    )
+    given = scenario_from_flags(scenario, flags, override or [], simulated=False)
+    replica = resolve(given, quantization=quantization, kv_dtype=kv_dtype)
     run_explain(
-        found,
+        replica,
         decode_seqs=decode_seqs,
         context=context,
         prefill_tokens=prefill_tokens,

@@ -42,7 +42,8 @@ def memory(
     output_format: OutputFormat = "text",
 ) -> None:
     """Account for every byte of a device, and show how many sequences fit, by their length."""
-    from scenarios.build.model_server import read_served
+    from scenarios.build.resolve import resolve
+    from scenarios.files.flags import scenario_from_flags
     from scenarios.inspection.memory_command import run_memory
 
     check_format(output_format)
@@ -55,7 +56,6 @@ def memory(
         "--enable-expert-parallel": enable_expert_parallel,
         "--all2all-backend": all2all_backend,
     }
-    found = read_served(
-        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
-    )
-    run_memory(found, context=context, output=output, as_json=output_format == "json")
+    given = scenario_from_flags(scenario, flags, override or [], simulated=False)
+    replica = resolve(given, quantization=quantization, kv_dtype=kv_dtype)
+    run_memory(replica, context=context, output=output, as_json=output_format == "json")

@@ -139,8 +139,8 @@ def score_run(
     pairs = compared(log, samples_s, metrics)
     bands = error_bands(
         predicted(pairs),
-        weakest(system.cost.evidence().values()),
-        lambda change: run_cluster(table, replace(stepped, cost=change(system.cost))),
+        weakest(system.replica.cost.evidence().values()),
+        lambda change: run_cluster(table, replace(stepped, cost=change(system.replica.cost))),
         predicted_of,
     )
     figures = [

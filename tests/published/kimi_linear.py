@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 from costmodels.hardware.gpus import GpuSpec, load_gpu
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.mla import Mla
 from costmodels.models.spec import ModelSpec
@@ -88,15 +88,15 @@ def filled(gpu_name: str, context: int) -> list[tuple[int, float]]:
     """
     found = []
     for cost in costs(gpu_name):
-        memory = plan_memory(
+        blocks = DevicePlan(
             cost.shard.model,
             cost.gpu,
-            tensor_parallel_size=RANKS,
+            layout=cost.shard.layout,
             max_num_batched_tokens=CHUNK,
             max_num_seqs=MOST_SEQS,
-        )
-        a_sequence = memory.layout.pages(context, memory.block_size)
-        seqs = (memory.num_gpu_blocks - 1) // a_sequence
+        ).blocks
+        a_sequence = blocks.layout.pages(context, blocks.block_size)
+        seqs = (blocks.num_gpu_blocks - 1) // a_sequence
         found.append((seqs, decode_ms(cost, seqs, context) / seqs))
     return found
 

@@ -225,7 +225,7 @@ def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
 def _errors(result: RunResult) -> tuple[float, float]:
     labels = (figure["evidence"] for figure in result.summary["figures"])
     label = next((label for label in labels if label), "assumed")
-    return step_time_error(label), host_time_error(result.build.profile.host_evidence.label)
+    return step_time_error(label), host_time_error(result.build.replica.profile.host_evidence.label)
 
 
 def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
