@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.cache import cache_of
-from scenarios.build.engine import check_beams, engine_config
+from scenarios.build.engine import check_beams, check_fit, engine_config
 from scenarios.build.notes import build_notes, pool_notes
 from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.build.pools import Build, PoolBuild, pool_scenarios, transfer_config
@@ -36,8 +36,8 @@ def build(scenario: Scenario) -> Build:
 
 def _build_pool(scenario: Scenario, name: str, role: Role) -> PoolBuild:
     replica = resolve(scenario)
-    engine = engine_config(replica)
-    cost, cache = replica.cost, cache_of(replica)
+    check_fit(replica)
+    cost, engine, cache = replica.cost, engine_config(replica), cache_of(replica)
     pool = PoolConfig(
         engine=engine,
         cost=cost,

@@ -16,14 +16,9 @@ from sim.kv.layout import PLAIN
 def engine_config(replica: Replica) -> EngineConfig:
     """Return the engine's options; one engine stands for all data-parallel ranks and micro-batches.
 
-    Raises `ScenarioError` for options that exclude each other, and if the model does not fit.
+    Raises `ScenarioError` for options that exclude each other.
     """
     options, speculation = replica.scenario.engine, replica.speculation
-    if speculation is not None and replica.offload is not None:
-        raise ScenarioError(
-            "engine.speculative is not modelled with weights or state off the devices (offload, "
-            "engine.cpu_offload_gb)"
-        )
     blocks, ranks = replica.memory.blocks, replica.layout.data_parallel_size
     max_model_len = _max_model_len(replica)
     prefix_caching = replica.scenario.kv.enable_prefix_caching and not why_uncached(replica)
@@ -51,6 +46,17 @@ def engine_config(replica: Replica) -> EngineConfig:
         seed=replica.scenario.seed,
         **_swapping(replica),
     )
+
+
+def check_fit(replica: Replica) -> None:
+    """Raise `ScenarioError` for a model that does not fit its devices, before any cost is
+    compiled."""
+    if replica.speculation is not None and replica.offload is not None:
+        raise ScenarioError(
+            "engine.speculative is not modelled with weights or state off the devices (offload, "
+            "engine.cpu_offload_gb)"
+        )
+    _max_model_len(replica)
 
 
 def check_beams(width: int, replica: Replica, pool: PoolConfig) -> None:

@@ -51,7 +51,7 @@ class Build:
 
     @property
     def pool(self) -> PoolConfig:
-        """The first pool."""
+        """The pool whose replicas come first."""
         return self.parts[0].pool
 
     @property

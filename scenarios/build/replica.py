@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from costmodels.drafting.speculative_build import PoolCosts
+from costmodels.drafting.speculative_build import PoolCosts, compile_speculative_cost
+from costmodels.engines.attention_backends import AttentionBackend, attention_backend
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
@@ -15,17 +16,23 @@ from costmodels.memory.device import DevicePlan
 from costmodels.memory.streaming import Offload
 from costmodels.models.drafters import Drafter
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.layout_cost import StepCosts
+from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
+from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.tables.families import ATTENTION
 from scenarios.build.layout import layout_text
+from scenarios.build.memo import content_key, memoized
 from scenarios.build.speculation import SpeculationPlan, speculation_of
-from scenarios.build.step_cost import (
-    KernelChoice,
-    Kernels,
-    drafting_cost,
-    load_kernels,
-    plain_cost,
-)
+from scenarios.files.identity import with_contents
 from scenarios.schema import Scenario
+from sim.errors import ScenarioError
+
+
+class Kernels(NamedTuple):
+    """Operator times and attention backend, as `costmodels.steps.step_cost.compile_step_cost`
+    takes them."""
+
+    operators: OperatorSources
+    backend: AttentionBackend | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,41 +92,77 @@ class Replica:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """The sources of operator times, and the attention backend."""
-        return load_kernels(self._kernel_choice)
+        """The sources of operator times, and the attention backend.
+
+        Raises `ScenarioError` if they do not exist, or not for this GPU or model.
+        """
+        return memoized("kernels", self._kernels_key, self._load_kernels)
+
+    def _load_kernels(self) -> Kernels:
+        options, gpu, model = self.scenario.engine, self.gpu, self.model
+        name = options.attention_backend
+        operators = load_operators(
+            options.operators, gpu, model, self.fitted, self.layout, self.profile.kernels
+        )
+        for one in operators.families:
+            if name != "auto" and one.family in ATTENTION and one.source not in (FITTED, DATASHEET):
+                raise ScenarioError(
+                    f"engine.attention_backend must be auto with {one.family} of engine.operators "
+                    f"{one.source}: its tables are of the kernels that the engine chose"
+                )
+        return Kernels(operators, attention_backend(name, gpu, model, operators.efficiency))
+
+    @cached_property
+    def _kernels_key(self) -> str:
+        options, kernels = self.scenario.engine, dict(self.profile.kernels)
+        named = (with_contents(options.operators), options.attention_backend)
+        return content_key(*named, self.gpu, self.model, kernels, self.fitted, self.layout)
 
     @cached_property
     def cost(self) -> PoolCosts:
-        """The step cost of the whole replica, drafts included."""
-        if self.speculation is None:
-            shared = self.scenario.engine.shared_prefix_attention
-            return self.plain_cost(shared_prefix_attention=shared)
-        return drafting_cost(self._kernel_choice, self.kernels, self._limits, self.speculation)
+        """The step cost of the whole replica, drafts included; runs that share it reuse it."""
+        options, speculation = self.scenario.engine, self.speculation
+        if speculation is None:
+            return self.plain_cost(shared_prefix_attention=options.shared_prefix_attention)
+        limits = {**self._limits, "host_speed_factor": options.host_speed_factor}
+        key = content_key(self._kernels_key, limits, speculation)
+        return memoized(
+            "cost",
+            key,
+            lambda: compile_speculative_cost(
+                self.model,
+                speculation.drafter,
+                self.gpu,
+                self.layout,
+                drafts_by_seqs=speculation.speculation.drafts_by_seqs,
+                acceptance=speculation.acceptance,
+                **limits,
+                **self.kernels._asdict(),
+            ),
+        )
 
-    def plain_cost(
-        self, *, shared_prefix_attention: str = "none", equal_contexts: bool = False
-    ) -> StepCosts:
-        """Compile the cost of steps without drafts.
+    def plain_cost(self, **options: Any) -> StepCosts:
+        """Return the cost of steps without drafts.
 
-        ``equal_contexts`` is for benchmarks whose sequences are all of one length.
+        ``options`` are more of `costmodels.steps.step_cost.compile_step_cost`, as
+        ``equal_contexts`` for benchmarks whose sequences are all of one length.
         """
-        return plain_cost(
-            self._kernel_choice,
-            self.kernels,
-            self._limits,
-            offload=self.offload,
-            shared_prefix_attention=shared_prefix_attention,
-            equal_contexts=equal_contexts,
+        options = {**self._limits, "offload": self.offload, **options}
+        return memoized(
+            "cost",
+            content_key(self._kernels_key, options),
+            lambda: compile_layout_cost(
+                self.model, self.gpu, self.layout, **options, **self.kernels._asdict()
+            ),
         )
 
     @property
-    def _limits(self) -> tuple[int, int]:
-        return self.max_num_batched_tokens, self.max_num_seqs
-
-    @cached_property
-    def _kernel_choice(self) -> KernelChoice:
-        options = self.scenario.engine
-        return KernelChoice(options, self.gpu, self.model, self.profile, self.fitted, self.layout)
+    def _limits(self) -> dict[str, Any]:
+        return {
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_seqs": self.max_num_seqs,
+            "profile": self.profile,
+        }
 
     @property
     def max_model_len(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from costmodels.engines.calibration import load_constants
 from costmodels.engines.profile import capture_up_to, scale_host
 from costmodels.formats import format_names
@@ -16,6 +14,8 @@ from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
 from scenarios.schema import Scenario
 from scenarios.schema.memory import KvPolicy
+
+_Methods = tuple[str | None, str | None]
 
 
 def resolve(
@@ -33,7 +33,11 @@ def resolve(
     """
     options = scenario.engine
     gpu = load_gpu(scenario.hardware.gpu)
-    served = _Served(model) if model else _served(scenario, gpu, quantization, kv_dtype)
+    methods: _Methods = (None, None)
+    notes: tuple[str, ...] = ()
+    if model is None:
+        methods = _methods(scenario, quantization, kv_dtype)
+        model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
     profile, fitted = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
@@ -41,7 +45,7 @@ def resolve(
     tokens, seqs = _batch_limits(scenario, gpu)
     return Replica(
         scenario=scenario,
-        model=served.model,
+        model=model,
         gpu=gpu,
         layout=layout_of(scenario, gpu),
         profile=profile,
@@ -49,22 +53,16 @@ def resolve(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
-        methods=served.methods,
-        notes=served.notes,
+        methods=methods,
+        notes=notes,
     )
 
 
-class _Served(NamedTuple):
-    model: ModelSpec
-    methods: tuple[str | None, str | None] = (None, None)
-    notes: tuple[str, ...] = ()
-
-
 def _served(
-    scenario: Scenario, gpu: GpuSpec, quantization: str | None, kv_dtype: str | None
-) -> _Served:
-    """Return the model in the formats in which it is served, and under its KV policy."""
-    method, cache = methods = _methods(scenario, quantization, kv_dtype)
+    scenario: Scenario, gpu: GpuSpec, methods: _Methods, formats: tuple[str | None, str | None]
+) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return the model as it is served, by quantization methods or in bare formats, and notes."""
+    (method, cache), (linear, kv) = methods, formats
     model, notes = quantize(
         in_dtype(load_model(scenario.model), scenario.engine.dtype),
         gpu,
@@ -72,16 +70,12 @@ def _served(
         cache_dtype=cache or AUTO,
     )
     model = quantized(
-        model,
-        linear=None if method else quantization,
-        kv_cache=(None if cache else kv_dtype) or AUTO,
+        model, linear=None if method else linear, kv_cache=(None if cache else kv) or AUTO
     )
-    return _Served(_with_policy(model, scenario.kv.policy), methods, notes)
+    return _with_policy(model, scenario.kv.policy), notes
 
 
-def _methods(
-    scenario: Scenario, quantization: str | None, kv_dtype: str | None
-) -> tuple[str | None, str | None]:
+def _methods(scenario: Scenario, quantization: str | None, kv_dtype: str | None) -> _Methods:
     """Return the methods of matrices and cache; None where an option names a bare format
     instead."""
     weights: str | None = scenario.engine.quantization
