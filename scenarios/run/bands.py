@@ -13,7 +13,7 @@ from costmodels.hardware.uncertainty import (
     repeat_error,
     step_time_error,
 )
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.run.figures import Figure, run_figures
 from sim.books.metrics import RequestMetrics
 from sim.fleet.cluster import RunLog
