@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,9 @@ FRACTION_BITS = 32
 """Bits behind the point of times in fixed point, so that sums of them are exact."""
 HALF = 1 << (FRACTION_BITS - 1)
 ONE = 1 << FRACTION_BITS
+
+
+_AMOUNTS = ("rows", "flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,10 @@ class Operator:
     def is_fp8(self) -> bool:
         """Whether its matrices are multiplied in fp8."""
         return self.peak == "fp8_flop_per_s"
+
+    def at(self, places: NDArray[np.int64]) -> Operator:
+        """Return the operator at these of its batch sizes."""
+        return replace(self, **{name: getattr(self, name)[places] for name in _AMOUNTS})
 
 
 def linear(

@@ -20,8 +20,8 @@ import numpy as np
 
 from costmodels.hardware.gpus import GIB
 from costmodels.hardware.links import HostLink
+from costmodels.hardware.roofline import OperatorSeconds
 from costmodels.layouts.shard import RankShard
-from costmodels.operators.step_tables import StepTables
 from costmodels.work import FRACTION_BITS, ONE, Array
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
@@ -188,15 +188,17 @@ class Stream:
         )
 
 
-def make_stream(rank: RankShard, offload: Offload, tables: StepTables) -> Stream:
-    """Compile an offload for one rank; ``tables`` are its operators by tokens."""
-    sizes = tables.by_tokens[0].operator.rows
+def make_stream(
+    rank: RankShard, offload: Offload, by_tokens: tuple[OperatorSeconds, ...]
+) -> Stream:
+    """Compile an offload for one rank, whose operators are priced ``by_tokens``."""
+    sizes = by_tokens[0].operator.rows
     layers = rank.local.num_layers
     # The layers of all stages: a pipeline's step is its slowest stage's share of this.
     whole = rank.layer_weight_bytes * layers / rank.stage_layers
     if offload.cpu_offload_bytes:
         # Kernels read in place only what they need: of experts, those that tokens reach.
-        read = sum(op.operator.calls * op.operator.weight_bytes for op in tables.by_tokens)
+        read = sum(op.operator.calls * op.operator.weight_bytes for op in by_tokens)
         hides = min(1.0, offload.cpu_offload_bytes / rank.layer_weight_bytes)
         weight_bytes = np.minimum(read, whole) * hides
         disk_bytes = 0.0

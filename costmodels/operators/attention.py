@@ -57,7 +57,7 @@ def summed_curves(curves: Sequence[DecodeCurves]) -> DecodeCurves | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePrices:
-    """`DecodeCurves` in the fixed point of `costmodels.steps.step_cost`; all values are
+    """`DecodeCurves` in the fixed point of `costmodels.steps.compiled`; all values are
     integers."""
 
     contexts: list[int]

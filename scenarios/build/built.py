@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from costmodels.drafting.speculative_build import PoolCosts
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.memory.plan import DeviceMemory
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import OperatorSources
+from costmodels.steps.cost import PoolCost
 from scenarios.build.cache import Cache
 from scenarios.build.speculation import SpeculationPlan
 from scenarios.schema.fleet import Prices
@@ -29,7 +29,7 @@ class Build:
     profile: EngineProfile
     memory: DeviceMemory
     layout: Layout
-    cost: PoolCosts
+    cost: PoolCost
     model_with_drafter: ModelSpec
     """The model together with the layers of a drafter whose keys and values share its blocks."""
     speculating: SpeculationPlan | None
@@ -57,7 +57,7 @@ class Build:
         """Return all pools as one fleet, ready to be simulated."""
         return self._fleet(tuple(part.pool for part in self.parts))
 
-    def with_costs(self, change: Callable[[PoolCosts], PoolCosts]) -> Fleet:
+    def with_costs(self, change: Callable[[PoolCost], PoolCost]) -> Fleet:
         """Return the fleet of the same pools with their step costs changed by ``change``."""
         pools = (replace(part.pool, cost=change(part.cost)) for part in self.parts)
         return self._fleet(tuple(pools))

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.drafting.speculative_build import PoolCosts
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.memory.paging import is_recurrent
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import Drafter, make_drafter, method_facts
 from costmodels.models.spec import ModelSpec
+from costmodels.steps.cost import PoolCost
 from policies import ACCEPTANCES
 from policies.acceptance.tree import best_tree, ranked_rates
 from scenarios.build.plugins import load_attribute, policy_label, resolve
@@ -260,10 +259,8 @@ def _recorded(path: Path, seed: int) -> Acceptance:
     return known_acceptance("replay", pool, by_request, seed)
 
 
-def graph_notes(cost: PoolCosts, max_num_seqs: int) -> tuple[str, ...]:
+def graph_notes(cost: PoolCost, max_num_seqs: int) -> tuple[str, ...]:
     """Note from which batch size steps that verify drafts are too large for a CUDA graph."""
-    if not isinstance(cost, SpeculativeStepCost):
-        return ()
     for least, drafts in cost.drafts_by_seqs:
         beyond = cost.largest_graph(drafts) // (1 + drafts) + 1
         later = [other for other, _ in cost.drafts_by_seqs if other > least]

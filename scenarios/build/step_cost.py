@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-from costmodels.drafting.speculative_build import PoolCosts, compile_speculative_cost
+from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.engines.attention_backends import AttentionBackend, attention_backend
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
@@ -13,7 +14,8 @@ from costmodels.layouts.layout import Layout
 from costmodels.memory.streaming import Offload
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
-from costmodels.steps.layout_cost import compile_layout_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import PoolCost
 from costmodels.tables.families import ATTENTION
 from scenarios.build.memo import content_key, memoized
 from scenarios.build.speculation import SpeculationPlan
@@ -23,8 +25,7 @@ from sim.errors import ScenarioError
 
 
 class Kernels(NamedTuple):
-    """Operator times and attention backend, as `costmodels.steps.step_cost.compile_step_cost`
-    takes them."""
+    """Operator times and attention backend, fields of `costmodels.steps.compile.StepOptions`."""
 
     operators: OperatorSources
     backend: AttentionBackend | None
@@ -88,35 +89,35 @@ def pool_cost(
     kernels_key: str,
     offload: Offload | None,
     speculating: SpeculationPlan | None,
-) -> PoolCosts:
+) -> PoolCost:
     """Compile the step cost of a pool, or reuse it.
 
     ``limits`` holds the most tokens and sequences per step; ``kernels_key`` is the key of
     ``kernels``. Raises what compiling raises.
     """
-    compiled: dict[str, Any] = {
-        "max_num_batched_tokens": limits[0],
-        "max_num_seqs": limits[1],
-        "profile": profile,
-    }
-    if speculating is None:
-        compiled["offload"] = offload
-        compiled["shared_prefix_attention"] = options.shared_prefix_attention
-    else:
-        compiled["host_speed_factor"] = options.host_speed_factor
+    # Without the kernels, which have a key of their own.
+    common = StepOptions(
+        layout=layout,
+        max_num_batched_tokens=limits[0],
+        max_num_seqs=limits[1],
+        profile=profile,
+        offload=offload,
+        shared_prefix_attention=options.shared_prefix_attention,
+    )
 
-    def compile_it() -> PoolCosts:
+    def compile_it() -> PoolCost:
+        step_options = replace(common, operators=kernels.operators, backend=kernels.backend)
         if speculating is None:
-            return compile_layout_cost(model, gpu, layout, **compiled, **kernels._asdict())
+            return compile_step_cost(model, gpu, step_options)
         return compile_speculative_cost(
             model,
             speculating.drafter,
             gpu,
-            layout,
+            step_options,
             drafts_by_seqs=speculating.speculation.drafts_by_seqs,
             acceptance=speculating.acceptance,
-            **compiled,
-            **kernels._asdict(),
+            host_speed_factor=options.host_speed_factor,
         )
 
-    return memoized("cost", content_key(kernels_key, compiled, speculating), compile_it)
+    key = content_key(kernels_key, common, speculating, options.host_speed_factor)
+    return memoized("cost", key, compile_it)

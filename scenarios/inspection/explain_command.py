@@ -9,21 +9,18 @@ from typing import Any
 
 from costmodels.engines.profile import padded_size
 from costmodels.models.quantization import load_method
-from costmodels.steps.explain import unpacking_sources
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from costmodels.steps.precision_report import PrecisionRow, precision_rows
-from costmodels.steps.replica_cost import RankStepCost, ReplicaStepCost
-from costmodels.steps.step_table import (
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import (
     StepRow,
-    group_rows,
     host_terms,
     ridge_points,
     simple_step,
-    step_accounts,
-    step_rows,
     step_seconds,
 )
-from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
+from costmodels.steps.evidence import unpacking_sources
+from costmodels.steps.precision_report import PrecisionRow, precision_rows
+from costmodels.steps.streaming import STREAM
 from scenarios.build.model_server import ModelServer
 from scenarios.build.step_cost import KernelChoice, load_kernels
 from sim import __version__
@@ -79,12 +76,9 @@ def explain_facts(
     _check(served, decode_seqs, context, prefill_tokens, prefill_context)
     cost = _compiled(served)
     shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
-    if isinstance(cost, ReplicaStepCost):
-        rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
-    else:
-        rows, of_rank = step_rows(cost, shape), shape
+    rows, of_rank = cost.describe(shape), cost.busiest(shape).shape
     gpu_s = sum(row.seconds for row in rows)
-    formats = precision_rows(_rank(cost).kernels, _rank(cost).graph_sizes, of_rank.num_tokens)
+    formats = precision_rows(cost.kernels, cost.graph_sizes, of_rank.num_tokens)
     replica_s = cost.price(shape).gpu_ns / 1e9
     is_async = served.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
@@ -97,7 +91,7 @@ def explain_facts(
             "context": context,
             "prefill_tokens": prefill_tokens,
             "prefill_context": prefill_context,
-            "padded_tokens": padded_size(of_rank.num_tokens, _rank(cost).graph_sizes),
+            "padded_tokens": padded_size(of_rank.num_tokens, cost.graph_sizes),
             "rank_decode_seqs": of_rank.decode_seqs,
             "rank_prefill_tokens": of_rank.prefill_tokens,
         },
@@ -114,7 +108,7 @@ def explain_facts(
         },
         "precision": [row._asdict() for row in formats],
         "quality": _quality(served),
-        "accounts_s": step_accounts(cost, shape),
+        "accounts_s": cost.split_step(shape),
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
         "step_s": step_s,
@@ -123,7 +117,7 @@ def explain_facts(
         "ridge_flops_per_byte": ridge_points(served.gpu),
         "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
         "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
-        "constants": _constants(cost, rows, formats),
+        "constants": _constants(served, cost, rows, formats),
     }
 
 
@@ -166,24 +160,20 @@ def _each(count: int, what: str) -> str:
     return f" of each of {count} {what}" if count > 1 else ""
 
 
-def _rank(cost: StepCosts) -> RankStepCost:
-    return cost.rank if isinstance(cost, ReplicaStepCost) else cost
-
-
-def _compiled(served: ModelServer) -> StepCosts:
+def _compiled(served: ModelServer) -> StepCost:
     options = served.scenario.engine
     of_served = (served.gpu, served.model, served.profile, served.efficiency, served.layout)
     kernels = load_kernels(KernelChoice(options, *of_served))
-    return compile_layout_cost(
-        served.model,
-        served.gpu,
-        served.layout,
+    step_options = StepOptions(
+        layout=served.layout,
         max_num_batched_tokens=served.max_num_batched_tokens,
         max_num_seqs=served.max_num_seqs,
         profile=served.profile,
         offload=served.offload,
-        **kernels._asdict(),
+        operators=kernels.operators,
+        backend=kernels.backend,
     )
+    return compile_step_cost(served.model, served.gpu, step_options)
 
 
 def _quality(served: ModelServer) -> list[dict[str, Any]]:
@@ -204,7 +194,7 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
 
 
 def _constants(
-    cost: StepCosts, rows: list[StepRow], formats: list[PrecisionRow]
+    served: ModelServer, cost: StepCost, rows: list[StepRow], formats: list[PrecisionRow]
 ) -> list[dict[str, Any]]:
     """Return every efficiency constant that operators' times depend on, and the share that does."""
     shares: dict[str, float] = defaultdict(float)
@@ -222,20 +212,19 @@ def _constants(
         }
         for constant, share in shares.items()
     ]
-    rank = _rank(cost)
-    if isinstance(rank, StreamedStepCost):
+    if served.offload is not None and not served.offload.is_nothing:
         share = sum(row.share for row in rows if row.name == STREAM)
         found += [
             {"constant": source["what"], "share": share, **source}
-            for source in rank.offload.sources
+            for source in served.offload.sources
         ]
     unpacked_s = sum(row.unpack_s or 0.0 for row in formats)
-    for source in unpacking_sources(rank.kernels):
+    for source in unpacking_sources(cost.kernels):
         share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
         if "an element" in str(source["what"]):
             share = sum(row.share for row in rows if row.name == "decode_attention")
         found.append({"constant": source["what"], "share": share, **source})
-    backend = rank.kernels.backend
+    backend = cost.kernels.backend
     if backend is not None:
         share = sum(row.share for row in rows if row.name.endswith("_attention"))
         found += [

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.models.drafters import method_facts
-from costmodels.steps.explain import constants_label, family_labels
-from costmodels.steps.replica_cost import ReplicaStepCost
+from costmodels.steps.evidence import constants_label, family_labels
 from scenarios.build.built import Build
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.books.metrics import RequestMetrics
@@ -166,8 +164,7 @@ def _counts(log: RunLog) -> _Counts:
 
 def operator_facts(build: Build) -> list[dict[str, Any]]:
     """Return the source, evidence label and tables of each operator family, and why not another."""
-    cost = build.cost.plain if isinstance(build.cost, SpeculativeStepCost) else build.cost
-    kernels = (cost.rank if isinstance(cost, ReplicaStepCost) else cost).kernels
+    kernels = build.cost.kernels
     labels = family_labels(kernels)
     return [
         {**one.facts(), "label": labels.get(one.family) or constants_label(kernels, one.family)}

@@ -25,7 +25,7 @@ def score_points(recording: Recording, system: System) -> tuple[list[dict[str, A
     points, warnings = read_points(recording)
     heat = _heat_levels(recording, system)
     # All sequences of a controlled step have equal contexts.
-    pool = replace(system.pool, cost=system.compile_cost(equal_contexts=True))
+    pool = replace(system.pool, cost=system.cost_of_equal_contexts())
     rows, refused = [], []
     for point in points:
         try:

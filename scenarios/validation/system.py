@@ -3,21 +3,21 @@ cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from costmodels.engines.calibration import load_constants
 from costmodels.engines.profile import EngineProfile, is_known_profile
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec, gpu_of_device
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from costmodels.memory.paging import kv_layout
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import DTYPE_BYTES, ModelSpec, quantized
 from costmodels.operators.sources import FITTED, Choice, load_operators
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.run.summary import engine_conditions
@@ -115,13 +115,18 @@ class System:
     tensor_parallel_size: int
     gpu_memory_utilization: float
     pool: PoolConfig
-    cost: RooflineStepCost
+    cost: StepCost
     conditions: dict[str, Any]
     """What was run, for the reader; as recorded."""
-    compile_cost: Callable[..., RooflineStepCost]
-    """Compiles the step cost again; takes ``equal_contexts``."""
+    cost_options: StepOptions
+    """Those that ``cost`` was compiled with."""
     warnings: tuple[str, ...]
     """Options that cannot be modeled."""
+
+    def cost_of_equal_contexts(self) -> StepCost:
+        """Return the step cost for sequences that are all of one length."""
+        options = replace(self.cost_options, equal_contexts=True)
+        return compile_step_cost(self.model, self.gpu, options)
 
 
 def read_system(
@@ -158,17 +163,14 @@ def read_system(
         enable_prefix_caching=fields.flag("prefix_caching", True),
         async_scheduling=fields.flag("async_scheduling", True),
     )
-    compile_cost = partial(
-        compile_step_cost,
-        model,
-        gpu,
-        tensor_parallel_size=ranks,
+    options = StepOptions(
+        layout=Layout(tensor_parallel_size=ranks),
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         profile=profile,
         operators=sources,
     )
-    cost = compile_cost()
+    cost = compile_step_cost(model, gpu, options)
     pool = PoolConfig(
         engine=engine,
         cost=cost,
@@ -184,7 +186,7 @@ def read_system(
         gpu_memory_utilization=fields.number("gpu_memory_utilization", _DEFAULT_UTILIZATION),
         pool=pool,
         cost=cost,
-        compile_cost=compile_cost,
+        cost_options=options,
         conditions={
             **_conditions(fields, model, gpu, profile, engine, ranks, cost),
             "operators": operators if isinstance(operators, str) else dict(operators),
@@ -244,7 +246,7 @@ def _conditions(
     profile: EngineProfile,
     engine: EngineConfig,
     ranks: int,
-    cost: RooflineStepCost,
+    cost: StepCost,
 ) -> dict[str, Any]:
     return {
         "engine": f"vLLM {fields.argument('vllm') or 'of unknown version'}",
@@ -255,7 +257,7 @@ def _conditions(
         "linear_dtype": model.linear_dtype,
         "kv_cache_dtype": model.kv_cache_dtype,
         **engine_conditions(engine),
-        "largest_cuda_graph": cost.largest_graph,
+        "largest_cuda_graph": cost.largest_graph(),
         "profile": profile.name,
         "efficiency": cost.efficiency.name,
         "evidence": cost.evidence(),

@@ -10,8 +10,10 @@ from functools import cache
 
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from sim.shape import StepShape
 from tests.published.rows import Row, Section, met
 
@@ -20,18 +22,20 @@ SHORT, LONG = 1024, 16_256
 
 
 @cache
-def cost(kernel: str) -> RooflineStepCost:
+def cost(kernel: str) -> StepCost:
     """CodeLlama-13B has the layers of Llama-2-13B."""
     gpu = load_gpu("A100-SXM-40GB")
     return compile_step_cost(
         load_model("llama-2-13b"),
         gpu,
-        max_num_batched_tokens=BATCH,
-        max_num_seqs=BATCH,
-        tensor_parallel_size=8,
-        efficiency=load_efficiency(gpu),
-        equal_contexts=True,
-        shared_prefix_attention=kernel,
+        StepOptions(
+            max_num_batched_tokens=BATCH,
+            max_num_seqs=BATCH,
+            layout=Layout(tensor_parallel_size=8),
+            efficiency=load_efficiency(gpu),
+            equal_contexts=True,
+            shared_prefix_attention=kernel,
+        ),
     )
 
 

@@ -10,12 +10,14 @@ from functools import cache
 
 from costmodels.engines.profile import load_profile
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens
 from costmodels.models.catalog import load_model
 from costmodels.models.spec import ModelSpec, quantized
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_table import step_seconds
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import step_seconds
 from sim.shape import decode_shape
 from tests.published.rows import Row, Section
 
@@ -32,15 +34,17 @@ def model() -> ModelSpec:
 
 
 @cache
-def cost(ranks: int) -> RooflineStepCost:
+def cost(ranks: int) -> StepCost:
     """On so many GB300."""
     return compile_step_cost(
         model(),
         load_gpu("gb300"),
-        max_num_batched_tokens=2048,
-        max_num_seqs=16,
-        tensor_parallel_size=ranks,
-        profile=load_profile(),
+        StepOptions(
+            max_num_batched_tokens=2048,
+            max_num_seqs=16,
+            layout=Layout(tensor_parallel_size=ranks),
+            profile=load_profile(),
+        ),
     )
 
 

@@ -10,11 +10,13 @@ from dataclasses import replace
 from functools import cache
 
 from costmodels.hardware.gpus import GpuSpec, load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.mla import Mla
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from sim.shape import chunk_shape, decode_shape
 from tests.published.rows import Row, Section
 
@@ -42,22 +44,24 @@ def gpu_of(name: str) -> GpuSpec:
 
 
 @cache
-def costs(gpu_name: str, ranks: int = RANKS) -> tuple[RooflineStepCost, RooflineStepCost]:
+def costs(gpu_name: str, ranks: int = RANKS) -> tuple[StepCost, StepCost]:
     """Step costs of both models."""
     kimi, twin = (
         compile_step_cost(
             model,
             gpu_of(gpu_name),
-            max_num_batched_tokens=CHUNK,
-            max_num_seqs=MOST_SEQS,
-            tensor_parallel_size=ranks,
+            StepOptions(
+                max_num_batched_tokens=CHUNK,
+                max_num_seqs=MOST_SEQS,
+                layout=Layout(tensor_parallel_size=ranks),
+            ),
         )
         for model in models()
     )
     return kimi, twin
 
 
-def decode_ms(cost: RooflineStepCost, seqs: int, context: int) -> float:
+def decode_ms(cost: StepCost, seqs: int, context: int) -> float:
     """Return the time of one decode step in ms."""
     clips = cost.shard.model.clip_tokens
     return cost.price(decode_shape(seqs, context, clips)).gpu_ns * 1e-6

@@ -13,7 +13,7 @@ from typing import Any
 from costmodels.hardware.gpus import load_gpu
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from sim.shape import chunk_shape
 from tests.published.rows import Row, Section
 
@@ -42,7 +42,7 @@ def models() -> tuple[ModelSpec, ModelSpec]:
 def prefill_s(model: ModelSpec, tokens: int) -> float:
     """GPU seconds of one prompt in chunks, on an H100."""
     cost = compile_step_cost(
-        model, load_gpu("h100"), max_num_batched_tokens=_CHUNK, max_num_seqs=16
+        model, load_gpu("h100"), StepOptions(max_num_batched_tokens=_CHUNK, max_num_seqs=16)
     )
     chunks = (
         chunk_shape(start, min(_CHUNK, tokens - start), model.clips)

@@ -14,7 +14,7 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.device import fill_device
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import make_drafter, method_facts
-from costmodels.steps.step_cost import risen_steps
+from costmodels.steps.compiled import risen_steps
 from scenarios.build.builder import build
 from scenarios.build.built import Build
 from scenarios.files.load import parse_scenario
