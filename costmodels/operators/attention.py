@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodels.operators.context_rates import Cap, ChunkRates
 from costmodels.operators.shared_prefix import SharedPrefixRates
-from costmodels.work import Array
+from costmodels.work import Array, slowed
 from sim.shape import Clip, clip_columns, clip_layers, ordered
 
 
@@ -99,11 +99,7 @@ class CurvePrices:
 
     def slower(self, factor: float) -> CurvePrices:
         """Return a copy with all prices multiplied by ``factor``."""
-        return CurvePrices(
-            contexts=self.contexts,
-            start=[[round(price * factor) for price in row] for row in self.start],
-            token=[[round(price * factor) for price in row] for row in self.token],
-        )
+        return slowed(self, factor, "start", "token")
 
     def _place(self, mean: int) -> int:
         return min(bisect_right(self.contexts, mean), len(self.contexts) - 1) - 1

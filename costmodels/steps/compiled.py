@@ -7,8 +7,8 @@ run costs one shift.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -19,7 +19,7 @@ from costmodels.models.spec import ModelSpec
 from costmodels.operators.attention import AttentionRates, CurvePrices, curve_prices
 from costmodels.operators.shared_prefix import SharedPrefixRates
 from costmodels.steps.prices import StepPrices
-from costmodels.work import FRACTION_BITS, HALF, ONE, Array
+from costmodels.work import FRACTION_BITS, HALF, ONE, Array, slowed
 from sim.clock import NS_PER_S, to_ns
 from sim.errors import ScenarioError
 from sim.protocols import DecodeRun, Rises, StepPrice
@@ -28,6 +28,28 @@ from sim.shape import StepShape, clip_layers, risen
 _FREE = StepPrice(0)
 
 
+_GPU_TIMES = (
+    "token_fixed_ns",
+    "token_compute_ns",
+    "logit_fixed_ns",
+    "decode_token_fixed_ns",
+    "prefill_pair_fixed_ns",
+    "prefill_tile_fixed_ns",
+    "prefill_prefix_fixed_ns",
+    "prefill_token_fixed_ns",
+    "prefill_pair_read_fixed_ns",
+    "curves",
+    "clips",
+    "shared",
+)
+_HOST_TIMES = (
+    "schedule_table_ns",
+    "update_table_ns",
+    "full_graph_ns",
+    "eager_decode_ns",
+    "piecewise_ns",
+    "eager_ns",
+)
 HostTimes = tuple[int, int, int]
 """Launch delay, launch and tail of a step in nanoseconds, in the order of `StepPrice`. (A plain
 tuple, because unpacking it is part of every price.)"""
@@ -209,32 +231,7 @@ class CompiledPrices:
 
     def slower(self, *, gpu: float = 1.0, host: float = 1.0) -> CompiledPrices:
         """Return a copy with all GPU times multiplied by ``gpu`` and all host times by ``host``."""
-
-        def on_host(times: HostTimes) -> HostTimes:
-            delay_ns, launch_ns, tail_ns = scaled(times, host)
-            return delay_ns, launch_ns, tail_ns
-
-        return replace(
-            self,
-            token_fixed_ns=scaled(self.token_fixed_ns, gpu),
-            token_compute_ns=scaled(self.token_compute_ns, gpu),
-            logit_fixed_ns=scaled(self.logit_fixed_ns, gpu),
-            decode_token_fixed_ns=scaled(self.decode_token_fixed_ns, gpu),
-            prefill_pair_fixed_ns=round(self.prefill_pair_fixed_ns * gpu),
-            prefill_tile_fixed_ns=round(self.prefill_tile_fixed_ns * gpu),
-            prefill_prefix_fixed_ns=round(self.prefill_prefix_fixed_ns * gpu),
-            prefill_token_fixed_ns=round(self.prefill_token_fixed_ns * gpu),
-            prefill_pair_read_fixed_ns=round(self.prefill_pair_read_fixed_ns * gpu),
-            curves=None if self.curves is None else self.curves.slower(gpu),
-            clips=None if self.clips is None else self.clips.slower(gpu),
-            shared=None if self.shared is None else self.shared.slower(gpu),
-            schedule_table_ns=scaled(self.schedule_table_ns, host),
-            update_table_ns=scaled(self.update_table_ns, host),
-            full_graph_ns=on_host(self.full_graph_ns),
-            eager_decode_ns=on_host(self.eager_decode_ns),
-            piecewise_ns=on_host(self.piecewise_ns),
-            eager_ns=on_host(self.eager_ns),
-        )
+        return slowed(slowed(self, gpu, *_GPU_TIMES), host, *_HOST_TIMES)
 
     def _beyond(self, tokens: int, logits: int) -> ScenarioError:
         return ScenarioError(
@@ -265,9 +262,11 @@ class ClipPrices:
     """Compute price per chunk. The next two are memory prices: per new token, and per chunk."""
     chunk_token_read: int
     chunk_seq: int
-    short: list[tuple[int, int, int, int, int]]
-    """`context_rates.ShortRates`: index of its clip; prices per pair, per KV token in the last
-    query tiles, per prefix token, per token read."""
+    short_clips: list[int]
+    """The places of the clips of `context_rates.ShortRates`."""
+    short: list[tuple[int, int, int, int]]
+    """Their prices per pair, per KV token in the last query tiles, per prefix token, per token
+    read."""
 
     def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
         """Return the price of a step's decodes."""
@@ -302,7 +301,7 @@ class ClipPrices:
             kv_tokens = clipped[4 * index + 2] + tokens
             compute += clipped[4 * index + 3] * pair + kv_tokens * self.chunk_tile[index]
             memory += kv_tokens * self.chunk_read[index]
-        for place, pair, tile, before, read in self.short:
+        for place, (pair, tile, before, read) in zip(self.short_clips, self.short, strict=True):
             if clipped[4 * place + 3] >= pairs:  # no query reaches beyond the clip
                 compute += pairs * pair + (prefix + tokens) * tile + prefix * before
                 memory += (prefix + tokens) * read
@@ -310,22 +309,7 @@ class ClipPrices:
 
     def slower(self, factor: float) -> ClipPrices:
         """Return a copy with all prices multiplied by ``factor``."""
-
-        return ClipPrices(
-            decode_seqs=scaled(self.decode_seqs, factor),
-            decode_token=[scaled(prices, factor) for prices in self.decode_token],
-            chunk_pair=scaled(self.chunk_pair, factor),
-            chunk_tile=scaled(self.chunk_tile, factor),
-            chunk_read=scaled(self.chunk_read, factor),
-            chunk_token=round(self.chunk_token * factor),
-            chunk_fixed=round(self.chunk_fixed * factor),
-            chunk_token_read=round(self.chunk_token_read * factor),
-            chunk_seq=round(self.chunk_seq * factor),
-            short=[
-                (place, *scaled(prices, factor))  # type: ignore[misc]
-                for place, *prices in self.short
-            ],
-        )
+        return slowed(self, factor, *(set(self.__slots__) - {"short_clips"}))
 
 
 def clip_prices(rates: AttentionRates) -> ClipPrices | None:
@@ -347,15 +331,15 @@ def clip_prices(rates: AttentionRates) -> ClipPrices | None:
         chunk_fixed=to_fixed_ns(chunk.chunk_s),
         chunk_token_read=to_fixed_ns(chunk.token_read_s),
         chunk_seq=to_fixed_ns(chunk.seq_s),
+        short_clips=[caps.index(longest) for longest in chunk.short],
         short=[
             (
-                caps.index(longest),
                 to_fixed_ns(more.pair_s),
                 to_fixed_ns(more.pair_s * rates.tile_tokens),
                 to_fixed_ns(more.prefix_s),
                 to_fixed_ns(more.read_s),
             )
-            for longest, more in chunk.short.items()
+            for more in chunk.short.values()
         ],
     )
 
@@ -420,13 +404,8 @@ def to_fixed_ns(seconds: float) -> int:
 
 
 def whole_ns(seconds: Array) -> list[int]:
-    """Return whole nanoseconds."""
+    """Return seconds as whole nanoseconds."""
     return [to_ns(value) for value in seconds.tolist()]
-
-
-def scaled(times: Iterable[int], factor: float) -> list[int]:
-    """Return all times multiplied by ``factor``."""
-    return [round(time * factor) for time in times]
 
 
 def _table(seconds: Array) -> list[int]:

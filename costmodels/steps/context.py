@@ -17,7 +17,7 @@ in vLLM.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from costmodels.operators.kernel_times import KernelTimes
 from costmodels.steps.compiled import CompiledPrices
 from costmodels.steps.describe import StepRow
 from costmodels.steps.evidence import beyond_measured
-from costmodels.work import FRACTION_BITS, ONE, Array, Exchange, Kind, operator
+from costmodels.work import FRACTION_BITS, ONE, Array, Exchange, Kind, operator, slowed
 from sim import accounts
 from sim.clock import NS_PER_S
 from sim.evidence import Source
@@ -166,14 +166,8 @@ class ContextExchanges:
 
     def slower(self, factor: float) -> ContextExchanges:
         """Return a copy with all times multiplied by ``factor``."""
-        return replace(
-            self,
-            merge=self.merge.slower(factor),
-            prefix=self.prefix.slower(factor),
-            share=self.share.slower(factor),
-            pair_fixed_ns=round(self.pair_fixed_ns * factor),
-            tile_fixed_ns=round(self.tile_fixed_ns * factor),
-        )
+        times = ("merge", "prefix", "share", "pair_fixed_ns", "tile_fixed_ns")
+        return slowed(self, factor, *times)
 
 
 class _Heads(NamedTuple):

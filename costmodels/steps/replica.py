@@ -14,7 +14,7 @@ Contexts are taken as equal on all ranks: differences between the sequences of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,9 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.operators import group_operators
-from costmodels.steps.compiled import CompiledPrices, scaled, whole_ns
+from costmodels.steps.compiled import CompiledPrices, whole_ns
 from costmodels.steps.prices import OVERLAPPED, StepPrices, compute_bound_s, post, posted, summed
-from costmodels.work import Array
+from costmodels.work import Array, slowed
 from sim import accounts
 from sim.arrays import Int64
 from sim.evidence import Source
@@ -161,14 +161,8 @@ class Replica:
 
     def slower(self, factor: float) -> Replica:
         """Return a copy with all times multiplied by ``factor``."""
-        return replace(
-            self,
-            group_ns=scaled(self.group_ns, factor),
-            group_compute_ns=scaled(self.group_compute_ns, factor),
-            exchange_ns=scaled(self.exchange_ns, factor),
-            send_ns=scaled(self.send_ns, factor),
-            head_ns=scaled(self.head_ns, factor),
-        )
+        times = ("group_ns", "group_compute_ns", "exchange_ns", "send_ns", "head_ns")
+        return slowed(self, factor, *times)
 
 
 def replica_of(
