@@ -17,10 +17,6 @@ import numpy as np
 
 from costmodels.drafting.passes import DraftHost, PricedPass, pass_columns
 from costmodels.engines.profile import EngineProfile
-from costmodels.hardware.efficiency import Efficiency
-from costmodels.hardware.gpus import GpuSpec
-from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import RankShard
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.steps.bounds import StepBounds, no_bounds
 from costmodels.steps.cost import StepCost
@@ -265,26 +261,6 @@ class SpeculativeStepCost:
     @property
     def _launch_ns(self) -> int:
         return round(self.host.pass_launch_s * NS_PER_S)
-
-    @property
-    def shard(self) -> RankShard:
-        """The part of the target on one rank."""
-        return self.plain.shard
-
-    @property
-    def layout(self) -> Layout:
-        """The ranks of the replica."""
-        return self.plain.shard.layout
-
-    @property
-    def gpu(self) -> GpuSpec:
-        """The device of each rank."""
-        return self.plain.gpu
-
-    @property
-    def efficiency(self) -> Efficiency:
-        """The shares of the device's peaks that kernels reach."""
-        return self.plain.efficiency
 
     @property
     def profile(self) -> EngineProfile:

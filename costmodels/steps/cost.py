@@ -59,11 +59,6 @@ class PoolCost(RoundCost, Protocol):
         ...
 
     @property
-    def efficiency(self) -> Efficiency:
-        """The shares of the device's peaks that kernels reach."""
-        ...
-
-    @property
     def profile(self) -> EngineProfile:
         """The engine's host times."""
         ...
@@ -229,10 +224,8 @@ class StepCost:
             return []
         dealt = self.busiest(shape)
         part = dealt.shape._replace(logits=dealt.logits)
-        own, of_rank = (
-            prompt_share(part, self.layout.prefill_context_parallel_size),
-            Evidence(self.kernels, self._rank_evidence()),
-        )
+        own = prompt_share(part, self.layout.prefill_context_parallel_size)
+        of_rank = Evidence(self.kernels, self._rank_evidence())
         rows = rank_rows(self.prices, own, of_rank)
         if self.terms:
             kernels_ns = self.compiled.price(own).gpu_ns

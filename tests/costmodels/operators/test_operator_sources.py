@@ -69,7 +69,7 @@ def gemm_table(gpu: str, scale: float = 1.0) -> OperatorTable:
 
 def test_the_datasheet_alone_has_no_fitted_constant() -> None:
     plain, datasheet = built("fitted"), built("datasheet")
-    assert datasheet.cost.efficiency.name == "generic"
+    assert datasheet.cost.kernels.efficiency.name == "generic"
     labels = datasheet.cost.evidence()
     assert labels[accounts.DECODE_WEIGHT_READS] == "datasheet"
     assert plain.cost.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"
