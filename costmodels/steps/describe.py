@@ -14,7 +14,6 @@ from costmodels.operators.attention import AttentionRates
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.operators import (
     DecodeSums,
-    PrefillSums,
     decode_operators,
     prefill_operators,
 )
@@ -35,8 +34,6 @@ from sim.shape import (
     Clip,
     StepShape,
     chunk_shape,
-    clip_columns,
-    clip_layers,
     decode_shape,
     joined,
     shape_columns,
@@ -167,21 +164,13 @@ def _decode_rows(
     attention: Mapping[str, OperatorPrices],
     evidence: Evidence,
 ) -> Iterator[StepRow]:
-    kernels, seqs = evidence.kernels, columns["decode_seqs"]
-    whole = columns["decode_context_tokens"] + rates.seq_tokens * seqs
-    shared, times = attention.get(SHARED_PREFIX), 0.0
+    kernels, sums = evidence.kernels, rates.decode_sums(columns)
+    shared, whole, times = attention.get(SHARED_PREFIX), sums.clipped[None], 0.0
     if shared is not None and rates.shared is not None:
         _, _, tokens = rates.shared.of_columns(columns)
         whole, reads = whole - tokens, columns["decode_shared_reads"]
         times = float(tokens[0]) / max(float(reads[0]), 1.0)
-    sums = DecodeSums(
-        seqs=seqs,
-        clipped={None: whole}
-        | {
-            clip: columns[clip_columns(clip)[0]] + rates.seq_tokens * seqs * clip_layers(clip)
-            for clip in rates.clip_tokens
-        },
-    )
+    sums = sums._replace(clipped={**sums.clipped, None: whole})
     cores, backend = kernels.cores_bind_decode, kernels.backend
     reported = backend is not None and accounts.DECODE_STATE_READS in backend.accounts
     scores = kernels.score_bytes / 2 * float(whole[0])
@@ -197,7 +186,7 @@ def _decode_rows(
         )
         yield _attention_row(row, has_constants=not (cores or reported))
     if shared is not None and times:
-        once = DecodeSums(seqs=0 * seqs, clipped={None: reads})
+        once = DecodeSums(seqs=0 * sums.seqs, clipped={None: reads})
         for row in _summed(shared, decode_operators(kernels.shard, once), evidence):
             yield _attention_row(row._replace(flops=row.flops * times))
 
@@ -208,15 +197,7 @@ def _prefill_rows(
     one: OperatorPrices,
     evidence: Evidence,
 ) -> Iterator[StepRow]:
-    kernels, by_cap = evidence.kernels, {cap: clip_columns(cap) for cap in rates.clip_tokens}
-    sums = PrefillSums(
-        seqs=columns["prefill_seqs"],
-        tokens=columns["prefill_tokens"],
-        prefix={None: columns["prefill_context_tokens"]}
-        | {cap: columns[names[2]] for cap, names in by_cap.items()},
-        pairs={None: columns["prefill_pairs"]}
-        | {cap: columns[names[3]] for cap, names in by_cap.items()},
-    )
+    kernels, sums = evidence.kernels, rates.prefill_sums(columns)
     bound = "compute" if one.compute_bound[0] else "memory"
     scores = kernels.score_bytes * float(sums.pairs[None][0])
     for row in _summed(one, prefill_operators(kernels.shard, sums), evidence):
