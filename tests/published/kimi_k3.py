@@ -57,7 +57,7 @@ def parts_ms(ranks: int) -> dict[str, float]:
     """GPU time of a step by what binds it."""
     found = {"reads": 0.0, "links": 0.0, "launches": 0.0}
     for row in cost(ranks).describe(decode_shape(1, CONTEXT)):
-        part = {"fixed": "launches", "link": "links"}.get(row.bound, "reads")
+        part = {"launch": "launches", "network": "links"}.get(row.bound, "reads")
         if row.comm_bytes:
             part = "links"
         found[part] += row.seconds * 1e3

@@ -29,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         monkeypatch.setattr(module, function, call)
 
-    counted(step_cost, "compile_layout_cost", "cost")
+    counted(step_cost, "compile_step_cost", "cost")
     counted(trace, "read_recording", "trace")
     monkeypatch.setattr(memo, "_memo", {})
     return counts
