@@ -25,7 +25,7 @@ from costmodels.steps.bounds import StepBounds, step_bounds
 from costmodels.steps.combined import CombinedPrices, StepTerm
 from costmodels.steps.compiled import CompiledPrices
 from costmodels.steps.describe import (
-    Evidence,
+    RowLabels,
     StepRow,
     first_step,
     group_row,
@@ -225,8 +225,8 @@ class StepCost:
         dealt = self.busiest(shape)
         part = dealt.shape._replace(logits=dealt.logits)
         own = prompt_share(part, self.layout.prefill_context_parallel_size)
-        of_rank = Evidence(self.kernels, self._rank_evidence())
-        rows = rank_rows(self.prices, own, of_rank)
+        labels = RowLabels(self.kernels, self._rank_evidence())
+        rows = rank_rows(self.prices, own, labels)
         if self.terms:
             kernels_ns = self.compiled.price(own).gpu_ns
             kernels_s = np.array([sum(row.seconds for row in rows)])
@@ -234,13 +234,13 @@ class StepCost:
         for term in self.terms:
             beside_s = first_step(term.beside_s(columns, kernels_s))
             beside = term.rows(part, kernels_ns)
-            rows += [posted_row(row, beside_s, of_rank.by_account) for row in beside]
+            rows += [posted_row(row, beside_s, labels.by_account) for row in beside]
         if self.replica is not None:
             mean, none = np.array([dealt.mean_tokens]), np.zeros(1, np.int64)
-            of_all = Evidence(self.kernels, self.evidence())
+            all_labels = RowLabels(self.kernels, self.evidence())
             is_decode = not dealt.shape.prefill_tokens
             shared = (posted(one, mean, none) for one in self.replica.group)
-            rows += [group_row(one, of_all, is_decode=is_decode) for one in shared]
+            rows += [group_row(one, all_labels, is_decode=is_decode) for one in shared]
         return with_shares(rows)
 
     def bounds(self, max_num_batched_tokens: int) -> StepBounds:

@@ -96,39 +96,39 @@ class StepRow(NamedTuple):
     """Constants of `Efficiency` that its seconds depend on; empty if a measured table serves it."""
 
 
-class Evidence(NamedTuple):
+class RowLabels(NamedTuple):
     """What the labels of a row's numbers depend on."""
 
     kernels: KernelTimes
     by_account: Mapping[str, str]
-    """Evidence label of each account."""
+    """RowLabels label of each account."""
 
 
-def rank_rows(prices: StepPrices, shape: StepShape, evidence: Evidence) -> list[StepRow]:
+def rank_rows(prices: StepPrices, shape: StepShape, labels: RowLabels) -> list[StepRow]:
     """Return the operators of one step on one rank; their seconds add up to its kernels' time.
 
     Shares of the step are left at 0.
     """
-    columns = step_columns(shape, evidence.kernels.shard.model.clips)
+    columns = step_columns(shape, labels.kernels.shard.model.clips)
     found = list(prices.of_steps(columns))
     of_tokens, of_logits = len(prices.by_tokens), len(prices.by_logits)
     attention = {one.name: one for one in found[of_tokens + of_logits :]}
-    rows = [_kernel_row(one, evidence) for one in found[:of_tokens]]
+    rows = [_kernel_row(one, labels) for one in found[:of_tokens]]
     if shape.decode_seqs:
-        rows += _decode_rows(prices.attention, columns, attention, evidence)
+        rows += _decode_rows(prices.attention, columns, attention, labels)
     if shape.prefill_tokens:
-        rows += _prefill_rows(prices.attention, columns, attention[PREFILL_ATTENTION], evidence)
+        rows += _prefill_rows(prices.attention, columns, attention[PREFILL_ATTENTION], labels)
     if shape.logits:
-        rows += [_kernel_row(one, evidence) for one in found[of_tokens:][:of_logits]]
+        rows += [_kernel_row(one, labels) for one in found[of_tokens:][:of_logits]]
     return rows
 
 
-def _kernel_row(one: OperatorPrices, evidence: Evidence) -> StepRow:
+def _kernel_row(one: OperatorPrices, labels: RowLabels) -> StepRow:
     """Return the row of an operator that is priced by a count of tokens or logits."""
     kernel = one.sized()
     operator, row = kernel.operator, work_row(kernel)
-    table = evidence.kernels.label(operator)
-    row = posted_row(row, first_step(one.by_account), evidence.by_account)
+    table = labels.kernels.label(operator)
+    row = posted_row(row, first_step(one.by_account), labels.by_account)
     constants = () if table else _CONSTANTS.get((operator.kind, row.bound), ())
     if operator.peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)
@@ -162,9 +162,9 @@ def _decode_rows(
     rates: AttentionRates,
     columns: Mapping[str, Array],
     attention: Mapping[str, OperatorPrices],
-    evidence: Evidence,
+    labels: RowLabels,
 ) -> Iterator[StepRow]:
-    kernels, sums = evidence.kernels, rates.decode_sums(columns)
+    kernels, sums = labels.kernels, rates.decode_sums(columns)
     shared, whole, times = attention.get(SHARED_PREFIX), sums.clipped[None], 0.0
     if shared is not None and rates.shared is not None:
         _, _, tokens = rates.shared.of_columns(columns)
@@ -175,9 +175,7 @@ def _decode_rows(
     reported = backend is not None and accounts.DECODE_STATE_READS in backend.accounts
     scores = kernels.score_bytes / 2 * float(whole[0])
     layout = kernels.shard.layout  # ranks that share contexts each attend to a part of them
-    for row in _summed(
-        attention[DECODE_ATTENTION], decode_operators(kernels.shard, sums), evidence
-    ):
+    for row in _summed(attention[DECODE_ATTENTION], decode_operators(kernels.shard, sums), labels):
         row = row._replace(
             flops=row.flops / layout.prefill_context_parallel_size,
             state_bytes=row.state_bytes / layout.context_ranks,
@@ -187,7 +185,7 @@ def _decode_rows(
         yield _attention_row(row, has_constants=not (cores or reported))
     if shared is not None and times:
         once = DecodeSums(seqs=0 * sums.seqs, clipped={None: reads})
-        for row in _summed(shared, decode_operators(kernels.shard, once), evidence):
+        for row in _summed(shared, decode_operators(kernels.shard, once), labels):
             yield _attention_row(row._replace(flops=row.flops * times))
 
 
@@ -195,20 +193,18 @@ def _prefill_rows(
     rates: AttentionRates,
     columns: Mapping[str, Array],
     one: OperatorPrices,
-    evidence: Evidence,
+    labels: RowLabels,
 ) -> Iterator[StepRow]:
-    kernels, sums = evidence.kernels, rates.prefill_sums(columns)
+    kernels, sums = labels.kernels, rates.prefill_sums(columns)
     bound = "compute" if one.compute_bound[0] else "memory"
     scores = kernels.score_bytes * float(sums.pairs[None][0])
-    for row in _summed(one, prefill_operators(kernels.shard, sums), evidence):
+    for row in _summed(one, prefill_operators(kernels.shard, sums), labels):
         yield _attention_row(row._replace(bound=bound, activation_bytes=scores))
 
 
-def _summed(
-    one: OperatorPrices, operators: list[Operator], evidence: Evidence
-) -> Iterator[StepRow]:
+def _summed(one: OperatorPrices, operators: list[Operator], labels: RowLabels) -> Iterator[StepRow]:
     """Yield one row for the attention of all kinds of layers; no row if no layer has any."""
-    rows = [work_row(evidence.kernels.price(operator)) for operator in operators]
+    rows = [work_row(labels.kernels.price(operator)) for operator in operators]
     for row in rows[:1]:
         summed = row._replace(
             name=one.name,
@@ -218,7 +214,7 @@ def _summed(
             seconds=float(one.total_s[0]),
             peak=BF16_PEAK,
         )
-        yield posted_row(summed, first_step(one.by_account), evidence.by_account)
+        yield posted_row(summed, first_step(one.by_account), labels.by_account)
 
 
 def _attention_row(row: StepRow, *, has_constants: bool = True) -> StepRow:
@@ -226,7 +222,7 @@ def _attention_row(row: StepRow, *, has_constants: bool = True) -> StepRow:
     return row._replace(constants=constants, intensity=_intensity(row))
 
 
-def group_row(one: OperatorPrices, evidence: Evidence, *, is_decode: bool) -> StepRow:
+def group_row(one: OperatorPrices, labels: RowLabels, *, is_decode: bool) -> StepRow:
     """Return the row of experts that ranks share, or of an exchange of their tokens.
 
     All of its seconds are posted to one account, by what binds it.
@@ -235,19 +231,21 @@ def group_row(one: OperatorPrices, evidence: Evidence, *, is_decode: bool) -> St
     row, account = work_row(kernel), DECODE_ACCOUNT[kernel.operator.kind]
     if not is_decode and kernel.operator.exchange is None:
         account = PREFILL_ACCOUNTS[0 if row.bound == "compute" else 1]
-    label = weakest((evidence.by_account[account], "extrapolated"))
+    label = weakest((labels.by_account[account], "extrapolated"))
     return row._replace(accounts=(account,), evidence=label)
 
 
-def posted_row(row: StepRow, posted_s: Mapping[str, float], labels: Mapping[str, str]) -> StepRow:
+def posted_row(
+    row: StepRow, posted_s: Mapping[str, float], by_account: Mapping[str, str]
+) -> StepRow:
     """Return a row with the accounts that have a part of its seconds, and the weakest of their
-    labels."""
+    labels, which are given ``by_account``."""
     named = sorted(
         (account for account, s in posted_s.items() if s >= _LEAST_SHARE * row.seconds > 0),
         key=lambda account: -posted_s[account],
     )
     return row._replace(
-        accounts=tuple(named), evidence=weakest(labels[account] for account in named)
+        accounts=tuple(named), evidence=weakest(by_account[account] for account in named)
     )
 
 

@@ -89,13 +89,14 @@ class StepPrices:
         of the roofline binds. What prefills add is prefill compute or memory, by the side that
         binds the operator in the whole step; what they add on the links is communication.
         """
-        decodes = as_index(self.tokens_per_seq * columns["decode_seqs"])
-        tokens = as_index(self.tokens_per_seq * columns["decode_seqs"] + columns["prefill_tokens"])
+        decoded = self.tokens_per_seq * columns["decode_seqs"]
+        decodes, tokens = as_index(decoded), as_index(decoded + columns["prefill_tokens"])
         logits = as_index(columns["logits"])
+        decode_logits = np.minimum(decodes, logits)
         for kernel in self.by_tokens:
             yield posted(kernel, tokens, decodes)
         for kernel in self.by_logits:
-            yield posted(kernel, logits, np.minimum(decodes, logits))
+            yield posted(kernel, logits, decode_logits)
         yield from self._attention(columns)
 
     def _attention(self, columns: Mapping[str, Array]) -> Iterator[OperatorPrices]:
