@@ -46,7 +46,7 @@ def _heat_levels(recording: Recording, system: System) -> dict[tuple[Any, ...], 
     """
     levels = {}
     for log in controlled_logs(recording, system):
-        clock = clock_errors(log, system.replica.cost.efficiency, system.replica.profile)
+        clock = clock_errors(log, system.replica.cost.kernels.efficiency, system.replica.profile)
         prefill = log.columns["prefill_tokens"] > 0
         for run in dict.fromkeys(log.point.tolist()):
             point = point_of_run(run)

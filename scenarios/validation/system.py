@@ -256,6 +256,6 @@ def _conditions(fields: InfoFields, replica: Replica, engine: EngineConfig) -> d
         **engine_conditions(engine),
         "largest_cuda_graph": max(replica.profile.graphs_for(replica.max_num_seqs), default=0),
         "profile": replica.profile.name,
-        "efficiency": cost.efficiency.name,
+        "efficiency": cost.kernels.efficiency.name,
         "evidence": cost.evidence(),
     }

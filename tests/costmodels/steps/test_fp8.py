@@ -11,7 +11,8 @@ from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec, quantized
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from costmodels.work import linear
 from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
@@ -22,8 +23,10 @@ from sim.shape import StepShape, causal_pairs
 LLAMA, MOE = load_model("llama-3.1-8b"), load_model("qwen3-30b-a3b")
 
 
-def compiled(model: ModelSpec, gpu: str = "h200") -> RooflineStepCost:
-    return compile_step_cost(model, load_gpu(gpu), max_num_batched_tokens=8192, max_num_seqs=256)
+def compiled(model: ModelSpec, gpu: str = "h200") -> StepCost:
+    return compile_step_cost(
+        model, load_gpu(gpu), StepOptions(max_num_batched_tokens=8192, max_num_seqs=256)
+    )
 
 
 @pytest.mark.parametrize("model", [LLAMA, MOE], ids=["dense", "experts"])
