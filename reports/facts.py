@@ -34,6 +34,7 @@ class LatencyRow(NamedTuple):
     name: str
     cells: tuple[str, ...]
     """One text per statistic of ``STATISTICS``."""
+    values_s: tuple[float | None, ...]
     unit: str
     population: str
     evidence: str
@@ -124,6 +125,7 @@ def latency_rows(summary: Summary) -> list[LatencyRow]:
                 label=LATENCY_LABELS.get(name, humanised(name)),
                 name=name,
                 cells=tuple(cells),
+                values_s=tuple(value if is_number(value) else None for value in values),
                 unit=unit if any(is_number(value) for value in values) else "",
                 population=_population(figures),
                 evidence=weakest_evidence(list(figures.values())),

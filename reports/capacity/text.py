@@ -19,7 +19,7 @@ from reports.capacity.facts import (
     tail_text,
 )
 from reports.numbers import LATENCY_LABELS, sentence
-from reports.screen import MAX_WIDTH, Screen
+from reports.terminal import MAX_WIDTH, Screen
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,7 @@ from reports.plan.facts import (
     ranked_rows,
     runs_text,
 )
-from reports.screen import MAX_WIDTH, Screen
+from reports.terminal import MAX_WIDTH, Screen
 
 if TYPE_CHECKING:
     from rich.console import Console

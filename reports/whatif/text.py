@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from reports.numbers import MISSING, duration_unit
-from reports.screen import EIGHTHS
+from reports.terminal import EIGHTHS
 from reports.whatif.answer import (
     heading,
     headline,

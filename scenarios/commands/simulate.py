@@ -139,7 +139,7 @@ def report(
     elif is_plan(folder):
         from reports.plan.page import write_plan_page as write_page
     else:
-        from reports.run.page import write_page
+        from reports.run.report import write_run_page as write_page
 
     _show(write_page(folder), open_page=open_page)
 

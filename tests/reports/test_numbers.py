@@ -89,7 +89,7 @@ def test_the_answer_says_attainment_goodput_and_distance() -> None:
         "97.0% of requests meet the SLO (TTFT ≤ 250 ms, TPOT ≤ 16 ms); "
         "goodput is 5.30 requests/s; the load is 23% of saturation (24.1 requests/s)."
     )
-    assert answer.tone == "plain"
+    assert answer.tone == ""
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_answer_says_attainment_goodput_and_distance() -> None:
         (0.0, None, "No request meets", "bad"),
         (0.97, 0.95, "SLO met: 97.0% of requests meet", "good"),
         (0.90, 0.95, "SLO missed: 90.0% of requests meet", "bad"),
-        (None, None, "The share of requests that meet the SLO (TTFT ≤", "plain"),
+        (None, None, "The share of requests that meet the SLO (TTFT ≤", ""),
     ],
 )
 def test_met_or_missed(
