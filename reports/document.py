@@ -7,7 +7,7 @@ differ, ``terminal`` has those of the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,6 +21,9 @@ Tone = Literal["", "good", "fair", "bad", "unsure"]
 """How good a value is; ``unsure`` is not told apart from chance."""
 Kind = Literal["text", "number", "note", "evidence", "bar"]
 """What a column holds: ``note`` is small muted text, ``bar`` draws each `Cell.share`."""
+
+
+ANY_WIDTH = (0, 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Column:
     wraps: bool = False
     """Whether a terminal may break its cells into several lines."""
     drop: int = 0
-    """Rank by which a terminal leaves out columns of a table that is too wide; 0 stays."""
+    """Rank by which a terminal leaves out columns of a table that is too wide, all of the lowest
+    rank at once; those of rank 0 stay."""
     below: bool = False
     """Whether a terminal writes the cells of this last column below a table that is too wide."""
     group: str = ""
@@ -85,6 +89,8 @@ class Text:
     text: str
     style: Literal["plain", "note", "bad"] = "plain"
     on: Where = "both"
+    widths: tuple[int, int] = ANY_WIDTH
+    """Least and most characters of a line of the terminals that show it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,11 @@ class Table:
     0 does not split."""
     headed: bool = True
     """Whether a terminal shows the headings."""
+    strong: Collection[int] = ()
+    """Rows that the page shows in bold, by their places."""
     on: Where = "both"
+    widths: tuple[int, int] = ANY_WIDTH
+    """Least and most characters of a line of the terminals that show it."""
 
 
 @dataclass(frozen=True)

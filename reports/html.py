@@ -151,12 +151,13 @@ def _groups(table: Table) -> list[_Head]:
     return [_Head(name, "n" if name else "", len(run)) for name, run in runs]
 
 
-def _rows(table: Table) -> Iterator[tuple[bool, list[_Shown]]]:
-    """Yield the rows of a table, and of each whether it is the total."""
+def _rows(table: Table) -> Iterator[tuple[bool, bool, list[_Shown]]]:
+    """Yield the rows of a table, and of each whether it is the total and whether it is bold."""
     places = columns_on(table, "page")
     for index, row in enumerate(all_rows(table)):
         is_total = index == len(table.rows)
-        yield is_total, [_shown(table, row, place) for place in places]
+        is_strong = is_total or index in table.strong
+        yield is_total, is_strong, [_shown(table, row, place) for place in places]
 
 
 def _shown(table: Table, row: Row, place: int) -> _Shown:

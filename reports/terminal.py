@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports.document import (
+    ANY_WIDTH,
     Beside,
     Block,
     Cell,
@@ -219,13 +220,19 @@ def print_report(report: Report, console: Console | None = None) -> None:
         heading = section.heading if section.terminal is None else section.terminal
         if heading:
             screen.heading(heading)
-        for place, block in enumerate(section.blocks):
+        blocks = [block for block in section.blocks if _fits(screen, block)]
+        for place, block in enumerate(blocks):
             _print_title(screen, block, is_first=place == 0 and bool(heading))
             _print_block(screen, block)
     if report.closing:
         screen.say("")
     for line in report.closing:
         screen.say(line, "dim")
+
+
+def _fits(screen: Screen, block: Block) -> bool:
+    least, most = block.widths if isinstance(block, Table | Text) else ANY_WIDTH
+    return least <= screen.width <= most
 
 
 def _print_title(screen: Screen, block: Block, *, is_first: bool) -> None:
@@ -289,13 +296,11 @@ def _print_table(screen: Screen, table: Table) -> None:
     below: list[list[Cell]] = []
     if columns[-1].below and screen.width - _width(columns[:-1], rows) < _LEAST_WORDS:
         columns, below = columns[:-1], rows
-    while _width(columns, rows) > screen.width:
-        droppable = [place for place, column in enumerate(columns) if column.drop]
-        if not droppable:
-            break
-        left_out = min(droppable, key=lambda place: columns[place].drop)
-        columns = columns[:left_out] + columns[left_out + 1 :]
-        rows = [row[:left_out] + row[left_out + 1 :] for row in rows]
+    while _width(columns, rows) > screen.width and any(column.drop for column in columns):
+        rank = min(column.drop for column in columns if column.drop)
+        kept = [place for place, column in enumerate(columns) if column.drop != rank]
+        columns = [columns[place] for place in kept]
+        rows = [[row[place] for place in kept] for row in rows]
     if not table.headed:
         _print_unheaded(screen, columns, rows)
         return

@@ -77,6 +77,15 @@ def test_a_narrow_terminal_leaves_out_what_may_be_dropped() -> None:
     assert "Memory" not in printed(report(Table(COLUMNS, ROWS)), 34)
 
 
+def test_a_block_may_be_for_some_widths_only() -> None:
+    wide, narrow = (
+        Table(COLUMNS, ROWS, "Wide", widths=(60, 200)),
+        Text("Narrow.", widths=(0, 59)),
+    )
+    assert "Narrow" not in printed(report(wide, narrow), 60)
+    assert "Wide" not in printed(report(wide, narrow), 59)
+
+
 def test_a_wide_table_is_split_into_parts() -> None:
     columns = [Column("Figure"), Column("base", "number")]
     columns += [Column(f"max_num_seqs={n}", "number") for n in (8, 16, 32)]
