@@ -112,6 +112,8 @@ class Table:
     0 does not split."""
     headed: bool = True
     """Whether a terminal shows the headings."""
+    most_rows: int | None = None
+    """Rows that a terminal shows at most, without the total."""
     strong: Collection[int] = ()
     """Rows that the page shows in bold, by their places."""
     on: Where = "both"
@@ -152,9 +154,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Code:
-    """Text to copy, such as a command."""
+    """Text to copy, such as a command, below its title."""
 
     text: str
+    title: str = ""
+    terminal: str | None = None
+    """Title on a terminal, if it is another."""
     on: Where = "both"
 
 
@@ -204,7 +209,7 @@ class Report:
     sections: Sequence[Section]
     version: str
     tone: Tone = ""
-    sentences: Sequence[str] = ()
+    sentences: Sequence[str | Text] = ()
     """Sentences behind the headline; empty ones are left out."""
     alerts: Sequence[str] = ()
     """Warnings that stand below the answer of the page."""
@@ -232,6 +237,12 @@ def sections_on(report: Report, on: Where) -> list[Section]:
         if section.on in ("both", on)
     )
     return [section for section in kept if section.blocks]
+
+
+def sentences_on(report: Report, on: Where) -> list[str]:
+    """Return the sentences behind the headline for the page or the terminal."""
+    texts = (one if isinstance(one, Text) else Text(one) for one in report.sentences)
+    return [text.text for text in texts if text.text and text.on in ("both", on)]
 
 
 def columns_on(table: Table, on: Where) -> list[int]:

@@ -20,6 +20,7 @@ from reports.document import (
     cell,
     columns_on,
     sections_on,
+    sentences_on,
     shown,
 )
 from sim.errors import ScenarioError
@@ -90,7 +91,11 @@ def render_page(report: Report) -> str:
     return (
         _environment()
         .get_template("page.html.j2")
-        .render(report=report, sections=sections_on(report, "page"))
+        .render(
+            report=report,
+            sections=sections_on(report, "page"),
+            reason=" ".join(sentences_on(report, "page")),
+        )
     )
 
 

@@ -255,3 +255,9 @@ def spread(figure: dict[str, Any]) -> str:
 def _spread(figure: dict[str, Any]) -> tuple[str, str]:
     interval = interval_text(figure.get("value"), figure.get("interval"))
     return band_text(figure.get("band")), interval
+
+
+def latencies_beside(targets: Iterable[str]) -> list[str]:
+    """Return the latencies shown beside an attainment: TTFT, TPOT and those with a target."""
+    named = {"ttft", "tpot", *targets}
+    return [name for name in LATENCY_LABELS if name in named]

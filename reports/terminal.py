@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reports.document import (
@@ -23,6 +24,7 @@ from reports.document import (
     cell,
     columns_on,
     sections_on,
+    sentences_on,
 )
 
 if TYPE_CHECKING:
@@ -214,7 +216,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
         chosen.width = report.pipe_width
     screen = Screen(chosen, report.width)
     screen.say(report.headline, _HEADLINE.get(report.tone, "bold"))
-    for sentence in filter(None, report.sentences):
+    for sentence in sentences_on(report, "terminal"):
         screen.say(sentence)
     for section in sections_on(report, "terminal"):
         heading = section.heading if section.terminal is None else section.terminal
@@ -254,6 +256,9 @@ def _print_block(screen: Screen, block: Block) -> None:
         case Text():
             screen.say(block.text, {"note": "dim", "bad": "red", "plain": ""}[block.style])
         case Code():
+            title = block.title if block.terminal is None else block.terminal
+            if title:
+                screen.say(title, "dim")
             screen.say(block.text)
         case Facts():
             screen.show(_fact_grid(screen, block))
@@ -289,6 +294,8 @@ def _fact_grid(screen: Screen, facts: Facts) -> RichTable:
 def _print_table(screen: Screen, table: Table) -> None:
     places = columns_on(table, "terminal")
     columns = [table.columns[place] for place in places]
+    if table.most_rows is not None:
+        table = replace(table, rows=table.rows[: table.most_rows])
     rows = [[cell(row[place]) for place in places] for row in all_rows(table)]
     if table.lead:
         _print_in_parts(screen, table.lead, columns, rows)

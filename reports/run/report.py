@@ -50,6 +50,15 @@ from reports.numbers import (
     target,
     whole_percent,
 )
+from reports.run.answer import (
+    SENTENCES,
+    conditions_text,
+    pool_texts,
+    slo_targets,
+    speculation_text,
+    system_text,
+    verdict,
+)
 from reports.run.figures import (
     account_breakdown,
     engines_over_time,
@@ -68,15 +77,6 @@ from reports.run.tables import (
     slo_table,
     tier_table,
     usable_blocks,
-)
-from reports.run.verdict import (
-    SENTENCES,
-    conditions_text,
-    pool_texts,
-    slo_targets,
-    speculation_text,
-    system_text,
-    verdict,
 )
 
 if TYPE_CHECKING:

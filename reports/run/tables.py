@@ -32,7 +32,7 @@ from reports.numbers import (
     target,
     whole_percent,
 )
-from reports.run.verdict import slo_targets
+from reports.run.answer import slo_targets
 from reports.series import replica_series
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.metrics import STATISTICS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from reports.numbers import is_number, listed, number, percent
-from reports.run.verdict import system_text
+from reports.run.answer import system_text
 from reports.whatif.facts import Content, Variant, ran
 from reports.whatif.words import (
     change_text,

@@ -120,8 +120,6 @@ def report(
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Write the HTML page of a result folder again, whatever the command that wrote it."""
-    from reports.capacity.facts import is_capacity
-    from reports.plan.facts import is_plan
     from reports.sweep.folder import is_sweep
     from reports.whatif.facts import is_whatif
 
@@ -134,10 +132,10 @@ def report(
         return
     if is_whatif(folder):
         from reports.whatif.page import write_whatif_page as write_page
-    elif is_capacity(folder):
-        from reports.capacity.page import write_capacity_page as write_page
-    elif is_plan(folder):
-        from reports.plan.page import write_plan_page as write_page
+    elif (folder / "capacity.json").is_file():
+        from reports.capacity.report import write_capacity_page as write_page
+    elif (folder / "plan.json").is_file():
+        from reports.plan.report import write_plan_page as write_page
     else:
         from reports.run.report import write_run_page as write_page
 

@@ -16,7 +16,7 @@ from reports.numbers import (
     significant,
     target,
 )
-from reports.run.verdict import requests_sentence, verdict
+from reports.run.answer import requests_sentence, verdict
 from tests.reports.sample import sample_requests, sample_summary
 
 
