@@ -121,7 +121,6 @@ def report(
 ) -> None:
     """Write the HTML page of a result folder again, whatever the command that wrote it."""
     from reports.sweep.folder import is_sweep
-    from reports.whatif.facts import is_whatif
 
     if plot and not is_sweep(folder):
         raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")
@@ -130,8 +129,8 @@ def report(
 
         _show(write_sweep_page(folder, plot or ()), open_page=open_page)
         return
-    if is_whatif(folder):
-        from reports.whatif.page import write_whatif_page as write_page
+    if (folder / "whatif.json").is_file():
+        from reports.whatif.report import write_whatif_page as write_page
     elif (folder / "capacity.json").is_file():
         from reports.capacity.report import write_capacity_page as write_page
     elif (folder / "plan.json").is_file():
