@@ -10,6 +10,7 @@ from typing import Any
 
 from reports.document import (
     WEAKER,
+    Block,
     Cell,
     Code,
     Column,
@@ -196,7 +197,10 @@ def _tiles(content: Content) -> list[Tile]:
 
 def _changes(content: Content, workload: str) -> Section:
     rows = [[variant["name"], settings_text(variant)] for variant in content["variants"]]
-    blocks = [Text(f"Baseline: {workload}."), Table([Column("Variant"), Column("Settings")], rows)]
+    blocks: list[Block] = [
+        Text(f"Baseline: {workload}."),
+        Table([Column("Variant"), Column("Settings")], rows),
+    ]
     return Section("changes", "What was changed", blocks, on="page")
 
 

@@ -39,7 +39,7 @@ def figure_table(content: Content, *, compact: bool) -> Table:
             [
                 label_of(key),
                 unit,
-                value_text(values[0], figure, per_unit),
+                Cell(value_text(values[0], figure, per_unit), value=values[0]),
                 *(
                     _compared(variant, figure, per_unit)
                     if variant["refused"] is None
@@ -77,12 +77,16 @@ def _is_dull(figure: dict[str, Any], values: list[Any]) -> bool:
 def _compared(variant: Variant, figure: dict[str, Any], per_unit: float) -> Cell:
     """Return a variant's value and its change, which is unsure if its interval includes zero."""
     change = variant["deltas"].get(figure["key"]) or {}
-    value = value_text(variant["values"].get(figure["key"]), figure, per_unit)
-    text = change_text(change, figure)
+    number, text = variant["values"].get(figure["key"]), change_text(change, figure)
     is_same = change.get("delta") == 0 and not change.get("half_width")
-    if change.get("holds_zero") and not is_same:
-        return Cell(value, "unsure", f"~ {text}")
-    return Cell(value, "" if text.startswith("0.0") else tone_of(change, figure["better"]), text)
+    is_unsure = change.get("holds_zero") and not is_same
+    tone = "unsure" if is_unsure else tone_of(change, figure["better"])
+    return Cell(
+        value_text(number, figure, per_unit),
+        "" if not is_unsure and text.startswith("0.0") else tone,
+        f"~ {text}" if is_unsure else text,
+        value=number,
+    )
 
 
 def account_table(content: Content, of: str, title: str) -> Table:
