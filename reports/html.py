@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _MOST_ON_A_PHONE = 3
-"""Most columns of a table that a phone shows as a table; the rows of others become cards."""
+"""Most columns of a table that a phone shows as a table, or one less if a column holds notes; the
+rows of others become cards."""
 _CLASSES = {"text": "", "number": "n", "note": "over", "evidence": "tags", "bar": "bars"}
 _UNITS = {
     "ns": 1e-9,
@@ -94,7 +95,7 @@ def render_page(report: Report) -> str:
         .render(
             report=report,
             sections=sections_on(report, "page"),
-            reason=" ".join(sentences_on(report, "page")),
+            sentences=sentences_on(report, "page"),
         )
     )
 
@@ -126,7 +127,7 @@ def _environment() -> Environment:
         "heads_of": _heads,
         "groups_of": _groups,
         "rows_of": _rows,
-        "is_wide": lambda table: len(columns_on(table, "page")) > _MOST_ON_A_PHONE,
+        "is_wide": _is_wide,
         "drawn": lambda figure: draw(figure),
         "on_page": lambda blocks: shown(blocks, "page"),
         "cell": cell,
@@ -140,6 +141,13 @@ def draw(figure: Figure) -> list[svg.Plot]:
 
     plots = (figure.draw(sheet) for sheet in (svg.WIDE, svg.NARROW))
     return [plot._replace(svg=Markup(plot.svg)) for plot in plots if plot is not None]
+
+
+def _is_wide(table: Table) -> bool:
+    """Return whether a table has too many columns for a phone."""
+    columns = [table.columns[place] for place in columns_on(table, "page")]
+    has_notes = any(column.kind == "note" for column in columns)
+    return len(columns) > _MOST_ON_A_PHONE - has_notes
 
 
 def _heads(table: Table) -> list[_Head]:

@@ -90,13 +90,21 @@ def carried_figure(content: Content, sheet: Sheet) -> Plot | None:
             [row["capacity"] - row["interval"][0] for row in rows],
             [row["interval"][1] - row["capacity"] for row in rows],
         ]
-        axes.barh(at, levels, color=svg.SKY, height=0.6, xerr=spread, ecolor=svg.INK, capsize=2)
+        bar = 0.36 if sheet.is_narrow else 0.6
+        axes.barh(at, levels, color=svg.SKY, height=bar, xerr=spread, ecolor=svg.INK, capsize=2)
         for y, row in zip(at, rows, strict=True):
             text = (
                 f"{row['units']:,} \N{MULTIPLICATION SIGN} {row['name']}, {usd(row['usd_per_h'])}/h"
             )
+            # a narrow bar has no room for its name, which stands above it
+            place = (0, y + bar / 2) if sheet.is_narrow else (0, y)
             axes.annotate(
-                text, (0, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5
+                text,
+                place,
+                xytext=(0, 2) if sheet.is_narrow else (5, 0),
+                textcoords="offset points",
+                va="bottom" if sheet.is_narrow else "center",
+                fontsize=8.5,
             )
         axes.axvline(planned, color=svg.VERMILION, lw=1.2)
         axes.set_yticks([])
