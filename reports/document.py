@@ -52,7 +52,7 @@ class Column:
     heading: str
     kind: Kind = "text"
     terminal: str | None = None
-    """Heading on a terminal, if it is another."""
+    """Heading on a terminal, if it is another than the heading with a small first letter."""
     on: Where = "both"
     wraps: bool = False
     """Whether a terminal may break its cells into several lines."""
@@ -63,6 +63,11 @@ class Column:
     """Whether a terminal writes the cells of this last column below a table that is too wide."""
     group: str = ""
     """Heading above this column and its neighbors of the same group, on the page."""
+
+
+def numbers(*headings: str) -> list[Column]:
+    """Return columns of numbers."""
+    return [Column(heading, "number") for heading in headings]
 
 
 class Tile(NamedTuple):

@@ -332,7 +332,11 @@ def _print_table(screen: Screen, table: Table) -> None:
 
 
 def _heading(column: Column) -> str:
-    return column.heading if column.terminal is None else column.terminal
+    """Return a heading for a terminal: ``Evidence`` becomes ``evidence``, and ``GPUs`` stays."""
+    if column.terminal is not None:
+        return column.terminal
+    text = column.heading
+    return text[0].lower() + text[1:] if text[1:2].islower() else text
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> int:

@@ -30,6 +30,7 @@ from reports.document import (
     Text,
     Tile,
     evidence_section,
+    numbers,
     scenario_section,
     warning_section,
 )
@@ -176,11 +177,11 @@ def curve_table(content: Content) -> Table:
         [
             Column(question["unit"]),
             Column("Of saturation", "number", terminal="load", drop=2),
-            Column("Attainment", "number", terminal="attainment"),
+            *numbers("Attainment"),
             Column("95%", "number", drop=3),
-            *(Column(f"{LATENCY_LABELS[name]} p99", "number") for name in metrics),
-            Column("Runs", "number", terminal="runs", drop=1),
-            Column("Queue", "note", terminal="queue"),
+            *numbers(*(f"{LATENCY_LABELS[name]} p99" for name in metrics)),
+            Column("Runs", "number", drop=1),
+            Column("Queue", "note"),
         ],
         rows,
         note="Attainment is good requests over arrived ones; a good request finished and met every "
@@ -235,9 +236,9 @@ def account_table(content: Content) -> Table:
     unit, tail = content["question"]["unit"], tail_text(content)
     return Table(
         [
-            Column("Account", terminal="account"),
+            Column("Account"),
             *(Column(f"at {text} {unit}", "number", terminal=text) for text in levels.values()),
-            Column("Share", "number", terminal="share"),
+            *numbers("Share"),
         ],
         rows,
         title=tail,

@@ -22,6 +22,7 @@ from reports.document import (
     Tile,
     Tone,
     evidence_section,
+    numbers,
     scenario_section,
 )
 from reports.folder import incomplete, read_content
@@ -184,13 +185,12 @@ def ranked_table(content: Content) -> Table:
         )
     return Table(
         [
-            Column("Candidate", terminal="candidate", wraps=True),
-            Column("Engines", "number", terminal="engines"),
-            Column("GPUs", "number"),
+            Column("Candidate", wraps=True),
+            *numbers("Engines", "GPUs"),
             Column("An hour", "number", terminal="$/h"),
-            Column("Headroom", "number", terminal="headroom"),
-            Column("Binds", terminal="binds"),
-            Column("By", "note", terminal="by"),
+            *numbers("Headroom"),
+            Column("Binds"),
+            Column("By", "note"),
         ],
         rows,
     )
@@ -200,13 +200,7 @@ def attained_table(content: Content) -> Table:
     """Return what the cheapest fleet attains, one row per target."""
     pairs = zip(content["question"]["targets"], content["ranked"][0]["attained"], strict=True)
     return Table(
-        [
-            Column("Target", terminal="target"),
-            Column("Percentile", "number", terminal="percentile"),
-            Column("Within", "number", terminal="within"),
-            Column("Worst run", "number", terminal="worst run"),
-            Column("Asked", "number", terminal="asked"),
-        ],
+        [Column("Target"), *numbers("Percentile", "Within", "Worst run", "Asked")],
         [
             (
                 target_text(asked),
@@ -238,11 +232,11 @@ def _front(content: Content) -> Section:
         if row["on_front"] and content["ranked"]
     ]
     columns = [
-        Column("Fleet", terminal="fleet"),
-        Column("GPUs", "number"),
+        Column("Fleet"),
+        *numbers("GPUs"),
         Column("An hour", "number", terminal="$/h"),
-        Column("Of target", "number", terminal="of target"),
-        Column("Which", "note", terminal="which"),
+        *numbers("Of target"),
+        Column("Which", "note"),
     ]
     blocks: list[Block] = [
         Figure(lambda sheet: front_figure(content, sheet), _evidence(content)),
@@ -287,9 +281,9 @@ def candidate_table(content: Content) -> Table:
         stage = _stage(row)
         rows.append((row["name"], Cell(stage, _TONES.get(stage, "")), _why(content, row)))
     columns = [
-        Column("Candidate", terminal="candidate"),
+        Column("Candidate"),
         Column("Stage", terminal=""),
-        Column("Why", "note", terminal="why", wraps=True),
+        Column("Why", "note", wraps=True),
     ]
     return Table(columns, rows, most_rows=_MOST)
 

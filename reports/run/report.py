@@ -12,25 +12,23 @@ from reports.document import (
     Facts,
     Figure,
     Report,
+    Row,
     Section,
+    Table,
     Text,
     Tile,
     Warnings,
+    cell,
     evidence_section,
     scenario_section,
 )
 from reports.facts import (
-    GaugeRow,
     Summary,
     account_rows,
     entries,
     evidence_shares,
     figures_by_name,
-    latency_rows,
-    other_rows,
     section,
-    throughput_rows,
-    utilization_rows,
     value_of,
     warning_texts,
     weakest_evidence,
@@ -59,9 +57,9 @@ from reports.run.answer import (
     system_text,
     verdict,
 )
+from reports.run.engines import engine_table, engines_over_time, usable_blocks
 from reports.run.figures import (
     account_breakdown,
-    engines_over_time,
     latency_distributions,
     latency_over_time,
 )
@@ -69,14 +67,12 @@ from reports.run.tables import (
     account_bars,
     account_table,
     class_table,
-    engine_table,
-    gauge_table,
+    gauge_tables,
     latency_table,
     memory_table,
     operator_table,
     slo_table,
     tier_table,
-    usable_blocks,
 )
 
 if TYPE_CHECKING:
@@ -158,7 +154,7 @@ def _latency(summary: Summary, files: RunFiles | None) -> Section:
     table = latency_table(summary)
     blocks: list[Block] = [table] if table.rows else [Text("No latency was recorded.", on="page")]
     if table.rows:
-        blocks.append(Text(_latency_note(summary), "note", on="terminal"))
+        blocks.append(Text(_latency_note(table, summary), "note", on="terminal"))
     if files:
         blocks += [
             Figure(
@@ -174,27 +170,26 @@ def _latency(summary: Summary, files: RunFiles | None) -> Section:
     return Section("latency", "Latency", blocks)
 
 
-def _latency_note(summary: Summary) -> str:
+def _latency_note(table: Table, summary: Summary) -> str:
     """Say which requests the latencies are over, and what their spread is."""
     metrics_over: dict[str, list[str]] = {}
-    for row in latency_rows(summary):
-        metrics_over.setdefault(row.population, []).append(row.label)
-    over = [
-        f"{listed(labels)} over {population}" if len(metrics_over) > 1 else f"over {population}"
-        for population, labels in metrics_over.items()
-        if population
+    for row in table.rows:
+        metric, over = cell(row[0]).text, cell(row[-2]).text
+        metrics_over.setdefault(over, []).append(metric)
+    over_all = [
+        f"{listed(metrics)} over {over}" if len(metrics_over) > 1 else f"over {over}"
+        for over, metrics in metrics_over.items()
+        if over
     ]
-    return "; ".join(filter(None, (*over, spread_note(summary))))
+    return "; ".join(filter(None, (*over_all, spread_note(summary))))
 
 
 def _load(summary: Summary, files: RunFiles | None) -> Section:
-    throughput = throughput_rows(summary)
-    utilization = [*utilization_rows(summary), *other_rows(summary)]
-    gauges = [Facts([_gauge(row) for row in rows]) for rows in (throughput, utilization)]
+    tables = gauge_tables(summary)
+    gauges = [Facts([_gauge(row) for row in table.rows]) for table in tables]
     blocks: list[Block] = [
         Beside([facts for facts in gauges if facts.rows]),
-        gauge_table("Throughput and requests", throughput),
-        gauge_table("Utilisation", utilization),
+        *tables,
         Text(speculation_text(summary), "note"),
     ]
     if files:
@@ -209,9 +204,9 @@ def _load(summary: Summary, files: RunFiles | None) -> Section:
     return Section("load", "Throughput and utilisation", blocks)
 
 
-def _gauge(row: GaugeRow) -> Fact:
-    note = f"max {row.maximum}" if row.maximum else row.unit
-    return Fact(row.label, row.value, note, row.spread)
+def _gauge(row: Row) -> Fact:
+    label, value, maximum, unit = (cell(one).text for one in row[:4])
+    return Fact(label, value, f"max {maximum}" if maximum else unit, cell(row[1]).note)
 
 
 def _tiers(summary: Summary) -> Section:

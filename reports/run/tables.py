@@ -1,19 +1,15 @@
-"""Tables of a run: classes, engines, cache tiers, accounts of time and memory, kernel times."""
+"""Tables of a run: targets, latency, classes, cache tiers, accounts of time and memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from reports.document import Cell, Column, Row, Table
+from reports.document import Cell, Column, Row, Table, numbers
 from reports.facts import (
-    GaugeRow,
     Summary,
     account_rows,
     entries,
     figures_by_name,
-    latency_rows,
     section,
     value_of,
     weakest_evidence,
@@ -22,23 +18,30 @@ from reports.numbers import (
     LATENCY_LABELS,
     LATENCY_MEANINGS,
     MISSING,
+    THROUGHPUT_LABELS,
+    UTILIZATION_LABELS,
     byte_size,
+    count_of,
     duration,
+    duration_unit,
     humanised,
     is_number,
+    number,
     percent,
     significant,
+    spread,
     spread_note,
+    spreads,
     target,
+    unit_text,
     whole_percent,
 )
 from reports.run.answer import slo_targets
-from reports.series import replica_series
 from sim.accounts import TIME_ACCOUNTS
 from sim.books.metrics import STATISTICS
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 def slo_table(summary: Summary) -> Table:
@@ -61,9 +64,7 @@ def slo_table(summary: Summary) -> Table:
     return Table(
         [
             Column("Metric"),
-            Column("Target", "number"),
-            Column("Requests that met it", "number"),
-            Column("p99", "number"),
+            *numbers("Target", "Requests that met it", "p99"),
             Column("Evidence", "evidence"),
         ],
         rows,
@@ -74,28 +75,47 @@ def slo_table(summary: Summary) -> Table:
 
 
 def latency_table(summary: Summary) -> Table:
-    """Return the statistics of each latency metric."""
-    rows: list[Row] = []
-    for row in latency_rows(summary):
-        spreads = zip(*row.spreads, strict=True) if row.spreads else ((),) * len(STATISTICS)
-        cells = [
-            Cell(text, spread=tuple(spread), value=value_s)
-            for text, spread, value_s in zip(row.cells, spreads, row.values_s, strict=True)
-        ]
-        label = Cell(row.label, note=LATENCY_MEANINGS.get(row.name, ""))
-        rows.append((label, *cells, row.unit, row.population, row.evidence))
-    spread = spread_note(summary)
+    """Return the statistics of each latency metric: the known ones in their usual order, then any
+    others in seconds."""
+    by_name = figures_by_name(summary)
+    names = [name for name in LATENCY_LABELS if name in by_name]
+    names += [name for name in by_name if name not in names and _is_latency(by_name[name])]
+    explained = spread_note(summary)
     return Table(
         [
             Column("Metric", terminal="", wraps=True),
-            *(Column(name, "number") for name in STATISTICS),
+            *numbers(*STATISTICS),
             Column("Unit", terminal="", wraps=True),
             Column("Over", "note", on="page"),
-            Column("Evidence", "evidence", terminal="evidence", wraps=True),
+            Column("Evidence", "evidence", wraps=True),
         ],
-        rows,
-        note=f"Below a figure: {spread}." if spread else "",
+        [_latency_row(name, by_name[name]) for name in names],
+        note=f"Below a figure: {explained}." if explained else "",
     )
+
+
+def _latency_row(name: str, figures: dict[str, dict[str, Any]]) -> Row:
+    values_s = [figures.get(statistic, {}).get("value") for statistic in STATISTICS]
+    unit, per_second = duration_unit(values_s)
+    cells = [
+        Cell(significant(value * per_second), spread=lines, value=value)
+        if is_number(value)
+        else Cell(MISSING)
+        for value, lines in zip(values_s, spreads(figures), strict=True)
+    ]
+    over = (count_of(figure.get("count"), figure.get("population")) for figure in figures.values())
+    return (
+        Cell(LATENCY_LABELS.get(name, humanised(name)), note=LATENCY_MEANINGS.get(name, "")),
+        *cells,
+        unit if any(map(is_number, values_s)) else "",
+        next(filter(None, over), ""),
+        weakest_evidence(list(figures.values())),
+    )
+
+
+def _is_latency(figures: dict[str, dict[str, Any]]) -> bool:
+    in_seconds = all(figure.get("unit") == "s" for figure in figures.values())
+    return in_seconds and any(statistic in figures for statistic in ("p50", "p90", "p99"))
 
 
 def class_table(summary: Summary) -> Table:
@@ -104,10 +124,7 @@ def class_table(summary: Summary) -> Table:
     return Table(
         [
             Column("Class"),
-            Column("Requests", "number"),
-            Column("Good", "number"),
-            Column("Goodput", "number"),
-            *(Column(f"{name} p99", "number") for name in p99s),
+            *numbers("Requests", "Good", "Goodput", *(f"{name} p99" for name in p99s)),
             Column("Targets, and who met them", "note", wraps=True, below=True),
         ],
         [_class_row(facts) for facts in entries(summary, "classes") if isinstance(facts, dict)],
@@ -138,132 +155,50 @@ def _class_targets_text(facts: dict[str, Any]) -> str:
     return ", ".join(said) or "none: finishing is enough"
 
 
-def gauge_table(title: str, rows: list[GaugeRow]) -> Table:
-    """Return figures that are not latencies, one row each."""
-    return Table(
-        [
-            Column("Figure"),
-            Column("Value or mean", "number"),
-            Column("Max", "number"),
-            Column("Unit"),
-            Column("Over", "note"),
-            Column("Evidence", "evidence"),
-        ],
-        [
-            (
-                row.label,
-                Cell(row.value, note=row.spread),
-                row.maximum,
-                row.unit,
-                row.population,
-                row.evidence,
-            )
-            for row in rows
-        ],
-        title=title,
-        on="page",
-    )
-
-
-_MOST_ROWS = 16
-_ENGINE_COLUMNS = {
-    "requests": Column("Requests", "number"),
-    "good": Column("Met the SLO", "number"),
-    "busy": Column("GPU busy", "number"),
-    "running": Column("mean", "number", group="Running"),
-    "most_running": Column("most", "number", group="Running"),
-    "waiting": Column("mean", "number", group="Waiting"),
-    "most_waiting": Column("most", "number", group="Waiting"),
-    "kv": Column("mean", "number", group="KV occupancy"),
-    "most_kv": Column("most", "number", group="KV occupancy"),
-    "preemptions": Column("Preemptions", "number"),
-}
-_SHARES = ("good", "busy", "kv", "most_kv")
-_MEANS = ("running", "waiting")
-
-
-def usable_blocks(summary: Summary) -> float | None:
-    """Return the KV blocks of an engine that can hold tokens; None if the summary does not state
-    them."""
-    blocks = section(summary, "conditions").get("num_gpu_blocks")
-    # vLLM reserves one block as the null block, which never holds tokens.
-    return blocks - 1 if is_number(blocks) and blocks > 1 else None
-
-
-def engine_table(summary: Summary, requests: pd.DataFrame, steps: pd.DataFrame) -> Table:
-    """Return the engines of a run, one row each; without rows if there are fewer than two.
-
-    With more than 16 engines, the eight with the most GPU time and the eight with the least are
-    shown.
-    """
-    import pandas as pd
-
-    if steps["replica"].nunique() < 2:
-        return Table([], [])
-    engines = _engines(requests, steps, usable_blocks(summary))
-    names = [name for name in _ENGINE_COLUMNS if name != "good" or slo_targets(summary)]
-    ordered = engines.sort_values("busy", ascending=False, kind="stable")
-    if len(ordered) > _MOST_ROWS:
-        half = _MOST_ROWS // 2
-        ordered = pd.concat([ordered.head(half), ordered.tail(half)])
-    rows = [
-        (f"replica {replica}", *(_written(name, float(row[name])) for name in names))
-        for replica, row in ordered.sort_index().to_dict("index").items()
+def gauge_tables(summary: Summary) -> list[Table]:
+    """Return the figures that are not latencies, one row each: rates, then how busy the engines
+    are and whatever no other table shows."""
+    by_name = figures_by_name(summary)
+    rows: dict[str, Row] = {}
+    for name, label in (THROUGHPUT_LABELS | UTILIZATION_LABELS).items():
+        if figures := by_name.get(name, {}):
+            main = figures.get("value") or figures.get("mean") or next(iter(figures.values()))
+            rows[name] = _gauge_row(label, name, list(figures.values()), main, figures.get("max"))
+    for name, figures in by_name.items():
+        if name in rows or name in LATENCY_LABELS or _is_latency(figures):
+            continue
+        for statistic, figure in figures.items():
+            label = humanised(name) + ("" if statistic == "value" else f", {statistic}")
+            rows[f"{name}.{statistic}"] = _gauge_row(label, name, [figure], figure, None)
+    columns = [
+        Column("Figure"),
+        *numbers("Value or mean", "Max"),
+        Column("Unit"),
+        Column("Over", "note"),
+        Column("Evidence", "evidence"),
     ]
-    columns = [Column("Engine"), *(_ENGINE_COLUMNS[name] for name in names)]
-    note = _engine_note(engines, len(rows))
-    return Table(columns, rows, "Engine by engine", note=note, on="page")
+    rates = [row for name, row in rows.items() if name in THROUGHPUT_LABELS]
+    others = [row for name, row in rows.items() if name not in THROUGHPUT_LABELS]
+    titles = {"Throughput and requests": rates, "Utilisation": others}
+    return [Table(columns, found, title, on="page") for title, found in titles.items()]
 
 
-def _engines(requests: pd.DataFrame, steps: pd.DataFrame, usable: float | None) -> pd.DataFrame:
-    """Return `_ENGINE_COLUMNS` by replica. Means are over the run, from first arrival to last
-    step."""
-    import pandas as pd
-
-    blocks = usable or float(steps["free_blocks"].max())
-    start_s, end_s = float(requests["arrival_s"].min()), float(steps["gpu_end_s"].max())
-    edges_s = np.array([start_s, max(end_s, start_s + 1e-9)])
-    by_steps, by_requests = steps.groupby("replica"), requests.groupby("replica")
-    means = replica_series(steps, edges_s, blocks)
-    replicas = [one.replica for one in means]
-    return pd.DataFrame(
-        {
-            "requests": by_requests.size(),
-            "good": by_requests["good"].mean(),
-            "busy": by_steps["gpu_s"].sum() / (edges_s[1] - edges_s[0]),
-            "running": pd.Series([float(one.running[0]) for one in means], replicas),
-            "most_running": by_steps["running"].max(),
-            "waiting": pd.Series([float(one.waiting[0]) for one in means], replicas),
-            "most_waiting": by_steps["waiting"].max(),
-            "kv": pd.Series([float(one.kv_occupancy[0]) for one in means], replicas),
-            "most_kv": 1 - by_steps["free_blocks"].min() / blocks,
-            "preemptions": by_requests["preemptions"].sum(),
-        }
-    ).fillna(0.0)
-
-
-def _written(name: str, value: float) -> str:
-    if name in _SHARES:
-        return percent(value)
-    return significant(value) if name in _MEANS else f"{value:,.0f}"
-
-
-def _engine_note(engines: pd.DataFrame, num_shown: int) -> str:
-    said = "Over the whole run, idle time included."
-    spread = {
-        name: float(engines[name].max() / engines[name].mean())
-        for name in ("busy", "waiting")
-        if engines[name].mean() > 0
-    }
-    if "busy" in spread:
-        said += f" The busiest engine had {significant(spread['busy'])} times the mean GPU time"
-        if "waiting" in spread:
-            said += f", the longest queue was {significant(spread['waiting'])} times the mean"
-        said += "; 1 would be an even spread."
-    if num_shown < len(engines):
-        half = num_shown // 2
-        said += f" Of {len(engines):,} engines, the {half} busiest and the {half} least busy."
-    return said
+def _gauge_row(
+    label: str,
+    name: str,
+    figures: list[dict[str, Any]],
+    main: dict[str, Any],
+    maximum: dict[str, Any] | None,
+) -> Row:
+    unit, highest = str(main.get("unit") or ""), (maximum or {}).get("value")
+    return (
+        label,
+        Cell(number(main.get("value"), unit), note=spread(main)),
+        number(highest, unit) if is_number(highest) else "",
+        unit_text(name, unit),
+        count_of(main.get("count"), main.get("population")),
+        weakest_evidence(figures),
+    )
 
 
 def operator_table(summary: Summary) -> Table:
@@ -276,9 +211,9 @@ def operator_table(summary: Summary) -> Table:
     return Table(
         [
             Column("Operators", terminal=""),
-            Column("Source", terminal="source", wraps=True),
-            Column("Tables (SHA-256)", terminal="tables (SHA-256)", wraps=True),
-            Column("Evidence", "evidence", terminal="evidence"),
+            Column("Source", wraps=True),
+            Column("Tables (SHA-256)", wraps=True),
+            Column("Evidence", "evidence"),
         ],
         [
             (str(one.get("family")), str(one.get("source")), _tables(one), str(one.get("label")))
@@ -304,9 +239,8 @@ def tier_table(summary: Summary) -> Table:
     """Return the tiers of the prefix cache; without rows if there is only device memory."""
     facts = [f for f in entries(summary, "kv_tiers") if isinstance(f, dict)]
     several = len({f.get("pool") for f in facts}) > 1
-    names = ("Hits", "Peak", "Capacity", "Loaded", "Written", "Link")
     return Table(
-        [Column("Tier"), *(Column(name, "number") for name in names)],
+        [Column("Tier"), *numbers("Hits", "Peak", "Capacity", "Loaded", "Written", "Link")],
         [_tier_row(f, several) for f in facts],
         note="Hits are shares of the prompt tokens of finished requests; a link is busy a share of "
         "the run. Bytes are of the whole run and all engines; what came to a tier is held, or was "
@@ -385,7 +319,7 @@ def account_bars(summary: Summary) -> Table:
     rows = account_rows(summary, "e2e_accounts_s")
     widest = max((row.share for row in rows), default=1.0)
     return Table(
-        [Column("Account"), Column("", "bar"), Column("Share", "number"), Column("Time", "number")],
+        [Column("Account"), Column("", "bar"), *numbers("Share", "Time")],
         [
             (
                 row.label,
@@ -425,7 +359,7 @@ def memory_table(summary: Summary) -> Table:
     return Table(
         [
             Column("One GPU"),
-            *(Column(name, "number") for name in ("Size", "Bytes", "Share")),
+            *numbers("Size", "Bytes", "Share"),
             Column("", "bar"),
         ],
         rows,

@@ -64,7 +64,7 @@ def page(one: Report) -> str:
 def test_a_table_on_a_terminal() -> None:
     lines = printed(report(Table(COLUMNS, ROWS, total=("all", "9", "", "", "")))).splitlines()
     assert lines[:3] == ["It fits.", "", "What it costs"]
-    assert lines[3].split() == ["gpu", "Price", "Memory", "evidence"]
+    assert lines[3].split() == ["gpu", "price", "memory", "evidence"]
     assert [line.split() for line in lines[5:9]] == [
         ["H200", "$9.50", "141", "GiB", "assumed"],
         ["±5%"],
@@ -74,7 +74,7 @@ def test_a_table_on_a_terminal() -> None:
 
 
 def test_a_narrow_terminal_leaves_out_what_may_be_dropped() -> None:
-    assert "Memory" not in printed(report(Table(COLUMNS, ROWS)), 34)
+    assert "memory" not in printed(report(Table(COLUMNS, ROWS)), 34)
 
 
 def test_a_block_may_be_for_some_widths_only() -> None:
