@@ -175,7 +175,7 @@ def curve_table(content: Content) -> Table:
         )
     return Table(
         [
-            Column(question["unit"]),
+            Column(question["unit"], "number"),
             Column("Of saturation", "number", terminal="load", drop=2),
             *numbers("Attainment"),
             Column("95%", "number", drop=3),
