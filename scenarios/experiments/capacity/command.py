@@ -34,16 +34,17 @@ def run_capacity(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.capacity.page import write_capacity_page
+        from reports.capacity.report import write_capacity_page
 
         _write(found, scenario, out)
         page = write_capacity_page(out)
     if as_json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:
-        from reports.capacity.text import print_capacity
+        from reports.capacity.report import capacity_report
+        from reports.terminal import print_report
 
-        print_capacity(found)
+        print_report(capacity_report(found))
         if page is not None:
             print(f"\nresults in {out}, page in {page}")
     return page

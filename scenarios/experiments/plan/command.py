@@ -29,16 +29,17 @@ def run_plan(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.plan.page import write_plan_page
+        from reports.plan.report import write_plan_page
 
         _write(found, asked.text, out)
         page = write_plan_page(out)
     if as_json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:
-        from reports.plan.text import print_plan
+        from reports.plan.report import plan_report
+        from reports.terminal import print_report
 
-        print_plan(found)
+        print_report(plan_report(found))
         if page is not None:
             print(f"\nresults in {out}, page in {page}")
     return page, bool(found["ranked"])

@@ -52,16 +52,17 @@ def run_whatif(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.whatif.page import write_whatif_page
+        from reports.whatif.report import write_whatif_page
 
         write_whatif(answer, out)
         page = write_whatif_page(out)
     if as_json:
         print(json.dumps(answer.content, indent=1, allow_nan=False))
     else:
-        from reports.whatif.text import print_whatif
+        from reports.terminal import print_report
+        from reports.whatif.report import whatif_report
 
-        print_whatif(answer.content)
+        print_report(whatif_report(answer.content))
         if page is not None:
             print(f"results in {out}, page in {page}")
     return page

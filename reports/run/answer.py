@@ -4,20 +4,19 @@ requests."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from reports.document import Tone
 from reports.facts import (
     Summary,
     account_rows,
     entries,
     evidence_shares,
-    figures_by_name,
     section,
     value_of,
 )
 from reports.numbers import (
     LATENCY_LABELS,
-    MISSING,
     duration,
     humanised,
     is_number,
@@ -27,56 +26,11 @@ from reports.numbers import (
     target,
     whole_percent,
 )
-from reports.templates import Column
-
-CLASS_COLUMNS = (
-    Column("Class"),
-    Column("Requests", "n"),
-    Column("Good", "n"),
-    Column("Goodput", "n"),
-    Column("TTFT p99", "n"),
-    Column("TPOT p99", "n"),
-    Column("E2E p99", "n"),
-    Column("Targets, and who met them", "over"),
-)
-
-
-def class_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row of texts per class, with one text per column of ``CLASS_COLUMNS``; empty if
-    there are no classes."""
-    return [_row(facts) for facts in entries(summary, "classes") if isinstance(facts, dict)]
 
 
 def has_class_targets(summary: Summary) -> bool:
     """Return whether any class has a target, its own or the scenario's."""
     return any(facts.get("targets") for facts in entries(summary, "classes"))
-
-
-def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    attainment, goodput = facts.get("attainment"), facts.get("goodput_per_s")
-    figures = figures_by_name(facts)
-    p99 = (figures.get(name, {}).get("p99", {}).get("value") for name in ("ttft", "tpot", "e2e"))
-    return (
-        str(facts.get("name")),
-        f"{facts.get('arrived', 0):,}",
-        percent(attainment) if is_number(attainment) else MISSING,
-        f"{significant(goodput)}/s" if is_number(goodput) else MISSING,
-        *(duration(value) for value in p99),
-        _class_targets_text(facts),
-    )
-
-
-def _class_targets_text(facts: dict[str, Any]) -> str:
-    met = facts.get("by_target") or {}
-    said = []
-    for name, target_s in (facts.get("targets") or {}).items():
-        metric = name.removesuffix("_s")
-        share = f" {percent(met[metric])}" if is_number(met.get(metric)) else ""
-        said.append(f"{LATENCY_LABELS.get(metric, metric)} ≤ {target(target_s)}:{share}")
-    return ", ".join(said) or "none: finishing is enough"
-
-
-Tone = Literal["good", "bad", "plain"]
 
 
 class Verdict(NamedTuple):
@@ -102,7 +56,7 @@ def verdict(summary: Summary) -> Verdict:
     of_classes = has_class_targets(summary)
     slo = "the SLO of their class" if of_classes else f"the SLO ({_targets_text(targets)})"
 
-    tone: Tone = "plain"
+    tone: Tone = ""
     if arrived == 0:
         return Verdict("No request arrived, so there is nothing to answer.", "", tone)
     if not targets and not of_classes:
@@ -342,3 +296,29 @@ SENTENCES: tuple[Callable[[Summary], str], ...] = (
     fleet_sentence,
 )
 """Functions that write the sentences below the answer; each returns "" if it has nothing to say."""
+
+
+def speculation_text(summary: Summary) -> str:
+    """Say what was drafted, what was accepted, and what it cost; empty without speculation."""
+    facts = section(summary, "speculation")
+    if not facts:
+        return ""
+    drafts = sorted(set(section(facts, "drafts_by_seqs").values()))
+    if not drafts:
+        return ""
+    number = f"{drafts[0]} to {drafts[-1]}" if len(drafts) > 1 else f"{drafts[0]}"
+    nodes = " in a tree" if facts.get("tree_nodes") else ""
+    parts = [f"Speculation by {facts['method']}, {number} drafted tokens{nodes} a step"]
+    length, rate = value_of(summary, "accepted_length"), value_of(summary, "acceptance_rate")
+    if length is not None:
+        parts.append(f"{significant(length)} tokens a step and sequence")
+    if rate is not None:
+        parts.append(f"{percent(rate)} of the drafts accepted")
+    said = ", ".join(parts)
+    draft, waste = facts.get("draft_share"), facts.get("waste_share")
+    if is_number(draft) and is_number(waste):
+        said += f"; drafting takes {percent(draft)} of the GPUs' time, rejected work "
+        said += percent(waste)
+    kept, accepted = section(facts, "keeps_target_distribution"), section(facts, "acceptance")
+    said += f". Keeps the target's distribution: {kept.get('value')} ({kept.get('source')})."
+    return f"{said} Acceptance is {accepted.get('label')}: {accepted.get('source')}."
