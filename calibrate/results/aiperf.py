@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from calibrate.results.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
-from calibrate.results.values import Fields, as_number, parse_documents, printable
+from calibrate.results.values import (
+    as_number,
+    displayed,
+    parse_documents,
+    printable,
+    printable_text,
+    read_count,
+    read_number,
+    read_numbers,
+)
+from costmodels.fields import Fields
 from sim.errors import TraceError
 
 _SECONDS = {
@@ -70,7 +80,7 @@ def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:
         metadata = document.child("metadata")
         if metadata is None:
             document.fail("metadata", "an object")
-        if metadata.text("benchmark_phase") in ("warmup", "warm-up"):
+        if printable_text(metadata, "benchmark_phase") in ("warmup", "warm-up"):
             continue
         if "error" in document or metadata.values.get("was_cancelled") is True:
             failed += 1
@@ -146,13 +156,13 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
 
 def _failed(document: Fields) -> int:
     """Count failed requests by kind of error, for when the metric that counts them is null."""
-    return sum(kind.count("count") or 0 for kind in document.children("error_summary"))
+    return sum(read_count(kind, "count") or 0 for kind in document.children("error_summary"))
 
 
 def _value(metric: Fields | None, scales: dict[str, float], name: str = "value") -> float:
     """Return a value in seconds, per second or tokens, converted from its unit; NaN if it is
     missing."""
-    value = None if metric is None else metric.number(name)
+    value = None if metric is None else read_number(metric, name)
     return float("nan") if metric is None or value is None else value * _scale(metric, scales)
 
 
@@ -168,7 +178,7 @@ def _ns(metadata: Fields, name: str) -> int:
 def _gaps_s(metric: Fields | None) -> list[float]:
     if metric is None or "value" not in metric:
         return []
-    values = metric.numbers("value")
+    values = read_numbers(metric, "value")
     assert values is not None
     gaps: list[float] = (values * _scale(metric, _SECONDS)).tolist()
     return gaps
@@ -183,22 +193,25 @@ def _scale(metric: Fields, scales: dict[str, float]) -> float:
 
 def _scalar(document: Fields, field: str) -> float | None:
     metric = document.child(field)
-    return None if metric is None else metric.number("avg")
+    return None if metric is None else read_number(metric, "avg")
 
 
 def _conditions(document: Fields) -> dict[str, str | float]:
     """Return model, rate and concurrency from ``input_config``, if they are in their known
     places."""
-    config: Any = document.values.get("input_config")
-    parts = (
-        [config.get(part) for part in ("endpoint", "loadgen")] if isinstance(config, dict) else []
-    )
-    endpoint, load = (Fields("", p if isinstance(p, dict) else {}) for p in (parts or [None, None]))
+    config = document.first("input_config")
+    load = Fields(_object(config, "loadgen"), document.where)
+    models = _object(config, "endpoint").get("model_names")
     found = {
         "rate" if name == "request_rate" else name: value
-        for name, value in load.display("request_rate", "concurrency").items()
+        for name, value in displayed(load, "request_rate", "concurrency").items()
     }
-    models = endpoint.values.get("model_names")
     if isinstance(models, list) and models and isinstance(models[0], str):
         found["model"] = printable(models[0])
     return found
+
+
+def _object(holder: object, name: str) -> dict[str, Any]:
+    """Return an object within another one; empty if either is something else."""
+    value = holder.get(name) if isinstance(holder, dict) else None
+    return value if isinstance(value, dict) else {}

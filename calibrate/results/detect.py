@@ -16,9 +16,9 @@ from calibrate.results.guidellm import looks_like_guidellm, read_guidellm
 from calibrate.results.prometheus import looks_like_prometheus, read_prometheus
 from calibrate.results.request_csv import looks_like_request_csv, read_request_csv
 from calibrate.results.run import MeasuredRun, with_unique_names
-from calibrate.results.values import Fields, parse_documents, read_text
-from sim.errors import TraceError
-from workloads.readers.rows import shown
+from calibrate.results.values import parse_documents, read_text
+from costmodels.fields import Fields
+from sim.errors import TraceError, shown
 
 FORMATS = {
     "vllm-bench": "JSON of vllm bench serve, detailed or not, one object or one a line",

@@ -22,7 +22,14 @@ from calibrate.results.run import (
     MeasuredRun,
     tpot_of,
 )
-from calibrate.results.values import Fields, parse_documents
+from calibrate.results.values import (
+    displayed,
+    parse_documents,
+    printable_text,
+    read_count,
+    read_number,
+)
+from costmodels.fields import Fields
 
 _METRICS = {
     "ttft": ("time_to_first_token_ms", 1e-3),
@@ -56,13 +63,13 @@ def read_guidellm(text: str, path: Path) -> list[MeasuredRun]:
     tool = "GuideLLM"
     metadata = document.child("metadata")
     if metadata is not None:
-        if (metadata.number("version") or 0) > _NEWEST:
+        if (read_number(metadata, "version") or 0) > _NEWEST:
             metadata.fail("version", f"at most {_NEWEST}, the newest layout that is known")
-        tool = f"GuideLLM {metadata.text('guidellm_version') or ''}".strip()
+        tool = f"GuideLLM {printable_text(metadata, 'guidellm_version') or ''}".strip()
     if not document.children("benchmarks"):
         document.fail("benchmarks", "a list with a benchmark or more")
     args = document.child("args")
-    model = {} if args is None else args.display("model")
+    model = {} if args is None else displayed(args, "model")
     return [_run(benchmark, tool, model) for benchmark in document.children("benchmarks")]
 
 
@@ -118,13 +125,13 @@ def _row(request: Fields) -> list[float]:
     timings = None if info is None else info.child("timings")
     row = []
     for new, old in _TIMES.values():
-        value = request.number(old) if timings is None else timings.number(new)
+        value = read_number(request, old) if timings is None else read_number(timings, new)
         row.append(np.nan if value is None else value)
     for kind, metrics in (("prompt_tokens", "input_metrics"), ("output_tokens", "output_metrics")):
-        value = request.number(kind)
+        value = read_number(request, kind)
         if value is None and (counted := request.child(metrics)) is not None:
-            value = counted.number("total_tokens")
-            value = counted.number("text_tokens") if value is None else value
+            value = read_number(counted, "total_tokens")
+            value = read_number(counted, "text_tokens") if value is None else value
         row.append(np.nan if value is None else value)
     return row
 
@@ -135,11 +142,11 @@ def _number_of(benchmark: Fields, metrics: Fields, status: str) -> int:
     for holder in (metrics, benchmark):  # the second name in older files
         totals = holder.child("request_totals")
         if totals is not None and status in totals:
-            return totals.count(status) or 0
+            return read_count(totals, status) or 0
     latency = metrics.child("request_latency")
     of_status = None if latency is None else latency.child(status)
     if of_status is not None and "count" in of_status:
-        return of_status.count("count") or 0
+        return read_count(of_status, "count") or 0
     groups = benchmark.child("requests")
     return 0 if groups is None else len(groups.children(status))
 
@@ -156,7 +163,9 @@ def _summary(metrics: Fields) -> dict[tuple[str, str], float]:
         for statistic in statistics:
             is_mean = statistic in ("mean", "value")
             source = ok if is_mean else percentiles
-            value = None if source is None else source.number("mean" if is_mean else statistic)
+            value = (
+                None if source is None else read_number(source, "mean" if is_mean else statistic)
+            )
             if value is not None:
                 found[metric, statistic] = value * scale
 
@@ -170,7 +179,7 @@ def _summary(metrics: Fields) -> dict[tuple[str, str], float]:
 
 
 def _duration_s(benchmark: Fields) -> float | None:
-    start_s, end_s = benchmark.number("start_time"), benchmark.number("end_time")
+    start_s, end_s = read_number(benchmark, "start_time"), read_number(benchmark, "end_time")
     return None if start_s is None or end_s is None else max(end_s - start_s, 0.0)
 
 
@@ -180,7 +189,7 @@ def _strategy(benchmark: Fields) -> dict[str, str | float]:
         config = benchmark.child(parent)
         strategy = None if config is None else config.child("strategy")
         if strategy is not None:
-            found = strategy.display("type_", "rate", "streams", "max_concurrency")
+            found = displayed(strategy, "type_", "rate", "streams", "max_concurrency")
             names = {
                 "type_": "strategy",
                 "streams": "concurrency",
@@ -193,4 +202,4 @@ def _strategy(benchmark: Fields) -> dict[str, str | float]:
 def _model(benchmark: Fields) -> dict[str, str | float]:
     config = benchmark.child("config")
     backend = None if config is None else config.child("backend")
-    return {} if backend is None else backend.display("model")
+    return {} if backend is None else displayed(backend, "model")

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.datafile import read_json_object
+from costmodels.fields import Fields
 from costmodels.models.checkpoint_format import read_precision
 from costmodels.models.families.table import FAMILIES
-from costmodels.models.hf_fields import Fields
 from costmodels.models.spec import ModelSpec
-from sim.errors import ScenarioError
 
 SUPPORTED_MODEL_TYPES = tuple(sorted(FAMILIES))
 
@@ -61,11 +60,9 @@ def read_hf_config(
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return the language model's own fields; multimodal files nest them."""
     for key in _NESTED:
-        if key in values:
-            nested = values[key]
-            if not isinstance(nested, Mapping):
-                raise ScenarioError(f"{where}: field {key} must be an object")
-            return nested
+        nested = Fields(values, where).child(key)
+        if nested is not None:
+            return nested.values
     return values
 
 

@@ -3,13 +3,16 @@ cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from costmodels.engines.calibration import load_constants
 from costmodels.engines.profile import EngineProfile, is_known_profile
+from costmodels.fields import NUMBER, TEXT, Fields
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec, gpu_of_device
 from costmodels.layouts.shard import shard
@@ -21,11 +24,13 @@ from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.run.summary import engine_conditions
-from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import PoolConfig
+
+_ABSENT = (None, "", "None", "none", "null")
+_SIZES: TypeAdapter[list[int]] = TypeAdapter(list[int])
 
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")
 
@@ -51,47 +56,61 @@ _WARNED_ABOVE = {
 }
 
 
-def refuse_options(fields: InfoFields) -> None:
+def _options(recording: Recording) -> Fields:
+    """Return the fields of an info file, and beside them the options that the engine was given,
+    as text."""
+    where = str(recording.info_path)
+    info = _given(recording.info)
+    if info.get("engine_args"):
+        info = _given(Fields(info, where).part("engine_args").values) | info
+    return Fields(info, where, is_text=True)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in _ABSENT}
+
+
+def refuse_options(fields: Fields) -> None:
     """Raise `ScenarioError` for an option with which a prediction would mislead."""
     for name, otherwise in _REFUSED.items():
-        value = fields.argument(name)
+        value = fields.first(name)
         if value is not None:
-            raise fields.error(name, f"is {value!r}, which is not modelled: {otherwise}")
-    quantization = fields.argument("quantization")
+            raise fields.wrong(name, f"is {value!r}, which is not modelled: {otherwise}")
+    quantization = fields.first("quantization")
     if quantization not in (None, "fp8"):
-        raise fields.error("quantization", f"is {quantization!r}; fp8 is priced, or none")
-    dtype = str(fields.argument("dtype") or "auto").removeprefix("torch.")
+        raise fields.wrong("quantization", f"is {quantization!r}; fp8 is priced, or none")
+    dtype = str(fields.first("dtype") or "auto").removeprefix("torch.")
     if dtype != "auto" and dtype not in DTYPE_BYTES:
-        raise fields.error("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
+        raise fields.wrong("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
     for name in _REFUSED_ABOVE_ONE:
-        if fields.count(name, 1) > 1:
-            raise fields.error(name, f"is {fields.count(name)}, which is not modelled; use 1")
+        if fields.count(name, default=1) > 1:
+            raise fields.wrong(name, f"is {fields.count(name)}, which is not modelled; use 1")
 
 
-def warn_of_options(fields: InfoFields) -> list[str]:
+def warn_of_options(fields: Fields) -> list[str]:
     """Return a line for each option that is predicted as if it were not set."""
     lines = []
     for name, instead in _WARNED.items():
-        value = fields.argument(name)
+        value = fields.first(name)
         if value not in (None, False, "False", 0, "0", "0.0"):
             lines.append(f"{name} is {value}: {instead}")
     for name, (most, instead) in _WARNED_ABOVE.items():
-        if fields.number(name, most) > most:
-            lines.append(f"{name} is {fields.argument(name)}: {instead}")
-    policy = str(fields.argument("policy") or "fcfs")
+        if (fields.read(NUMBER, name) or 0) > most:
+            lines.append(f"{name} is {fields.first(name)}: {instead}")
+    policy = str(fields.first("policy") or "fcfs")
     if policy != "fcfs":
         lines.append(f"policy is {policy}: requests are scheduled first come, first served")
     if not fields.flag("chunked_prefill", True):
         lines.append("chunked_prefill is off: prompts are predicted cut to the token budget")
-    backends = fields.argument("attention_backends") or []
+    backends = fields.first("attention_backends") or []
     if isinstance(backends, list) and any("FLASH_ATTN" not in str(name) for name in backends):
         lines.append(f"attention backend {', '.join(map(str, backends))}: priced as FlashAttention")
     lines += _kv_cache_lines(fields)
     return lines
 
 
-def _kv_cache_lines(fields: InfoFields) -> list[str]:
-    name = str(fields.argument("kv_cache_dtype") or "auto")
+def _kv_cache_lines(fields: Fields) -> list[str]:
+    name = str(fields.first("kv_cache_dtype") or "auto")
     if name == "auto" or name in DTYPE_BYTES or name in FP8_KV_CACHE:
         return []
     return [
@@ -132,20 +151,20 @@ def read_system(
     ``profile_name`` is a profile or calibration file; None: the one of the recorded version.
     ``operators`` names the source of kernel times, see `costmodels.operators.sources`.
     """
-    fields = InfoFields(recording.info_path, recording.info)
+    fields = _options(recording)
     refuse_options(fields)
     warnings = warn_of_options(fields)
-    name = fields.argument("model_name") or recording.key
-    config = fields.mapping("hf_config", required=True)
+    name = fields.first("model_name") or recording.key
+    config = fields.part("hf_config").values
     model = quantized(
         read_hf_config(config, name=str(name), source=f"hf_config of {recording.key}"),
-        linear=fields.argument("quantization"),
-        kv_cache="fp8" if fields.argument("kv_cache_dtype") in FP8_KV_CACHE else "auto",
+        linear=fields.first("quantization"),
+        kv_cache="fp8" if fields.first("kv_cache_dtype") in FP8_KV_CACHE else "auto",
     )
     gpu = _gpu(fields)
     profile, fitted, profile_warnings = _constants(fields, gpu, profile_name)
     tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
-    ranks = fields.count("tensor_parallel_size", 1)
+    ranks = fields.count("tensor_parallel_size", default=1)
     sources = load_operators(operators, gpu, model, fitted, ranks, profile.kernels)
     engine = EngineConfig(
         max_num_batched_tokens=tokens,
@@ -181,7 +200,8 @@ def read_system(
         gpu=gpu,
         profile=profile,
         tensor_parallel_size=ranks,
-        gpu_memory_utilization=fields.number("gpu_memory_utilization", _DEFAULT_UTILIZATION),
+        gpu_memory_utilization=fields.read(NUMBER, "gpu_memory_utilization")
+        or _DEFAULT_UTILIZATION,
         pool=pool,
         cost=cost,
         compile_cost=compile_cost,
@@ -193,31 +213,30 @@ def read_system(
     )
 
 
-def _gpu(fields: InfoFields) -> GpuSpec:
+def _gpu(fields: Fields) -> GpuSpec:
     """Return the device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB,
     ...``."""
-    recorded = fields.text("gpu").split(",")[0].strip()
+    recorded = fields.need(TEXT, "gpu", what="text").split(",")[0].strip()
     try:
         return gpu_of_device(recorded)
     except ScenarioError as error:
-        raise fields.error("gpu", f"is {recorded!r}: {error}") from None
+        raise fields.wrong("gpu", f"is {recorded!r}: {error}") from None
 
 
 def _constants(
-    fields: InfoFields, gpu: GpuSpec, profile_name: str | None
+    fields: Fields, gpu: GpuSpec, profile_name: str | None
 ) -> tuple[EngineProfile, Efficiency, list[str]]:
     """Return host times and efficiencies, with the CUDA graphs that the recorded engine
     captured."""
-    version = str(fields.argument("vllm") or "unknown")
+    version = str(fields.first("vllm") or "unknown")
     warnings = []
     name = profile_name or f"vllm-{version}"
     if profile_name is None and not is_known_profile(name):
         name = _DEFAULT_PROFILE
         warnings.append(f"vLLM {version} has no profile: host times are those of {name}")
     profile, efficiency = load_constants(name, gpu)
-    compilation = fields.mapping("compilation")
-    mode = str(compilation.get("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
-    sizes = compilation.get("sizes")
+    compilation = fields.child("compilation") or Fields({}, fields.where)
+    mode = str(compilation.first("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
     if fields.flag("enforce_eager", False) or mode == "NONE":
         return replace(profile, graph_sizes=()), efficiency, warnings
     if mode != "FULL_AND_PIECEWISE":
@@ -225,20 +244,19 @@ def _constants(
             f"cudagraph_mode {mode} is priced as FULL_AND_PIECEWISE: one graph for steps of "
             "decodes only, graphs between the attention calls with prefill"
         )
+    sizes = compilation.read(_SIZES, "sizes")
     if sizes is not None:
-        if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes):
-            raise fields.error("compilation.sizes", "must be a list of integers")
         profile = replace(profile, graph_sizes=tuple(sorted(set(sizes))))
     return profile, efficiency, warnings
 
 
-def _max_model_len(fields: InfoFields, model: ModelSpec) -> int:
+def _max_model_len(fields: Fields, model: ModelSpec) -> int:
     pool_tokens = (fields.count("num_gpu_blocks") - 1) * fields.count("block_size")
-    return fields.count("max_model_len", min(model.max_position_embeddings, pool_tokens))
+    return fields.count("max_model_len", default=min(model.max_position_embeddings, pool_tokens))
 
 
 def _conditions(
-    fields: InfoFields,
+    fields: Fields,
     model: ModelSpec,
     gpu: GpuSpec,
     profile: EngineProfile,
@@ -247,7 +265,7 @@ def _conditions(
     cost: RooflineStepCost,
 ) -> dict[str, Any]:
     return {
-        "engine": f"vLLM {fields.argument('vllm') or 'of unknown version'}",
+        "engine": f"vLLM {fields.first('vllm') or 'of unknown version'}",
         "model": model.name,
         "gpu": gpu.name,
         "gpus": ranks,

@@ -7,12 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sim.errors import TraceError
+from sim.errors import TraceError, shown
 from sim.request_table import RequestTable
 from workloads.readers.csv_table import split_row
 from workloads.readers.format import Format
 from workloads.readers.recording import Recording
-from workloads.readers.rows import open_text, shown
+from workloads.readers.rows import open_text
 
 # Modules of the formats, in order: the first whose `FORMAT` matches a file reads it.
 _READERS = (

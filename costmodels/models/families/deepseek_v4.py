@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import Decoder, grouped, layer_types, mtp_layers
 from costmodels.models.families.latent import read_deepseek, shared_experts
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.compressed import CompressedMqa
 from costmodels.models.spec import Residual
 
@@ -51,7 +51,7 @@ def read_deepseek_v4(fields: Fields) -> Decoder:
     return Decoder(
         layers=grouped(layers),
         extra_params=_connection_params(fields, len(layers)),
-        residual=_connections(fields.number("hc_mult")),
+        residual=_connections(fields.optional_count("hc_mult")),
         mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers"),
     )
 
@@ -81,7 +81,7 @@ def _strides(fields: Fields) -> list[int]:
 def _connection_params(fields: Fields, layers: int) -> int:
     """Count the hyper-connections: two mixes of hc_mult residual streams per layer, one at the
     end."""
-    streams = fields.number("hc_mult")
+    streams = fields.optional_count("hc_mult")
     width = streams * fields.count("hidden_size")
     mixes = (2 + streams) * streams
     return layers * 2 * (mixes * (width + 1) + 3) + streams * (width + 1) + 1 if streams else 0

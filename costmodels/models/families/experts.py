@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import (
     Decoder,
     dense,
@@ -15,7 +16,6 @@ from costmodels.models.families.decoder import (
     windows,
 )
 from costmodels.models.families.plain import text_windows
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.moe import Moe
@@ -37,7 +37,7 @@ def read_qwen_moe(fields: Fields) -> Decoder:
         out_bias=fields.flag("attention_bias", default=False) and not is_second,
         qk_norm=not is_second,
     )
-    shared = fields.number("shared_expert_intermediate_size")
+    shared = fields.optional_count("shared_expert_intermediate_size")
     experts = moe(fields, shared_width=shared, shared_gate=shared > 0)
     flags = moe_layers(fields)
     plain = None if all(flags) else dense(fields)
@@ -68,7 +68,7 @@ def read_glm4_moe(fields: Fields) -> Decoder:
 
 def _with_shared_experts(fields: Fields, attention: Gqa) -> Decoder:
     width = fields.count("moe_intermediate_size")
-    shared = fields.number("n_shared_experts") * width
+    shared = fields.optional_count("n_shared_experts") * width
     experts = moe(fields, shared_width=shared, router_bias=True)
     flags = moe_layers(fields)
     plain = None if all(flags) else dense(fields)
@@ -91,7 +91,7 @@ def read_minimax_m2(fields: Fields) -> Decoder:
         raise fields.error("attn_type_list must be a list of 1: MiniMax-M2 has full attention only")
     layer_types(fields, ("full_attention",))
     attention = gqa(fields, qk_norm=True, qk_norm_all_heads=True)
-    shared = fields.number("shared_intermediate_size")
+    shared = fields.optional_count("shared_intermediate_size")
     ffn = moe(fields, width="intermediate_size", shared_width=shared)
     layers = [(attention, ffn)] * fields.count("num_hidden_layers")
     return Decoder(layers=grouped(layers), mtp=mtp_layers(fields, layers[-1], "num_mtp_modules"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import Decoder, dense, gqa, grouped, moe, windowed, windows
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.parts import Ffn, Mixer
 from costmodels.models.layers.shared_kv import SharedKv
 
@@ -37,7 +37,7 @@ def read_gemma4(fields: Fields) -> Decoder:
     ffn: Ffn = dense(fields)
     if fields.flag("enable_moe_block", default=False):
         ffn = moe(fields, shared_width=width)
-    first_shared = count - fields.number("num_kv_shared_layers")
+    first_shared = count - fields.optional_count("num_kv_shared_layers")
     layers: list[tuple[Mixer, Ffn]] = []
     for layer, window in enumerate(windows(fields, lambda layer: (layer + 1) % 6 != 0)):
         attention = local if window else full
@@ -46,7 +46,7 @@ def read_gemma4(fields: Fields) -> Decoder:
         else:
             layers.append((windowed(attention, window), ffn))
     # Every layer has embeddings of its own, and the gates and projections that add them.
-    extra = fields.number("hidden_size_per_layer_input")
-    vocab = fields.number("vocab_size_per_layer_input", default=fields.count("vocab_size"))
+    extra = fields.optional_count("hidden_size_per_layer_input")
+    vocab = fields.optional_count("vocab_size_per_layer_input", default=fields.count("vocab_size"))
     extra_params = count * extra * (vocab + 3 * hidden)
     return Decoder(layers=grouped(layers, norms=4), tied=True, extra_params=extra_params)

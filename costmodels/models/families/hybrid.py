@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import (
     Decoder,
     dense,
@@ -12,7 +13,6 @@ from costmodels.models.families.decoder import (
     moe_layers,
     mtp_layers,
 )
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gdn import Gdn
 from costmodels.models.layers.lightning import Lightning
@@ -42,7 +42,7 @@ def read_qwen_next(fields: Fields) -> Decoder:
     ]
     has_experts = fields.first("num_experts", "num_local_experts") is not None
     flags = moe_layers(fields) if has_experts else [False] * count
-    shared = fields.number("shared_expert_intermediate_size")
+    shared = fields.optional_count("shared_expert_intermediate_size")
     experts = moe(fields, shared_width=shared, shared_gate=shared > 0) if has_experts else None
     plain = None if all(flags) else dense(fields)
     layers: list[tuple[Mixer, Ffn | None]] = [
@@ -107,8 +107,8 @@ def _mamba(fields: Fields) -> Mamba2:
 def _experts(fields: Fields) -> Moe:
     return moe(
         fields,
-        shared_width=fields.number("moe_shared_expert_intermediate_size"),
-        latent=fields.number("moe_latent_size"),
+        shared_width=fields.optional_count("moe_shared_expert_intermediate_size"),
+        latent=fields.optional_count("moe_latent_size"),
         router_bias=True,
         gated=False,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import Decoder, dense, grouped, layer_types, moe_layers
 from costmodels.models.families.latent import mla, shared_experts
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.kda import Kda
 from costmodels.models.layers.parts import Ffn, Mixer
 from costmodels.models.spec import Residual
@@ -17,14 +17,14 @@ def read_kimi(fields: Fields) -> Decoder:
     linear = _linear(fields)
     flags = moe_layers(fields)
     plain: Ffn | None = None if all(flags) else dense(fields)
-    experts = shared_experts(fields, latent=fields.number("routed_expert_hidden_size"))
+    experts = shared_experts(fields, latent=fields.optional_count("routed_expert_hidden_size"))
     count, full = fields.count("num_hidden_layers"), _full_layers(fields)
     layers: list[tuple[Mixer, Ffn | None]] = [
         (latent if layer in full else linear, experts if flags[layer] else plain)
         for layer in range(count)
     ]
     # Attention residuals add a query and a norm over earlier outputs before every mixer and FFN.
-    block = fields.number("attn_res_block_size")
+    block = fields.optional_count("attn_res_block_size")
     return Decoder(
         layers=grouped(layers),
         extra_params=4 * fields.count("hidden_size") * count if block else 0,

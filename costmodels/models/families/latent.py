@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import Decoder, dense, grouped, moe, moe_layers, mtp_layers
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.dsa import Dsa
 from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.moe import Moe
@@ -18,14 +18,14 @@ def mla(fields: Fields, *, gated: bool = False) -> Mla:
         nope=fields.count("qk_nope_head_dim"),
         rope=fields.count("qk_rope_head_dim"),
         v_dim=fields.count("v_head_dim"),
-        q_lora=fields.number("q_lora_rank"),
+        q_lora=fields.optional_count("q_lora_rank"),
         gated=gated,
     )
 
 
 def shared_experts(fields: Fields, latent: int = 0) -> Moe:
     """Read routed experts, and the config's number of shared experts of equal width."""
-    count = fields.number("n_shared_experts", "num_shared_experts")
+    count = fields.optional_count("n_shared_experts", "num_shared_experts")
     shared = count * fields.count("moe_intermediate_size")
     return moe(fields, shared_width=shared, router_bias=True, latent=latent)
 

@@ -5,6 +5,7 @@ Read from the field names alone: the indexer is taken to store one key per token
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import (
     Decoder,
     dense,
@@ -14,7 +15,6 @@ from costmodels.models.families.decoder import (
     moe_layers,
     mtp_layers,
 )
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.block_sparse import BlockSparse
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import Ffn, Mixer
@@ -31,7 +31,7 @@ def read_minimax_m3(fields: Fields) -> Decoder:
         width="moe_intermediate_size"
         if fields.first("moe_intermediate_size")
         else "intermediate_size",
-        shared_width=fields.number("shared_intermediate_size"),
+        shared_width=fields.optional_count("shared_intermediate_size"),
         router_bias=True,
     )
     plain: Ffn | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import Decoder, dense, gqa, grouped, windowed, windows
-from costmodels.models.hf_fields import Fields
 
 
 def read_llama(fields: Fields) -> Decoder:
@@ -31,7 +31,7 @@ def text_windows(fields: Fields) -> list[int | None]:
     """
     if not str(fields.first("model_type")).startswith("qwen"):
         return windows(fields, lambda layer: True)
-    first = fields.number("max_window_layers")
+    first = fields.optional_count("max_window_layers")
     used = fields.flag("use_sliding_window", default=False)
     return windows(fields, lambda layer: used and layer >= first)
 

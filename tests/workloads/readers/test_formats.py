@@ -375,7 +375,7 @@ BAD = {
         "",
         "its first request has a time and line 1 has not",
     ),
-    "no list": ("trie", "[16, 20]", "[16]", "line 1: assistant_response_length is .16.; expected"),
+    "no list": ("trie", "[16, 20]", "[16]", "line 1: assistant_response_length has 1 entries"),
     "no delay": ("mooncake-delta", '"delay": 5, ', "", "timestamp is missing|neither a time nor"),
     "no session": ("mooncake-delta", '"session_id": "t", ', "", "line 3: session_id is missing"),
 }
