@@ -44,6 +44,9 @@ WHOLE: TypeAdapter[int] = TypeAdapter(
 NUMBER: TypeAdapter[float] = TypeAdapter(
     Annotated[float, Field(allow_inf_nan=False, strict=True), MustBe("a number")]
 )
+AMOUNT: TypeAdapter[float] = TypeAdapter(
+    Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True), MustBe("a number, 0 or more")]
+)
 POSITIVE: TypeAdapter[float] = TypeAdapter(
     Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), MustBe("a number above 0")]
 )
@@ -51,7 +54,7 @@ FLAG: TypeAdapter[bool] = TypeAdapter(StrictBool)
 TEXT: TypeAdapter[str] = TypeAdapter(StrictStr)
 LIST: TypeAdapter[list[Any]] = TypeAdapter(list[Any])
 _OBJECTS: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
-OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+OBJECT: TypeAdapter[Mapping[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +132,9 @@ class Fields:
         """Return a list under any of ``keys``; empty if absent."""
         return self.read(LIST, *keys) or []
 
-    def child(self, key: str) -> Fields | None:
-        """Return the object under ``key``, for reading its fields; None if absent."""
-        values = self.read(OBJECT, key)
-        return None if values is None else self._inner(values, key)
+    def child(self, key: str) -> Fields:
+        """Return the object under ``key``, for reading its fields; an empty one if absent."""
+        return self._inner(self.read(OBJECT, key) or {}, key)
 
     def part(self, key: str) -> Fields:
         """Return the object under ``key``, which is required."""

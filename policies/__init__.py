@@ -39,16 +39,16 @@ ADMISSIONS: dict[str, str] = {
 }
 
 AUTOSCALERS: dict[str, str] = {
-    "queue_threshold": "policies.autoscalers.thresholds:QueueThreshold",
-    "kv_threshold": "policies.autoscalers.thresholds:KvThreshold",
-    "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
+    "queue_threshold": "policies.autoscalers:QueueThreshold",
+    "kv_threshold": "policies.autoscalers:KvThreshold",
+    "ttft_target": "policies.autoscalers:TtftTarget",
 }
 
 EVICTIONS: dict[str, str] = {
-    "lru": "policies.eviction.lru:LeastRecentlyUsed",
-    "lfu": "policies.eviction.lfu:LeastFrequentlyUsed",
-    "fifo": "policies.eviction.fifo:FirstInFirstOut",
-    "ttl": "policies.eviction.ttl:TimeToLive",
+    "lru": "policies.eviction:LeastRecentlyUsed",
+    "lfu": "policies.eviction:LeastFrequentlyUsed",
+    "fifo": "policies.eviction:FirstInFirstOut",
+    "ttl": "policies.eviction:TimeToLive",
 }
 
 ACCEPTANCES: dict[str, str] = {

@@ -73,7 +73,15 @@ def wrong_value(item: Mapping[str, Any]) -> str:
     kind, message, value = item["type"], item["msg"], item.get("input")
     if kind == "missing":
         return "is missing"
+    if kind == "json_invalid":
+        return f"not JSON ({item['ctx']['error']})"
     if kind in ("value_error", "assertion_error"):
         return str(message.removeprefix("Value error, "))
     words = _PLAIN_WORDS.get(kind) or message.replace("Input should be", "must be")
     return f"{words}, but is empty" if value is None else f"{words}, not {shown(value)}"
+
+
+def first_fault(error: Any) -> str:
+    """Return what is wrong with the first bad field of a pydantic ``ValidationError``."""
+    item = error.errors(include_url=False)[0]
+    return f"field {dotted(item['loc'])} {wrong_value(item)}" if item["loc"] else wrong_value(item)

@@ -36,9 +36,8 @@ def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
     """Return the precision of a config. Raises `ScenarioError` for an unknown method or group
     size."""
     precision = precision_of(_dtype(fields))
-    quantization = fields.child("quantization_config")
-    if quantization is not None:
-        precision = _quantized(precision, quantization, num_layers)
+    if "quantization_config" in fields:
+        precision = _quantized(precision, fields.part("quantization_config"), num_layers)
     expert_dtype = fields.first("expert_dtype")
     if expert_dtype == "fp4" and load_format(precision.experts).bits == 4:
         return precision
@@ -120,8 +119,7 @@ def _compressed_tensors(part: Fields) -> tuple[str, str | None]:
     weights = scheme.part("weights")
     bits, group = weights.count("num_bits"), weights.first("group_size")
     is_float = weights.first("type") == "float"
-    inputs = scheme.child("input_activations")
-    narrow = None if inputs is None else inputs.first("num_bits")
+    narrow = scheme.child("input_activations").first("num_bits")
     if bits == 8:
         if is_float:
             return ("mxfp8" if group == 32 else "fp8"), None

@@ -60,9 +60,8 @@ def read_hf_config(
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return the language model's own fields; multimodal files nest them."""
     for key in _NESTED:
-        nested = Fields(values, where).child(key)
-        if nested is not None:
-            return nested.values
+        if values.get(key) is not None:
+            return Fields(values, where).part(key).values
     return values
 
 

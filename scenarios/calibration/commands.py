@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.fits.engine_fit import fit_engine
-from calibrate.fits.engine_rows import EngineRows
-from calibrate.fits.holdout import is_held_out
+from calibrate.fits.engine_rows import EngineRows, is_held_out
 from calibrate.tables.kernel_lines import KernelLines, clock_shares, read_lines
 from calibrate.tables.kernel_tables import build_tables, target_of, write_tables
 from costmodels.engines.calibration import Calibration, save_calibration

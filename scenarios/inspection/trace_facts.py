@@ -16,7 +16,7 @@ from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
 from workloads.chains import regroup
 from workloads.readers.recording import Recording
-from workloads.reuse.hit_curve import HitCurve
+from workloads.reuse import HitCurve
 from workloads.statistics.arrival_stats import arrival_statistics
 from workloads.statistics.describe import correlation, length_statistics, session_statistics
 from workloads.statistics.reuse_stats import Reuse, reuse_statistics

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.fits.engine_log import StepRows
-from calibrate.fits.holdout import is_held_out, point_parameters
+from calibrate.fits.engine_rows import is_held_out, point_parameters
 from costmodels.fields import POSITIVE, Fields
 from scenarios.validation.folder import Recording
 

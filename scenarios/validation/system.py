@@ -235,7 +235,7 @@ def _constants(
         name = _DEFAULT_PROFILE
         warnings.append(f"vLLM {version} has no profile: host times are those of {name}")
     profile, efficiency = load_constants(name, gpu)
-    compilation = fields.child("compilation") or Fields({}, fields.where)
+    compilation = fields.child("compilation")
     mode = str(compilation.first("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
     if fields.flag("enforce_eager", False) or mode == "NONE":
         return replace(profile, graph_sizes=()), efficiency, warnings

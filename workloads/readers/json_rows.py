@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from sim.arrays import Int64
 from sim.clock import NS_PER_S
-from sim.errors import TraceError, dotted, shown, wrong_value
+from sim.errors import TraceError, first_fault, shown
 from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.recording import Clock, Recording, record, session_numbers
@@ -301,10 +301,8 @@ class JsonRows:
 def _fault(error: TraceError | ValidationError, expected: str) -> TraceError:
     if isinstance(error, TraceError):
         return error
-    item = error.errors(include_url=False)[0]
-    fault = f"{dotted(item['loc'])} {wrong_value(item)}"
-    is_missing = item["type"] == "missing"
-    return TraceError(f"{fault}; expected {expected}" if is_missing else fault)
+    fault = first_fault(error)
+    return TraceError(f"{fault}; expected {expected}" if fault.endswith("is missing") else fault)
 
 
 def _roots(after: Int64) -> Int64:

@@ -7,6 +7,7 @@ deltas are extensions of NVIDIA Dynamo and AIPerf (Apache-2.0).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,10 @@ FORMAT = Format(
     options=("spread_ticks", "block_tokens"),
     matches_object=_matches,
 )
+DELTA_FORMAT = Format(
+    name="mooncake-delta",
+    description="the same, a row only what its turn adds (name the format: it looks alike)",
+    read=partial(read_mooncake, deltas=True),
+    options=("spread_ticks", "block_tokens"),
+)
+"""Rows of NVIDIA Dynamo and AIPerf that hold only what a turn adds to its session's prompt."""

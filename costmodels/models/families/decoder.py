@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from costmodels.fields import Fields
+from costmodels.models.layers.bounded import SlidingWindow
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.models.spec import LayerGroup, Residual
 
 FULL = ("full_attention", "attention")

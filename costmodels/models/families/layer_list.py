@@ -42,9 +42,9 @@ def read_layer_list(fields: Fields) -> Decoder:
 
 
 def _read(group: Fields, key: str, kinds: Mapping[str, type[Kind]]) -> Kind | None:
-    part = group.child(key)
-    if part is None:
+    if key not in group:
         return None
+    part = group.part(key)
     kind = find_name(f"kind of {key}", str(part.first("kind")), {name: name for name in kinds})
     return _build(kinds[kind], part)
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from costmodels.models.families.decoder import Reader
-from costmodels.models.families.deepseek_v4 import read_deepseek_ref, read_deepseek_v4
 from costmodels.models.families.experts import (
     read_glm4_moe,
     read_gpt_oss,
     read_llama4,
     read_minimax_m2,
+    read_minimax_m3,
     read_mixtral,
     read_qwen_moe,
 )
-from costmodels.models.families.gemma import read_gemma, read_gemma4
-from costmodels.models.families.hybrid import read_minimax, read_nemotron_h, read_qwen_next
-from costmodels.models.families.kimi import read_kimi
-from costmodels.models.families.latent import read_deepseek
+from costmodels.models.families.hybrid import (
+    read_kimi,
+    read_minimax,
+    read_nemotron_h,
+    read_qwen_next,
+)
+from costmodels.models.families.latent import read_deepseek, read_deepseek_ref, read_deepseek_v4
 from costmodels.models.families.layer_list import read_layer_list
-from costmodels.models.families.minimax_m3 import read_minimax_m3
-from costmodels.models.families.plain import read_bloom, read_falcon, read_llama, read_opt
+from costmodels.models.families.plain import (
+    read_bloom,
+    read_falcon,
+    read_gemma,
+    read_gemma4,
+    read_llama,
+    read_opt,
+)
 
 FAMILIES: dict[str, Reader] = {
     "bloom": read_bloom,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import attention_decode, attention_prefill, mla_decode
-from calibrate.measure.kernels.attention_shapes import Heads, causal_pairs
+from calibrate.measure.kernels.attention_inputs import Heads, causal_pairs
 from calibrate.measure.kernels.split_plan import MAX_SPLITS, SMS, split_tiles
 from tests.calibrate.measure.triton_compile import H200_SHARED_BYTES, Compiled, compile_for_h200
 from tests.properties.checkout import CHECKOUT

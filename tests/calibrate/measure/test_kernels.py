@@ -16,7 +16,7 @@ import pytest
 from calibrate.measure import cli
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import elementwise, gemm, sampling
-from calibrate.measure.record import case_of
+from calibrate.measure.run import case_of
 from tests.properties.checkout import CHECKOUT
 
 pytestmark = pytest.mark.slow

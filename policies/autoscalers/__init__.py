@@ -1,1 +1,0 @@
-"""Policies that decide how many replicas there should be."""

@@ -1,1 +1,0 @@
-"""Policies that choose what a prefix cache evicts when blocks are needed."""
