@@ -1,4 +1,4 @@
-"""Every choice that a serving system makes: one file per policy, listed here by name.
+"""Every choice that a serving system makes: all policies, listed here by name.
 
 A name maps to ``module:attribute``; the module is imported only when the policy is used. A scenario
 may also name any importable ``module:attribute`` of its own.

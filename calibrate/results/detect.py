@@ -23,7 +23,7 @@ from sim.errors import TraceError, shown
 
 
 class Format(NamedTuple):
-    """A known format."""
+    """A known format: how its files are recognized and read."""
 
     description: str
     read: Callable[[str, Path], list[MeasuredRun]]
