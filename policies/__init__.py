@@ -1,4 +1,4 @@
-"""Every choice that a serving system makes: all policies, listed here by name.
+"""Every choice that a serving system makes: one file per policy, listed here by name.
 
 A name maps to ``module:attribute``; the module is imported only when the policy is used. A scenario
 may also name any importable ``module:attribute`` of its own.
@@ -39,16 +39,16 @@ ADMISSIONS: dict[str, str] = {
 }
 
 AUTOSCALERS: dict[str, str] = {
-    "queue_threshold": "policies.autoscalers:QueueThreshold",
-    "kv_threshold": "policies.autoscalers:KvThreshold",
-    "ttft_target": "policies.autoscalers:TtftTarget",
+    "queue_threshold": "policies.autoscalers.thresholds:QueueThreshold",
+    "kv_threshold": "policies.autoscalers.thresholds:KvThreshold",
+    "ttft_target": "policies.autoscalers.thresholds:TtftTarget",
 }
 
 EVICTIONS: dict[str, str] = {
-    "lru": "policies.eviction:LeastRecentlyUsed",
-    "lfu": "policies.eviction:LeastFrequentlyUsed",
-    "fifo": "policies.eviction:FirstInFirstOut",
-    "ttl": "policies.eviction:TimeToLive",
+    "lru": "policies.eviction.lru:LeastRecentlyUsed",
+    "lfu": "policies.eviction.lfu:LeastFrequentlyUsed",
+    "fifo": "policies.eviction.fifo:FirstInFirstOut",
+    "ttl": "policies.eviction.ttl:TimeToLive",
 }
 
 ACCEPTANCES: dict[str, str] = {

@@ -36,6 +36,7 @@ BLOCK_TOKENS = 512
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 _EXPECTED = ", ".join(KEYS)
+_NO_WAITS = (None, None, None)
 
 
 class Request(JsonRow):
@@ -140,8 +141,7 @@ class _Parser:
             prompt_tokens = sum(tokens for _, tokens in chunks)
             ids = self._trie.chain(chunks)
         waits = (given.delay, given.delay_ms, given.tool_wait_ms)
-        waits_ns = [wait_ns for wait_ns in waits if wait_ns is not None]
-        think_ns = sum(waits_ns) if waits_ns else -1
+        think_ns = -1 if waits == _NO_WAITS else sum(wait_ns or 0 for wait_ns in waits)
         after = given.wait_for[-1] if given.wait_for else None
         self._num_joins += len(given.wait_for or ()) > 1
         self._num_texts += "text_input" in row

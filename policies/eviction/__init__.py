@@ -1,0 +1,1 @@
+"""Policies that choose what a prefix cache evicts when blocks are needed."""
