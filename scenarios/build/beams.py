@@ -7,7 +7,7 @@ from scenarios.schema import Scenario
 from sim.beams import beams
 from sim.engine.config import why_no_beams
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 
 
 def check_beams(scenario: Scenario, pool: PoolConfig, layout: Layout) -> None:

@@ -30,7 +30,7 @@ from scenarios.schema import EngineOptions, Scenario
 from sim.clock import to_ns
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig, Role
+from sim.fleet.config import PoolConfig, Role
 from sim.kv.layout import PLAIN
 
 

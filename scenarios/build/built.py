@@ -15,7 +15,7 @@ from costmodels.operators.sources import OperatorSources
 from scenarios.build.cache import Cache
 from scenarios.build.speculation import SpeculationPlan
 from scenarios.schema.fleet import Prices
-from sim.fleet.cluster import Fleet, PoolConfig
+from sim.fleet.config import Fleet, PoolConfig
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ServiceConfig
 

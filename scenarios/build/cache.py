@@ -132,6 +132,7 @@ def _tier(
         label="assumed",
         source="given" if "latency_s" in tier.model_fields_set else "a default",
     )
+    of_pool = tier.pool_bytes_per_s if isinstance(tier, RemoteTier) else None
     config = TierConfig(
         name=name,
         capacity_blocks=capacity,
@@ -140,7 +141,7 @@ def _tier(
         write_bytes_per_s=None if write is None else float(str(write["value"])) * gpus,
         latency_ns=to_ns(tier.latency_s),
         is_shared=isinstance(tier, RemoteTier),
-        pool_bytes_per_s=tier.pool_bytes_per_s if isinstance(tier, RemoteTier) else None,
+        pool_bytes_per_s=math.inf if of_pool is None else of_pool,
         survives_crash=not isinstance(tier, HostTier),
     )
     return config, [source for source in (read, write, latency) if source is not None]

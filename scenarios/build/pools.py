@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scenarios.schema import KvOptions, PoolSpec, Scenario
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Role
+from sim.fleet.config import Role
 from sim.fleet.handover import TransferConfig
 
 if TYPE_CHECKING:

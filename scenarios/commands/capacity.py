@@ -9,41 +9,24 @@ import typer
 
 from scenarios.commands.app import check_format, open_in_browser
 from scenarios.commands.options import (
-    Gpu,
-    InputTokens,
+    Flags,
     Jobs,
-    Model,
     OpenPage,
     OutputFormat,
-    OutputTokens,
     Override,
-    Preset,
-    Replicas,
     ScenarioFile,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags(
+    "model gpu tp replicas trace preset input_tokens output_tokens slo_ttft slo_tpot slo_e2e seed"
+)
 def capacity(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    *,
+    flags: Flags,
     override: Override = None,
     attainment: Annotated[
         float, typer.Option(help="Share of requests that must meet the SLO.")
@@ -97,24 +80,7 @@ def capacity(
     check_open(open_page, out)
     if check and for_rate is None:
         raise typer.BadParameter("needs --for-rate, the load to simulate", param_hint="--check")
-    chosen = scenario_from_flags(
-        scenario,
-        {
-            "--model": model,
-            "--gpu": gpu,
-            "--tp": tp,
-            "--replicas": replicas,
-            "--trace": None if trace is None else str(trace),
-            "--preset": preset,
-            "--input-tokens": input_tokens,
-            "--output-tokens": output_tokens,
-            "--slo-ttft": slo_ttft,
-            "--slo-tpot": slo_tpot,
-            "--slo-e2e": slo_e2e,
-            "--seed": seed,
-        },
-        override or [],
-    )
+    chosen = scenario_from_flags(scenario, flags, override or [])
     page = run_capacity(
         chosen,
         Question(

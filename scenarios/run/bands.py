@@ -16,7 +16,8 @@ from costmodels.hardware.uncertainty import (
 from scenarios.build.built import Build
 from scenarios.run.figures import Figure, run_figures
 from sim.books.metrics import RequestMetrics
-from sim.fleet.cluster import Fleet, RunLog
+from sim.fleet.cluster import RunLog
+from sim.fleet.config import Fleet
 
 Slower = Callable[[Callable[[PoolCosts], PoolCosts]], RunLog]
 """A function that runs again with changed step costs."""

@@ -28,10 +28,7 @@ def gpu_seconds(log: RunLog, build: Build, window: Window) -> list[float]:
     moment it is requested until it has been drained, down or not.
     """
     replicas = len(log.steps)
-    lives = [[replica, 0, -1] for replica in range(replicas)]
-    if log.service is not None:
-        lives = log.service.lives
-    index, start, stop = np.array(lives, np.int64).reshape(-1, 3).T
+    index, start, stop = np.array(log.service.lives, np.int64).reshape(-1, 3).T
     paid_ns = window.overlap_ns(start, np.where(stop < 0, log.end_ns, stop))
     by_replica = np.bincount(index, weights=paid_ns / 1e9, minlength=replicas)
     seconds, first = [], 0

@@ -89,7 +89,7 @@ def summarize(
     speculation = speculation_facts(build, log, summary["step_accounts_s"])
     if speculation is not None:
         summary["speculation"] = speculation
-    if log.service is not None:
+    if log.fleet.service is not None:
         summary["service"] = service_facts(log, metrics)
     fleet = fleet_facts(log, metrics.window)
     if fleet:

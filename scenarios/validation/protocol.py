@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.engine.pipeline import launch_step
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.shape import Clip, StepShape, chunk_shape, decode_shape, joined
 from sim.throttle import Heat
 

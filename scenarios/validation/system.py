@@ -27,7 +27,7 @@ from scenarios.run.summary import engine_conditions
 from scenarios.validation.folder import Recording
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 
 _ABSENT = (None, "", "None", "none", "null")
 _SIZES: TypeAdapter[list[int]] = TypeAdapter(list[int])

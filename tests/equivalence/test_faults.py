@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet
+from sim.fleet.config import Fleet
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.request import Status

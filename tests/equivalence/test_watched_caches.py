@@ -15,7 +15,8 @@ from hypothesis import Phase, given, settings
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, PoolConfig, Role, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import Fleet, PoolConfig, Role
 from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch
 from sim.request import Request
 from sim.request_table import RequestTable, request_table

@@ -24,7 +24,8 @@ from policies.routers.session_sticky import SessionSticky
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import PoolConfig
 from sim.fleet.routing import Replicas
 from sim.kv.block_hashes import BlockHashes
 from sim.kv.pool import KVCache

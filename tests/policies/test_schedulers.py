@@ -14,7 +14,7 @@ from policies import SCHEDULERS
 from policies.sjf import ShortestJobFirst
 from policies.vtc import VirtualTokenCounter
 from scenarios.build.plugins import scheduler_factory
-from sim.accounts import TIME_ACCOUNTS
+from sim.accounts import PREEMPTION_SWAP, TIME_ACCOUNTS
 from sim.beams import BeamSearch
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
@@ -201,7 +201,7 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
     # Nothing is computed twice; its 4 blocks move out, and back.
     assert log.steps[0].column("prefill_tokens").sum() == 24
     assert again.steps[0].column("prefill_tokens").sum() > 24
-    (_, out, out_ns), (_, back, back_ns) = log.steps[0].swaps
+    (_, out, out_ns), (_, back, back_ns) = log.steps[0].waits[PREEMPTION_SWAP]
     assert out == back
     assert out_ns == back_ns == out * MS
     books, column = time_books(log), TIME_ACCOUNTS.index("preemption_swap")
@@ -215,7 +215,7 @@ def test_who_does_not_fit_the_host_is_recomputed() -> None:
     rows = [(0, 12, 16), (0.001, 12, 16)]
     small = run(rows, "fcfs", preemption_mode="swap", num_cpu_blocks=2, **pool)
     assert small.requests.finished_ns == run(rows, "fcfs", **pool).requests.finished_ns
-    assert not small.steps[0].swaps
+    assert not small.steps[0].waits
 
 
 def test_sarathi_never_makes_a_step_larger_than_its_chunk() -> None:

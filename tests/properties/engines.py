@@ -11,7 +11,8 @@ from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.engine.view import Scheduler
-from sim.fleet.cluster import PoolConfig, Role, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import PoolConfig, Role
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.protocols import Router, RoutingContext, StepCost

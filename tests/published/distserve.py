@@ -19,7 +19,8 @@ from policies.routers.least_loaded import LeastLoaded
 from policies.routers.least_work import LeastWork
 from sim.books.metrics import Slo, request_metrics
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet, PoolConfig
 from sim.fleet.handover import TransferConfig
 from sim.protocols import DecodeRun, StepPrice
 from sim.request_table import RequestTable, request_table

@@ -21,7 +21,8 @@ from sim.arrays import Float64
 from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.clock import to_ns
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet
 from sim.recorder import UNSET
 
 Bool = NDArray[np.bool_]

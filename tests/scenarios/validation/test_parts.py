@@ -20,7 +20,7 @@ from scenarios.validation.protocol import PlannedStep, predict_ms, run_steps
 from scenarios.validation.runs import settled_s
 from sim.engine.config import EngineConfig
 from sim.errors import TraceError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.shape import StepShape
 from tests.properties.costs import AffineCost
 from tests.properties.engines import small_run

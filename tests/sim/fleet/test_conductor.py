@@ -18,7 +18,8 @@ from sim.books.fleet_ledgers import reuse
 from sim.books.ledger import time_books
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet, PoolConfig
 from sim.fleet.service import ServiceConfig
 from sim.protocols import Fetch, ReplicaLoad
 from sim.request import Request, Status
@@ -173,10 +174,8 @@ def test_decode_load_turns_away_who_would_find_decode_full() -> None:
     rng = np.random.default_rng(1)
     table = request_table(np.cumsum(rng.exponential(0.01, n)), np.full(n, 40), np.full(n, 300))
     logs = {}
-    for limit in (None, 8):
-        admission = None
-        if limit is not None:
-            admission = policy(ADMISSIONS, "decode_load", max_requests=limit, decode_s=0.5)
+    for limit in (n, 8):
+        admission = policy(ADMISSIONS, "decode_load", max_requests=limit, decode_s=0.5)
         pools: tuple[PoolConfig, ...] = (
             pool("prefill", ROOMY, cost=COST, replicas=2),
             pool("decode", ROOMY, cost=COST, replicas=1),
@@ -195,7 +194,7 @@ def test_decode_load_turns_away_who_would_find_decode_full() -> None:
         waited = np.frombuffer(decode.received_ns, np.int64) - first_ns
         return waited[np.frombuffer(log.requests.status, np.int8) == Status.FINISHED]
 
-    assert waits_ns(logs[8]).mean() < 0.1 * waits_ns(logs[None]).mean()
+    assert waits_ns(logs[8]).mean() < 0.1 * waits_ns(logs[n]).mean()
     with pytest.raises(ScenarioError, match="no pool has the role decode"):
         run_cluster(
             table,

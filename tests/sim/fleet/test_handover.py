@@ -12,7 +12,8 @@ from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, Role, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import Fleet, Role
 from sim.fleet.handover import TransferConfig
 from sim.request import Status
 from tests.properties.costs import AffineCost

@@ -21,8 +21,8 @@ from costmodels.models.spec import LayerGroup, quantized
 from scenarios.build.builder import build
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.kv.cached_content import CacheNodes
@@ -211,7 +211,7 @@ class Plainly:
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10**6), needed=st.integers(1, 5), pages=st.integers(1, 3))
 def test_windows_are_their_blocks(seed: int, needed: int, pages: int) -> None:
-    die, nodes = random.Random(seed), CacheNodes(LeastRecent(int))
+    die, nodes = random.Random(seed), CacheNodes(LeastRecent())
     window, plain = Windows(nodes, needed, pages), Plainly(needed)
     for _ in range(30):
         node, start = die.randint(0, 2), die.randint(0, 7)
@@ -241,7 +241,7 @@ def covered(window: Windows, one: tuple[int, int]) -> bool:
 
 
 def test_states_are_found_from_the_right() -> None:
-    nodes = CacheNodes(LeastRecent(int))
+    nodes = CacheNodes(LeastRecent())
     states = States(nodes, 3)
     for place in ((1, 2), (1, 4), (2, 1)):
         states.add(*place)

@@ -18,7 +18,8 @@ from sim.books.ledger import time_books
 from sim.engine.config import EngineConfig
 from sim.engine.loading import exposed_ns
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet
 from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.kv.eviction import CacheConfig
 from sim.kv.layout import KVLayout, WindowPages
