@@ -216,7 +216,7 @@ def _heads(kernels: KernelTimes) -> Iterator[tuple[_Heads, int]]:
     local = kernels.shard.local
     elem = local.dtype_bytes
     for mixer, count in local.mixers:
-        assert isinstance(mixer, Gqa | Mla)  # `layout_check` refuses other kinds
+        assert isinstance(mixer, Gqa | Mla)  # `check_layout` refuses other kinds
         latent = isinstance(mixer, Mla)
         query = mixer.latent if isinstance(mixer, Mla) else mixer.head_dim
         output = mixer.kv_lora if isinstance(mixer, Mla) else mixer.head_dim

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.fits.engine_rows import clock_errors
-from calibrate.fits.holdout import point_parameters
+from calibrate.fits.engine_rows import clock_errors, point_parameters
 from scenarios.validation.folder import Recording
 from scenarios.validation.logs import controlled_logs
 from scenarios.validation.points import Point, point_of_run, read_points

@@ -16,8 +16,8 @@ from costmodels.memory.device import DevicePlan
 from costmodels.memory.paging import kv_layout, page_bytes
 from costmodels.models.catalog import load_model
 from costmodels.models.kv_policies import pyramid_kv, quest, snapkv
+from costmodels.models.layers.bounded import pyramid_budgets
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.prompt_budget import pyramid_budgets
 from costmodels.steps.compile import StepOptions, compile_step_cost
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table

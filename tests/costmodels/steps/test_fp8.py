@@ -33,9 +33,9 @@ def compiled(model: ModelSpec, gpu: str = "h200") -> StepCost:
 def test_only_the_layers_matrices_are_halved(model: ModelSpec) -> None:
     fp8 = quantized(model, linear="fp8")
     assert model.weight_bytes == 2 * model.total_params
-    assert fp8.weight_bytes == 2 * model.total_params - model.linear_params
+    assert fp8.weight_bytes == 2 * model.total_params - model.params().matrices
     tables = 2 * model.embedding_params
-    others = model.total_params - model.linear_params - tables
+    others = model.total_params - model.params().matrices - tables
     assert 0 < others < 0.002 * model.total_params  # norms and routers
     assert fp8.kv_bytes_per_token == model.kv_bytes_per_token
 

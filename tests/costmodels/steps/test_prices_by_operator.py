@@ -18,12 +18,10 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.block_sparse import BlockSparse
+from costmodels.models.layers.bounded import Evicting, PromptBudget, SlidingWindow
 from costmodels.models.layers.dense import Dense
-from costmodels.models.layers.evicting import Evicting
 from costmodels.models.layers.parts import Mixer
-from costmodels.models.layers.prompt_budget import PromptBudget
 from costmodels.models.layers.shared_kv import SharedKv, YocoMemory
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.models.spec import LayerGroup, ModelSpec, quantized
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.operators import (

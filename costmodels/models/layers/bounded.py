@@ -1,8 +1,11 @@
-"""Grouped-query attention that keeps a budget of each prompt, and all generated tokens.
+"""Grouped-query attention that keeps a bounded part of its context.
 
-The last queries of a prompt vote: each head keeps the tokens they attend to most (SnapKV, arXiv
-2404.14469). All layers keep equally many, or later layers fewer (PyramidKV, 2406.02069). Prompts
-are computed in full. The effect on answers is not modeled.
+Sliding windows (Mistral, Gemma, GPT-OSS; StreamingLLM also keeps 4 sink tokens beside the window,
+arXiv 2309.17453). H2O keeps a budget of all tokens, half heavy hitters, half recent (arXiv
+2306.14048). Budgets of each prompt: its last queries vote, and each head keeps the tokens they
+attend to most (SnapKV, arXiv 2404.14469); all layers keep equally many, or later layers fewer
+(PyramidKV, 2406.02069), and all generated tokens are kept. With budgets, prompts are computed in
+full; the effect on answers is not modeled.
 """
 
 from __future__ import annotations
@@ -15,6 +18,57 @@ from typing import ClassVar
 from costmodels.formats import ModelPrecision
 from costmodels.models.layers.gqa import OverGqa
 from costmodels.models.layers.parts import AttentionWork, ContextTerm, State, Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingWindow(OverGqa):
+    """``gqa`` over the newest ``window`` tokens; nothing older is stored or read."""
+
+    kind: ClassVar[str] = "sliding"
+
+    window: int
+    sink_tokens: int = 0
+    """First tokens of a sequence, kept and read forever."""
+
+    @property
+    def kept_tokens(self) -> int:
+        """Most tokens that are stored."""
+        return self.window + self.sink_tokens
+
+    def state(self, precision: ModelPrecision) -> State:
+        """Return a state that stops growing once the window is full."""
+        return State(windows=(Window(self.kept_tokens, self._token_bytes(precision)),))
+
+    def attention(self, precision: ModelPrecision) -> AttentionWork:
+        """Return attention with contexts and query-key pairs clipped to the window."""
+        term = self.gqa.term(float(self._token_bytes(precision)), self.kept_tokens)
+        return AttentionWork(decode=(term,), prefill=(term,))
+
+    def _token_bytes(self, precision: ModelPrecision) -> Fraction:
+        return self.gqa.state(precision).growing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicting(OverGqa):
+    """``gqa`` that stores and reads at most ``budget_tokens`` a head. Scoring is not counted."""
+
+    kind: ClassVar[str] = "evicting"
+
+    budget_tokens: int
+
+    def state(self, precision: ModelPrecision) -> State:
+        """Return the state of a full budget."""
+        token_bytes = self.gqa.state(precision).growing
+        return State(windows=(Window(self.budget_tokens, token_bytes),))
+
+    def attention(self, precision: ModelPrecision) -> AttentionWork:
+        """Return the work: decodes read what is left, prompts compute over everything."""
+        token_bytes = float(self.gqa.state(precision).growing)
+        return AttentionWork(
+            decode=(self.gqa.term(token_bytes, self.budget_tokens),),
+            prefill=(self.gqa.term(token_bytes),),
+        )
+
 
 _SCORE_BYTES = 4
 """Bytes per score: votes are summed and pooled in 32 bits, written by one kernel, read by the
