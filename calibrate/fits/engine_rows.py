@@ -18,7 +18,7 @@ from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.shard import RankShard, shard
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.steps.step_split import step_seconds
+from costmodels.steps.prices import step_seconds
 from sim.arrays import Float64
 from sim.errors import ScenarioError
 from sim.throttle import Heat

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.links import host_link
-from costmodels.memory.plan import DeviceMemory
 from policies import ADMISSIONS, AUTOSCALERS
 from scenarios.build.plugins import service_policy
+from scenarios.build.replica import Replica
 from scenarios.schema import Scenario
 from scenarios.schema.fleet import FaultEvent
 from sim.clock import FOREVER_NS, to_ns
@@ -46,33 +45,23 @@ def has_service(scenario: Scenario) -> bool:
     return any((scenario.admission, scenario.clients, scenario.faults, scenario.autoscaler))
 
 
-def start_ns(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory) -> int:
+def start_ns(replica: Replica) -> int:
     """Return the nanoseconds from the start of an engine's process until it serves.
 
-    Every GPU reads its own weights.
+    Every GPU reads its own weights. 0 where nothing surrounds the engines.
     """
+    scenario = replica.scenario
+    if not has_service(scenario):
+        return 0
     bandwidth = scenario.startup.load_bytes_per_s
     if bandwidth is None:
         hardware = scenario.hardware
         bandwidth = host_link(
-            gpu,
+            replica.gpu,
             bytes_per_s=hardware.host_link_bytes_per_s,
             disk_read_bytes_per_s=hardware.disk_read_bytes_per_s,
         ).disk_read_bytes_per_s
-    return to_ns(scenario.startup.process_s + memory.weight_bytes / bandwidth)
-
-
-def service_notes(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> tuple[str, ...]:
-    """Return notes on what a forecast with faults or scaling assumes."""
-    if scenario.faults is None and scenario.autoscaler is None:
-        return ()
-    startup = scenario.startup
-    return tuple(
-        f"{pool.name + ': ' if pool.name else ''}an engine serves {pool.start_ns / 1e9:.3g} s "
-        f"after its start ({startup.process_s:g} s, then its weights), a new machine "
-        f"{startup.provision_s:g} s later"
-        for pool in pools
-    )
+    return to_ns(scenario.startup.process_s + replica.memory.weight_bytes / bandwidth)
 
 
 def _clients(scenario: Scenario) -> ClientConfig:

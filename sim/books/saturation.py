@@ -54,9 +54,9 @@ def saturation(log: RunLog) -> Saturation | None:
     """Estimate saturation from the mean request of a run, rejected ones excluded; None without
     requests.
 
-    The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of its
-    output; as many requests are prefilled per step as finish in one. A step lasts as long as the
-    busier of GPU and host. A test compares it with the throughput of simulated overload.
+    The batch holds as many sequences as ``running_seq_limit`` and the KV pool allow, each at half
+    of its output; as many requests are prefilled per step as finish in one. A step lasts as long as
+    the busier of GPU and host. A test compares it with the throughput of simulated overload.
 
     Pools of one role add up, assuming a router that sends each pool what it can bear. Prefill
     engines are limited by prompts, decode engines by what follows; blocks that prefill engines hold
@@ -129,7 +129,7 @@ def _pool_per_s(
     # takes several steps, each with a part of its tokens.
     parts = 1.0
     if prefills < 1:
-        room = config.max_num_batched_tokens - seqs * (1 + drafts)
+        room = config.step_token_limit - seqs * (1 + drafts)
         parts = max(1.0, float(computed.mean()) / room)
     a_step = 1.0 / parts if prefills < 1 else float(math.ceil(prefills))
     if pool.role == "prefill":
@@ -137,7 +137,7 @@ def _pool_per_s(
     before = float(cached.mean()) * parts + float(computed.mean()) * (parts - 1) / 2
     per_prefill = (computed.mean(), before, pairs)
     new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
-    new = min(new, config.max_num_batched_tokens - round(seqs) * (1 + drafts))
+    new = min(new, config.step_token_limit - round(seqs) * (1 + drafts))
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
     for clip in config.clip_tokens:
@@ -173,7 +173,7 @@ def _pool_per_s(
         prefill_tokens=new,
         prefill_context_tokens=context_read,
         prefill_pairs=new_pairs,
-        logits=decoding.logits + min(math.ceil(a_step), config.max_num_seqs - round(seqs)),
+        logits=decoding.logits + min(math.ceil(a_step), config.running_seq_limit - round(seqs)),
     )
     share = 0.0 if pool.role == "decode" else prefills / a_step
     mixed_s, decoding_s = (_step_s(pool.cost, config, shape) for shape in (mixed, decoding))
@@ -203,16 +203,16 @@ def _full_batch(
     ``fitting`` sequences fit into the KV pool."""
 
     def batch(decodes: float, drafts: int) -> _Batch:
-        prefills = config.max_num_batched_tokens / (computed + decodes * (1 + drafts))
+        prefills = config.step_token_limit / (computed + decodes * (1 + drafts))
         if decodes:
-            prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
+            prefills = min(prefills, min(config.running_seq_limit, fitting) / decodes)
         return _Batch(prefills, prefills * decodes, drafts)
 
     if config.speculation is None:
         return batch(decoded, 0)
     seqs = math.inf
     for _ in range(3):  # drafts depend on the batch, and the batch on the room that drafts leave
-        drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
+        drafts = config.speculation.drafts(round(min(seqs, config.running_seq_limit)))
         decodes = decoded / _tokens_per_step(log, config.speculation, admitted, drafts)
         found = batch(decodes, drafts)
         seqs = found.seqs
@@ -262,7 +262,7 @@ def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:
 
 def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> float:
     """Return the decoding sequences with a mean context and prompt that the KV pool holds."""
-    usable = config.num_gpu_blocks - 1
+    usable = config.replica_blocks - 1
     if config.kv_layout == PLAIN:
         return usable * config.block_size / context
     return usable / config.kv_layout.pages(
@@ -289,7 +289,7 @@ def _kept_of_prompts(prompt: Int64, decoded: Int64, budgets: tuple[int, ...]) ->
 
 
 def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:
-    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.max_num_seqs)
+    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.running_seq_limit)
     price = cost.price(shape)
     if cost.throttle is not None and price.compute_ns:
         gpu_ns = price.gpu_ns + cost.throttle.lasting_ns(price.gpu_ns, price.compute_ns)

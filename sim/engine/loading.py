@@ -180,7 +180,7 @@ def prefill_ns(cost: StepCost, view: EngineView, request: Request, computed_toke
     total_ns = 0
     while computed_tokens < request.num_target_tokens:
         left = request.num_target_tokens - computed_tokens
-        chunk = min(left, view.config.max_num_batched_tokens)
+        chunk = min(left, view.config.step_token_limit)
         shape = chunk_step(view, computed_tokens, chunk, samples=chunk == left)
         total_ns += cost.price(shape).gpu_ns
         computed_tokens += chunk

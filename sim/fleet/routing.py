@@ -194,7 +194,7 @@ class Replicas:
     def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
         """Estimate the prefill time of a prompt on an idle engine, one chunk per step."""
         engine = self._engines[replica]
-        budget, done, gpu_ns = engine.view.config.max_num_batched_tokens, 0, 0
+        budget, done, gpu_ns = engine.view.config.step_token_limit, 0, 0
         while done < tokens:
             chunk = min(budget, tokens - done)
             shape = chunk_step(engine.view, cached_tokens + done, chunk)

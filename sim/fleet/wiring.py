@@ -161,7 +161,7 @@ def _prefill_ns(engine: Engine, request: Request, computed_tokens: int) -> int:
 def _kv_cache(cluster: Cluster, pool: PoolConfig) -> KVCache:
     env = cluster.env
     return KVCache(
-        pool.engine.num_gpu_blocks,
+        pool.engine.replica_blocks,
         pool.engine.block_size,
         prefix_caching=pool.engine.enable_prefix_caching,
         chains=cluster.table.chains,

@@ -28,7 +28,7 @@ class KVCache:
 
     def __init__(
         self,
-        num_gpu_blocks: int,
+        num_blocks: int,
         block_size: int,
         *,
         prefix_caching: bool = True,
@@ -46,11 +46,11 @@ class KVCache:
         are for sequences that are swapped out. ``clock`` gives the time, for content with a
         lifetime. Raises ScenarioError if ids and blocks cannot be aligned.
         """
-        if num_gpu_blocks < 2:
-            raise ScenarioError(f"num_gpu_blocks is {num_gpu_blocks}; an engine needs at least 2")
+        if num_blocks < 2:
+            raise ScenarioError(f"num_gpu_blocks is {num_blocks}; an engine needs at least 2")
         self.block_size = block_size
         self._layout = None if layout == PLAIN else layout
-        self.usable_blocks = num_gpu_blocks - 1
+        self.usable_blocks = num_blocks - 1
         self.free_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks = num_host_blocks
         self._grows = layout.grows

@@ -37,7 +37,7 @@ from tests.properties.routing import Bench
 from tests.properties.tables import chains_of, table_of
 
 ENGINE = EngineConfig(
-    max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=150
+    step_token_limit=512, running_seq_limit=8, max_model_len=400, block_size=8, replica_blocks=150
 )
 
 

@@ -44,7 +44,7 @@ def capricious(view: EngineView) -> Plan:
         for request in list(view.waiting):
             if not batch.admit(request, die.choice([None, 3])):
                 break
-    if die.random() < 0.5 or batch.token_budget == view.config.max_num_batched_tokens:
+    if die.random() < 0.5 or batch.token_budget == view.config.step_token_limit:
         batch.add_running()
     return batch.plan()
 
@@ -76,9 +76,9 @@ class Auditor:
         kept = [r for r in view.newly_admitted if r in view.running]  # not preempted at once
         self.due_tokens += sum(map(uncomputed_tokens, kept))
         self.due_tokens -= sum(left.get(r, 0) for r in view.newly_preempted)
-        assert plan.shape.num_tokens <= view.config.max_num_batched_tokens
+        assert plan.shape.num_tokens <= view.config.step_token_limit
         places = sum(request.width + request.num_unforked for request in view.running)
-        assert places <= view.config.max_num_seqs
+        assert places <= view.config.running_seq_limit
         return plan
 
 

@@ -33,11 +33,11 @@ LAYOUTS = st.builds(
 
 ENGINES = st.builds(
     EngineConfig,
-    max_num_batched_tokens=st.sampled_from([8, 40, 512]),
-    max_num_seqs=st.sampled_from([1, 4, 8]),
+    step_token_limit=st.sampled_from([8, 40, 512]),
+    running_seq_limit=st.sampled_from([1, 4, 8]),
     max_model_len=st.just(200),
     block_size=st.sampled_from([4, 8]),
-    num_gpu_blocks=st.integers(20, 120),
+    replica_blocks=st.integers(20, 120),
     kv_layout=st.just(PLAIN) | LAYOUTS,
     clip_tokens=st.sampled_from(
         [(), (), (1,), (16,), (7, 64), (30, 31, 150), ((20,),), (16, (9, 40, 90))]
@@ -52,11 +52,11 @@ ENGINES = st.builds(
 
 
 HARD = EngineConfig(
-    max_num_batched_tokens=32,
-    max_num_seqs=8,
+    step_token_limit=32,
+    running_seq_limit=8,
     max_model_len=220,
     block_size=4,
-    num_gpu_blocks=80,
+    replica_blocks=80,
 )
 
 

@@ -85,10 +85,10 @@ class DistServeFit:
 
 
 _ENGINE = EngineConfig(
-    max_num_batched_tokens=2_048,
-    max_num_seqs=256,
+    step_token_limit=2_048,
+    running_seq_limit=256,
     max_model_len=2_048,
-    num_gpu_blocks=(72_000_000_000 - 26_000_000_000) // (16 * _KV_BYTES_A_TOKEN),
+    replica_blocks=(72_000_000_000 - 26_000_000_000) // (16 * _KV_BYTES_A_TOKEN),
     enable_prefix_caching=False,
     async_scheduling=False,
 )

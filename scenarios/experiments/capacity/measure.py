@@ -198,10 +198,8 @@ def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) 
         "kv_occupancy_max": most_occupied,
         "preempted_share": float((preempted > 0).mean()) if len(preempted) else 0.0,
         "cached_share": cached / prompts if prompts else 0.0,
-        "at_max_num_seqs": _time_share(log, window, "running", engine.max_num_seqs),
-        "at_max_num_batched_tokens": _time_share(
-            log, window, "tokens", engine.max_num_batched_tokens
-        ),
+        "at_max_num_seqs": _time_share(log, window, "running", engine.running_seq_limit),
+        "at_max_num_batched_tokens": _time_share(log, window, "tokens", engine.step_token_limit),
     }
 
 
@@ -228,7 +226,7 @@ def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
 def _errors(result: RunResult) -> tuple[float, float]:
     labels = (figure["evidence"] for figure in result.summary["figures"])
     label = next((label for label in labels if label), "assumed")
-    return step_time_error(label), host_time_error(result.build.profile.host_evidence.label)
+    return step_time_error(label), host_time_error(result.build.replica.profile.host_evidence.label)
 
 
 def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:

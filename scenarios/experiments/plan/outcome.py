@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.experiments.plan.bounds import Bounds
 from scenarios.experiments.plan.candidates import Candidate
 
@@ -19,8 +19,8 @@ class Outcome:
 
     candidate: Candidate
     stage: Stage
-    parts: tuple[Build, ...] = ()
-    """Its pools, built; empty if it does not fit."""
+    build: Build | None = None
+    """Its pools, built; None if they cannot be, as when the model does not fit."""
     bounds: Bounds | None = None
     most: int = 0
     """Units that are available."""

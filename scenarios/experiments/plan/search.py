@@ -60,16 +60,17 @@ class Search:
     def bounded(self, candidate: Candidate) -> Outcome:
         """Return what is known of a candidate without a simulation."""
         try:
-            parts = build(candidate.scenario).parts
+            built = build(candidate.scenario)
         except ScenarioError as error:
             return Outcome(candidate=candidate, stage="memory", why=str(error))
         question = self.question
-        bounds = find_bounds(candidate, parts, question.table, question.counted, question.targets)
+        counted, targets = question.counted, question.targets
+        bounds = find_bounds(candidate, built.parts, question.table, counted, targets)
         most, limit = self._supply(candidate)
         outcome = Outcome(
             candidate=candidate,
             stage="simulated",
-            parts=parts,
+            build=built,
             bounds=bounds,
             most=most,
             limit=limit,

@@ -31,7 +31,7 @@ from tests.properties.service_runs import policy
 from tests.properties.tables import chains_of
 
 ROOMY = EngineConfig(
-    max_num_batched_tokens=512, max_num_seqs=8, max_model_len=800, block_size=8, num_gpu_blocks=300
+    step_token_limit=512, running_seq_limit=8, max_model_len=800, block_size=8, replica_blocks=300
 )
 COST = AffineCost(base_s=1e-3, per_token_s=1e-4, per_context_s=0)
 
@@ -149,7 +149,7 @@ def test_prefixes_spread_and_the_conductor_is_faster_for_it() -> None:
         chains=chains_of(ids, [488] * n, 8),
     )
     network = replace(TRANSFER, bytes_per_token=10_000)
-    engine = replace(ROOMY, num_gpu_blocks=4000)
+    engine = replace(ROOMY, replica_blocks=4000)
     mean_s = {}
     for name in ("conductor", "prefix_affinity", "least_work"):
         pools = (

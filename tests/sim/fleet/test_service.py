@@ -36,7 +36,7 @@ from tests.properties.service_runs import MS, policy, serve
 from tests.properties.tables import chains_of, table_of
 
 SMALL = EngineConfig(
-    max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=200
+    step_token_limit=512, running_seq_limit=8, max_model_len=400, block_size=8, replica_blocks=200
 )
 STEP_10_MS = AffineCost(base_s=10e-3, per_token_s=0.0, per_context_s=0.0)
 SECOND = 1_000 * MS
@@ -89,7 +89,7 @@ def test_a_budget_of_tokens_counts_until_a_request_leaves() -> None:
 def test_early_rejection_keeps_to_its_ttft() -> None:
     """400 tokens a step of 10 ms: 40,000 a second; a queue of 2,000 tokens is 50 ms."""
     engine = EngineConfig(
-        max_num_batched_tokens=400, max_num_seqs=64, max_model_len=500, num_gpu_blocks=2000
+        step_token_limit=400, running_seq_limit=64, max_model_len=500, replica_blocks=2000
     )
     rows = [(0.0, 400, 1)] + [(1.0, 400, 1)] * 40
     early = policy(ADMISSIONS, "early_rejection", ttft_s=0.1)
@@ -102,7 +102,7 @@ def test_early_rejection_keeps_to_its_ttft() -> None:
 
 def test_a_client_gives_up_where_it_said_it_would() -> None:
     """Ten requests one at a time, 100 ms each: the fourth has no first token after 250 ms."""
-    engine = EngineConfig(max_num_seqs=1, max_model_len=400, num_gpu_blocks=200)
+    engine = EngineConfig(running_seq_limit=1, max_model_len=400, replica_blocks=200)
     table = table_of(*[(0.0, 8, 10)] * 10)
     clients = ClientConfig(ttft_timeout_ns=250 * MS)
     log = serve(table, engine, ServiceConfig(clients=clients), cost=STEP_10_MS)
@@ -352,7 +352,7 @@ def scaled(most: int, make: Any, **options: Any) -> ServiceConfig:
 def test_replicas_come_with_the_load_and_go_with_it(name: str, options: Any) -> None:
     rows = [(0.01 * i, 64, 30) for i in range(300)] + [(8.0 + 0.5 * i, 64, 5) for i in range(10)]
     make = policy(AUTOSCALERS, name, cooldown_s=0.5, **options)
-    engine = EngineConfig(max_num_seqs=4, max_model_len=400, num_gpu_blocks=30)
+    engine = EngineConfig(running_seq_limit=4, max_model_len=400, replica_blocks=30)
     log = serve(
         table_of(*rows),
         engine,

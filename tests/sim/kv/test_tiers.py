@@ -57,11 +57,11 @@ REMOTE = TierConfig(
     survives_crash=True,
 )
 ENGINE = EngineConfig(
-    max_num_batched_tokens=4096,
-    max_num_seqs=8,
+    step_token_limit=4096,
+    running_seq_limit=8,
     max_model_len=4096,
     block_size=16,
-    num_gpu_blocks=65,
+    replica_blocks=65,
     async_scheduling=False,
 )
 SLOW = AffineCost(base_s=1e-3, per_token_s=1e-4, per_context_s=0.0)

@@ -1,36 +1,25 @@
-"""Explain a step cost: its operators one by one, its evidence labels, its sources."""
+"""Where a step's prices come from: evidence labels of accounts and families, and sources."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.datafile import read_data
-from costmodels.engines.profile import EngineProfile, padded_size
+from costmodels.engines.profile import EngineProfile
 from costmodels.formats import BF16_PEAK
 from costmodels.hardware.gemm_paths import PrecisionPath, cache_path, format_path
 from costmodels.hardware.kernel_curves import core_instructions_per_s
-from costmodels.hardware.roofline import OperatorSeconds
 from costmodels.models.spec import ModelSpec
-from costmodels.operators.attention import AttentionRates
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.operators.operators import (
-    DecodeSums,
-    PrefillSums,
-    decode_operators,
-    group_operators,
-    logit_operators,
-    prefill_operators,
-    token_operators,
-)
+from costmodels.operators.operators import group_operators, logit_operators, token_operators
+from costmodels.steps.prices import DECODE_ACCOUNT, PREFILL_ACCOUNTS
 from costmodels.tables.families import family_of, prefill_family
-from costmodels.work import EXCHANGES, Operator
+from costmodels.work import Kind, Operator
 from sim import accounts
 from sim.evidence import Source, weakest
-from sim.shape import StepShape, clip_columns, clip_layers, shape_columns, shape_values
 
 # The constants that each account's seconds depend on.
 _WEIGHTS = ("gemm_memory", "gemm_compute", "gemm_half_rows", "tile_rows")
@@ -39,147 +28,10 @@ _COMPUTE = ("gemm_compute", "attention_compute")
 _MEMORY = ("gemm_memory", "attention_memory", "elementwise_memory")
 _FIXED = ("gemm_fixed_s", "attention_fixed_s", "elementwise_fixed_s", "sampling_fixed_s")
 _LINKS = ("all_reduce_bandwidth", "all_reduce_hop_s", "all_reduce_fixed_s")
-# The accounts that an operator's time is posted to, by its kind.
-_WORK = (accounts.PREFILL_COMPUTE, accounts.PREFILL_MEMORY)
-_POSTED = {
-    "gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
-    "grouped_gemm": (*_WORK, accounts.DECODE_WEIGHT_READS),
-    "attention": (accounts.DECODE_STATE_READS,),
-    "elementwise": (*_WORK, accounts.REMAINDER),
-    "sampling": (accounts.REMAINDER,),
-    **dict.fromkeys(EXCHANGES, (accounts.COMMUNICATION,)),
-}
 # Kernels of other formats convert weights as they read them; no constants were fitted to that.
 _FITTED_FORMATS = {"bfloat16", "float16", "fp8", "fp8_block"}
 _LABELLED_TOKENS = [2.0**power for power in range(14)]
 _LABELLED_LOGITS = 1024
-
-
-class OperatorRow(NamedTuple):
-    """One operator of a step on one rank, all its calls together."""
-
-    name: str
-    calls: int
-    flops: float
-    weight_bytes: float
-    state_bytes: float
-    activation_bytes: float
-    comm_bytes: float
-    seconds: float
-    bound: str
-    """compute, memory, link, host link, or fixed where fixed time is the largest part."""
-
-
-def describe_step(
-    kernels: KernelTimes, graph_sizes: tuple[int, ...], shape: StepShape, tokens_per_seq: int = 1
-) -> list[OperatorRow]:
-    """Return the operators of one step in the order of `token_operators`; their seconds sum to its
-    GPU time.
-
-    ``tokens_per_seq`` is the number of tokens that each decoding sequence computes.
-    """
-    num_tokens = tokens_per_seq * shape.decode_seqs + shape.prefill_tokens
-    if not num_tokens:
-        return []
-    shard, efficiency = kernels.shard, kernels.efficiency
-    tokens = np.array([float(padded_size(num_tokens, graph_sizes))])
-    rows = [_row(kernels.price(operator)) for operator in token_operators(shard, tokens)]
-    rates = kernels.attention_rates(max(shape.decode_seqs, 1), queries=tokens_per_seq)
-    names = shape_columns(rates.clip_tokens, shares_prefixes=bool(shape.shared))
-    shape = shape._replace(speculated=())
-    columns = dict(zip(names, map(_one, shape_values(shape)), strict=True))
-    if shape.decode_seqs:
-        seqs = columns["decode_seqs"]
-        beyond = rates.seq_tokens * seqs
-        shared_s, fixed_s, shared = _shared(rates, columns)
-        sums = DecodeSums(
-            seqs=seqs,
-            clipped={None: columns["decode_context_tokens"] + beyond - shared}
-            | {
-                clip: columns[clip_columns(clip)[0]] + beyond * clip_layers(clip)
-                for clip in rates.clip_tokens
-            },
-        )
-        for work in _summed(kernels, "decode_attention", decode_operators(shard, sums)):
-            scores = kernels.score_bytes / 2 * float(sums.clipped[None][0])
-            work = work._replace(bound="compute" if kernels.cores_bind_decode else work.bound)
-            seconds = float(rates.decode_s(columns)[0]) - shared_s
-            rows.append(work._replace(activation_bytes=scores, seconds=seconds))
-        if shared:
-            once = DecodeSums(seqs=0 * seqs, clipped={None: columns["decode_shared_reads"]})
-            (work,) = _summed(kernels, "shared_prefix_attention", decode_operators(shard, once))
-            times = shared / float(columns["decode_shared_reads"][0])
-            rows.append(work._replace(seconds=shared_s + fixed_s, flops=work.flops * times))
-    if shape.prefill_tokens:
-        compute_s, memory_s = (float(side[0]) for side in rates.prefill_sides_s(columns))
-        by_cap = {cap: clip_columns(cap) for cap in rates.clip_tokens}
-        chunks = PrefillSums(
-            seqs=columns["prefill_seqs"],
-            tokens=columns["prefill_tokens"],
-            prefix={None: columns["prefill_context_tokens"]}
-            | {cap: columns[names[2]] for cap, names in by_cap.items()},
-            pairs={None: columns["prefill_pairs"]}
-            | {cap: columns[names[3]] for cap, names in by_cap.items()},
-        )
-        bound = "compute" if compute_s > memory_s else "memory"
-        for work in _summed(kernels, "prefill_attention", prefill_operators(shard, chunks)):
-            scores = kernels.score_bytes * float(chunks.pairs[None][0])
-            work = work._replace(activation_bytes=scores)
-            rows.append(work._replace(seconds=max(compute_s, memory_s), bound=bound))
-    if shape.logits:
-        logits = np.array([float(shape.logits)])
-        operators = logit_operators(shard, logits, efficiency.sampling_bytes_per_logit)
-        rows += [_row(kernels.price(operator)) for operator in operators]
-    return rows
-
-
-def _shared(
-    rates: AttentionRates, columns: dict[str, NDArray[np.float64]]
-) -> tuple[float, float, float]:
-    """Return `SharedPrefixRates.of_columns` of one step; zeros if no prefix is shared."""
-    if rates.shared is None or "decode_shared_reads" not in columns:
-        return 0.0, 0.0, 0.0
-    work_s, fixed_s, tokens = rates.shared.of_columns(columns)
-    return float(work_s[0]), float(fixed_s[0]), float(tokens[0])
-
-
-def _one(value: float) -> NDArray[np.float64]:
-    return np.array([float(value)])
-
-
-def _summed(kernels: KernelTimes, name: str, operators: list[Operator]) -> list[OperatorRow]:
-    """Return one row for the attention of all kinds of layers; no row if no layer has any."""
-    rows = [_row(kernels.price(operator)) for operator in operators]
-    return [
-        row._replace(
-            name=name,
-            calls=sum(row.calls for row in rows),
-            flops=sum(row.flops for row in rows),
-            state_bytes=sum(row.state_bytes for row in rows),
-        )
-        for row in rows[:1]
-    ]
-
-
-def _row(priced: OperatorSeconds) -> OperatorRow:
-    op = priced.operator
-    if priced.fixed_s[0] > priced.work_s[0]:
-        bound = "fixed"
-    elif op.kind in EXCHANGES:
-        bound = "link"
-    else:
-        bound = "compute" if priced.compute_bound[0] else "memory"
-    return OperatorRow(
-        name=op.name,
-        calls=op.calls,
-        flops=op.calls * float(op.flops[0]),
-        weight_bytes=op.calls * float(op.weight_bytes[0]),
-        state_bytes=op.calls * float(op.state_bytes[0]),
-        activation_bytes=op.calls * float(op.activation_bytes[0]),
-        comm_bytes=op.calls * float(op.comm_bytes[0]),
-        seconds=float(priced.total_s[0]),
-        bound=bound,
-    )
 
 
 def account_evidence(kernels: KernelTimes) -> dict[str, str]:
@@ -289,14 +141,20 @@ def _table_labels(kernels: KernelTimes, constants: dict[str, str]) -> dict[str, 
     found: dict[str, set[str]] = {}
     for operator in _labeled_operators(kernels):
         label = kernels.label(operator)
-        for account in _POSTED[operator.kind]:
+        for account in _posted(operator.kind):
             found.setdefault(account, set()).add(label or constants[account])
     for mixer, _ in kernels.shard.local.prompt_mixers:
         tables = kernels.mixer_tables(mixer)
         label = kernels.prefill_label(mixer, tables) if tables else None
-        for account in _WORK:
+        for account in PREFILL_ACCOUNTS:
             found.setdefault(account, set()).add(label or constants[account])
     return {account: weakest(labels) for account, labels in found.items()}
+
+
+def _posted(kind: Kind) -> tuple[str, ...]:
+    """Return the accounts that the work of a kind of operators is posted to."""
+    beside_prefills = kind in ("gemm", "grouped_gemm", "elementwise")
+    return (*(PREFILL_ACCOUNTS if beside_prefills else ()), DECODE_ACCOUNT[kind])
 
 
 def family_labels(kernels: KernelTimes) -> dict[str, str]:
@@ -378,3 +236,12 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
         *(kernels.backend.sources() if kernels.backend else ()),
         *profile.sources(),
     ]
+
+
+def beyond_measured(labels: dict[str, str], links: Iterable[Source]) -> dict[str, str]:
+    """Return the labels of accounts in a layout of several ranks: ``extrapolated`` at best, as
+    nothing was measured in one; exchanges depend on ``links`` too."""
+    found = {account: weakest((label, "extrapolated")) for account, label in labels.items()}
+    of_links = [link["label"] for link in links]
+    found[accounts.COMMUNICATION] = weakest((found[accounts.COMMUNICATION], *of_links))
+    return found

@@ -15,15 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
-from costmodels.steps.wrapped_cost import WrappedStepCost
-from costmodels.work import Array
-from sim.protocols import StepCost
-
-_FIXED = float(1 << 32)
-"""One in the fixed-point nanoseconds of the tables in `costmodels.steps.step_cost`."""
+from costmodels.layouts.layout import Layout
+from costmodels.steps.compiled import CompiledPrices
+from costmodels.work import ONE, Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,48 +54,45 @@ class StepBounds:
         return self.least_ns(one, one) + self.context_ns * context
 
 
-def step_bounds(cost: StepCost, max_num_batched_tokens: int) -> StepBounds:
-    """Return the bounds of a compiled step cost.
+def step_bounds(
+    compiled: CompiledPrices, group_ns: list[int], layout: Layout, max_num_batched_tokens: int
+) -> StepBounds:
+    """Return the bounds of a replica's steps.
 
+    ``group_ns`` prices what ranks share by their mean tokens; it is empty if they share nothing.
     ``max_num_batched_tokens`` is the whole replica's. If contexts are clipped or priced from
-    measured curves, the bound omits what attention reads of them. A step cost of another class (one
-    that speculates, whose steps give a sequence several tokens) gets the bound 0, so that nothing
-    is ruled out.
+    measured curves, the bound omits what attention reads of them.
     """
-    group = cost if isinstance(cost, ReplicaStepCost) else None
-    rank = cost.rank if isinstance(cost, ReplicaStepCost) else cost
-    kernels = rank.kernel_cost if isinstance(rank, WrappedStepCost) else rank
-    if not isinstance(kernels, RooflineStepCost):
-        return StepBounds(
-            lines=np.zeros((1, 2)),
-            context_ns=0.0,
-            pair_ns=0.0,
-            max_num_batched_tokens=max_num_batched_tokens,
-        )
     # The busiest rank and micro-batch has at least an equal share of the tokens.
-    ways = 1
-    if group is not None:
-        ways = group.layout.data_parallel_size * group.layout.pipeline_parallel_size
-        ways *= 2 if group.layout.enable_dbo else 1
-    shared = ways
-    if isinstance(rank, ContextStepCost):
-        shared *= rank.shard.layout.prefill_context_parallel_size
-    own_ns = _rising(np.array(kernels.token_fixed_ns) / _FIXED)
-    if group is not None:
-        own_ns = own_ns + _rising(np.array(group.group_ns, dtype=np.float64))[: len(own_ns)]
+    ways = layout.data_parallel_size * layout.pipeline_parallel_size
+    ways *= 2 if layout.enable_dbo else 1
+    shared = ways * layout.prefill_context_parallel_size
+    own_ns = _rising(np.array(compiled.token_fixed_ns) / ONE)
+    if group_ns:
+        own_ns = own_ns + _rising(np.array(group_ns, dtype=np.float64))[: len(own_ns)]
     tokens = np.arange(1, max_num_batched_tokens + 1)
     share = np.minimum(-(-tokens // shared), len(own_ns) - 1)
     context_ns = pair_ns = 0.0
-    if kernels.clips is None and kernels.shared is None:
-        pair_ns = kernels.prefill_pair_fixed_ns / _FIXED / shared
-        if kernels.curves is None:
-            context_ns = min(kernels.decode_token_fixed_ns[1:]) / _FIXED / ways
+    if compiled.clips is None and compiled.shared is None:
+        pair_ns = compiled.prefill_pair_fixed_ns / ONE / shared
+        if compiled.curves is None:
+            context_ns = min(compiled.decode_token_fixed_ns[1:]) / ONE / ways
     # A price is rounded down to whole nanoseconds, and a rank's parts of contexts to whole tokens.
     table_ns = np.maximum(own_ns[share] - 1.0 - context_ns, 0.0)
     return StepBounds(
         lines=_lines_below(tokens.astype(np.float64), table_ns),
         context_ns=context_ns,
         pair_ns=pair_ns,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+
+
+def no_bounds(max_num_batched_tokens: int) -> StepBounds:
+    """Return the bounds 0, which rule nothing out."""
+    return StepBounds(
+        lines=np.zeros((1, 2)),
+        context_ns=0.0,
+        pair_ns=0.0,
         max_num_batched_tokens=max_num_batched_tokens,
     )
 
