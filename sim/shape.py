@@ -132,11 +132,17 @@ def clip_columns(clip: Clip) -> tuple[str, str, str, str]:
 
 
 def shape_columns(
-    clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False, speculates: bool = False
+    clip_tokens: tuple[Clip, ...] = (),
+    *,
+    shares_prefixes: bool = False,
+    speculates: bool = False,
+    adapters: bool = False,
 ) -> tuple[str, ...]:
     """Return the column names of a shape, flat."""
     clipped = (name for clip in clip_tokens for name in clip_columns(clip))
-    shared = SharedSums._fields if shares_prefixes else ()
+    shared: tuple[str, ...] = SharedSums._fields if shares_prefixes else ()
+    if adapters:
+        shared += AdapterSums._fields
     if not speculates:
         return (*SUMS, *clipped, *shared)
     rises = (rise_column(clip) for clip in clip_tokens if isinstance(clip, int))

@@ -110,6 +110,8 @@ class DevicePlan:
     """Whether attention keeps the scores of a whole prompt in memory."""
     mamba_cache_mode: MambaCacheMode = "none"
     """Recurrent states that are cached with prefixes."""
+    more: tuple[MemoryEntry, ...] = ()
+    """What optional features of the engine hold on the device."""
 
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -147,14 +149,16 @@ class DevicePlan:
 
     @cached_property
     def workspace(self) -> tuple[MemoryEntry, ...]:
-        """Activations or sampler, the runtime, and buffers of exchanges between ranks."""
-        return workspace_entries(
+        """Activations or sampler, the runtime, buffers of exchanges between ranks, and what
+        features hold."""
+        found = workspace_entries(
             self._target,
             self.profile,
             self.max_num_batched_tokens,
             self.max_num_seqs,
             writes_scores=self.writes_scores,
         )
+        return (*found, *self.more)
 
     @property
     def granted_bytes(self) -> int:
@@ -173,7 +177,7 @@ class DevicePlan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of activations or sampler, the runtime, and buffers of exchanges between ranks."""
+        """Bytes of all entries of ``workspace``."""
         return sum(entry.num_bytes for entry in self.workspace)
 
     @property

@@ -51,6 +51,8 @@ class StepOptions:
     """The kernel that reads shared prefixes once, or ``none``."""
     tokens_per_seq: int = 1
     """Tokens that each decoding sequence computes, drafts to verify included."""
+    terms: tuple[StepTerm, ...] = ()
+    """What optional features of the engine add to a rank's kernels."""
 
 
 def compile_step_cost(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> StepCost:
@@ -93,7 +95,7 @@ def compile_step_cost(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> S
         compiled=compiled,
         throttle=_efficiency(gpu, options).throttle,
         graph_sizes=graph_sizes,
-        terms=tuple(terms),
+        terms=(*terms, *options.terms),
         replica=replica,
     )
 

@@ -267,7 +267,7 @@ def first_step(by_account: Mapping[str, Array]) -> dict[str, float]:
 
 def step_columns(shape: StepShape, clips: tuple[Clip, ...]) -> dict[str, Array]:
     """Return the columns of `sim.shape.shape_columns` of one step, without what it verifies."""
-    names = shape_columns(clips, shares_prefixes=bool(shape.shared))
+    names = shape_columns(clips, shares_prefixes=bool(shape.shared), adapters=bool(shape.adapters))
     values = shape_values(shape._replace(speculated=()))
     return {name: np.array([float(value)]) for name, value in zip(names, values, strict=True)}
 

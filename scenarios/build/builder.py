@@ -12,6 +12,7 @@ from scenarios.build.resolve import resolve
 from scenarios.build.service import service_config, start_ns
 from scenarios.schema import Scenario
 from sim.clock import to_ns
+from sim.errors import ScenarioError
 from sim.fleet.config import PoolConfig, Role
 
 
@@ -37,6 +38,10 @@ def build(scenario: Scenario) -> Build:
 def _build_pool(scenario: Scenario, name: str, role: Role) -> PoolBuild:
     replica = resolve(scenario)
     check_fit(replica)
+    if role != "mixed" and replica.added:
+        raise ScenarioError(
+            f"{replica.added[0].name} is not modelled with pools that only prefill or only decode"
+        )
     cost, engine, cache = replica.cost, engine_config(replica), cache_of(replica)
     pool = PoolConfig(
         engine=engine,
@@ -49,6 +54,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> PoolBuild:
         name=name,
         role=role,
         cache=cache.config,
+        make_features=tuple(one.in_engine for one in replica.added),
     )
     notes = pool_notes(replica, engine, cache)
     return PoolBuild(replica=replica, pool=pool, cache=cache, notes=notes)

@@ -54,6 +54,7 @@ def pool_notes(replica: Replica, engine: EngineConfig, cache: Cache) -> tuple[st
         *replica.kernels.operators.notes,
         *(() if speculation is None else speculation.notes),
         *_graph_notes(replica),
+        *(note for one in replica.added for note in one.notes),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,10 +14,12 @@ from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.memory.device import DevicePlan
+from costmodels.memory.entries import MemoryEntry
 from costmodels.memory.streaming import Offload
 from costmodels.models.drafters import Drafter
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
+from costmodels.steps.combined import StepTerm
 from costmodels.steps.compile import StepOptions, compile_step_cost
 from costmodels.steps.cost import PoolCost, StepCost
 from costmodels.tables.families import ATTENTION
@@ -25,7 +28,9 @@ from scenarios.build.memo import content_key, memoized
 from scenarios.build.speculation import SpeculationPlan, speculation_of
 from scenarios.files.identity import with_contents
 from scenarios.schema import Scenario
+from sim.engine.view import Feature
 from sim.errors import ScenarioError
+from sim.request_table import RequestTable
 
 
 class Kernels(NamedTuple):
@@ -33,6 +38,21 @@ class Kernels(NamedTuple):
 
     operators: OperatorSources
     backend: AttentionBackend | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """What an optional feature adds to a replica."""
+
+    name: str
+    """The section of the scenario that asks for it."""
+    memory: tuple[MemoryEntry, ...] = ()
+    """What it holds on each device."""
+    terms: tuple[StepTerm, ...] = ()
+    """What it adds to the kernels of a rank's steps."""
+    in_engine: Callable[[RequestTable], Feature]
+    """Makes its part of one engine (`sim.engine.hooks`) that serves a table."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +79,8 @@ class Replica:
     """Quantization methods of the weight matrices and of the KV cache."""
     notes: tuple[str, ...] = ()
     """Decisions made for the user about the model's formats, in plain words."""
+    added: tuple[Added, ...] = ()
+    """What optional features add (`scenarios.build.features`)."""
 
     @cached_property
     def speculation(self) -> SpeculationPlan | None:
@@ -88,6 +110,7 @@ class Replica:
             drafter=self.drafter,
             writes_scores=options.attention_backend == "unfused",
             mamba_cache_mode=kv.mamba_cache_mode if kv.enable_prefix_caching else "none",
+            more=tuple(entry for one in self.added for entry in one.memory),
         )
 
     @cached_property
@@ -163,6 +186,7 @@ class Replica:
             max_num_seqs=self.max_num_seqs,
             profile=self.profile,
             offload=self.offload,
+            terms=tuple(term for one in self.added for term in one.terms),
         )
 
     def _with_kernels(self, options: StepOptions) -> StepOptions:

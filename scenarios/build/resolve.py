@@ -10,6 +10,7 @@ from costmodels.models import kv_policies
 from costmodels.models.catalog import load_model
 from costmodels.models.quantization import AUTO, method_names, quantize
 from costmodels.models.spec import ModelSpec, in_dtype, quantized
+from scenarios.build import features
 from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
 from scenarios.schema import Scenario
@@ -43,11 +44,12 @@ def resolve(
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = _batch_limits(scenario, gpu)
+    layout = layout_of(scenario, gpu)
     return Replica(
         scenario=scenario,
         model=model,
         gpu=gpu,
-        layout=layout_of(scenario, gpu),
+        layout=layout,
         profile=profile,
         fitted=fitted,
         max_num_batched_tokens=tokens,
@@ -55,6 +57,7 @@ def resolve(
         offload=offload_of(scenario, gpu),
         methods=methods,
         notes=notes,
+        added=features.added(scenario, model, gpu, layout, fitted),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodels.layouts.layout import Layout
 from reports.schemas import RESULT
+from scenarios.build import features
 from scenarios.build.plugins import policy_label
 from scenarios.build.policy_checks import name_and_options
 from scenarios.build.pools import Build, PoolBuild, pool_scenarios
@@ -89,6 +90,9 @@ def summarize(
         summary["speculation"] = speculation
     if log.fleet.service is not None:
         summary["service"] = service_facts(log, metrics)
+    added = features.facts(log)
+    if added:
+        summary["features"] = added
     fleet = fleet_facts(log, metrics.window)
     if fleet:
         summary["fleet"] = fleet
@@ -228,6 +232,8 @@ def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
     schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
     if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
         return None  # the estimate is for the engine's own batches
+    if any(pool.make_features for pool in log.fleet.pools):
+        return None  # nor does it know what features add to a step, or keep from it
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room for an estimate
@@ -323,10 +329,12 @@ def _device_bytes(part: PoolBuild, log: RunLog, window: Window) -> dict[str, int
         wasted = round(running / replica.layout.data_parallel_size * a_sequence)
         wasted = min(wasted, blocks.num_bytes)
     between_ranks = memory.communication_bytes
+    of_features = {one.name: sum(entry.num_bytes for entry in one.memory) for one in replica.added}
     return {
         "weights": memory.weight_bytes - memory.draft_weight_bytes,
         **({"draft_weights": memory.draft_weight_bytes} if memory.draft_weight_bytes else {}),
-        "workspace": memory.workspace_bytes - between_ranks,
+        "workspace": memory.workspace_bytes - between_ranks - sum(of_features.values()),
+        **of_features,
         **({"communication_buffers": between_ranks} if between_ranks else {}),
         "kv_cache": blocks.num_bytes - wasted,
         "kv_cache_fragmentation": wasted,

@@ -243,6 +243,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "size": size,
     "size_or_auto": size_or_auto,
     "on": lambda text: text == "on",
+    "how_many": lambda text: len(text.split()),
     "model": str,
     "chunk": chunk,
     "graph_size": graph_size,

@@ -45,7 +45,7 @@ _REFUSED_ABOVE_ONE = (
     "decode_context_parallel_size",
 )
 _WARNED = {
-    "enable_lora": "adapters are not priced",
+    "enable_lora": "adapters of recorded requests are not read, and not priced",
     "cpu_offload_gb": "offloaded weights are not priced",
 }
 _WARNED_ABOVE = {

@@ -88,7 +88,7 @@ class Adapters:
         """Drop a cancelled request; returns False if it is not here."""
         if request not in self.aside:
             return False
-        del self.aside[request]
+        self._bring_back(request)
         self._view.kv.free_host_blocks += request.swapped_blocks
         request.swapped_blocks = 0
         request.status = Status.ABANDONED
@@ -115,13 +115,18 @@ class Adapters:
             return False
         self._view.waiting.remove(request)
         self.aside[request] = None
+        self._view.num_aside += 1
         return True
+
+    def _bring_back(self, request: Request) -> None:
+        del self.aside[request]
+        self._view.num_aside -= 1
 
     def _take_in(self, row: int, now_ns: int) -> bool:
         """Return requests whose adapter may run now to the head of the waiting queue."""
         self._active = None
         for request in [r for r in reversed(self.aside) if self._may_run(r)]:
-            del self.aside[request]
+            self._bring_back(request)
             self._view.waiting.put_back(request)
         return False
 

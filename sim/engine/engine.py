@@ -273,7 +273,12 @@ class Engine:
         update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
         batch = InFlight(end_ns, update_ns, self.steps.num_rows)
         self._gpu_free_ns = end_ns
-        state = (view.num_running, len(view.waiting), view.kv.free_blocks, plan.preempted)
+        state = (
+            view.num_running,
+            len(view.waiting) + view.num_aside,
+            view.kv.free_blocks,
+            plan.preempted,
+        )
         self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
         self.lifecycle.commit(plan, batch)
         if plan.prefills:
@@ -328,7 +333,7 @@ class Engine:
         if look_ns is not None:
             steps = min(steps, times.first_plan_from(look_ns))
 
-        state = (view.num_running, len(view.waiting), view.kv.free_blocks)
+        state = (view.num_running, len(view.waiting) + view.num_aside, view.kv.free_blocks)
         alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
         jump = self._jumping = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
         yield alarm

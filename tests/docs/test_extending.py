@@ -51,6 +51,7 @@ def test_every_file_is_part_of_a_recipe() -> None:
     assert set(FILES) - set(used) - set(SCENARIOS) == {
         "token_log.py",
         "slowest_report.py",
+        "first_step.py",
     }
 
 
@@ -134,3 +135,10 @@ def test_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Page((folder / "slowest.html").read_text())
     assert len(page.all("tr")) == 6
     assert not page.open
+
+
+def test_engine_feature(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path("first_step.py", run_name="__main__")
+    first_s, last_s = map(float, re.findall(r"([\d.]+) s", capsys.readouterr().out))
+    assert 2.0 < first_s < 2.2
+    assert last_s < first_s

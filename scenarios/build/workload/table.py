@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from scenarios.build import features
 from scenarios.build.workload.classes import build_classes
 from scenarios.build.workload.generated import generator_spec
 from scenarios.build.workload.trace import trace_table
@@ -24,7 +25,7 @@ def build_table(scenario: Scenario) -> RequestTable:
 
     Raises `TraceError` if a file cannot be read, `ScenarioError` for settings that do not fit.
     """
-    table = _one_answer_each(scenario)
+    table = features.with_columns(scenario, _one_answer_each(scenario))
     workload = scenario.workload
     if workload.beam_width > 1:  # a request without output has no hypotheses
         widths = np.where(table.output_tokens > 0, workload.beam_width, 1)
