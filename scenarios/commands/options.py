@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+
+def _checked_cluster(cluster: str | None) -> str | None:
+    if cluster is not None:
+        from scenarios.run.execution.workers import check_cluster
+
+        check_cluster(cluster)
+    return cluster
+
+
 ScenarioFile = Annotated[
     Path | None, typer.Argument(help="Scenario YAML; or describe it with the options below.")
 ]
@@ -47,6 +56,13 @@ Users = Annotated[
     int | None, typer.Option(help="Closed loop: users, each with one request at a time.")
 ]
 Jobs = Annotated[int | None, typer.Option(help="Processes. Default: one a core.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Run on a cluster: ray or ray://HOST:PORT, dask or a Dask scheduler (tcp://HOST:PORT).",
+        callback=_checked_cluster,
+    ),
+]
 OpenPage = Annotated[bool, typer.Option("--open", help="Show the page in a browser; needs --out.")]
 OutputFormat = Annotated[str, typer.Option("--format", help="text or json.")]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scenarios.commands.app import EXIT_SLO_MISSED, check_format, open_in_browser
-from scenarios.commands.options import Jobs, OpenPage, OutputFormat, check_open
+from scenarios.commands.options import Cluster, Jobs, OpenPage, OutputFormat, check_open
 
 
 def plan(
@@ -20,6 +21,7 @@ def plan(
         ),
     ],
     jobs: Jobs = None,
+    cluster: Cluster = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder to write: plan.json, fleet.yaml (to simulate), an HTML page."),
@@ -35,12 +37,38 @@ def plan(
 
     Exit codes: 0 done; 2 the input cannot be used; 3 no fleet meets the targets; 130 interrupted.
     """
-    from scenarios.experiments.plan.command import run_plan
+    from scenarios.experiments.plan.candidates import read_plan
+    from scenarios.experiments.plan.find import find_plan
+    from scenarios.run.progress import shown_progress
+    from scenarios.run.result_folder import make_folder, write_files
 
     check_format(output_format)
     check_open(open_page, out)
-    page, found = run_plan(file, jobs=jobs, out=out, as_json=output_format == "json")
+    asked = read_plan(file)
+    if out is not None:
+        make_folder(out)  # before a long run: a place that cannot be written
+    with shown_progress() as progress:
+        found = find_plan(asked, jobs=jobs, cluster=cluster, progress=progress)
+    text = json.dumps(found, indent=1, allow_nan=False)
+    page = None
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
+        from reports.plan.page import write_plan_page
+
+        files = {"plan.yaml": asked.text}
+        if found["winner"] is not None:
+            files["fleet.yaml"] = found["winner"]["scenario"]
+        write_files(out, files | {"plan.json": text + "\n"})
+        page = write_plan_page(out)
+    if output_format == "json":
+        print(text)
+    else:
+        from reports.plan.text import print_plan
+
+        print_plan(found)
+        if page is not None:
+            print(f"\nresults in {out}, page in {page}")
     if open_page and page is not None:
         open_in_browser(page)
-    if not found:
+    if not found["ranked"]:
         raise typer.Exit(EXIT_SLO_MISSED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from sim.errors import ScenarioError
@@ -20,3 +21,17 @@ def make_folder(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from None
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write texts by their paths in the folder, in order, so that the last marks it as complete.
+
+    Raises `ScenarioError`.
+    """
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from error

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from scenarios.build.layout import replica_gpus
 from scenarios.build.workload.classes import class_slos
-from scenarios.experiments.capacity.curve import Row, curve
 from scenarios.experiments.capacity.estimate import Estimate
+from scenarios.experiments.capacity.measure import Row, curve
 from scenarios.experiments.capacity.model_error import model_error
-from scenarios.experiments.capacity.pilot import Pilot, pilot
 from scenarios.experiments.capacity.question import (
     Question,
     RunPlan,
@@ -24,9 +21,10 @@ from scenarios.experiments.capacity.question import (
     is_fixed,
 )
 from scenarios.experiments.capacity.result import content
-from scenarios.experiments.capacity.runs import Runs
-from scenarios.experiments.capacity.samples import Goal, Samples
-from scenarios.experiments.capacity.search import Found, search
+from scenarios.experiments.capacity.runs import Pilot, Runs, pilot
+from scenarios.experiments.capacity.search import Found, Goal, Samples, search
+from scenarios.run.execution.workers import Workers
+from scenarios.run.progress import Progress
 from scenarios.run.warnings import CLOSE_TO_SATURATION
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
@@ -107,7 +105,7 @@ def _checked(runs: Runs, load: float, replicas: int, goal: Goal) -> dict[str, An
     grown = replicas / scenario.pool.replicas
     pool = scenario.pool.model_copy(update={"replicas": replicas})
     plan = replace(runs.plan, in_system=runs.plan.in_system * grown)
-    other = replace(runs, scenario=scenario.model_copy(update={"pool": pool}), plan=plan, facts={})
+    other = runs.other(scenario=scenario.model_copy(update={"pool": pool}), plan=plan)
     samples = Samples(goal=goal, run=other)
     samples.add([load], min(_REPLICATIONS, goal.most))
     return {
@@ -119,18 +117,27 @@ def _checked(runs: Runs, load: float, replicas: int, goal: Goal) -> dict[str, An
     }
 
 
-Note = Callable[[str, int, int], None]
-"""Called with the current task, the number of its finished runs, and the number of all its runs."""
-
-
 def find_capacity(
-    scenario: Scenario, question: Question, *, jobs: int | None = None, note: Note | None = None
+    scenario: Scenario,
+    question: Question,
+    *,
+    jobs: int | None = None,
+    cluster: str | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Search the capacity and say what binds there.
 
-    Returns what `scenarios.experiments.capacity.result` describes. Raises `ScenarioError` if the
-    question does not fit this scenario, and what `simulate` raises.
+    Returns what `scenarios.experiments.capacity.result` describes. ``jobs`` and ``cluster``: see
+    `scenarios.run.execution.workers.Workers`. Raises `ScenarioError` if the question does not fit
+    this scenario, and what `simulate` raises.
     """
+    with Workers(jobs, cluster) as workers:
+        return _found(scenario, question, workers, progress)
+
+
+def _found(
+    scenario: Scenario, question: Question, workers: Workers, progress: Progress | None
+) -> dict[str, Any]:
     started = time.perf_counter()
     _check(scenario, question)
     variable = choose_variable(scenario, question.vary)
@@ -147,20 +154,20 @@ def find_capacity(
         fixed=is_fixed(scenario),
         skips=not scenario.warmup_s and not has_own_size(scenario),
     )
-    runs = Runs(scenario=scenario, plan=plan, jobs=jobs, progress=_named(note, "searching"))
+    runs = Runs(scenario=scenario, plan=plan, workers=workers, progress=progress)
     goal = _goal(scenario, question, plan)
     found = search(runs, first.levels, goal)
     earlier: list[Row] = []
     if is_slow(found, first) and plan.lengthens and plan.counted is not None:
         earlier = curve(found.samples, runs)
-        runs = replace(runs, plan=longer(plan), facts={})
+        runs = runs.other(plan=longer(plan))
         goal = replace(goal, least=LEAST)
         found = search(runs, around(found), goal)
     error = needs = None
     if question.bands and found.capacity is not None:
-        error = model_error(replace(runs, progress=_named(note, "model error")), found)
+        error = model_error(runs, found)
     if question.load is not None and found.capacity is not None:
-        other = replace(runs, progress=_named(note, "checking"))
+        other = replace(runs, task="checking")
         needs = wanted(other, found.capacity, question.load, goal=goal, check=question.check)
     return content(
         scenario,
@@ -216,7 +223,3 @@ def _goal(scenario: Scenario, question: Question, plan: RunPlan) -> Goal:
         units=plan.units,
         **replications,
     )
-
-
-def _named(note: Note | None, what: str) -> Callable[[int, int], None] | None:
-    return None if note is None else partial(note, what)

@@ -16,8 +16,8 @@ from reports.whatif.facts import read_whatif
 from reports.whatif.page import render_whatif
 from reports.whatif.text import print_whatif
 from scenarios.commands import app
-from scenarios.experiments.whatif import Change
-from scenarios.experiments.whatif.command import write_whatif
+from scenarios.commands.whatif import write_whatif
+from scenarios.experiments.whatif.changes import Change
 from scenarios.files.load import load_scenario
 from sim.errors import ScenarioError
 from tests.properties.scenarios import write
