@@ -110,7 +110,7 @@ _WIDE = 150
 
 
 def print_import(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts of an import, from ``scenarios.calibration.commands``."""
+    """Print the facts of an import, from ``scenarios.calibration.kernels``."""
     screen = screen or Screen(max_width=190)
     tables = facts["tables"]
     points = sum(table["points"] for table in tables)

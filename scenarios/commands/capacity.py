@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.app import open_in_browser, print_json
 from scenarios.commands.options import (
     Cluster,
-    Gpu,
-    InputTokens,
+    Flags,
     Jobs,
-    Model,
     OpenPage,
     OutputFormat,
-    OutputTokens,
     Override,
-    Preset,
-    Replicas,
     ScenarioFile,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags(
+    "model gpu tp replicas trace preset input_tokens output_tokens slo_ttft slo_tpot slo_e2e seed"
+)
 def capacity(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    *,
+    flags: Flags,
     override: Override = None,
     attainment: Annotated[
         float, typer.Option(help="Share of requests that must meet the SLO.")
@@ -97,30 +79,12 @@ def capacity(
     from scenarios.files.dump import dump_scenario
     from scenarios.files.flags import scenario_from_flags
     from scenarios.run.progress import shown_progress
-    from scenarios.run.result_folder import make_folder, write_files
+    from scenarios.run.result_folder import json_text, make_folder, write_files
 
-    check_format(output_format)
     check_open(open_page, out)
     if check and for_rate is None:
         raise typer.BadParameter("needs --for-rate, the load to simulate", param_hint="--check")
-    chosen = scenario_from_flags(
-        scenario,
-        {
-            "--model": model,
-            "--gpu": gpu,
-            "--tp": tp,
-            "--replicas": replicas,
-            "--trace": None if trace is None else str(trace),
-            "--preset": preset,
-            "--input-tokens": input_tokens,
-            "--output-tokens": output_tokens,
-            "--slo-ttft": slo_ttft,
-            "--slo-tpot": slo_tpot,
-            "--slo-e2e": slo_e2e,
-            "--seed": seed,
-        },
-        override or [],
-    )
+    chosen = scenario_from_flags(scenario, flags, override or [])
     question = Question(
         attainment=attainment,
         precision=precision,
@@ -135,17 +99,16 @@ def capacity(
         make_folder(out)  # before a long run: a place that cannot be written
     with shown_progress() as progress:
         found = find_capacity(chosen, question, jobs=jobs, cluster=cluster, progress=progress)
-    text = json.dumps(found, indent=1, allow_nan=False)
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
         from reports.capacity.page import write_capacity_page
 
-        files = {"scenario.yaml": dump_scenario(chosen), "capacity.json": text + "\n"}
+        files = {"scenario.yaml": dump_scenario(chosen), "capacity.json": json_text(found)}
         write_files(out, files)
         page = write_capacity_page(out)
     if output_format == "json":
-        print(text)
+        print_json(found)
     else:
         from reports.capacity.text import print_capacity
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import EXIT_SLO_MISSED, check_format, open_in_browser
+from scenarios.commands.app import EXIT_SLO_MISSED, open_in_browser, print_json
 from scenarios.commands.options import Cluster, Jobs, OpenPage, OutputFormat, check_open
 
 
@@ -40,16 +39,14 @@ def plan(
     from scenarios.experiments.plan.candidates import read_plan
     from scenarios.experiments.plan.find import find_plan
     from scenarios.run.progress import shown_progress
-    from scenarios.run.result_folder import make_folder, write_files
+    from scenarios.run.result_folder import json_text, make_folder, write_files
 
-    check_format(output_format)
     check_open(open_page, out)
     asked = read_plan(file)
     if out is not None:
         make_folder(out)  # before a long run: a place that cannot be written
     with shown_progress() as progress:
         found = find_plan(asked, jobs=jobs, cluster=cluster, progress=progress)
-    text = json.dumps(found, indent=1, allow_nan=False)
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
@@ -58,10 +55,10 @@ def plan(
         files = {"plan.yaml": asked.text}
         if found["winner"] is not None:
             files["fleet.yaml"] = found["winner"]["scenario"]
-        write_files(out, files | {"plan.json": text + "\n"})
+        write_files(out, files | {"plan.json": json_text(found)})
         page = write_plan_page(out)
     if output_format == "json":
-        print(text)
+        print_json(found)
     else:
         from reports.plan.text import print_plan
 

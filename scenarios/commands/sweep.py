@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from scenarios.commands.app import EXIT_TERMINATED, check_format, open_in_browser
+from scenarios.commands.app import EXIT_TERMINATED, open_in_browser, print_json
 from scenarios.commands.options import Cluster, Jobs, OutputFormat
 
 
@@ -48,7 +47,6 @@ def sweep(
     from scenarios.experiments.sweep.run import run_sweep
     from scenarios.run.progress import shown_progress
 
-    check_format(output_format)
     try:
         with _stoppable(), shown_progress(lines=True) as progress:
             swept = run_sweep(
@@ -67,7 +65,7 @@ def sweep(
 
     page = write_sweep_page(swept.folder)
     if output_format == "json":
-        print(json.dumps(swept.content, indent=1, allow_nan=False))
+        print_json(swept.content)
     else:
         from reports.sweep.text import print_sweep
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.app import open_in_browser, print_json
 from scenarios.commands.options import Cluster, Jobs, OpenPage, OutputFormat, check_open
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ def whatif(
     from scenarios.run.progress import shown_progress
     from scenarios.run.result_folder import make_folder
 
-    check_format(output_format)
     check_open(open_page, out)
     values, places = read_scenario_file(scenario)
     changes = changes_from_sets(change or [], name or [])
@@ -100,7 +98,7 @@ def whatif(
         write_whatif(answer, out)
         page = write_whatif_page(out)
     if output_format == "json":
-        print(json.dumps(answer.content, indent=1, allow_nan=False))
+        print_json(answer.content)
     else:
         from reports.whatif.text import print_whatif
 
@@ -117,7 +115,7 @@ def write_whatif(answer: WhatIf, folder: Path) -> None:
     Raises `ScenarioError` if the folder cannot be written.
     """
     from scenarios.files.dump import dump_scenario
-    from scenarios.run.result_folder import make_folder, write_files
+    from scenarios.run.result_folder import json_text, make_folder, write_files
 
     content = answer.content
     entries = {v["name"]: v for v in (content["baseline"], *content["variants"])}
@@ -129,14 +127,12 @@ def write_whatif(answer: WhatIf, folder: Path) -> None:
         file = f"scenarios/{index:02d}-{_slug(variant.name)}.yaml"
         files[file] = dump_scenario(variant.scenario)
         entries[variant.name]["scenario_file"] = file
-    write_files(folder, files | {"whatif.json": _json_text(content)})
+    write_files(folder, files | {"whatif.json": _with_short_lists(json_text(content))})
 
 
-def _json_text(content: dict[str, Any]) -> str:
-    """Return indented JSON with each list of numbers on one line, because distributions are
-    long."""
-    text = json.dumps(content, indent=1, allow_nan=False)
-    return re.sub(r"\[[\s\d.eE,+-]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
+def _with_short_lists(text: str) -> str:
+    """Return JSON with each list of numbers on one line, because distributions are long."""
+    return re.sub(r"\[[\s\d.eE,+-]+\]", lambda found: " ".join(found[0].split()), text)
 
 
 def _slug(name: str) -> str:

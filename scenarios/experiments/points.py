@@ -23,7 +23,6 @@ from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 
 R = TypeVar("R")
-S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +52,11 @@ def seeded_points(
 
 def run_points(
     points: Sequence[Point],
-    run: Callable[[Point], S],
+    run: Callable[[Point], R],
     workers: Workers,
     *,
     memo: MutableMapping[str, R],
-    keep: Callable[[Point, S | WorkerLostError], R] | None = None,
+    keep: Callable[[Point, R | WorkerLostError], R] | None = None,
     has_failed: Callable[[R], bool] = lambda result: False,
     progress: Progress | None = None,
     task: str = "simulating",

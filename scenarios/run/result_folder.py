@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sim.errors import ScenarioError
 
@@ -35,3 +37,8 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from error
+
+
+def json_text(content: dict[str, Any]) -> str:
+    """Return the text of a JSON file in a result folder."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from calibrate.fits.engine_log import RequestRow, StepRows
 from costmodels.memory.plan import plan_memory
@@ -58,6 +61,23 @@ class Validation:
     """What accuracy.json holds: plain JSON values."""
     runs: dict[str, ScoredRun] = field(default_factory=dict)
     """Scored runs by ``key:run``, with the latencies that figures are drawn from."""
+
+    def write(self, folder: Path) -> None:
+        """Write ``accuracy.json`` and ``latencies.parquet``. Raises `ScenarioError` if it
+        cannot."""
+        frames = [
+            pd.DataFrame({"run": name, "metric": metric, **sample})
+            for name, scored in self.runs.items()
+            for metric, sample in scored.samples_s.items()
+        ]
+        empty = pd.DataFrame({name: [] for name in ("run", "metric", "predicted", "measured")})
+        try:
+            latencies = pd.concat(frames, ignore_index=True) if frames else empty
+            latencies.to_parquet(folder / "latencies.parquet", index=False)
+            text = json.dumps(self.content, indent=1, allow_nan=False)
+            (folder / "accuracy.json").write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ScenarioError(f"cannot write {folder}: {error.strerror}") from error
 
 
 def validate(

@@ -18,7 +18,6 @@ from reports.run.page import write_page
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import simulate
-from scenarios.validation.command import run_validate
 from tests.properties.scenarios import azure_trace
 from tests.reports.html_page import Page
 from tests.reports.sample import write_sample as write_report_sample
@@ -49,15 +48,7 @@ def page_of_a_sample(folder: Path) -> Path:
 
 def page_of_a_validation(folder: Path) -> Path:
     write_validation_sample(folder / "measured", "x1")
-    run_validate(
-        folder / "measured",
-        only=[],
-        skip=[],
-        profile=None,
-        operators="fitted",
-        out=folder,
-        as_json=True,
-    )
+    app(["validate", str(folder / "measured"), "--out", str(folder)], standalone_mode=False)
     return folder / "validation.html"
 
 

@@ -80,6 +80,8 @@ class Result:
     error: str | None = None
     core_s: float = 0.0
     """CPU seconds that the run took."""
+    files: dict[str, bytes] | None = None
+    """A full result folder on its way from a worker, if it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

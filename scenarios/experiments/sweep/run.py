@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from scenarios.run.execution import WorkerLostError
 from scenarios.run.execution.workers import Workers
 from scenarios.run.progress import Progress
 from scenarios.run.result import RunResult
-from scenarios.run.result_folder import make_folder, write_files
+from scenarios.run.result_folder import json_text, make_folder, write_files
 from scenarios.run.simulate import simulate
 from sim.errors import FleetcastError, ScenarioError
 
@@ -120,12 +119,12 @@ def _run_all(
             is_checked = True
             check_columns(sweep, list(result.row))
 
-    def kept(point: Point, outcome: Done | WorkerLostError) -> Result:
+    def kept(point: Point, outcome: Result | WorkerLostError) -> Result:
         if isinstance(outcome, WorkerLostError):
-            outcome = Done(Result(key=point.address, status="lost", error=str(outcome)), None)
-        result, files = outcome
-        if runs is not None and files is not None:
-            _write_folder(runs / result.key, files)
+            outcome = Result(key=point.address, status="lost", error=str(outcome))
+        if runs is not None and outcome.files is not None:
+            _write_folder(runs / outcome.key, outcome.files)
+        result = replace(outcome, files=None)
         results.add(result)
         check(result)
         return result
@@ -150,31 +149,21 @@ def _run_all(
     )
 
 
-class Done(NamedTuple):
-    """What a worker returns for one run."""
-
-    result: Result
-    files: dict[str, bytes] | None
-    """A full result folder, if it was asked for."""
-
-
-def run_one(point: Point, *, keep: bool) -> Done:
+def run_one(point: Point, *, keep: bool) -> Result:
     """Run one simulation, in any process; its errors become part of the result."""
     check_worker(point)
     started = time.process_time()
-    files = None
     try:
         simulated = simulate(point.scenario)
         row = row_of(simulated)
-        if keep:
-            files = _folder_of(simulated)
-        result = Result(key=point.address, status="done", row=row)
+        files = _folder_of(simulated) if keep else None
+        result = Result(key=point.address, status="done", row=row, files=files)
     except FleetcastError as error:
         result = Result(key=point.address, status="failed", error=str(error))
     except Exception as error:  # a bug of ours, or no memory: the other points go on
         why = f"the simulator broke: {describe(error)}"
         result = Result(key=point.address, status="lost", error=why)
-    return Done(replace(result, core_s=time.process_time() - started), files)
+    return replace(result, core_s=time.process_time() - started)
 
 
 def _folder_of(result: RunResult) -> dict[str, bytes]:
@@ -201,7 +190,7 @@ def _write(sweep: Sweep, grid: Grid, results: Results, folder: Path, spent: Spen
     files = {
         "sweep.yaml": sweep.text,
         "scenario.yaml": dump_scenario(grid.points[0].scenario),
-        "sweep.json": json.dumps(content, indent=1, allow_nan=False) + "\n",
+        "sweep.json": json_text(content),
     }
     write_files(folder, files)
     return Swept(folder, content, table)

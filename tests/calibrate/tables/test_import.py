@@ -16,7 +16,7 @@ from calibrate.tables.link_fit import fit_regimes, regime_seconds
 from costmodels.hardware.gpus import gpu_of_device, load_gpu
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.store import load_folder, load_table
-from scenarios.calibration.commands import import_facts
+from scenarios.calibration.kernels import import_facts
 from scenarios.commands import app
 from sim.errors import ScenarioError
 from tests.calibrate.kernel_lines import BF16, GRIDS, MACHINE, made_lines, timing, write_lines

@@ -14,7 +14,7 @@ from costmodels.models.hf_config import read_hf_config
 from costmodels.models.layers.parts import Mixer
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.operators import logit_operators, token_operators
-from scenarios.commands.listing import model_rows
+from scenarios.commands.names import model_rows
 from sim.errors import ScenarioError
 
 BASE: dict[str, Any] = {

@@ -20,8 +20,8 @@ from costmodels.tables.store import load_folder
 from reports.run.page import condition_rows
 from scenarios.build.builder import build
 from scenarios.build.built import Build
-from scenarios.calibration.commands import import_facts
 from scenarios.calibration.contents import parse_operators
+from scenarios.calibration.kernels import import_facts
 from scenarios.commands import app
 from scenarios.files.load import load_scenario, parse_scenario
 from scenarios.run.engine_sections import calibration_address

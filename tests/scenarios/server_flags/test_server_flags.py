@@ -18,8 +18,8 @@ from scenarios.files.load import parse_scenario
 from scenarios.files.schema_yaml import section_of
 from scenarios.schema import Scenario
 from scenarios.server_flags.argv import read_given, read_words
-from scenarios.server_flags.command import Reading, read_command
 from scenarios.server_flags.outcome import Outcome, settle
+from scenarios.server_flags.reading import Reading, read_command
 from scenarios.server_flags.table import TABLES, Flag, load_table
 from sim.errors import ScenarioError
 

@@ -1,10 +1,8 @@
-"""The facts of ``fleetcast explain``, printed as text or JSON, or written as a page."""
+"""What one engine step costs: its operators, accounts, host terms and constants."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from costmodels.engines.profile import padded_size
@@ -28,38 +26,6 @@ from scenarios.build.model_server import ModelServer
 from scenarios.build.step_cost import KernelChoice, load_kernels
 from sim import __version__
 from sim.errors import ScenarioError
-
-
-def run_explain(
-    served: ModelServer,
-    *,
-    decode_seqs: int,
-    context: int,
-    prefill_tokens: int,
-    prefill_context: int,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Explain one step of ``served``: print it, and write the page that ``out`` names."""
-    facts = explain_facts(
-        served,
-        decode_seqs=decode_seqs,
-        context=context,
-        prefill_tokens=prefill_tokens,
-        prefill_context=prefill_context,
-    )
-    if out is not None:
-        from reports.explain.page import write_roofline_page
-
-        write_roofline_page(facts, out)
-    if as_json:
-        print(json.dumps(facts, indent=1, allow_nan=False))
-        return
-    from reports.explain.text import print_step
-
-    print_step(facts)
-    if out is not None:
-        print(f"page in {out}")
 
 
 def explain_facts(

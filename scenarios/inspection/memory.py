@@ -1,8 +1,7 @@
-"""The facts of ``fleetcast memory``, printed as text or JSON."""
+"""What fills a device, and how many sequences fit."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from costmodels.memory.device import DevicePlan, fill_device
@@ -13,17 +12,6 @@ from sim.errors import ScenarioError
 
 _SHORTEST = 1024
 _CONTEXT = 8192
-
-
-def run_memory(served: ModelServer, *, context: int | None, output: int, as_json: bool) -> None:
-    """Print what fills a device of ``served`` and how many sequences fit."""
-    facts = memory_facts(served, context=context, output=output)
-    if as_json:
-        print(json.dumps(facts, indent=1, allow_nan=False))
-        return
-    from reports.memory import print_memory
-
-    print_memory(facts)
 
 
 def memory_facts(served: ModelServer, *, context: int | None, output: int) -> dict[str, Any]:

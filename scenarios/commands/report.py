@@ -1,0 +1,54 @@
+"""``fleetcast report``: write the page of a result folder again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenarios.commands.app import open_in_browser
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder written with --out.")],
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a sweep: a figure over one or two axes, figure,axis[,axis[,heatmap]], e.g. "
+            "ttft.p99,rate_per_s,gpu; may repeat."
+        ),
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+) -> None:
+    """Write the HTML page of a result folder again, whatever the command that wrote it."""
+    from reports.capacity.facts import is_capacity
+    from reports.plan.facts import is_plan
+    from reports.sweep.folder import is_sweep
+    from reports.whatif.facts import is_whatif
+
+    if plot and not is_sweep(folder):
+        raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")
+    if is_sweep(folder):
+        from reports.sweep.page import write_sweep_page
+
+        page = write_sweep_page(folder, plot or ())
+    elif is_whatif(folder):
+        from reports.whatif.page import write_whatif_page
+
+        page = write_whatif_page(folder)
+    elif is_capacity(folder):
+        from reports.capacity.page import write_capacity_page
+
+        page = write_capacity_page(folder)
+    elif is_plan(folder):
+        from reports.plan.page import write_plan_page
+
+        page = write_plan_page(folder)
+    else:
+        from reports.run.page import write_page
+
+        page = write_page(folder)
+    typer.echo(page)
+    if open_page:
+        open_in_browser(page)
