@@ -44,7 +44,10 @@ class Point:
 def seeded_points(
     scenario: Scenario, seeds: Iterable[int], labels: Mapping[str, Any]
 ) -> list[Point]:
-    """Return a point for each seed, without error bands, because each run has the same error."""
+    """Return a point for each seed.
+
+    Points have no error bands, because the model's own error is common to all of them.
+    """
     plain = scenario.model_copy(update={"bands": False})
     seeded = [with_seed(plain, seed) for seed in seeds]
     return [Point(scenario=one, labels=labels, address=result_address(one)) for one in seeded]
@@ -81,7 +84,8 @@ def run_points(
         if keep is not None:
             result = keep(point, outcome)
         elif isinstance(outcome, WorkerLostError):
-            raise outcome
+            names = ", ".join(f"{label} {value}" for label, value in point.labels.items())
+            raise WorkerLostError(f"{names}, seed {point.seed}: {outcome}")
         else:
             result = outcome
         memo[point.address] = result

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -58,7 +59,8 @@ class Workers:
         """
         if self.cluster is not None:
             if items:
-                yield from self._connected(self.cluster)(function, items)
+                run = partial(_in_folder, os.getcwd(), function)
+                yield from self._connected(self.cluster)(run, items)
             return
         jobs = min(self.jobs or os.cpu_count() or 1, len(items))
         if jobs <= 1:
@@ -88,6 +90,16 @@ def spread(
     """Do what `Workers.spread` does, with workers that are closed at the end."""
     with Workers(jobs, cluster) as workers:
         yield from workers.spread(function, items)
+
+
+def _in_folder(folder: str, function: Callable[[T], R], item: T) -> R:
+    """Call the function in this folder, so that relative paths mean what they mean at home.
+
+    A worker that has no such folder stays where it is.
+    """
+    with suppress(OSError):
+        os.chdir(folder)
+    return function(item)
 
 
 def check_cluster(cluster: str) -> None:

@@ -19,10 +19,14 @@ import yaml
 from typer.testing import CliRunner
 
 from scenarios.commands import app
+from scenarios.experiments.points import run_points, seeded_points, simulated
+from scenarios.files.load import parse_scenario
 from scenarios.run.execution import WorkerLostError
 from scenarios.run.execution.workers import Workers, spread
+from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
 from tests.properties.checkout import CHECKOUT
+from tests.properties.scenarios import azure_trace
 from tests.scenarios.experiments.plan.samples import PLAN
 from tests.scenarios.experiments.sweep.samples import SCENARIO, deadly_sweep, run, write_sweep_file
 from tests.scenarios.run.worker_functions import die_always, die_once, refuse_three, square
@@ -101,22 +105,29 @@ def test_what_a_function_raises_is_raised(cluster: str) -> None:
         list(spread(refuse_three, NUMBERS, cluster=cluster))
 
 
-def test_a_worker_that_dies_loses_nothing(cluster: str, tmp_path: Path) -> None:
-    done = spread(partial(die_once, folder=str(tmp_path)), NUMBERS, cluster=cluster)
-    assert sorted(done) == SQUARES
-    assert (tmp_path / "died").exists()
-
-
-def test_an_item_that_kills_every_worker_is_told_apart(cluster: str) -> None:
-    done = dict(spread(die_always, NUMBERS, cluster=cluster))
-    assert isinstance(done.pop(3), WorkerLostError)
-    assert sorted(done.items()) == [pair for pair in SQUARES if pair[0] != 3]
-
-
 def test_one_connection_serves_many_batches(cluster: str) -> None:
     with Workers(cluster=cluster) as workers:
         for _ in range(3):
             assert sorted(workers.spread(square, NUMBERS)) == SQUARES
+
+
+def test_relative_paths_mean_the_same_on_a_worker(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    azure_trace(Path("trace.csv"), 8)
+    scenario = parse_scenario(
+        {"model": "llama-3.1-8b", "workload": {"trace": {"path": "trace.csv"}}}
+    )
+    points = seeded_points(scenario, range(2), {})
+    run = partial(simulated, reduce=mean_ttft_s)
+    with Workers(cluster=cluster) as there:
+        found = [run_points(points, run, where, memo={}) for where in (Workers(jobs=1), there)]
+    assert found[0] == found[1]
+
+
+def mean_ttft_s(result: RunResult) -> float | None:
+    return result.figure("ttft", "mean")
 
 
 COMMANDS: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -171,18 +182,6 @@ def _without_times(text: str) -> str:
     return re.sub(r"\bin [\d.]+ (s|min)\b", "in no time", text)
 
 
-def test_a_worker_killed_in_the_middle_of_a_sweep_loses_nothing(
-    cluster: str, tmp_path: Path
-) -> None:
-    file, mark = deadly_sweep(tmp_path)
-    table = run(file, tmp_path / "there", cluster=cluster)
-    assert mark.exists()  # it was killed
-    assert set(table["status"]) == {"done"}
-    run(file, tmp_path / "here")
-    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
-    assert tables[0] == tables[1]
-
-
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("dask", "distributed")])
 def test_a_cluster_of_ones_own_comes_and_goes(name: str, package: str, tmp_path: Path) -> None:
     """In a process of its own: Ray is one a process."""
@@ -209,6 +208,33 @@ def test_a_cluster_that_does_not_answer_is_said_so(scheme: str) -> None:
     address = f"{scheme}://127.0.0.1:{_free_port()}"
     with pytest.raises(ScenarioError, match=f"--cluster {address}: no .* answers"):
         list(spread(square, NUMBERS, cluster=address))
+
+
+# Last, because a machine under load may not start the workers again that these kill.
+
+
+def test_a_worker_that_dies_loses_nothing(cluster: str, tmp_path: Path) -> None:
+    done = spread(partial(die_once, folder=str(tmp_path)), NUMBERS, cluster=cluster)
+    assert sorted(done) == SQUARES
+    assert (tmp_path / "died").exists()
+
+
+def test_an_item_that_kills_every_worker_is_told_apart(cluster: str) -> None:
+    done = dict(spread(die_always, NUMBERS, cluster=cluster))
+    assert isinstance(done.pop(3), WorkerLostError)
+    assert sorted(done.items()) == [pair for pair in SQUARES if pair[0] != 3]
+
+
+def test_a_worker_killed_in_the_middle_of_a_sweep_loses_nothing(
+    cluster: str, tmp_path: Path
+) -> None:
+    file, mark = deadly_sweep(tmp_path)
+    table = run(file, tmp_path / "there", cluster=cluster)
+    assert mark.exists()  # it was killed
+    assert set(table["status"]) == {"done"}
+    run(file, tmp_path / "here")
+    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
+    assert tables[0] == tables[1]
 
 
 def _wait_for(port: int) -> None:

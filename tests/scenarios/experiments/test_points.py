@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scenarios.experiments.capacity.find import find_capacity
+from scenarios.experiments.capacity.question import Question
+from scenarios.experiments.plan.candidates import asked
+from scenarios.experiments.plan.find import find_plan
 from scenarios.experiments.points import Point, run_points, seeded_points, simulated
+from scenarios.experiments.whatif.changes import changes_from_sets
+from scenarios.experiments.whatif.comparison import what_if
+from scenarios.files.identity import result_address
 from scenarios.files.load import parse_scenario
 from scenarios.run.execution import WorkerLostError
 from scenarios.run.execution.workers import Workers
 from scenarios.run.progress import shown_progress
 from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
+from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 from tests.properties.scenarios import small
+from tests.scenarios.experiments.plan.samples import PLAN
 
 HERE = Workers(jobs=1)
 
@@ -91,7 +103,7 @@ class Losing(Workers):
 
 
 def test_a_point_that_kills_its_worker_is_an_error_or_what_the_caller_keeps_of_it() -> None:
-    with pytest.raises(WorkerLostError):
+    with pytest.raises(WorkerLostError, match="name small, seed 3: killed"):
         run_points(points(), Counted(), Losing(), memo={})
 
     def kept(point: Point, outcome: int | WorkerLostError) -> int:
@@ -110,6 +122,39 @@ def test_in_any_number_of_processes_results_are_equal() -> None:
     two: list[float | None] = run_points(points(), run, Workers(jobs=2), memo={})
     assert one == two
     assert len(set(one)) == 4
+
+
+def ask_capacity() -> Any:
+    question = Question(
+        attainment=0.9, precision=0.2, num_requests=100, bands=False, load=40.0, check=True
+    )
+    scenario = parse_scenario(small() | {"slo": {"ttft_s": 0.3}})
+    return find_capacity(scenario, question, jobs=1)["answer"]["capacity"]
+
+
+def ask_plan() -> Any:
+    return find_plan(asked(deepcopy(PLAN), {(): "test"}, folder=Path()), jobs=1)["ranked"]
+
+
+def ask_whatif() -> Any:
+    changes = changes_from_sets(["engine.tensor_parallel_size=1", "engine.tensor_parallel_size=2"])
+    return what_if(small(), changes, replications=2, jobs=1).content["variants"]
+
+
+@pytest.mark.parametrize("ask", [ask_capacity, ask_plan, ask_whatif])
+def test_an_experiment_simulates_no_point_twice(
+    ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def noted(scenario: Scenario) -> RunResult:
+        seen.append(result_address(scenario))
+        return simulate(scenario)
+
+    monkeypatch.setattr("scenarios.experiments.points.simulate", noted)
+    assert ask()
+    assert len(seen) > 3
+    assert len(set(seen)) == len(seen)
 
 
 def test_a_worker_with_other_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
