@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,6 +83,4 @@ def check_format(output_format: str) -> str:
 
 def print_json(content: Any) -> None:
     """Print what a command found as indented JSON."""
-    import json
-
     print(json.dumps(content, indent=1, allow_nan=False))

@@ -425,6 +425,9 @@ def test_ignoring_takes_any_spelling(name: str) -> None:
         ("vllm", SERVE["sglang"], "fleetcast scenario from-sglang"),
         ("sglang", SERVE["vllm"], "fleetcast scenario from-vllm"),
         ("vllm", f"{SERVE['vllm']} extra", "'extra' belongs to no flag"),
+        ("vllm", f"vllm serve other --model {MODEL}", "'other' belongs to no flag"),
+        ("vllm", f"{SERVE['vllm']} --no-enforce-eager=1", "ignored explicit argument '1'"),
+        ("vllm", f"{SERVE['vllm']} --port=--", "--port needs a value"),
         ("vllm", f"{SERVE['vllm']} --max-num-seqs", "--max-num-seqs needs a value"),
         ("vllm", f"{SERVE['vllm']} --max-num-seqs --port 3", "--max-num-seqs needs a value"),
         ("vllm", f"{SERVE['vllm']} --max-num-seqs many", "must be a whole number, not 'many'"),
@@ -461,6 +464,9 @@ def test_what_cannot_be_read_is_said(engine: str, command: str, message: str) ->
         f"sudo docker run -dit --rm --gpus '\"device=0,1\"' -eA=b -p8000:80 --name x "
         f"--entrypoint vllm vllm/vllm-openai serve {MODEL} --max-num-seqs 7",
         f"docker run --gpus=all ghcr.io/me/mine bash -lc 'vllm serve {MODEL} --max-num-seqs 7'",
+        f"> vllm serve {MODEL} --max-num-seqs 7",
+        f"$\nvllm serve {MODEL} --model={MODEL} --max-num-seqs=7 --async-scheduling true "
+        "--async-scheduling",
     ],
 )
 def test_ways_to_write_a_command(command: str) -> None:
