@@ -14,9 +14,8 @@ from calibrate.fits.engine_log import RequestRow, StepRows
 from scenarios.validation.conversations import are_conversations, conversation_chains, system_tokens
 from scenarios.validation.system import System
 from sim.clock import Clock
-from sim.engine.batch import Plan
 from sim.engine.engine import Engine
-from sim.engine.pipeline import InFlight
+from sim.engine.step import InFlight, Plan
 from sim.fleet.cluster import PoolConfig
 from sim.kv.pool import KVCache
 from sim.recorder import RequestLog

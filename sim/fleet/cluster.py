@@ -15,6 +15,7 @@ import simpy
 from sim.clock import Clock
 from sim.engine.config import EngineConfig
 from sim.engine.engine import Engine
+from sim.engine.loading import LoadingKV, prefill_ns
 from sim.engine.view import Scheduler
 from sim.engine.waiting import SortedQueue
 from sim.errors import PolicyError, ScenarioError
@@ -247,7 +248,10 @@ def _engine(
         clock=lambda: int(env.now),
     )
     scheduler, waiting = _scheduler(pool)
-    return Engine(
+    tiers = None
+    if pool.cache.tiers is not None:
+        tiers = Tiers(env, pool.cache.tiers, kv.index, shared)
+    engine = Engine(
         env,
         pool.engine,
         pool.cost,
@@ -257,8 +261,13 @@ def _engine(
         waiting=waiting,
         replica=replica,
         on_leave=on_leave,
-        tiers=None if pool.cache.tiers is None else Tiers(env, pool.cache.tiers, kv.index, shared),
+        features=[] if tiers is None else [LoadingKV(env, tiers, log)],
     )
+    if tiers is not None:
+        tiers.prefill_ns = lambda request, computed_tokens: prefill_ns(
+            engine.cost, engine.view, request, computed_tokens
+        )
+    return engine
 
 
 def _scheduler(pool: PoolConfig) -> tuple[Scheduler, SortedQueue | None]:

@@ -19,7 +19,7 @@ from sim.fleet.handover import Handovers
 from sim.fleet.routing import RoutedEngines
 from sim.fleet.service import RetryBudget, ServiceConfig, ServiceLog
 from sim.recorder import RequestLog
-from sim.request import Request, Samples, Status
+from sim.request import Request, Status
 from sim.request_table import RequestTable
 
 
@@ -276,8 +276,9 @@ class Gateway:
         if self._table.samples is not None:
             further = self._table.samples.further(index)
             if further:
-                again.samples = Samples(further, 1 + len(further))
-        again.beams = request.beams
+                again.ask_answers(further)
+        if request.beams is not None:
+            again.ask_beams(request.beams)
         return again
 
     def _ended(self, request: Request) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import simpy
 
 from sim.clock import NS_PER_S, to_s
+from sim.engine.batch import chunk_step
 from sim.engine.engine import Engine
 from sim.errors import PolicyError
 from sim.fleet.handover import TransferConfig
@@ -198,7 +199,8 @@ class Replicas:
         budget, done, gpu_ns = engine.view.config.max_num_batched_tokens, 0, 0
         while done < tokens:
             chunk = min(budget, tokens - done)
-            gpu_ns += engine.prefill_ns_alone(cached_tokens + done, chunk)
+            shape = chunk_step(engine.view, cached_tokens + done, chunk)
+            gpu_ns += engine.cost.price(shape).gpu_ns
             done += chunk
         return to_s(gpu_ns)
 

@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 
 from sim.arrays import Int64
-from sim.request import Request, Samples
+from sim.request import Request
 from sim.request_table import RequestTable
 
 _PROGRESS_EVERY = 256
@@ -83,9 +83,11 @@ class Source:
         if self._table.samples is not None:
             further = self._table.samples.further(index)
             if further:
-                request.samples = Samples(further, 1 + len(further))
+                request.ask_answers(further)
         if self._table.beams is not None:
-            request.beams = self._table.beams.of(index, request.output_tokens)
+            beams = self._table.beams.of(index, request.output_tokens)
+            if beams is not None:
+                request.ask_beams(beams)
         self._send(request)
         if self._progress is not None and index % _PROGRESS_EVERY == 0:
             self._progress(index)

@@ -12,8 +12,8 @@ import numpy as np
 
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.request_table import request_table
 from tests.properties.costs import AffineCost

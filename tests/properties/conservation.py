@@ -15,12 +15,12 @@ from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
-from sim.engine.batch import Plan
+from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
 from sim.request import Request, SharedBlocks, Status
-from sim.shape import SharedSums, clipped
+from sim.shape import SharedSums, StepShape, clipped
 from tests.properties.token_gaps import decode_gaps
 
 Int64 = NDArray[np.int64]
@@ -103,12 +103,17 @@ def audited(make: Callable[[], Scheduler]) -> tuple[Callable[[], Scheduler], lis
     return make_audited, auditors
 
 
+def _set_aside(view: EngineView) -> list[Request]:
+    """Requests that hold blocks and neither run nor wait, because their prefix is being loaded."""
+    return [request for place in view.hooks.places for request in place.holding]
+
+
 def audit_blocks(view: EngineView) -> None:
     """Blocks of running requests, shared ones counted once, and free ones make up the pool."""
     kv = view.kv
     private, shared = 0, dict[int, int]()
     prompts: dict[SharedBlocks, int] = {}
-    for request in (*view.running, *(view.loading or ())):
+    for request in (*view.running, *_set_aside(view)):
         private += blocks_of(view, request) - sum(depth for _, depth in request.pinned)
         if request.is_several:
             private += kv.further_blocks(request, request.reserved_tokens)
@@ -162,16 +167,27 @@ def audit_prefixes(view: EngineView) -> None:
     members, config = list(view.decode_group.members), view.config
     if config.shared_prefix_attention == "tree":
         paths = [held_blocks(request) for request in members]
-        assert view.shared_sums(len(members)) == shared_one_by_one(paths, config.block_size)
-        left = view.shared_sums(1, members[:-1]) if members else SharedSums()
+        assert _shared_sums(view, len(members)) == shared_one_by_one(paths, config.block_size)
+        left = _shared_sums(view, 1, members[:-1]) if members else SharedSums()
         assert left == SharedSums()
     elif config.shared_prefix_attention == "cascade" and members:
-        paths = [held_blocks(request) for request in (*view.running, *(view.loading or ()))]
+        paths = [held_blocks(request) for request in (*view.running, *_set_aside(view))]
         together = zip(*paths, strict=False) if len(view.running) > 1 else ()
         common = list(takewhile(lambda blocks: len(set(blocks)) == 1, together))
         computed = [r.num_computed_tokens for r in view.prefilling]
         tokens = min([len(common), *(c // config.block_size for c in computed)]) * config.block_size
-        assert view.shared_sums(len(members))[:2] == (tokens * len(members), tokens)
+        assert _shared_sums(view, len(members))[:2] == (tokens * len(members), tokens)
+
+
+def _shared_sums(
+    view: EngineView, decode_seqs: int, held_back: list[Request] | None = None
+) -> SharedSums:
+    """What the engine puts into the shape of a step without prefills."""
+    shape = StepShape(decode_seqs)
+    plan = Plan(shape, [], held_back or [], True, 1, None, 0)
+    for complete in view.hooks.shaped:
+        shape = complete(shape, plan)
+    return SharedSums(*shape.shared)
 
 
 def held_blocks(request: Request) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from sim.errors import FleetcastError
 from tests.properties.scenarios import small, write
 
 CAPPED = """
-from sim.engine.batch import UNTIL_CHANGE
+from sim.engine.step import UNTIL_CHANGE
 
 
 class Capped:

@@ -16,8 +16,8 @@ from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.beams import Beams, beams, neutral_tokens
 from sim.books.token_times import token_times_ns
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig, Speculation
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError, TraceError
 from sim.fleet.cluster import Fleet, RunLog, run_cluster

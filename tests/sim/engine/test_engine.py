@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sim.books.token_times import token_times_ns
-from sim.engine.batch import UNTIL_CHANGE, Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.cluster import RunLog

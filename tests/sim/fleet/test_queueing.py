@@ -18,9 +18,9 @@ from scipy import stats
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.clock import Clock
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
 from sim.engine.engine import Engine
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.engine.waiting import SortedQueue
 from sim.fleet.cluster import RunLog

@@ -21,8 +21,8 @@ from costmodels.models.spec import LayerGroup, quantized
 from scenarios.build.builder import build
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.kv.cached_content import CacheNodes
