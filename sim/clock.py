@@ -10,6 +10,8 @@ import simpy
 from simpy.core import EmptySchedule
 
 NS_PER_S = 1_000_000_000
+FOREVER_NS = 1 << 62
+"""A time that never comes."""
 
 # SimPy orders the events of one instant by priority. Arrivals use its default, 1, so that an
 # arrival at the very end of a step is seen by the plan that follows. Engines come after, in order

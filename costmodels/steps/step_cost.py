@@ -100,7 +100,7 @@ class RooflineStepCost:
 
         Raises `ScenarioError` beyond the compiled limits.
         """
-        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, _ = shape
+        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, *_ = shape
         tokens = self.tokens_per_seq * decodes + prefill_tokens
         if not tokens:
             return _FREE

@@ -37,7 +37,7 @@ def fit_recordings(
     """
     recordings = [r for path in paths for r in _recordings(path, only)]
     systems = [read_system(recording) for recording in recordings]
-    gpus = {system.gpu.name: system.gpu for system in systems}
+    gpus = {system.replica.gpu.name: system.replica.gpu for system in systems}
     if len(gpus) > 1:
         raise ScenarioError(f"the logs are of several GPUs, {', '.join(gpus)}: fit them apart")
     gpu = next(iter(gpus.values()))

@@ -38,14 +38,16 @@ def explain(
     output_format: OutputFormat = "text",
 ) -> None:
     """Explain one engine step: each operator's FLOPs, bytes and time, and what binds it."""
-    from scenarios.build.model_server import read_served
+    from scenarios.build.resolve import resolve
+    from scenarios.files.flags import scenario_from_flags
     from scenarios.inspection.explain import explain_facts
 
     check_open(open_page, out)
     if decode_seqs is None:
         decode_seqs = 0 if prefill_tokens else 64
+    given = scenario_from_flags(scenario, flags, override or [], simulated=False)
     facts = explain_facts(
-        read_served(scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype),
+        resolve(given, quantization=quantization, kv_dtype=kv_dtype),
         decode_seqs=decode_seqs,
         context=context,
         prefill_tokens=prefill_tokens,

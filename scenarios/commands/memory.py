@@ -33,11 +33,13 @@ def memory(
     output_format: OutputFormat = "text",
 ) -> None:
     """Account for every byte of a device, and show how many sequences fit, by their length."""
-    from scenarios.build.model_server import read_served
+    from scenarios.build.resolve import resolve
+    from scenarios.files.flags import scenario_from_flags
     from scenarios.inspection.memory import memory_facts
 
+    given = scenario_from_flags(scenario, flags, override or [], simulated=False)
     facts = memory_facts(
-        read_served(scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype),
+        resolve(given, quantization=quantization, kv_dtype=kv_dtype),
         context=context,
         output=output,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from costmodels.engines.profile import padded_size
 from costmodels.models.quantization import load_method
 from costmodels.steps.explain import unpacking_sources
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.layout_cost import StepCosts
 from costmodels.steps.precision_report import PrecisionRow, precision_rows
 from costmodels.steps.replica_cost import RankStepCost, ReplicaStepCost
 from costmodels.steps.step_table import (
@@ -22,14 +22,13 @@ from costmodels.steps.step_table import (
     step_seconds,
 )
 from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
-from scenarios.build.model_server import ModelServer
-from scenarios.build.step_cost import KernelChoice, load_kernels
+from scenarios.build.replica import Replica
 from sim import __version__
 from sim.errors import ScenarioError
 
 
 def explain_facts(
-    served: ModelServer,
+    replica: Replica,
     *,
     decode_seqs: int,
     context: int,
@@ -42,9 +41,9 @@ def explain_facts(
     ``prefill_tokens`` after ``prefill_context`` cached tokens. Raises `ScenarioError` for an empty
     step, one beyond the engine's limits, and a model that cannot be priced.
     """
-    _check(served, decode_seqs, context, prefill_tokens, prefill_context)
-    cost = _compiled(served)
-    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, served.model.clips)
+    _check(replica, decode_seqs, context, prefill_tokens, prefill_context)
+    gpu, cost = replica.gpu, replica.plain_cost()
+    shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, replica.model.clips)
     if isinstance(cost, ReplicaStepCost):
         rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
     else:
@@ -52,12 +51,12 @@ def explain_facts(
     gpu_s = sum(row.seconds for row in rows)
     formats = precision_rows(_rank(cost).kernels, _rank(cost).graph_sizes, of_rank.num_tokens)
     replica_s = cost.price(shape).gpu_ns / 1e9
-    is_async = served.scenario.engine.async_scheduling
+    is_async = replica.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
         "fleetcast_version": __version__,
-        **served.facts(),
-        "notes": [*served.notes, *_left_out(served)],
+        **replica.facts(),
+        "notes": [*replica.notes, *_left_out(replica)],
         "step": {
             "decode_seqs": decode_seqs,
             "context": context,
@@ -79,28 +78,28 @@ def explain_facts(
             "seconds": gpu_s,
         },
         "precision": [row._asdict() for row in formats],
-        "quality": _quality(served),
+        "quality": _quality(replica),
         "accounts_s": step_accounts(cost, shape),
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
         "step_s": step_s,
         "bound_by": "GPU" if step_s - replica_s < 1e-8 else "host",
         "async_scheduling": is_async,
-        "ridge_flops_per_byte": ridge_points(served.gpu),
-        "peaks_flop_per_s": {peak: getattr(served.gpu, peak) for peak in ridge_points(served.gpu)},
-        "hbm_bytes_per_s": served.gpu.hbm_bytes_per_s,
+        "ridge_flops_per_byte": ridge_points(gpu),
+        "peaks_flop_per_s": {peak: getattr(gpu, peak) for peak in ridge_points(gpu)},
+        "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
         "constants": _constants(cost, rows, formats),
     }
 
 
-def _left_out(served: ModelServer) -> list[str]:
-    if served.scenario.engine.speculative is None:
+def _left_out(replica: Replica) -> list[str]:
+    if replica.scenario.engine.speculative is None:
         return []
     return ["a step without drafts: neither verifying nor drafting is part of it"]
 
 
 def _check(
-    served: ModelServer, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
+    replica: Replica, decode_seqs: int, context: int, prefill_tokens: int, prefill_context: int
 ) -> None:
     counts = {
         "--decode-seqs": decode_seqs,
@@ -114,16 +113,16 @@ def _check(
     seqs = decode_seqs + (1 if prefill_tokens else 0)
     if not seqs:
         raise ScenarioError("an empty step: give --decode-seqs or --prefill-tokens")
-    ranks, stages = served.layout.data_parallel_size, served.layout.pipeline_parallel_size
-    if seqs > ranks * served.max_num_seqs:
+    ranks, stages = replica.layout.data_parallel_size, replica.layout.pipeline_parallel_size
+    if seqs > ranks * replica.max_num_seqs:
         raise ScenarioError(
-            f"{seqs:,} sequences are more than max_num_seqs {served.max_num_seqs:,}"
+            f"{seqs:,} sequences are more than max_num_seqs {replica.max_num_seqs:,}"
             f"{_each(ranks, 'data-parallel ranks')}; --set engine.max_num_seqs=N raises it"
         )
-    if decode_seqs + prefill_tokens > ranks * stages * served.max_num_batched_tokens:
+    if decode_seqs + prefill_tokens > ranks * stages * replica.max_num_batched_tokens:
         raise ScenarioError(
             f"{decode_seqs + prefill_tokens:,} tokens are more than max_num_batched_tokens "
-            f"{served.max_num_batched_tokens:,}{_each(ranks * stages, 'ranks and stages')}; "
+            f"{replica.max_num_batched_tokens:,}{_each(ranks * stages, 'ranks and stages')}; "
             "--set engine.max_num_batched_tokens=N raises it"
         )
 
@@ -136,25 +135,9 @@ def _rank(cost: StepCosts) -> RankStepCost:
     return cost.rank if isinstance(cost, ReplicaStepCost) else cost
 
 
-def _compiled(served: ModelServer) -> StepCosts:
-    options = served.scenario.engine
-    of_served = (served.gpu, served.model, served.profile, served.efficiency, served.layout)
-    kernels = load_kernels(KernelChoice(options, *of_served))
-    return compile_layout_cost(
-        served.model,
-        served.gpu,
-        served.layout,
-        max_num_batched_tokens=served.max_num_batched_tokens,
-        max_num_seqs=served.max_num_seqs,
-        profile=served.profile,
-        offload=served.offload,
-        **kernels._asdict(),
-    )
-
-
-def _quality(served: ModelServer) -> list[dict[str, Any]]:
+def _quality(replica: Replica) -> list[dict[str, Any]]:
     """Return what the quantization methods do to answers, as reported."""
-    sections = zip(("weights", "cache"), served.methods, strict=True)
+    sections = zip(("weights", "cache"), replica.methods, strict=True)
     methods = [load_method(name, section) for section, name in sections if name]
     return [
         {"method": method.name, "reported": [found._asdict() for found in method.quality]}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.memory.device import DevicePlan
 from costmodels.memory.fitting import reserve, smallest_layouts
-from scenarios.build.model_server import ModelServer
-from scenarios.build.speculation import speculation_of
+from scenarios.build.replica import Replica
 from sim.errors import ScenarioError
 
 _SHORTEST = 1024
 _CONTEXT = 8192
 
 
-def memory_facts(served: ModelServer, *, context: int | None, output: int) -> dict[str, Any]:
+def memory_facts(replica: Replica, *, context: int | None, output: int) -> dict[str, Any]:
     """Return the account of one rank's device, sequences by length, and layouts that hold the
     model.
 
@@ -22,7 +21,7 @@ def memory_facts(served: ModelServer, *, context: int | None, output: int) -> di
     for), ``output`` the tokens it generates. Raises `ScenarioError` for lengths that are not
     positive, or that exceed the model's positions.
     """
-    longest = served.max_model_len
+    longest = replica.max_model_len
     if context is None:
         context = max(1, min(_CONTEXT, longest - output))
     if context < 1 or output < 1:
@@ -30,38 +29,19 @@ def memory_facts(served: ModelServer, *, context: int | None, output: int) -> di
     if context + output > longest:
         raise ScenarioError(
             f"--context {context:,} and --output {output:,} are more than max_model_len "
-            f"{longest:,} of {served.model.name}"
+            f"{longest:,} of {replica.model.name}"
         )
-    kv = served.scenario.kv
-    speculating = speculation_of(served.scenario, served.model)
-    limits: dict[str, Any] = {
-        "max_num_batched_tokens": served.max_num_batched_tokens,
-        "max_num_seqs": served.max_num_seqs,
-        "gpu_memory_utilization": kv.gpu_memory_utilization,
-        "block_size": kv.block_size,
-        "profile": served.profile,
-        "drafter": speculating.drafter if speculating else None,
-    }
-    plan = fill_device(
-        served.model,
-        served.gpu,
-        layout=served.layout,
-        offload=served.offload,
-        writes_scores=served.scenario.engine.attention_backend == "unfused",
-        **limits,
-    )
+    plan = replica.memory
     entries = plan.entries(context, output)
-    layouts = smallest_layouts(
-        served.model, served.gpu, context, output, layout=served.layout, **limits
-    )
+    layouts = smallest_layouts(plan, context, output)
     return {
-        **served.facts(),
-        "gpu_memory_utilization": kv.gpu_memory_utilization,
-        "block_size": kv.block_size,
+        **replica.facts(),
+        "gpu_memory_utilization": plan.gpu_memory_utilization,
+        "block_size": plan.block_size,
         "max_model_len": longest,
         "context": context,
         "output": output,
-        "device_bytes": served.gpu.hbm_bytes,
+        "device_bytes": replica.gpu.hbm_bytes,
         "entries": [entry._asdict() for entry in entries],
         "weight_bytes": plan.weight_bytes,
         "workspace_bytes": plan.workspace_bytes,
@@ -77,15 +57,14 @@ def memory_facts(served: ModelServer, *, context: int | None, output: int) -> di
             sum(state.largest_fixed * count for state, count in plan.rank.states)
         ),
         "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
-        "lengths": [_length(plan, length, output, longest) for length in _lengths(served, context)],
+        "lengths": [_length(plan, size, output, longest) for size in _lengths(context, longest)],
         "layouts": [layout._asdict() for layout in layouts],
-        "evidence": served.gpu.source_of("hbm_bytes"),
+        "evidence": replica.gpu.source_of("hbm_bytes"),
     }
 
 
-def _lengths(served: ModelServer, context: int) -> list[int]:
+def _lengths(context: int, longest: int) -> list[int]:
     """Return prompt lengths by powers of four, and the requested one."""
-    longest = served.max_model_len
     found = {context}
     length = _SHORTEST
     while length < longest:

@@ -13,10 +13,11 @@ from costmodels.hardware.uncertainty import (
     repeat_error,
     step_time_error,
 )
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.run.figures import Figure, run_figures
 from sim.books.metrics import RequestMetrics
-from sim.fleet.cluster import Fleet, RunLog
+from sim.fleet.cluster import RunLog
+from sim.fleet.config import Fleet
 
 Slower = Callable[[Callable[[PoolCosts], PoolCosts]], RunLog]
 """A function that runs again with changed step costs."""

@@ -47,13 +47,13 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     table = build_table(scenario)
     check_warmup(scenario, table)
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
+
+    def sent(requests: int) -> None:
+        if progress is not None:
+            progress(requests, len(table))
+
     started = time.perf_counter()
-    log = run_cluster(
-        table,
-        built.fleet,
-        until_ns=until_ns,
-        progress=None if progress is None else lambda sent: progress(sent, len(table)),
-    )
+    log = run_cluster(table, built.fleet, until_ns=until_ns, progress=sent)
     wall_s = time.perf_counter() - started
     measure = partial(request_metrics, slo=class_slos(scenario), warmup_ns=to_ns(scenario.warmup_s))
     metrics = measure(log)

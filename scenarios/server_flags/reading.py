@@ -11,7 +11,7 @@ from typing import Any
 from costmodels.models.catalog import load_model
 from costmodels.models.spec import ModelSpec
 from scenarios.build.builder import build
-from scenarios.files.flags import apply_flags
+from scenarios.files.flags import ANY_WORKLOAD, apply_flags
 from scenarios.files.load import apply_override, apply_setting, validate
 from scenarios.files.paths import relocated
 from scenarios.files.yaml_text import Places
@@ -21,12 +21,6 @@ from scenarios.server_flags.table import Table, load_table
 from scenarios.server_flags.write import refusal, report, scenario_text
 from sim.errors import ScenarioError
 
-_ANY_WORKLOAD = {
-    "generator": {"input_tokens": {"fixed": 1}, "output_tokens": {"fixed": 1}},
-    "max_concurrency": 1,
-    "num_requests": 1,
-}
-"""A workload with which the rest of a scenario can be checked before it has its own."""
 _ASSUMED_GPU = "H200"
 
 
@@ -151,11 +145,11 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
         if comment.startswith(("assumed", "the default")):
             lines.append(f"{field}: {values[section][name]}, {comment}")
     complete = "workload" in values
-    scenario = validate(values if complete else values | {"workload": _ANY_WORKLOAD}, places)
+    scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
     try:
-        memory = build(scenario).memory
+        blocks = build(scenario).replica.memory.blocks
         lines.append(
-            f"It fits: {memory.num_gpu_blocks:,} KV blocks of {memory.block_size} tokens an engine."
+            f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
         )
     except ScenarioError as error:
         lines.append(f"As it stands it cannot run: {error}")

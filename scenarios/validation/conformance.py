@@ -16,7 +16,7 @@ from scenarios.validation.system import System
 from sim.clock import Clock
 from sim.engine.engine import Engine
 from sim.engine.step import InFlight, Plan
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.kv.pool import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request
@@ -97,7 +97,7 @@ def _engine(rows: Sequence[RequestRow], pool: PoolConfig) -> tuple[Engine, Reque
     config = pool.engine
     chains = conversation_chains(rows, config.block_size) if are_conversations(rows) else None
     kv = KVCache(
-        config.num_gpu_blocks,
+        config.replica_blocks,
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
         chains=chains,

@@ -25,7 +25,7 @@ def score_points(recording: Recording, system: System) -> tuple[list[dict[str, A
     points, warnings = read_points(recording)
     heat = _heat_levels(recording, system)
     # All sequences of a controlled step have equal contexts.
-    pool = replace(system.pool, cost=system.compile_cost(equal_contexts=True))
+    pool = replace(system.pool, cost=system.replica.plain_cost(equal_contexts=True))
     rows, refused = [], []
     for point in points:
         try:
@@ -46,7 +46,7 @@ def _heat_levels(recording: Recording, system: System) -> dict[tuple[Any, ...], 
     """
     levels = {}
     for log in controlled_logs(recording, system):
-        clock = clock_errors(log, system.cost.efficiency, system.profile)
+        clock = clock_errors(log, system.replica.cost.efficiency, system.replica.profile)
         prefill = log.columns["prefill_tokens"] > 0
         for run in dict.fromkeys(log.point.tolist()):
             point = point_of_run(run)

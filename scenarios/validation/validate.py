@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from calibrate.fits.engine_log import RequestRow, StepRows
-from costmodels.memory.plan import plan_memory
 from costmodels.operators.sources import FITTED, Choice
 from reports.schemas import VALIDATION
 from scenarios.validation.accuracy import AccuracyFigure
@@ -27,25 +26,14 @@ from sim.errors import FleetcastError, ScenarioError
 
 def score_blocks(system: System) -> AccuracyFigure:
     """Score the number of KV blocks. Raises `ScenarioError` if the plan does not fit the device."""
-    engine = system.pool.engine
-    memory = plan_memory(
-        system.model,
-        system.gpu,
-        tensor_parallel_size=system.tensor_parallel_size,
-        gpu_memory_utilization=system.gpu_memory_utilization,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
-        block_size=engine.block_size,
-        profile=system.profile,
-    )
     return AccuracyFigure(
         run=f"{system.key}:memory",
         regime="memory",
         metric="num_gpu_blocks",
         statistic="value",
         unit="count",
-        predicted=memory.num_gpu_blocks,
-        measured=engine.num_gpu_blocks,
+        predicted=system.replica.memory.blocks.num_gpu_blocks,
+        measured=system.pool.engine.replica_blocks,
         count=1,
     )
 

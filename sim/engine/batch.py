@@ -23,7 +23,7 @@ def standing_plan(view: EngineState) -> Plan | None:
     group.begin_step()
     due, seqs = group.blocks_due(1), group.num_seqs
     tokens = seqs * group.tokens_per_seq
-    if due > view.kv.free_blocks or tokens > view.config.max_num_batched_tokens:
+    if due > view.kv.free_blocks or tokens > view.config.step_token_limit:
         return None
     view.kv.take(due)
     shape = StepShape(seqs, group.context_tokens, logits=seqs)
@@ -70,7 +70,7 @@ class BatchBuilder:
 
     def __init__(self, view: EngineState) -> None:
         self._view = view
-        self._token_budget = view.config.max_num_batched_tokens
+        self._token_budget = view.config.step_token_limit
         self._prefills: dict[Request, int] = {}
         # chosen request -> new blocks it was given
         self._decoding: dict[Request, int] | None = None
@@ -86,7 +86,7 @@ class BatchBuilder:
     @property
     def num_tokens(self) -> int:
         """Number of tokens in the step so far."""
-        return self._view.config.max_num_batched_tokens - self._token_budget
+        return self._view.config.step_token_limit - self._token_budget
 
     @property
     def has_preempted(self) -> bool:
@@ -133,10 +133,10 @@ class BatchBuilder:
     ) -> bool:
         """Take a request from the waiting queue and add the first chunk of its prompt.
 
-        Returns False and changes nothing if the token budget or ``max_num_seqs`` is used up, or if
-        the whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
-        admission check; only the chunk's blocks are allocated). A request that was swapped out is
-        swapped in and continues where it was.
+        Returns False and changes nothing if the token budget or ``running_seq_limit`` is used up,
+        or if the whole known sequence, less its prefix hits, does not fit into the free blocks
+        (vLLM's admission check; only the chunk's blocks are allocated). A request that was swapped
+        out is swapped in and continues where it was.
 
         A feature may set the request aside, for example to load its prefix from a lower tier
         (`sim.engine.loading`). Then True is returned, and the request is in neither queue until the
@@ -151,7 +151,7 @@ class BatchBuilder:
         if self._token_budget <= 0 and max_tokens != 0:
             return False
         seqs = view.num_running + view.num_unforked + request.num_unforked + request.width
-        if seqs > view.config.max_num_seqs:
+        if seqs > view.config.running_seq_limit:
             return False
         if any_of(hooks.stands_aside, request):
             return True

@@ -10,7 +10,7 @@ gives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
 import simpy
 
@@ -51,27 +51,21 @@ class Engine:
         waiting: WaitingQueue | None = None,
         replica: int = 0,
         on_leave: Callable[[Request], None] = lambda request: None,
-        features: Sequence[Feature] = (),
     ) -> None:
-        """``on_leave`` is called with every request that finishes or is rejected. ``features``
-        come in addition to those that the configuration asks for."""
+        """``on_leave`` is called with every request that finishes or is rejected."""
         self.replica = replica
         self._env = env
         self._cost = cost
         self._requests = request_log
         self.lifecycle = Lifecycle(request_log, on_leave, replica)
-        self._features = [*own_features(config, kv), *features]
+        self._features = own_features(config, kv)
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
         self._gpu_free_ns = 0
         self.prefill_tokens = self.prefill_ns = 0
         """Prompt tokens computed so far, and the GPU time of the steps that computed them."""
         self._start(config, kv, scheduler, waiting)
-        self.steps = StepLog(
-            config.clip_tokens,
-            shares_prefixes=config.shared_prefix_attention != "none",
-            speculates=config.speculation is not None,
-        )
+        self.steps = self._new_log()
 
     def _start(
         self,
@@ -96,10 +90,19 @@ class Engine:
         self._jumping: Jump | None = None
         self._process = self._env.process(self.run())
 
+    def _new_log(self) -> StepLog:
+        config = self.view.config
+        return StepLog(
+            config.clip_tokens,
+            speculates=config.speculation is not None,
+            feature_columns=tuple(self.view.hooks.shape_columns),
+        )
+
     def add(self, feature: Feature) -> None:
         """Give the engine one more feature, before anything arrives."""
         self._features.append(feature)
         feature.start(self.view, self._wake)
+        self.steps = self._new_log()
 
     def submit(self, request: Request) -> None:
         """Take an arriving request; the next scheduler call sees it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sim.accounts import PREEMPTION_SWAP
 from sim.engine.config import EngineConfig
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.step import Plan
@@ -72,6 +73,7 @@ class SharedPrefixes:
         assert isinstance(view.decode_group, DecodeGroup), "not modeled with speculation"
         view.decode_group.prefix_trees.append(self._tree)
         view.hooks.shaped.append(self._with_sums)
+        view.hooks.shape_columns.extend(SharedSums._fields)
         if view.kv.shares_output:
             view.hooks.before_plan.append(self._follow)
 
@@ -93,6 +95,7 @@ class CommonPrefix:
         """Take part in a new process of the engine."""
         self._view = view
         view.hooks.shaped.append(self._with_prefix)
+        view.hooks.shape_columns.extend(SharedSums._fields)
 
     def _with_prefix(self, shape: StepShape, plan: Plan) -> StepShape:
         view = self._view
@@ -115,6 +118,6 @@ class Swapping:
         if not view.blocks_swapped:
             return 0
         swap_ns = round(view.blocks_swapped * view.config.swap_ns_per_block)
-        log.swaps.append((log.num_rows, view.blocks_swapped, swap_ns))
+        log.add_wait(PREEMPTION_SWAP, view.blocks_swapped, swap_ns)
         view.blocks_swapped = 0
         return swap_ns

@@ -80,6 +80,8 @@ class Hooks:
     """Called with a request that has just got the blocks of its prefix hit."""
     shaped: list[Callable[[StepShape, Plan], StepShape]] = field(default_factory=list)
     """Completes the shape of a planned step; the plan holds the shape so far."""
+    shape_columns: list[str] = field(default_factory=list)
+    """Names of the step log's columns that hold what ``shaped`` adds."""
     preempted: list[Callable[[Request], None]] = field(default_factory=list)
     """Called with every request that lost its blocks in a plan."""
     must_step: list[Callable[[], bool]] = field(default_factory=list)

@@ -77,7 +77,7 @@ def refusal(request: Request, view: EngineView) -> str | None:
         return "longer than the KV pool"
     if request.is_several:  # hypotheses may share no more blocks than separate answers do
         which = "answers" if request.beams is None else "beams"
-        if request.width + request.num_unforked > config.max_num_seqs:
+        if request.width + request.num_unforked > config.running_seq_limit:
             return f"more {which} than max_num_seqs"
         together = kv.blocks_for(tokens) + kv.further_blocks(request, tokens)
         if together > kv.usable_blocks:

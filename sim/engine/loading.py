@@ -13,6 +13,7 @@ from typing import Protocol
 
 import simpy
 
+from sim.accounts import CACHE_LOAD
 from sim.clock import call_after
 from sim.engine.batch import chunk_step
 from sim.engine.step import Plan
@@ -114,8 +115,8 @@ class LoadingKV:
             return 0
         layers = self._tiers.config.layers
         stall_ns = max(exposed_ns(*load, start_ns, gpu_ns, layers) for load in self._due)
+        log.add_wait(CACHE_LOAD, len(self._due), stall_ns)
         self._due.clear()
-        log.stalls.append((log.num_rows, stall_ns))
         return stall_ns
 
     def drop(self, request: Request) -> bool:
@@ -179,7 +180,7 @@ def prefill_ns(cost: StepCost, view: EngineView, request: Request, computed_toke
     total_ns = 0
     while computed_tokens < request.num_target_tokens:
         left = request.num_target_tokens - computed_tokens
-        chunk = min(left, view.config.max_num_batched_tokens)
+        chunk = min(left, view.config.step_token_limit)
         shape = chunk_step(view, computed_tokens, chunk, samples=chunk == left)
         total_ns += cost.price(shape).gpu_ns
         computed_tokens += chunk

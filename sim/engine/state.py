@@ -34,10 +34,10 @@ class EngineState:
         self.now_ns = 0
         self.num_unforked = 0
         """Answers of running requests that begin when the prompt is computed; they count against
-        ``max_num_seqs``."""
+        ``running_seq_limit``."""
         self.num_beams = 0
         """Hypotheses of running requests beyond the first of each; they count against
-        ``max_num_seqs``."""
+        ``running_seq_limit``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
         self.blocks_swapped = 0

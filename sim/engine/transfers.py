@@ -176,7 +176,7 @@ class ArrivingKV:
         kv.new_step()
         while self._waiting:
             request = self._waiting[0]
-            if len(self._view.running) + self.num_running >= config.max_num_seqs:
+            if len(self._view.running) + self.num_running >= config.running_seq_limit:
                 break
             hit = kv.lookup(request)
             if not kv.fits(request, hit):

@@ -20,7 +20,7 @@ from tests.properties.costs import AffineCost
 from tests.properties.engines import small_run
 
 _STEP_NS = 10_000_000
-_ENGINE = EngineConfig(max_num_seqs=64, fast_forward=False, num_gpu_blocks=8192)
+_ENGINE = EngineConfig(running_seq_limit=64, fast_forward=False, replica_blocks=8192)
 
 
 class Timed:

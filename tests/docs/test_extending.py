@@ -82,14 +82,14 @@ def test_admission_policy(folder: Path) -> None:
 
 def test_gpu(folder: Path) -> None:
     result = run("gpu.yaml")
-    assert result.build.gpu.name == "Example-96GB"
+    assert result.build.replica.gpu.name == "Example-96GB"
     assert finished(result) == 40
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "layers.yaml"])
 def test_model(folder: Path, name: str) -> None:
     result = run(name)
-    assert len(result.build.model.layers) <= 2
+    assert len(result.build.replica.model.layers) <= 2
     assert finished(result) == 40
 
 

@@ -15,6 +15,7 @@ from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
+from sim.engine.adapters import Adapters
 from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.fleet.cluster import RunLog
@@ -43,7 +44,7 @@ def capricious(view: EngineView) -> Plan:
         for request in list(view.waiting):
             if not batch.admit(request, die.choice([None, 3])):
                 break
-    if die.random() < 0.5 or batch.token_budget == view.config.max_num_batched_tokens:
+    if die.random() < 0.5 or batch.token_budget == view.config.step_token_limit:
         batch.add_running()
     return batch.plan()
 
@@ -75,9 +76,9 @@ class Auditor:
         kept = [r for r in view.newly_admitted if r in view.running]  # not preempted at once
         self.due_tokens += sum(map(uncomputed_tokens, kept))
         self.due_tokens -= sum(left.get(r, 0) for r in view.newly_preempted)
-        assert plan.shape.num_tokens <= view.config.max_num_batched_tokens
+        assert plan.shape.num_tokens <= view.config.step_token_limit
         places = sum(request.width + request.num_unforked for request in view.running)
-        assert places <= view.config.max_num_seqs
+        assert places <= view.config.running_seq_limit
         return plan
 
 
@@ -127,7 +128,8 @@ def audit_blocks(view: EngineView) -> None:
     assert kv.empty_blocks + kv.cached_free_blocks == kv.free_blocks
     assert private + held_once + kv.free_blocks == kv.usable_blocks
     assert all(prompt.holders == holders for prompt, holders in prompts.items())
-    swapped = sum(request.swapped_blocks for request in view.waiting)
+    aside = [r for place in view.hooks.places if isinstance(place, Adapters) for r in place.aside]
+    swapped = sum(request.swapped_blocks for request in (*view.waiting, *aside))
     assert swapped + kv.free_host_blocks == view.config.num_cpu_blocks
     for request in view.waiting:
         assert not request.num_blocks
@@ -237,10 +239,8 @@ def check_requests(log: RunLog) -> None:
 
 def check_closed_loop(log: RunLog) -> None:
     """Check, for a complete run, that no request was sent before enough others had left."""
-    limit = log.table.max_concurrency
-    if limit is not None:
-        left_ns = np.sort(ns(log, "finished_ns"))
-        assert (ns(log, "arrival_ns")[limit:] >= left_ns[: max(len(left_ns) - limit, 0)]).all()
+    limit, left_ns = log.table.max_concurrency, np.sort(ns(log, "finished_ns"))
+    assert (ns(log, "arrival_ns")[limit:] >= left_ns[: max(len(left_ns) - limit, 0)]).all()
 
 
 def check_sampled_tokens(log: RunLog) -> None:

@@ -301,7 +301,7 @@ def test_an_engine_with_many_requests_at_once_hits_about_as_much(agentic: Reques
     table = draw_sessions(agentic, 30, duration_s=3 * 3600, seed=0)
     curve = curve_after_an_hour(table)
     for capacity in (2_000_000, 5_000_000):
-        engine = replace(pool.engine, num_gpu_blocks=capacity // 16 + 1, max_model_len=1_000_000)
+        engine = replace(pool.engine, replica_blocks=capacity // 16 + 1, max_model_len=1_000_000)
         hits = {}
         for how in ("open", "closed"):
             sent = replayed(table, how)

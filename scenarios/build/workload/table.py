@@ -14,7 +14,7 @@ from scenarios.schema.workload import Source
 from sim.beams import BeamSearch
 from sim.clock import to_s
 from sim.errors import ScenarioError
-from sim.request_table import RequestTable, draw_lengths
+from sim.request_table import UNLIMITED, RequestTable, draw_lengths
 from workloads import transform
 from workloads.generator.generate import generate
 
@@ -62,7 +62,7 @@ def describe_workload(scenario: Scenario, table: RequestTable) -> str:
         text += f", {scenario.workload.n} answers each"
     if scenario.workload.beam_width > 1:
         text += f", beam search of width {scenario.workload.beam_width}"
-    if table.max_concurrency is not None:
+    if table.max_concurrency < UNLIMITED:
         text += f", at most {table.max_concurrency} in flight"
     if scenario.workload.sessions_per_h is not None:
         text += f", {scenario.workload.sessions_per_h:g} sessions/h"

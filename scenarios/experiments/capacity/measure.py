@@ -27,7 +27,8 @@ from sim.arrays import Float64
 from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.clock import to_ns
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet
 from sim.recorder import UNSET
 
 Bool = NDArray[np.bool_]
@@ -224,10 +225,8 @@ def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) 
         "kv_occupancy_max": most_occupied,
         "preempted_share": float((preempted > 0).mean()) if len(preempted) else 0.0,
         "cached_share": cached / prompts if prompts else 0.0,
-        "at_max_num_seqs": _time_share(log, window, "running", engine.max_num_seqs),
-        "at_max_num_batched_tokens": _time_share(
-            log, window, "tokens", engine.max_num_batched_tokens
-        ),
+        "at_max_num_seqs": _time_share(log, window, "running", engine.running_seq_limit),
+        "at_max_num_batched_tokens": _time_share(log, window, "tokens", engine.step_token_limit),
     }
 
 
@@ -254,7 +253,7 @@ def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
 def _errors(result: RunResult) -> tuple[float, float]:
     labels = (figure["evidence"] for figure in result.summary["figures"])
     label = next((label for label in labels if label), "assumed")
-    return step_time_error(label), host_time_error(result.build.profile.host_evidence.label)
+    return step_time_error(label), host_time_error(result.build.replica.profile.host_evidence.label)
 
 
 def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.steps.step_bounds import StepBounds, step_bounds
-from scenarios.build.built import Build
+from scenarios.build.pools import PoolBuild
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.targets import percentile_of
 from scenarios.schema.plan import Target
@@ -58,7 +58,7 @@ class _Role(NamedTuple):
     """One kind of engine of a candidate."""
 
     name: str
-    part: Build
+    part: PoolBuild
     bounds: StepBounds
     shares: bool
     """Whether requests may share prefixes."""
@@ -75,7 +75,7 @@ class _Due(NamedTuple):
 
 def find_bounds(
     candidate: Candidate,
-    parts: Sequence[Build],
+    parts: Sequence[PoolBuild],
     table: RequestTable,
     counted: Bool,
     targets: Sequence[Target],
@@ -85,7 +85,9 @@ def find_bounds(
     In a closed loop, or if clients retry, only latencies are bounded. Engines that speculate have
     no bounds at all, because the tokens that a step gives are drawn.
     """
-    costs = [part.cost for part in parts if not isinstance(part.cost, SpeculativeStepCost)]
+    costs = [
+        cost for part in parts if not isinstance(cost := part.replica.cost, SpeculativeStepCost)
+    ]
     if len(costs) < len(parts):
         return Bounds(units=1, least_s=(0.0,) * len(targets), refused=None)
     outputs = table.output_tokens[counted].astype(np.float64)
@@ -98,7 +100,7 @@ def find_bounds(
         context=decodes * prompt + decodes * (decodes - 1) / 2,
     )
     least = [
-        step_bounds(cost, part.pool.engine.max_num_batched_tokens)
+        step_bounds(cost, part.pool.engine.step_token_limit)
         for cost, part in zip(costs, parts, strict=True)
     ]
     shares = table.chains is not None
@@ -192,9 +194,9 @@ def _busy_s(role: _Role, work: _Work, prompts: Float64, decodes: Float64, wanted
     prompts, decodes = prompts[wanted], decodes[wanted]
     tokens = prompts + decodes
     # Each step has limits on decoding sequences and tokens, and what it reads must fit.
-    steps = [decodes / engine.max_num_seqs, tokens / engine.max_num_batched_tokens]
-    if role.part.memory.layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
-        steps.append(context / ((engine.num_gpu_blocks - 1) * engine.block_size))
+    steps = [decodes / engine.running_seq_limit, tokens / engine.step_token_limit]
+    if engine.kv_layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
+        steps.append(context / ((engine.replica_blocks - 1) * engine.block_size))
     fewest = max(steps, key=lambda of: float(of.sum()))
     totals = bounds.lines[:, 0] * fewest.sum() + bounds.lines[:, 1] * tokens.sum()
     a_step, a_token = bounds.lines[int(np.argmax(totals))]

@@ -200,7 +200,7 @@ def _asked(asked: Asked, question: Question) -> dict[str, Any]:
 def _counts(search: Search, question: Question) -> dict[str, Any]:
     """Return three fleets: the smallest that fits, the cheapest, and the cheapest with a spare
     engine."""
-    fitting = [one for one in search.outcomes.values() if one.parts]
+    fitting = [one for one in search.outcomes.values() if one.build is not None]
     smallest = min(
         fitting,
         key=lambda one: (one.candidate.gpus, one.candidate.usd_per_h(1), one.candidate.name),
@@ -262,7 +262,8 @@ def _sampled_row(sampled: Sampled) -> dict[str, Any]:
 
 def _conditions(search: Search, question: Question) -> dict[str, Any]:
     first = next(iter(search.outcomes.values())).candidate.scenario
-    notes = [part.notes for one in search.ranked[:1] for part in one.parts]
+    best = [one.build for one in search.ranked[:1] if one.build is not None]
+    notes = [found for one in best for found in (one.notes, *(p.notes for p in one.parts[1:]))]
     return {
         "model": first.model,
         "workload": question.table.source,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from scenarios.build.builder import build
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.experiments.plan.bounds import Bounds, find_bounds
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.judge import Judge, Verdict
@@ -37,8 +37,8 @@ class Outcome:
 
     candidate: Candidate
     stage: Stage
-    parts: tuple[Build, ...] = ()
-    """Its pools, built; empty if it does not fit."""
+    build: Build | None = None
+    """Its pools, built; None if they cannot be, as when the model does not fit."""
     bounds: Bounds | None = None
     most: int = 0
     """Units that are available."""
@@ -118,16 +118,17 @@ class Search:
     def bounded(self, candidate: Candidate) -> Outcome:
         """Return what is known of a candidate without a simulation."""
         try:
-            parts = build(candidate.scenario).parts
+            built = build(candidate.scenario)
         except ScenarioError as error:
             return Outcome(candidate=candidate, stage="memory", why=str(error))
         question = self.question
-        bounds = find_bounds(candidate, parts, question.table, question.counted, question.targets)
+        counted, targets = question.counted, question.targets
+        bounds = find_bounds(candidate, built.parts, question.table, counted, targets)
         most, limit = self._supply(candidate)
         outcome = Outcome(
             candidate=candidate,
             stage="simulated",
-            parts=parts,
+            build=built,
             bounds=bounds,
             most=most,
             limit=limit,

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from costmodels.hardware.gpus import load_gpu
 from costmodels.tables.store import load_folder
 from scenarios.build.builder import build
+from scenarios.build.resolve import resolve
 from scenarios.calibration.kernels import import_facts, measure
 from scenarios.commands import app
 from scenarios.files.load import load_scenario, parse_scenario
@@ -65,9 +66,9 @@ def test_a_scenario_runs_on_it(folder: Path, tmp_path: Path) -> None:
         "workload: {preset: azure-conv, num_requests: 5}\n",
         encoding="utf-8",
     )
-    made = build(load_scenario(tmp_path / "s.yaml"))
+    made = resolve(load_scenario(tmp_path / "s.yaml"))
     assert made.gpu.name == "Some Processor"
-    sources = {one.family: one.source for one in made.operators.families}
+    sources = {one.family: one.source for one in made.kernels.operators.families}
     assert sources["gemm"] == str(tmp_path / "cpu")
     assert sources["elementwise"] == "fitted"
 

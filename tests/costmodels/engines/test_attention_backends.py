@@ -16,7 +16,7 @@ from costmodels.hardware.gpus import gpu_names, load_gpu
 from costmodels.hardware.kernel_curves import attention_curve, attention_shares
 from costmodels.models.catalog import load_model
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from scenarios.build.builder import build
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown
@@ -198,7 +198,7 @@ def test_a_scenario_takes_one_and_says_how_well_it_is_known() -> None:
             "engine": engine,
             "workload": {"preset": "chat-short", "rate_per_s": 1, "num_requests": 1},
         }
-        return build(parse_scenario(values))
+        return resolve(parse_scenario(values))
 
     auto, fa2 = built("H100"), built("H100", attention_backend="fa2")
     assert auto.cost.evidence()["prefill_compute"] == "extrapolated"
@@ -210,6 +210,6 @@ def test_a_scenario_takes_one_and_says_how_well_it_is_known() -> None:
     unfused = built("H100", attention_backend="unfused")
     scores = 32 * 8192**2 * 2
     assert unfused.memory.workspace_bytes >= scores
-    assert unfused.memory.num_gpu_blocks < auto.memory.num_gpu_blocks
+    assert unfused.memory.blocks.num_gpu_blocks < auto.memory.blocks.num_gpu_blocks
     with pytest.raises(ScenarioError, match="must be auto with"):
-        built("H200", attention_backend="fa3", operators="ours")
+        _ = built("H200", attention_backend="fa3", operators="ours").cost

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
+from costmodels.memory.device import DevicePlan
 from costmodels.memory.paging import kv_layout, page_bytes
-from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.kv_policies import pyramid_kv, quest, snapkv
 from costmodels.models.layers.gqa import Gqa
@@ -46,7 +47,7 @@ def test_pages_are_given_back_when_the_prompt_is_computed() -> None:
     """A prompt of 100 in blocks of 4 is 25 pages; a budget of 20 leaves 5, and 5 more a 20th."""
     layout = KVLayout(grows=False, prompts=(PromptPages(20, 1),))
     engine = EngineConfig(
-        block_size=4, num_gpu_blocks=41, kv_layout=layout, max_num_batched_tokens=64, max_num_seqs=8
+        block_size=4, replica_blocks=41, kv_layout=layout, step_token_limit=64, running_seq_limit=8
     )
     (steps,) = small_run(table_of((0, 100, 9)), engine=engine).steps
     free, seqs = steps.column("free_blocks"), steps.column("decode_seqs")
@@ -173,12 +174,12 @@ def test_latent_attention_has_nothing_to_drop() -> None:
 
 def test_hybrids_keep_their_windows_and_states() -> None:
     """Sliding layers stay as they are; a recurrent state still fits a page."""
-    memory = plan_memory(snapkv(load_model("gpt-oss-20b"), 512), load_gpu("h200"), **SMALL)
-    assert (len(memory.layout.windows), memory.layout.prompts) == (1, (PromptPages(512, 1),))
-    hybrid = plan_memory(
+    blocks = DevicePlan(snapkv(load_model("gpt-oss-20b"), 512), load_gpu("h200"), **SMALL).blocks
+    assert (len(blocks.layout.windows), blocks.layout.prompts) == (1, (PromptPages(512, 1),))
+    hybrid = DevicePlan(
         snapkv(load_model("qwen3-next-80b-a3b"), 2048),
         load_gpu("h200"),
-        tensor_parallel_size=2,
+        layout=Layout(tensor_parallel_size=2),
         **SMALL,
-    )
+    ).blocks
     assert (hybrid.block_size, hybrid.layout.fixed_pages) == (1072, 3)

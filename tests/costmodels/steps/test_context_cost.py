@@ -14,7 +14,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.links import load_links
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
-from costmodels.memory.plan import DeviceMemory, plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.steps.context_cost import ContextStepCost
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
@@ -78,8 +78,8 @@ def compiled(model: str, **layout: Any) -> StepCosts:
     return compile_layout_cost(load_model(model), H200, Layout(**layout), **LIMITS)
 
 
-def planned(model: str, **layout: Any) -> DeviceMemory:
-    return plan_memory(load_model(model), H200, layout=Layout(**layout), **LIMITS)
+def planned(model: str, **layout: Any) -> DevicePlan:
+    return DevicePlan(load_model(model), H200, layout=Layout(**layout), **LIMITS)
 
 
 ALONE = compiled("llama-3.1-8b")
@@ -215,21 +215,21 @@ def test_a_split_cache_is_read_in_parts() -> None:
 
 
 def test_the_cache_of_a_rank_holds_as_many_more_tokens() -> None:
-    def tokens(memory: DeviceMemory) -> int:
-        return memory.num_gpu_blocks * memory.block_size
+    def tokens(memory: DevicePlan) -> int:
+        return memory.blocks.num_gpu_blocks * memory.blocks.block_size
 
     whole = planned("deepseek-v3", tensor_parallel_size=8)
     for ranks in (2, 4, 8):
         split = planned("deepseek-v3", tensor_parallel_size=8, decode_context_parallel_size=ranks)
         # Less the buffers of one more group that exchanges.
         more = split.communication_bytes - whole.communication_bytes
-        lost = more // whole.block_bytes
-        blocks = split.num_gpu_blocks
-        assert whole.num_gpu_blocks - lost - 1 <= blocks <= whole.num_gpu_blocks - lost
-        assert split.block_size == 16 * ranks
+        lost = more // whole.blocks.block_bytes
+        blocks, unsplit = split.blocks, whole.blocks.num_gpu_blocks
+        assert unsplit - lost - 1 <= blocks.num_gpu_blocks <= unsplit - lost
+        assert blocks.block_size == 16 * ranks
         assert split.weight_bytes == whole.weight_bytes
-        parts = split.weight_bytes + split.workspace_bytes + split.kv_cache_bytes
-        assert parts + split.free_bytes == split.device_bytes
+        parts = split.weight_bytes + split.workspace_bytes + blocks.num_bytes
+        assert parts + blocks.free_bytes == H200.hbm_bytes
     shared = planned("llama-3.1-8b", prefill_context_parallel_size=4)
     alone = planned("llama-3.1-8b")
     assert tokens(shared) == pytest.approx(4 * tokens(alone), rel=3e-3)
@@ -303,7 +303,7 @@ def test_a_scenario_says_what_it_assumes() -> None:
     scenario = parse_scenario(values)
     assert replica_gpus(scenario) == 16
     found = build(scenario)
-    assert found.memory.block_size == 128
+    assert found.replica.memory.blocks.block_size == 128
     text = " ".join(found.notes)
     for part in ("split over 2 ranks", "4 ranks of a tensor-parallel", "16 on each of the 8 ranks"):
         assert part in text

@@ -7,13 +7,13 @@ import pytest
 
 from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.roofline import operator_seconds
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec, quantized
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.work import linear
-from scenarios.build.builder import build
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError
@@ -75,7 +75,8 @@ def test_an_fp8_cache_holds_and_reads_half() -> None:
 
     def blocks(model: ModelSpec) -> int:
         gpu = load_gpu("h200")
-        return plan_memory(model, gpu, max_num_batched_tokens=8192, max_num_seqs=256).num_gpu_blocks
+        plan = DevicePlan(model, gpu, max_num_batched_tokens=8192, max_num_seqs=256)
+        return plan.blocks.num_gpu_blocks
 
     assert blocks(fp8) // 2 == blocks(LLAMA)
 
@@ -99,7 +100,7 @@ def test_a_scenario_asks_for_it() -> None:
         "kv": {"cache_dtype": "fp8"},
         "workload": {"preset": "azure-conv", "num_requests": 10},
     }
-    model = build(parse_scenario(scenario)).model
+    model = resolve(parse_scenario(scenario)).model
     assert (model.linear_dtype, model.kv_cache_dtype) == ("fp8", "fp8")
 
 

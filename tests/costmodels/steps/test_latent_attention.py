@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from costmodels.hardware.gpus import load_gpu
-from costmodels.memory.plan import plan_memory
+from costmodels.layouts.layout import Layout
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from costmodels.steps.step_split import step_seconds
@@ -19,9 +20,10 @@ def cost(request: pytest.FixtureRequest) -> RooflineStepCost:
     model, gpu = load_model(request.param), load_gpu("b300")
     ranks = 1 if "lite" in request.param else 8
     limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
-    memory = plan_memory(model, gpu, tensor_parallel_size=ranks, **limits)  # type: ignore[arg-type]
+    layout = Layout(tensor_parallel_size=ranks)
+    plan = DevicePlan(model, gpu, layout=layout, **limits)  # type: ignore[arg-type]
     # The latent is whole on every rank.
-    assert memory.block_bytes == 16 * model.kv_bytes_per_token
+    assert plan.blocks.block_bytes == 16 * model.kv_bytes_per_token
     return compile_step_cost(model, gpu, tensor_parallel_size=ranks, **limits)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from costmodels.hardware.gpus import load_gpu
-from costmodels.memory.plan import plan_memory
+from costmodels.layouts.layout import Layout
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec, quantized
@@ -87,16 +88,17 @@ def _steps() -> list[StepShape]:
 def _figures(case: str) -> dict[str, Any]:
     name, gpu, ranks, linear, kv_cache = CASES[case]
     model = quantized(_model(name), linear=linear, kv_cache=kv_cache)
-    limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 1024, "tensor_parallel_size": ranks}
-    cost = compile_step_cost(model, load_gpu(gpu), **limits)  # type: ignore[arg-type]
+    limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 1024}
+    cost = compile_step_cost(model, load_gpu(gpu), tensor_parallel_size=ranks, **limits)  # type: ignore[arg-type]
     steps = _steps()
     runs = [cost.price_decodes(step, 5).gpu_cumulative_ns[-1] for step in steps[:18]]
-    memory = plan_memory(model, load_gpu(gpu), **limits)  # type: ignore[arg-type]
+    layout = Layout(tensor_parallel_size=ranks)
+    plan = DevicePlan(model, load_gpu(gpu), layout=layout, **limits)  # type: ignore[arg-type]
     return {
         "prices": [list(cost.price(step)) for step in steps],
         "runs": runs,
-        "workspace_bytes": memory.workspace_bytes - memory.communication_bytes,
-        "block_bytes": memory.block_bytes,
+        "workspace_bytes": plan.workspace_bytes - plan.communication_bytes,
+        "block_bytes": plan.blocks.block_bytes,
     }
 
 

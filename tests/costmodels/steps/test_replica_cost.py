@@ -14,7 +14,7 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.dealing import Limits, deal, deal_columns
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.operators.operators import group_operators, token_operators
 from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
@@ -272,14 +272,14 @@ def test_deepseeks_decode_unit() -> None:
         enable_dbo=True,
         gpus_per_node=8,
     )
-    memory = plan_memory(
+    blocks = DevicePlan(
         load_model("deepseek-v3"),
         load_gpu("h800"),
         layout=layout,
         max_num_batched_tokens=2048,
         max_num_seqs=256,
-    )
-    longest = memory.layout.most_tokens(memory.num_gpu_blocks, memory.block_size)
+    ).blocks
+    longest = blocks.layout.most_tokens(blocks.num_gpu_blocks, blocks.block_size)
     assert longest > 88 * 4989  # they fit
     cost = compiled("deepseek-v3", "h800", layout)
     rates = {}
@@ -316,7 +316,7 @@ def test_a_replica_of_several_ranks(async_scheduling: bool) -> None:
     assert (conditions["data_parallel_size"], conditions["pipeline_parallel_size"]) == (2, 2)
     assert any("data-parallel ranks" in note for note in conditions["notes"])
     assert any("equally popular" in note for note in conditions["notes"])
-    rank_blocks = result.build.memory.num_gpu_blocks
+    rank_blocks = result.build.replica.memory.blocks.num_gpu_blocks
     assert conditions["num_gpu_blocks"] == 2 * (rank_blocks - 1) + 1
     assert result.summary["requests"]["finished"] == 150
     assert result.summary["e2e_accounts_s"]["communication"] > 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.steps.step_bounds import StepBounds, step_bounds
 from scenarios.build.builder import build
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.experiments.plan.bounds import find_bounds
 from scenarios.experiments.plan.candidates import Asked, Candidate, asked
 from scenarios.experiments.plan.find import judge_of, targeted
@@ -66,8 +66,9 @@ def built(name: str) -> tuple[Build, StepBounds]:
     if name not in _BUILT:
         values = LAYOUTS[name] | {"workload": _WORKLOAD, "hardware": {"gpu": "H200"}}
         made = build(parse_scenario(values))
-        assert not isinstance(made.cost, SpeculativeStepCost)
-        _BUILT[name] = made, step_bounds(made.cost, made.pool.engine.max_num_batched_tokens)
+        cost = made.replica.cost
+        assert not isinstance(cost, SpeculativeStepCost)
+        _BUILT[name] = made, step_bounds(cost, made.pool.engine.step_token_limit)
     return _BUILT[name]
 
 
@@ -77,9 +78,9 @@ def built(name: str) -> tuple[Build, StepBounds]:
 def test_no_step_is_cheaper_than_its_bound(name: str, data: st.DataObject) -> None:
     made, bounds = built(name)
     engine = made.pool.engine
-    decodes = data.draw(st.integers(0, min(engine.max_num_seqs - 1, 600)))
+    decodes = data.draw(st.integers(0, min(engine.running_seq_limit - 1, 600)))
     context = decodes * data.draw(st.integers(1, 20_000))
-    room = engine.max_num_batched_tokens - decodes
+    room = engine.step_token_limit - decodes
     least = 0 if decodes else 1
     chunks = data.draw(st.lists(st.integers(1, room // 6), min_size=least, max_size=6))
     start = data.draw(st.integers(0, 4_000))
@@ -94,7 +95,7 @@ def test_no_step_is_cheaper_than_its_bound(name: str, data: st.DataObject) -> No
         logits=decodes + len(chunks),
         clipped=(0,) * (4 * len(engine.clip_tokens)),
     )
-    price_ns = made.cost.price(shape).gpu_ns
+    price_ns = made.replica.cost.price(shape).gpu_ns
     least_ns = bounds.lines @ np.array([1.0, shape.num_tokens])
     least_ns = least_ns.max() + bounds.context_ns * context + bounds.pair_ns * pairs
     assert price_ns >= least_ns
@@ -106,12 +107,12 @@ def test_the_bound_of_full_steps_is_no_empty_promise(name: str) -> None:
     """The bound is most of the price of the largest prefill; otherwise it would not prune
     anything."""
     made, bounds = built(name)
-    tokens = made.pool.engine.max_num_batched_tokens
-    ways = made.layout.data_parallel_size
+    tokens = made.pool.engine.step_token_limit
+    ways = made.replica.layout.data_parallel_size
     pairs = tokens * (tokens // ways + 1) // 2
     shape = StepShape(prefill_seqs=ways, prefill_tokens=tokens, prefill_pairs=pairs, logits=ways)
     least_ns = bounds.least_ns(np.ones(1), np.array([float(tokens)]))[0]
-    assert least_ns + bounds.pair_ns * pairs > 0.6 * made.cost.price(shape).gpu_ns
+    assert least_ns + bounds.pair_ns * pairs > 0.6 * made.replica.cost.price(shape).gpu_ns
 
 
 def test_a_step_cost_of_another_make_rules_nothing_out() -> None:
@@ -131,7 +132,7 @@ def test_a_prompt_takes_no_less_in_chunks_than_its_bound() -> None:
             while start < tokens:
                 n = min(chunk, tokens - start)
                 pairs = n * start + n * (n + 1) // 2
-                total += made.cost.price(
+                total += made.replica.cost.price(
                     StepShape(
                         prefill_seqs=1,
                         prefill_tokens=n,
