@@ -1,58 +1,36 @@
-"""Rows and sentences that a run's terminal summary and its page share."""
+"""Read the summary of a run: its sections, figures, accounts, evidence and warnings."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from reports.numbers import (
-    LATENCY_LABELS,
-    THROUGHPUT_LABELS,
-    UTILIZATION_LABELS,
-    count_of,
-    duration_unit,
-    humanised,
-    is_number,
-    number,
-    sentence,
-    significant,
-    spread,
-    spreads,
-    unit_text,
-)
-from reports.numbers import MISSING as MISSING
+from reports.numbers import MISSING, humanised, is_number, sentence
 from reports.warning_codes import GRAVE
-from sim.books.metrics import STATISTICS
 from sim.evidence import LABELS
 
 Summary = dict[str, Any]
 
 
-class LatencyRow(NamedTuple):
-    """One latency metric as text, all statistics in one unit."""
-
-    label: str
-    name: str
-    cells: tuple[str, ...]
-    """One text per statistic of ``STATISTICS``."""
-    unit: str
-    population: str
-    evidence: str
-    spreads: list[tuple[str, ...]]
-    """Lines of ``±5%`` to print below the cells, with one text per statistic of ``STATISTICS``;
-    see `reports.numbers.spreads`."""
-
-
-class GaugeRow(NamedTuple):
-    """One figure that is not a latency: its value or mean, and its maximum if it has one."""
-
-    label: str
-    value: str
-    maximum: str
-    unit: str
-    population: str
-    evidence: str
-    spread: str = ""
-    """Spread of the value, as explained by `reports.numbers.spread_note`."""
+CONDITION_LABELS = {
+    "model": "Model",
+    "gpu": "GPU",
+    "gpus": "GPUs in all",
+    "replicas": "Replicas",
+    "tensor_parallel_size": "Tensor parallel size",
+    "pipeline_parallel_size": "Pipeline parallel size",
+    "data_parallel_size": "Data parallel size",
+    "prefill_context_parallel_size": "Prefill context parallel size",
+    "decode_context_parallel_size": "Decode context parallel size",
+    "expert_parallel_size": "Expert parallel size",
+    "engine": "Engine",
+    "scheduler": "Scheduler",
+    "router": "Router",
+    "workload": "Workload",
+    "cost_model": "Cost model",
+    "calibration_sha256": "Calibration (SHA-256)",
+    "seed": "Seed",
+}
+"""Conditions that are written in words; engine options keep the names the engine knows them by."""
 
 
 class AccountRow(NamedTuple):
@@ -105,57 +83,6 @@ def weakest_evidence(figures: list[dict[str, Any]]) -> str:
     return max(labels, key=lambda label: rank.get(label, len(rank)), default=MISSING)
 
 
-def latency_rows(summary: Summary) -> list[LatencyRow]:
-    """Return the latency metrics that the summary has: the known ones in their usual order, then
-    any others in seconds."""
-    by_name = figures_by_name(summary)
-    names = [name for name in LATENCY_LABELS if name in by_name]
-    names += [name for name in by_name if name not in names and _is_latency(by_name[name])]
-    rows = []
-    for name in names:
-        figures = by_name[name]
-        values = [figures.get(statistic, {}).get("value") for statistic in STATISTICS]
-        unit, per_second = duration_unit(values)
-        cells = [
-            significant(value * per_second) if is_number(value) else MISSING for value in values
-        ]
-        rows.append(
-            LatencyRow(
-                label=LATENCY_LABELS.get(name, humanised(name)),
-                name=name,
-                cells=tuple(cells),
-                unit=unit if any(is_number(value) for value in values) else "",
-                population=_population(figures),
-                evidence=weakest_evidence(list(figures.values())),
-                spreads=spreads(figures),
-            )
-        )
-    return rows
-
-
-def throughput_rows(summary: Summary) -> list[GaugeRow]:
-    """Return the rows of rates and of fractions of requests."""
-    return _gauge_rows(summary, THROUGHPUT_LABELS)
-
-
-def utilization_rows(summary: Summary) -> list[GaugeRow]:
-    """Return the rows that say how busy the engines are."""
-    return _gauge_rows(summary, UTILIZATION_LABELS)
-
-
-def other_rows(summary: Summary) -> list[GaugeRow]:
-    """Return a row per statistic of each figure that no other table of the report shows."""
-    known = {*LATENCY_LABELS, *THROUGHPUT_LABELS, *UTILIZATION_LABELS}
-    rows = []
-    for name, figures in figures_by_name(summary).items():
-        if name in known or _is_latency(figures):
-            continue
-        for statistic, figure in figures.items():
-            suffix = "" if statistic == "value" else f", {statistic}"
-            rows.append(_gauge_row(humanised(name) + suffix, name, [figure], figure, {}))
-    return rows
-
-
 def account_rows(summary: Summary, key: str) -> list[AccountRow]:
     """Return the non-zero accounts of e.g. ``e2e_accounts_s`` or ``step_accounts_s``, in the
     order of the summary."""
@@ -193,48 +120,3 @@ def warning_texts(summary: Summary, *, grave: bool | None = None) -> list[str]:
         if isinstance(warning, dict) and grave in (None, warning.get("code") in GRAVE)
     )
     return [sentence(text) for text in texts if text]
-
-
-def _is_latency(figures: dict[str, dict[str, Any]]) -> bool:
-    in_seconds = all(figure.get("unit") == "s" for figure in figures.values())
-    return in_seconds and any(statistic in figures for statistic in ("p50", "p90", "p99"))
-
-
-def _population(figures: dict[str, dict[str, Any]]) -> str:
-    for figure in figures.values():
-        text = count_of(figure.get("count"), figure.get("population"))
-        if text:
-            return text
-    return ""
-
-
-def _gauge_rows(summary: Summary, labels: dict[str, str]) -> list[GaugeRow]:
-    by_name = figures_by_name(summary)
-    rows = []
-    for name, label in labels.items():
-        figures = by_name.get(name, {})
-        if not figures:
-            continue
-        main = figures.get("value") or figures.get("mean") or next(iter(figures.values()))
-        maximum = figures.get("max", {})
-        rows.append(_gauge_row(label, name, list(figures.values()), main, maximum))
-    return rows
-
-
-def _gauge_row(
-    label: str,
-    name: str,
-    figures: list[dict[str, Any]],
-    main: dict[str, Any],
-    maximum: dict[str, Any],
-) -> GaugeRow:
-    unit = str(main.get("unit") or "")
-    return GaugeRow(
-        label=label,
-        value=number(main.get("value"), unit),
-        maximum=number(maximum["value"], unit) if is_number(maximum.get("value")) else "",
-        unit=unit_text(name, unit),
-        population=count_of(main.get("count"), main.get("population")),
-        evidence=weakest_evidence(figures),
-        spread=spread(main),
-    )

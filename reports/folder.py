@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +82,32 @@ def read_summary(folder: Path | str) -> dict[str, Any]:
     ):
         raise ScenarioError(f"{path}: 'figures' must be a list of objects, each with a 'name'.")
     return summary
+
+
+def read_content(folder: Path | str, tool: str, schema: str, noun: str) -> dict[str, Any]:
+    """Read the result of a tool from its JSON file, such as ``capacity.json``.
+
+    ``noun`` names what the file holds. Raises `ScenarioError` if the file is missing, is not JSON,
+    or has another schema.
+    """
+    path = Path(folder) / f"{tool}.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: no readable {noun} ({error})") from None
+    if not isinstance(content, dict) or content.get("schema") != schema:
+        raise ScenarioError(f"{path}: not of schema {schema!r}; run `fleetcast {tool}` again")
+    return content
+
+
+@contextmanager
+def incomplete(folder: Path | str, tool: str) -> Iterator[None]:
+    """Turn a missing key of a tool's JSON file into a `ScenarioError`."""
+    try:
+        yield
+    except KeyError as error:
+        path = Path(folder) / f"{tool}.json"
+        raise ScenarioError(f"{path}: lacks {error}; run `fleetcast {tool}` again") from None
 
 
 def read_requests(folder: Path | str) -> pd.DataFrame:

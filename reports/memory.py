@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.numbers import byte_size, gpus_text, percent
-from reports.screen import Screen
+from reports.terminal import Screen
 
 _GROUPS = ("weights", "state", "workspace", "links", "unused")
 

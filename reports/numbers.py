@@ -241,10 +241,11 @@ def spread_note(summary: dict[str, Any]) -> str:
 
 
 def spreads(figures: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return the bands, then the intervals, of a metric's ``STATISTICS``; lines without any text
-    are left out."""
-    both = [_spread(figures.get(name, {})) for name in STATISTICS]
-    return [texts for texts in zip(*both, strict=True) if any(texts)]
+    """Return the band and the interval of each of a metric's ``STATISTICS``; kinds that none of
+    them has are left out."""
+    both = zip(*(_spread(figures.get(name, {})) for name in STATISTICS), strict=True)
+    kinds = [texts for texts in both if any(texts)]
+    return list(zip(*kinds, strict=True)) if kinds else [()] * len(STATISTICS)
 
 
 def spread(figure: dict[str, Any]) -> str:
@@ -255,3 +256,9 @@ def spread(figure: dict[str, Any]) -> str:
 def _spread(figure: dict[str, Any]) -> tuple[str, str]:
     interval = interval_text(figure.get("value"), figure.get("interval"))
     return band_text(figure.get("band")), interval
+
+
+def latencies_beside(targets: Iterable[str]) -> list[str]:
+    """Return the latencies shown beside an attainment: TTFT, TPOT and those with a target."""
+    named = {"ttft", "tpot", *targets}
+    return [name for name in LATENCY_LABELS if name in named]

@@ -61,8 +61,8 @@ _STYLE: Any = {
     "ytick.color": MUTED,
     "xtick.labelcolor": MUTED,
     "ytick.labelcolor": MUTED,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "xtick.major.size": 3,
@@ -88,6 +88,39 @@ class Plot(NamedTuple):
     caption: str
 
 
+class Sheet(NamedTuple):
+    """What a figure is drawn on: the width of a desk's page or of a phone's.
+
+    A page shows the sheet that fits, scaled to its width. Text of 8 points or more is then at least
+    11 pixels high.
+    """
+
+    name: str
+    """Ending of the ids in the figure, which tells the two drawings of it apart."""
+    width_in: float
+    is_narrow: bool
+
+    @contextmanager
+    def drawing(self, height_in: float) -> Iterator[Figure]:
+        """Yield an empty figure in the reports' style. It must be drawn and rendered inside the
+        context."""
+        with drawing(self.width_in, height_in) as figure:
+            yield figure
+
+    def panels(self, figure: Figure, count: int, **options: Any) -> list[Axes]:
+        """Return axes side by side, or one below the other on a narrow sheet."""
+        rows, columns = (count, 1) if self.is_narrow else (1, count)
+        return list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+
+    def plot(self, figure: Figure, name: str, title: str, alt: str, caption: str) -> Plot:
+        """Return a drawn figure for a page. ``alt`` says what it shows, with its numbers."""
+        text = render(figure, f"{name}{self.name}", alt, title)
+        return Plot(name, title, text, caption)
+
+
+WIDE, NARROW = Sheet("", WIDTH_IN, False), Sheet("-narrow", 3.4, True)
+
+
 @contextmanager
 def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
     """Yield an empty figure in the reports' style. It must be drawn and rendered inside the
@@ -102,7 +135,7 @@ def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
         yield figure
 
 
-def render(figure: Figure, name: str, alt: str) -> str:
+def render(figure: Figure, name: str, alt: str, title: str = "") -> str:
     """Render a figure as one ``<svg>`` element for inclusion in a page.
 
     ``name`` makes its ids unique in the page and its output repeatable; ``alt`` is the text
@@ -124,12 +157,22 @@ def render(figure: Figure, name: str, alt: str) -> str:
     text = _own_ids(text, name)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)
+    text = text.replace("<svg", f'<svg role="img" {_labels(name, alt, title)}', 1)
+    if title:
+        words = f'<title id="{name}-title">{escape(title)}</title>'
+        words += f'<desc id="{name}-desc">{escape(alt)}</desc>'
+        text = re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + words, text, count=1)
     # Use the page's font family at these sizes.
     text = text.replace(" font-family: 'DejaVu Sans';", "")
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var({variable}, {color})")
     return re.sub(r"\s*\n\s*", "\n", text).strip()
+
+
+def _labels(name: str, alt: str, title: str) -> str:
+    if not title:
+        return f'aria-label="{escape(alt)}"'
+    return f'aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
 
 
 def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = False) -> None:

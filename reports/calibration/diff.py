@@ -10,9 +10,9 @@ import numpy as np
 
 from reports.calibration.text import formats_of, shape_text
 from reports.numbers import duration
-from reports.screen import Screen
 from reports.svg import BLUE, INK, WIDTH_IN, Plot, drawing, duration_axis, render
 from reports.templates import Column, render_page, save_page
+from reports.terminal import Screen
 
 
 def print_diff(facts: Mapping[str, Any], screen: Screen | None = None) -> None:

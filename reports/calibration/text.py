@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodels.tables.kinds import COLLECTIVES
 from reports.numbers import MISSING, duration, percent, significant, whole_percent
-from reports.screen import Screen
+from reports.terminal import Screen
 
 _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 COMPUTES = ("gemm", "grouped_gemm", "prefill_attention")

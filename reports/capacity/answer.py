@@ -1,11 +1,21 @@
-"""Sentences that answer a capacity search."""
+"""Sentences that answer a capacity search, and how it writes loads and targets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from reports.capacity.facts import Content, amount, level_text, targets_text
-from reports.numbers import is_number, percent, share_text, significant, whole_percent
+from reports.numbers import (
+    LATENCY_LABELS,
+    is_number,
+    percent,
+    share_text,
+    significant,
+    target,
+    whole_percent,
+)
+
+Content = dict[str, Any]
+"""Content of capacity.json."""
 
 
 def heading(content: Content) -> str:
@@ -112,3 +122,29 @@ def _plus_minus(precision: float) -> str:
 
 def _replicas(count: int) -> str:
     return "1 replica" if count == 1 else f"{count:,} replicas"
+
+
+def targets_text(content: Content) -> str:
+    """Write the latency targets: ``TTFT ≤ 500 ms, TPOT ≤ 20 ms``."""
+    targets = content["question"]["targets"]
+    return ", ".join(f"{LATENCY_LABELS[name]} ≤ {target(value)}" for name, value in targets.items())
+
+
+def amount(content: Content, level: float) -> str:
+    """Write a load with its unit."""
+    return f"{level_text(content, level)} {content['question']['unit']}"
+
+
+def level_text(content: Content, level: float) -> str:
+    """Write a load without its unit: users as a whole number, a rate in three digits."""
+    if content["question"]["vary"] in ("users", "max_concurrency"):
+        return f"{level:,.0f}"
+    return significant(level)
+
+
+def tail_text(content: Content) -> str:
+    """Name the metric and the requests that the accounts cover."""
+    metric = content["binding"]["metric"]
+    wanted = content["question"]["attainment"]
+    slowest = "requests" if wanted is None else f"the slowest {share_text(1 - wanted)}"
+    return f"{LATENCY_LABELS.get(metric, metric)} of {slowest}"

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import svg
-from reports.capacity.facts import Content, amount, curve_metrics, level_text, tail_text
-from reports.numbers import LATENCY_LABELS, duration, humanised, share_text, target
+from reports.capacity.answer import Content, amount, level_text, tail_text
+from reports.numbers import (
+    LATENCY_LABELS,
+    duration,
+    humanised,
+    latencies_beside,
+    share_text,
+    target,
+)
 from reports.run.figures import ACCOUNT_COLORS
+from reports.svg import Plot, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,13 +29,7 @@ _ROOM = 2.2
 _BEYOND = 1.3  # highest load in the accounts figure, as a multiple of the capacity
 
 
-def draw_capacity(content: Content) -> dict[str, svg.Plot]:
-    """Draw every figure that has data, by name, in the order of the page."""
-    plots = (attainment_curve(content), latency_curves(content), account_curve(content))
-    return {plot.name: plot for plot in plots if plot is not None}
-
-
-def attainment_curve(content: Content) -> svg.Plot | None:
+def attainment_curve(content: Content, sheet: Sheet) -> Plot | None:
     """Draw attainment against load on a scale that gives each further nine equal height."""
     wanted, rows = content["question"]["attainment"], content["curve"]
     if wanted is None or len(rows) < 2:
@@ -36,7 +38,7 @@ def attainment_curve(content: Content) -> svg.Plot | None:
     x = np.array([row["level"] for row in rows])
     share = np.array([row["attainment"] or 0.0 for row in rows])
     bounds = np.array([row["interval"] or (0.0, 0.0) for row in rows])
-    with svg.drawing(svg.WIDTH_IN, 3.4) as figure:
+    with sheet.drawing(3.4) as figure:
         axes = figure.subplots()
         y, low, high = (_nines(values) for values in (share, bounds[:, 0], bounds[:, 1]))
         spread = np.maximum([y - low, high - y], 0)
@@ -62,28 +64,28 @@ def attainment_curve(content: Content) -> svg.Plot | None:
             for row in rows
         )
         alt = f"Attainment against {content['question']['unit']}: {said}."
-        text = svg.render(figure, "capacity-attainment", alt)
-    caption = (
-        "Bars are 95% intervals, over replications or, where there are few, over stretches of a "
-        "run. Each nine takes as much height as the one before; loads at which every request was "
-        "good are at the top."
-    )
-    if answer["capacity"] is not None:
-        caption += f" The line is the capacity, {amount(content, answer['capacity'])}."
-        if answer["model_error"]:
-            caption += " Shaded: where it may lie if the model is off (90%)."
-    return svg.Plot("capacity-attainment", "Attainment against load", text, caption)
+        caption = (
+            "Bars are 95% intervals, over replications or, where there are few, over stretches of "
+            "a run. Each nine takes as much height as the one before; loads at which every request "
+            "was good are at the top."
+        )
+        if answer["capacity"] is not None:
+            caption += f" The line is the capacity, {amount(content, answer['capacity'])}."
+            if answer["model_error"]:
+                caption += " Shaded: where it may lie if the model is off (90%)."
+        title = "Attainment against load"
+        return sheet.plot(figure, "capacity-attainment", title, alt, caption)
 
 
-def latency_curves(content: Content) -> svg.Plot | None:
+def latency_curves(content: Content, sheet: Sheet) -> Plot | None:
     """Draw median, p90 and p99 of each latency against load, one panel per latency."""
     targets, rows = content["question"]["targets"], content["curve"]
-    names = [n for n in curve_metrics(content) if any(row["latency_s"].get(n) for row in rows)]
+    names = [n for n in latencies_beside(targets) if any(row["latency_s"].get(n) for row in rows)]
     if not names or len(rows) < 2:
         return None
     said = []
-    with svg.drawing(svg.WIDTH_IN, 2.9) as figure:
-        panels = figure.subplots(1, len(names), squeeze=False)[0]
+    with sheet.drawing(0.5 + 1.8 * len(names) if sheet.is_narrow else 2.9) as figure:
+        panels = sheet.panels(figure, len(names))
         figure.set_layout_engine("constrained", wspace=0.06)
         for axes, name in zip(panels, names, strict=True):
             known = [row for row in rows if row["latency_s"].get(name)]
@@ -105,15 +107,15 @@ def latency_curves(content: Content) -> svg.Plot | None:
             )
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=3)
-        text = svg.render(figure, "capacity-latency", f"Latency against load. {' '.join(said)}")
-    dashed = ", ".join(f"{LATENCY_LABELS[n]} {target(s)}" for n, s in targets.items())
-    caption = "Finished requests. Logarithmic scale."
-    caption += f" Dashed: the targets ({dashed})." if dashed else ""
-    caption += " The upright line is the capacity." if content["answer"]["capacity"] else ""
-    return svg.Plot("capacity-latency", "Latency against load", text, caption)
+        dashed = ", ".join(f"{LATENCY_LABELS[n]} {target(s)}" for n, s in targets.items())
+        caption = "Finished requests. Logarithmic scale."
+        caption += f" Dashed: the targets ({dashed})." if dashed else ""
+        caption += " The upright line is the capacity." if content["answer"]["capacity"] else ""
+        alt = f"Latency against load. {' '.join(said)}"
+        return sheet.plot(figure, "capacity-latency", "Latency against load", alt, caption)
 
 
-def account_curve(content: Content) -> svg.Plot | None:
+def account_curve(content: Content, sheet: Sheet) -> Plot | None:
     """Draw the time of the slowest requests by account against load, with the target."""
     binding, targets = content["binding"], content["question"]["targets"]
     metric, capacity = binding["metric"], content["answer"]["capacity"]
@@ -127,7 +129,7 @@ def account_curve(content: Content) -> svg.Plot | None:
     highest = max(max(tail.values(), default=0.0) for tail in tails)
     names = [n for n in tails[0] if any(tail[n] > 0.002 * highest for tail in tails)]
     unit, per_second = ("ms", 1e3) if binding_seconds(binding) < 1 else ("s", 1.0)
-    with svg.drawing(svg.WIDTH_IN, 3.5) as figure:
+    with sheet.drawing(4.0 if sheet.is_narrow else 3.5) as figure:
         axes = figure.subplots()
         stacks = [[max(tail[name], 0.0) * per_second for tail in tails] for name in names]
         colors = [ACCOUNT_COLORS.get(name, svg.SILVER) for name in names]
@@ -147,16 +149,15 @@ def account_curve(content: Content) -> svg.Plot | None:
         _mark_capacity(axes, content, bands=False)
         axes.set_xlim(x[0], x[-1])
         axes.set_ylabel(f"{LATENCY_LABELS[metric]} ({unit})")
-        figure.legend(loc="outside lower left", ncols=4, handlelength=1.0, handleheight=1.0)
+        columns = 2 if sheet.is_narrow else 4
+        figure.legend(loc="outside lower left", ncols=columns, handlelength=1.0, handleheight=1.0)
         alt = f"Accounts of {LATENCY_LABELS[metric]} against load. {binding['sentence']}"
-        text = svg.render(figure, "capacity-accounts", alt)
-    wanted = content["question"]["attainment"]
-    caption = f"{tail_text(content)}, mean by account"
-    if wanted is not None:
-        caption += "; they are as many as may miss the SLO"
-    caption += ". Dashed: the target." if metric in targets else "."
-    title = f"What fills the {LATENCY_LABELS[metric]} of the slowest"
-    return svg.Plot("capacity-accounts", title, text, caption)
+        caption = f"{tail_text(content)}, mean by account"
+        if content["question"]["attainment"] is not None:
+            caption += "; they are as many as may miss the SLO"
+        caption += ". Dashed: the target." if metric in targets else "."
+        title = f"What fills the {LATENCY_LABELS[metric]} of the slowest"
+        return sheet.plot(figure, "capacity-accounts", title, alt, caption)
 
 
 def binding_seconds(binding: dict[str, Any]) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.numbers import MISSING, duration, gpus_text, percent, significant
-from reports.screen import Screen
+from reports.terminal import Screen
 
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 PEAK_NAMES = {

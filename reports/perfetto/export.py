@@ -40,7 +40,7 @@ from reports.perfetto.steps import (
     step_events,
     token_events,
 )
-from reports.run.rows import usable_blocks
+from reports.run.engines import usable_blocks
 from sim.arrays import Int64
 from sim.errors import ScenarioError
 

@@ -1,22 +1,23 @@
-"""Sentences that answer a plan."""
+"""Sentences that answer a plan, and how it writes fleets, targets and loads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.numbers import duration, listed, share_text, target, whole_percent
-from reports.plan.facts import (
-    Content,
-    engines_of,
-    fleet_text,
-    gpus_of,
-    level_text,
-    target_name,
-    target_text,
-    targets_text,
-    usd,
+from reports.numbers import (
+    LATENCY_LABELS,
+    duration,
+    humanised,
+    listed,
+    share_text,
+    significant,
+    target,
+    whole_percent,
 )
+
+Content = dict[str, Any]
+"""Content of plan.json."""
 
 _STEPS = 6
 """Most decreases in cost that are listed for a sampled search, after the first."""
@@ -140,22 +141,6 @@ def model_sentence(content: Content) -> str:
     return f"{text}."
 
 
-def counts_rows(content: Content) -> list[tuple[str, str, str]]:
-    """Return the three fleets of the answer as rows of label, GPUs, and price with engines."""
-    counts, rows = content["counts"], []
-    if counts["fits"] is not None:
-        fits, which = counts["fits"], " tried" if content["sampled"] else ""
-        rows.append(
-            (f"Fewest{which} that hold the model", gpus_of(fits), f"{usd(fits['usd_per_h'])}/h")
-        )
-    for key, label in (("cheapest", "Cheapest that meets the targets"), ("spare", "With N+1")):
-        fleet = counts[key]
-        if fleet is not None:
-            said = f"{usd(fleet['usd_per_h'])}/h, {engines_of(fleet)}"
-            rows.append((label, gpus_of(fleet), said))
-    return rows
-
-
 def spare_sentence(content: Content) -> str:
     """Say what N+1 means for this plan, or why there is no such fleet."""
     spare = content["counts"]["spare"]
@@ -226,3 +211,78 @@ def _supply(content: Content, row: dict[str, Any]) -> list[str]:
         load = level_text(content, row["load"])
         said.append(f"With what can be had, {row['nearest']['name']} carries {load}.")
     return said
+
+
+def usd(value: float) -> str:
+    """Write a price per hour in dollars: $7.50, $1,240."""
+    return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"
+
+
+def target_name(row: Mapping[str, Any]) -> str:
+    """Name a target: ``TTFT p99``, or ``chat TTFT p99`` for a class."""
+    of = f"{row['of_class']} " if row["of_class"] else ""
+    return f"{of}{LATENCY_LABELS[row['metric']]} p{row['share'] * 100:g}"
+
+
+def target_text(row: Mapping[str, Any]) -> str:
+    """Write a target with its limit: ``TTFT p99 ≤ 500 ms``."""
+    return f"{target_name(row)} ≤ {target(row['within_s'])}"
+
+
+def targets_text(content: Content) -> str:
+    """Write all targets with their limits."""
+    return ", ".join(target_text(row) for row in content["question"]["targets"])
+
+
+def level_text(content: Content, level: float) -> str:
+    """Write a load with its unit."""
+    unit = content["question"]["unit"]
+    text = f"{level:,.0f}" if unit in ("users", "requests in flight") else significant(level)
+    return f"{text} {unit}"
+
+
+def runs_text(content: Content) -> str:
+    """Write how much was simulated: ``19 runs of 5,000 counted requests``."""
+    asked = content["question"]
+    runs = asked["replications"]
+    return f"{runs:,} run{'s' * (runs != 1)} of {asked['requests']:,} counted requests"
+
+
+def gpus_of(fleet: Mapping[str, Any]) -> str:
+    """Write a fleet's GPUs, ``24 x H100`` (with a multiplication sign), listing every kind."""
+    counts: dict[str, int] = {}
+    for engine in fleet["engines"]:
+        count = engine["replicas"] * engine["gpus"]
+        counts[engine["gpu"]] = counts.get(engine["gpu"], 0) + count
+    return listed(f"{count:,} \N{MULTIPLICATION SIGN} {gpu}" for gpu, count in counts.items())
+
+
+def engines_of(fleet: Mapping[str, Any]) -> str:
+    """Write a fleet's engines: ``3 replicas of TP 2``, or ``2 prefill engines of TP 4 and 5
+    decode engines of TP 8``."""
+    parts = []
+    for engine in fleet["engines"]:
+        role, count = engine["role"], engine["replicas"]
+        what = "replica" if role == "mixed" else f"{role} engine"
+        parts.append(f"{count:,} {what}{'s' * (count != 1)} of {engine['layout']}")
+    return listed(parts)
+
+
+def fleet_text(fleet: Mapping[str, Any]) -> str:
+    """Write a fleet in one line: GPUs, engines and options."""
+    options = [option_text(key, value) for key, value in fleet["options"].items()]
+    return f"{gpus_of(fleet)} ({', '.join([engines_of(fleet), *options])})"
+
+
+def option_text(key: str, value: Any) -> str:
+    """Write an option as words: ``kv cache_dtype fp8``."""
+    section, _, name = key.rpartition(".")
+    shown = f"{value:,}" if isinstance(value, int) else str(value)
+    if value is None or isinstance(value, bool):
+        shown = {True: "on", False: "off", None: "none"}[value]
+    return f"{section} {name} {shown}".strip()
+
+
+def account_text(name: str | None) -> str:
+    """Write an account's name as words."""
+    return "" if name is None else humanised(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports.numbers import humanised
-from reports.screen import MAX_WIDTH, Screen
 from reports.sweep.answer import alerts, best_note, headline, reason
 from reports.sweep.facts import (
     Effect,
@@ -19,6 +18,7 @@ from reports.sweep.facts import (
 )
 from reports.sweep.folder import Content
 from reports.sweep.words import axis_label, axis_value, figure_label, value_text
+from reports.terminal import MAX_WIDTH, Screen
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.screen import Screen
+from reports.terminal import Screen
 from reports.trace.answer import answer
 from reports.trace.facts import (
     LENGTHS,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reports.numbers import LATENCY_LABELS, THROUGHPUT_LABELS, duration, humanised, number, percent
-from reports.screen import TONES, Screen
+from reports.terminal import TONES, Screen
 from reports.validation.facts import (
     GLANCE_COLUMNS,
     LOAD_COLUMNS,

@@ -3,29 +3,20 @@ against their product."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from reports.numbers import is_number, listed, number, percent
-from reports.run.verdict import system_text
-from reports.whatif.facts import Content, Variant, ran
+from reports.run.answer import system_text
 from reports.whatif.words import (
+    Content,
+    Variant,
     change_text,
     in_a_sentence,
-    label_of,
+    ran,
     spelled,
     spelled_pair,
     told_apart,
 )
-
-
-class TogetherRow(NamedTuple):
-    """One figure with all changes together, against the product of the single changes."""
-
-    label: str
-    together: str
-    product: str
-    gap: str
-    verdict: str
 
 
 def heading(content: Content) -> str:
@@ -104,29 +95,11 @@ def together_sentence(content: Content) -> str:
     base = content["baseline"]["values"][key]
     product, _ = spelled_pair(row["product"], base, figure)
     whole, _ = spelled_pair(row["product"] + row["delta"], base, figure)
+    verdict = together_verdict(row, figure)
     return (
         f"If effects multiplied, {listed(together['of'])} would together bring "
-        f"{in_a_sentence(key)} to {product}; simulated, it is {whole}: {_verdict(row, figure)}."
+        f"{in_a_sentence(key)} to {product}; simulated, it is {whole}: {verdict}."
     )
-
-
-def together_rows(content: Content) -> list[TogetherRow]:
-    """Return one row per figure that has a product."""
-    rows = []
-    for key, row in content["together"]["figures"].items():
-        figure = figure_of(content, key)
-        if figure["better"] is None:
-            continue
-        rows.append(
-            TogetherRow(
-                label=label_of(key),
-                together=spelled(row["product"] + row["delta"], figure),
-                product=spelled(row["product"], figure),
-                gap=change_text(row, figure),
-                verdict=_verdict(row, figure),
-            )
-        )
-    return rows
 
 
 def why_sentence(content: Content) -> str:
@@ -205,7 +178,8 @@ def _none_is_better(content: Content, figure: dict[str, Any]) -> str:
     return "No change can be told from the baseline in"
 
 
-def _verdict(row: dict[str, Any], figure: dict[str, Any]) -> str:
+def together_verdict(row: dict[str, Any], figure: dict[str, Any]) -> str:
+    """Compare all changes together with the product of the single ones, in a few words."""
     if row["delta"] == 0 or row["holds_zero"]:
         return "the product, within the interval"
     if change_text(row, figure).startswith("0.0"):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from reports import svg
-from reports.numbers import LATENCY_LABELS, duration, is_number, listed, number, target
-from reports.whatif.facts import Content, Variant, account_deltas, ran
-from reports.whatif.words import label_of
+from reports.numbers import (
+    LATENCY_LABELS,
+    duration,
+    humanised,
+    is_number,
+    listed,
+    number,
+    target,
+)
+from reports.svg import Plot, Sheet
+from reports.whatif.words import Content, Variant, label_of, ran
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,18 +30,31 @@ _LEAST_SHOWN = 1e-3
 _RATES = ("saturation", "saturation_per_gpu", "goodput", "goodput_per_gpu", "output_throughput")
 
 
-def draw_whatif(content: Content) -> dict[str, svg.Plot]:
-    """Draw every figure that has data, by name, in the order of the page."""
-    plots = (
-        waterfall(content, "e2e"),
-        waterfall(content, "ttft"),
-        distributions(content),
-        rates(content),
-    )
-    return {plot.name: plot for plot in plots if plot is not None}
+class AccountDelta(NamedTuple):
+    """One time account: the baseline's mean and each variant's difference, in seconds."""
+
+    account: str
+    label: str
+    base_s: float
+    deltas_s: tuple[float, ...]
 
 
-def waterfall(content: Content, of: str) -> svg.Plot | None:
+def account_deltas(content: Content, of: str = "e2e") -> list[AccountDelta]:
+    """Return the accounts with time in them, in the order of the baseline. A variant's deltas
+    sum to its total change."""
+    base = content["baseline"]["accounts_ns"][of]
+    others = [variant["accounts_ns"][of] for variant in ran(content)]
+    rows = []
+    for account, base_ns in base.items():
+        of_others = [accounts.get(account) for accounts in others]
+        if not base_ns and not any(of_others):
+            continue
+        deltas_s = tuple((ns - base_ns) / 1e9 if ns is not None else 0.0 for ns in of_others)
+        rows.append(AccountDelta(account, humanised(account), base_ns / 1e9, deltas_s))
+    return rows
+
+
+def waterfall(content: Content, of: str, sheet: Sheet) -> Plot | None:
     """Draw the accounts that lead from the baseline's mean E2E or TTFT to each variant's."""
     variants = ran(content)
     every = account_deltas(content, of)
@@ -44,9 +65,10 @@ def waterfall(content: Content, of: str) -> svg.Plot | None:
     rows = [row for row in every if max(map(abs, row.deltas_s)) > least_s]
     label = LATENCY_LABELS[of]
     columns = 2 if len(variants) == 4 else min(_A_ROW, len(variants))
+    columns = 1 if sheet.is_narrow else columns
     panel_rows = -(-len(variants) // columns)
     said = []
-    with svg.drawing(svg.WIDTH_IN, 0.2 + (0.75 + 0.22 * (len(rows) + 2)) * panel_rows) as figure:
+    with sheet.drawing(0.2 + (0.75 + 0.22 * (len(rows) + 2)) * panel_rows) as figure:
         panels = figure.subplots(panel_rows, columns, sharex=True, squeeze=False)
         for index, axes in enumerate(panels.ravel()):
             if index >= len(variants):
@@ -64,24 +86,24 @@ def waterfall(content: Content, of: str) -> svg.Plot | None:
             axes.tick_params(axis="y", labelcolor=svg.INK, labelsize=8.5)
             said.append(f"{name}: {duration(before_s)} becomes {duration(after_s)}.")
         alt = f"Waterfall of mean {label} by account. {' '.join(said)}"
-        text = svg.render(figure, f"waterfall-{of}", alt)
-    caption = (
-        f"From the baseline's mean {label} to the variant's, account by account: green took time "
-        "away, red added it. Each bar starts where the one above it ended. Accounts that moved by "
-        "less than a thousandth of the whole are left out."
-    )
-    return svg.Plot(f"waterfall-{of}", f"What moved mean {label}", text, caption)
+        caption = (
+            f"From the baseline's mean {label} to the variant's, account by account: green took "
+            "time away, red added it. Each bar starts where the one above it ended. Accounts that "
+            "moved by less than a thousandth of the whole are left out."
+        )
+        return sheet.plot(figure, f"waterfall-{of}", f"What moved mean {label}", alt, caption)
 
 
-def distributions(content: Content) -> svg.Plot | None:
+def distributions(content: Content, sheet: Sheet) -> Plot | None:
     """Draw the latency distributions of the baseline and all variants in common panels."""
     every = [content["baseline"], *ran(content)]
     metrics = [m for m in ("ttft", "tpot", "e2e") if any(v["distributions_s"][m] for v in every)]
     if not metrics:
         return None
     shares = np.array(content["shares"])
-    with svg.drawing(svg.WIDTH_IN, 3.1) as figure:
-        panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    narrow_in = 1.8 * len(metrics) + 0.2 * len(every)
+    with sheet.drawing(narrow_in if sheet.is_narrow else 3.1) as figure:
+        panels = sheet.panels(figure, len(metrics), sharey=True)
         figure.set_layout_engine("constrained", wspace=0.05)
         for axes, metric in zip(panels, metrics, strict=True):
             shown = []
@@ -100,22 +122,21 @@ def distributions(content: Content) -> svg.Plot | None:
             _draw_target(axes, content, metric)
         panels[0].set_ylabel("share of requests")
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=3)
+        columns = 1 if sheet.is_narrow else 3
+        figure.legend(handles, labels, loc="outside lower left", ncols=columns)
         alt = (
             f"Cumulative distributions of {listed(LATENCY_LABELS[m] for m in metrics)} of "
             f"{listed(v['name'] for v in every)}."
         )
-        text = svg.render(figure, "whatif-distributions", alt)
-    several = content["method"]["replications"] > 1
-    caption = (
-        "Share of finished requests at or below a latency"
-        + (", mean over the replications" if several else "")
-        + ". Logarithmic scale."
-    )
-    return svg.Plot("whatif-distributions", "Latency distributions", text, caption)
+        caption = (
+            "Share of finished requests at or below a latency"
+            + (", mean over the replications" if content["method"]["replications"] > 1 else "")
+            + ". Logarithmic scale."
+        )
+        return sheet.plot(figure, "whatif-distributions", "Latency distributions", alt, caption)
 
 
-def rates(content: Content) -> svg.Plot | None:
+def rates(content: Content, sheet: Sheet) -> Plot | None:
     """Draw saturation, goodput and throughput of every variant, in total and per GPU."""
     every = [content["baseline"], *ran(content)]
     keys = [key for key in _RATES if is_number(every[0]["values"].get(key))]
@@ -124,8 +145,9 @@ def rates(content: Content) -> svg.Plot | None:
     if not keys:
         return None
     said = []
-    with svg.drawing(svg.WIDTH_IN, 0.6 + 0.26 * len(every)) as figure:
-        panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
+    panel_in = 0.6 + 0.26 * len(every)
+    with sheet.drawing(panel_in * (len(keys) if sheet.is_narrow else 1)) as figure:
+        panels = sheet.panels(figure, len(keys), sharey=True)
         for axes, key in zip(panels, keys, strict=True):
             _draw_rates(axes, content, every, key)
             said.append(
@@ -137,13 +159,13 @@ def rates(content: Content) -> svg.Plot | None:
         panels[0].set_yticks(range(len(every)), [_broken(variant["name"]) for variant in every])
         panels[0].invert_yaxis()
         panels[0].tick_params(axis="y", labelcolor=svg.INK)
-        text = svg.render(figure, "whatif-rates", f"{'; '.join(said)}.")
-    caption = (
-        "Saturation is the request rate at which the engines' batches are full, by estimate; "
-        "goodput is what was answered within the SLO, and at this load no more than was asked. "
-        "Lines on bars: the 95% interval of the difference from the baseline."
-    )
-    return svg.Plot("whatif-rates", "Capacity, in all and a GPU", text, caption)
+        caption = (
+            "Saturation is the request rate at which the engines' batches are full, by estimate; "
+            "goodput is what was answered within the SLO, and at this load no more than was asked. "
+            "Lines on bars: the 95% interval of the difference from the baseline."
+        )
+        title, alt = "Capacity, in all and a GPU", f"{'; '.join(said)}."
+        return sheet.plot(figure, "whatif-rates", title, alt, caption)
 
 
 def _draw_waterfall(axes: Axes, before_s: float, deltas_s: list[float], rest_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.document import Tone
 from reports.numbers import (
     LATENCY_LABELS,
     MISSING,
@@ -15,6 +16,10 @@ from reports.numbers import (
     percent,
     significant,
 )
+
+Content = dict[str, Any]
+"""Content of whatif.json."""
+Variant = dict[str, Any]
 
 LABELS = {
     "attainment": "SLO attainment",
@@ -36,6 +41,11 @@ LABELS = {
 _UNITS = {"requests/s": "req/s", "tokens/s": "tok/s", "fraction": "", "count": "", "GPUs": ""}
 
 _MANY_TIMES = 10
+
+
+def ran(content: Content) -> list[Variant]:
+    """Return the variants that were simulated, without the baseline."""
+    return [variant for variant in content["variants"] if variant["refused"] is None]
 
 
 def label_of(key: str) -> str:
@@ -117,7 +127,7 @@ def told_apart(change: dict[str, Any]) -> bool:
     return is_number(change.get("delta")) and change["delta"] != 0 and not change["holds_zero"]
 
 
-def tone_of(change: dict[str, Any], better: str | None) -> str:
+def tone_of(change: dict[str, Any], better: str | None) -> Tone:
     """Return ``good``, ``bad``, or "" for a change that is neither or is not distinguishable
     from zero."""
     if better is None or not told_apart(change):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.hardware.gpus import GIB
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import is_recurrent
@@ -183,8 +182,6 @@ def _offload_notes(replica: Replica) -> list[str]:
 def _graph_notes(replica: Replica) -> list[str]:
     """Note from which batch size steps that verify drafts are too large for a CUDA graph."""
     cost = replica.cost
-    if not isinstance(cost, SpeculativeStepCost):
-        return []
     for least, drafts in cost.drafts_by_seqs:
         beyond = cost.largest_graph(drafts) // (1 + drafts) + 1
         later = [other for other, _ in cost.drafts_by_seqs if other > least]

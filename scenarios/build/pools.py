@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from costmodels.drafting.speculative_build import PoolCosts
+from costmodels.steps.cost import PoolCost
 from scenarios.build.cache import Cache
 from scenarios.build.replica import Replica
 from scenarios.schema import KvOptions, PoolSpec, Scenario
@@ -59,7 +59,7 @@ class Build:
         """All pools as one fleet, ready to be simulated."""
         return self._fleet(tuple(part.pool for part in self.parts))
 
-    def with_costs(self, change: Callable[[PoolCosts], PoolCosts]) -> Fleet:
+    def with_costs(self, change: Callable[[PoolCost], PoolCost]) -> Fleet:
         """Return the fleet of the same pools with their step costs changed by ``change``."""
         pools = (replace(part.pool, cost=change(part.replica.cost)) for part in self.parts)
         return self._fleet(tuple(pools))

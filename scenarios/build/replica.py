@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from costmodels.drafting.speculative_build import PoolCosts, compile_speculative_cost
+from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.engines.attention_backends import AttentionBackend, attention_backend
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
@@ -17,7 +17,8 @@ from costmodels.memory.streaming import Offload
 from costmodels.models.drafters import Drafter
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.sources import DATASHEET, FITTED, OperatorSources, load_operators
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import PoolCost, StepCost
 from costmodels.tables.families import ATTENTION
 from scenarios.build.layout import layout_text
 from scenarios.build.memo import content_key, memoized
@@ -28,8 +29,7 @@ from sim.errors import ScenarioError
 
 
 class Kernels(NamedTuple):
-    """Operator times and attention backend, as `costmodels.steps.step_cost.compile_step_cost`
-    takes them."""
+    """Operator times and attention backend, fields of `costmodels.steps.compile.StepOptions`."""
 
     operators: OperatorSources
     backend: AttentionBackend | None
@@ -119,50 +119,54 @@ class Replica:
         return content_key(*named, self.gpu, self.model, kernels, self.fitted, self.layout)
 
     @cached_property
-    def cost(self) -> PoolCosts:
+    def cost(self) -> PoolCost:
         """The step cost of the whole replica, drafts included; runs that share it reuse it."""
-        options, speculation = self.scenario.engine, self.speculation
+        engine, speculation = self.scenario.engine, self.speculation
         if speculation is None:
-            return self.plain_cost(shared_prefix_attention=options.shared_prefix_attention)
-        limits = {**self._limits, "host_speed_factor": options.host_speed_factor}
-        key = content_key(self._kernels_key, limits, speculation)
+            return self.plain_cost(shared_prefix_attention=engine.shared_prefix_attention)
+        options, factor = self._step_options(), engine.host_speed_factor
         return memoized(
             "cost",
-            key,
+            content_key(self._kernels_key, options, factor, speculation),
             lambda: compile_speculative_cost(
                 self.model,
                 speculation.drafter,
                 self.gpu,
-                self.layout,
+                self._with_kernels(options),
                 drafts_by_seqs=speculation.speculation.drafts_by_seqs,
                 acceptance=speculation.acceptance,
-                **limits,
-                **self.kernels._asdict(),
+                host_speed_factor=factor,
             ),
         )
 
-    def plain_cost(self, **options: Any) -> StepCosts:
-        """Return the cost of steps without drafts.
-
-        ``options`` are more of `costmodels.steps.step_cost.compile_step_cost`, as
-        ``equal_contexts`` for benchmarks whose sequences are all of one length.
-        """
-        options = {**self._limits, "offload": self.offload, **options}
+    def plain_cost(
+        self, *, equal_contexts: bool = False, shared_prefix_attention: str = "none"
+    ) -> StepCost:
+        """Return the cost of steps without drafts; the options are those of
+        `costmodels.steps.compile.StepOptions`."""
+        options = replace(
+            self._step_options(),
+            equal_contexts=equal_contexts,
+            shared_prefix_attention=shared_prefix_attention,
+        )
         return memoized(
             "cost",
             content_key(self._kernels_key, options),
-            lambda: compile_layout_cost(
-                self.model, self.gpu, self.layout, **options, **self.kernels._asdict()
-            ),
+            lambda: compile_step_cost(self.model, self.gpu, self._with_kernels(options)),
         )
 
-    @property
-    def _limits(self) -> dict[str, Any]:
-        return {
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "max_num_seqs": self.max_num_seqs,
-            "profile": self.profile,
-        }
+    def _step_options(self) -> StepOptions:
+        """Return the options without the kernels, which have a key of their own."""
+        return StepOptions(
+            layout=self.layout,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_seqs=self.max_num_seqs,
+            profile=self.profile,
+            offload=self.offload,
+        )
+
+    def _with_kernels(self, options: StepOptions) -> StepOptions:
+        return replace(options, operators=self.kernels.operators, backend=self.kernels.backend)
 
     @property
     def max_model_len(self) -> int:

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from calibrate.fits.engine_fit import fit_engine
-from calibrate.fits.engine_rows import EngineRows
-from calibrate.fits.holdout import is_held_out
+from calibrate.fits.engine_rows import EngineRows, is_held_out
 from costmodels.engines.calibration import Calibration
 from costmodels.engines.profile import load_profile
 from costmodels.hardware.efficiency import load_efficiency

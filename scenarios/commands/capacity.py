@@ -102,7 +102,7 @@ def capacity(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.capacity.page import write_capacity_page
+        from reports.capacity.report import write_capacity_page
 
         files = {"scenario.yaml": dump_scenario(chosen), "capacity.json": json_text(found)}
         write_files(out, files)
@@ -110,9 +110,10 @@ def capacity(
     if output_format == "json":
         print_json(found)
     else:
-        from reports.capacity.text import print_capacity
+        from reports.capacity.report import capacity_report
+        from reports.terminal import print_report
 
-        print_capacity(found)
+        print_report(capacity_report(found))
         if page is not None:
             print(f"\nresults in {out}, page in {page}")
     if open_page and page is not None:

@@ -50,7 +50,7 @@ def plan(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.plan.page import write_plan_page
+        from reports.plan.report import write_plan_page
 
         files = {"plan.yaml": asked.text}
         if found["winner"] is not None:
@@ -60,9 +60,10 @@ def plan(
     if output_format == "json":
         print_json(found)
     else:
-        from reports.plan.text import print_plan
+        from reports.plan.report import plan_report
+        from reports.terminal import print_report
 
-        print_plan(found)
+        print_report(plan_report(found))
         if page is not None:
             print(f"\nresults in {out}, page in {page}")
     if open_page and page is not None:

@@ -22,33 +22,25 @@ def report(
     open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Write the HTML page of a result folder again, whatever the command that wrote it."""
-    from reports.capacity.facts import is_capacity
-    from reports.plan.facts import is_plan
+    from reports.capacity.report import write_capacity_page
+    from reports.plan.report import write_plan_page
+    from reports.run.report import write_run_page
     from reports.sweep.folder import is_sweep
-    from reports.whatif.facts import is_whatif
+    from reports.sweep.page import write_sweep_page
+    from reports.whatif.report import write_whatif_page
 
     if plot and not is_sweep(folder):
         raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")
     if is_sweep(folder):
-        from reports.sweep.page import write_sweep_page
-
         page = write_sweep_page(folder, plot or ())
-    elif is_whatif(folder):
-        from reports.whatif.page import write_whatif_page
-
+    elif (folder / "whatif.json").is_file():
         page = write_whatif_page(folder)
-    elif is_capacity(folder):
-        from reports.capacity.page import write_capacity_page
-
+    elif (folder / "capacity.json").is_file():
         page = write_capacity_page(folder)
-    elif is_plan(folder):
-        from reports.plan.page import write_plan_page
-
+    elif (folder / "plan.json").is_file():
         page = write_plan_page(folder)
     else:
-        from reports.run.page import write_page
-
-        page = write_page(folder)
+        page = write_run_page(folder)
     typer.echo(page)
     if open_page:
         open_in_browser(page)

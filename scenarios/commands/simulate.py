@@ -67,16 +67,17 @@ def simulate(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.run.page import write_page
+        from reports.run.report import write_run_page
 
         result.write(out)
-        page = write_page(out)
+        page = write_run_page(out)
     if output_format == "json":
         print_json(result.summary)
     else:
-        from reports.run.terminal import print_summary
+        from reports.run.report import run_report
+        from reports.terminal import print_report
 
-        print_summary(result.summary)
+        print_report(run_report(result.summary))
         if out is not None:
             print(f"results in {out}, report in {page}")
     if open_page and page is not None:

@@ -93,16 +93,17 @@ def whatif(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.whatif.page import write_whatif_page
+        from reports.whatif.report import write_whatif_page
 
         write_whatif(answer, out)
         page = write_whatif_page(out)
     if output_format == "json":
         print_json(answer.content)
     else:
-        from reports.whatif.text import print_whatif
+        from reports.terminal import print_report
+        from reports.whatif.report import whatif_report
 
-        print_whatif(answer.content)
+        print_report(whatif_report(answer.content))
         if page is not None:
             print(f"results in {out}, page in {page}")
     if open_page and page is not None:

@@ -7,21 +7,17 @@ from typing import Any
 
 from costmodels.engines.profile import padded_size
 from costmodels.models.quantization import load_method
-from costmodels.steps.explain import unpacking_sources
-from costmodels.steps.layout_cost import StepCosts
-from costmodels.steps.precision_report import PrecisionRow, precision_rows
-from costmodels.steps.replica_cost import RankStepCost, ReplicaStepCost
-from costmodels.steps.step_table import (
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import (
     StepRow,
-    group_rows,
     host_terms,
     ridge_points,
     simple_step,
-    step_accounts,
-    step_rows,
     step_seconds,
 )
-from costmodels.steps.streamed_cost import STREAM, StreamedStepCost
+from costmodels.steps.evidence import unpacking_sources
+from costmodels.steps.precision_report import PrecisionRow, precision_rows
+from costmodels.steps.streaming import STREAM
 from scenarios.build.replica import Replica
 from sim import __version__
 from sim.errors import ScenarioError
@@ -44,12 +40,9 @@ def explain_facts(
     _check(replica, decode_seqs, context, prefill_tokens, prefill_context)
     gpu, cost = replica.gpu, replica.plain_cost()
     shape = simple_step(decode_seqs, context, prefill_tokens, prefill_context, replica.model.clips)
-    if isinstance(cost, ReplicaStepCost):
-        rows, of_rank = group_rows(cost, shape), cost.deal(shape).shape
-    else:
-        rows, of_rank = step_rows(cost, shape), shape
+    rows, of_rank = cost.describe(shape), cost.busiest(shape).shape
     gpu_s = sum(row.seconds for row in rows)
-    formats = precision_rows(_rank(cost).kernels, _rank(cost).graph_sizes, of_rank.num_tokens)
+    formats = precision_rows(cost.kernels, cost.graph_sizes, of_rank.num_tokens)
     replica_s = cost.price(shape).gpu_ns / 1e9
     is_async = replica.scenario.engine.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
@@ -62,7 +55,7 @@ def explain_facts(
             "context": context,
             "prefill_tokens": prefill_tokens,
             "prefill_context": prefill_context,
-            "padded_tokens": padded_size(of_rank.num_tokens, _rank(cost).graph_sizes),
+            "padded_tokens": padded_size(of_rank.num_tokens, cost.graph_sizes),
             "rank_decode_seqs": of_rank.decode_seqs,
             "rank_prefill_tokens": of_rank.prefill_tokens,
         },
@@ -79,7 +72,7 @@ def explain_facts(
         },
         "precision": [row._asdict() for row in formats],
         "quality": _quality(replica),
-        "accounts_s": step_accounts(cost, shape),
+        "accounts_s": cost.split_step(shape),
         "bounds_s": _by_bound(rows),
         "host_s": host_terms(cost, shape),
         "step_s": step_s,
@@ -88,7 +81,7 @@ def explain_facts(
         "ridge_flops_per_byte": ridge_points(gpu),
         "peaks_flop_per_s": {peak: getattr(gpu, peak) for peak in ridge_points(gpu)},
         "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
-        "constants": _constants(cost, rows, formats),
+        "constants": _constants(replica, cost, rows, formats),
     }
 
 
@@ -131,10 +124,6 @@ def _each(count: int, what: str) -> str:
     return f" of each of {count} {what}" if count > 1 else ""
 
 
-def _rank(cost: StepCosts) -> RankStepCost:
-    return cost.rank if isinstance(cost, ReplicaStepCost) else cost
-
-
 def _quality(replica: Replica) -> list[dict[str, Any]]:
     """Return what the quantization methods do to answers, as reported."""
     sections = zip(("weights", "cache"), replica.methods, strict=True)
@@ -153,7 +142,7 @@ def _by_bound(rows: list[StepRow]) -> dict[str, float]:
 
 
 def _constants(
-    cost: StepCosts, rows: list[StepRow], formats: list[PrecisionRow]
+    replica: Replica, cost: StepCost, rows: list[StepRow], formats: list[PrecisionRow]
 ) -> list[dict[str, Any]]:
     """Return every efficiency constant that operators' times depend on, and the share that does."""
     shares: dict[str, float] = defaultdict(float)
@@ -171,20 +160,19 @@ def _constants(
         }
         for constant, share in shares.items()
     ]
-    rank = _rank(cost)
-    if isinstance(rank, StreamedStepCost):
+    if replica.offload is not None and not replica.offload.is_nothing:
         share = sum(row.share for row in rows if row.name == STREAM)
         found += [
             {"constant": source["what"], "share": share, **source}
-            for source in rank.offload.sources
+            for source in replica.offload.sources
         ]
     unpacked_s = sum(row.unpack_s or 0.0 for row in formats)
-    for source in unpacking_sources(rank.kernels):
+    for source in unpacking_sources(cost.kernels):
         share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
         if "an element" in str(source["what"]):
             share = sum(row.share for row in rows if row.name == "decode_attention")
         found.append({"constant": source["what"], "share": share, **source})
-    backend = rank.kernels.backend
+    backend = cost.kernels.backend
     if backend is not None:
         share = sum(row.share for row in rows if row.name.endswith("_attention"))
         found += [

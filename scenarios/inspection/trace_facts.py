@@ -22,7 +22,7 @@ from workloads.readers.detect import detect_format, read_recording
 from workloads.readers.recording import Recording
 from workloads.readers.servegen_files import read_client_rates
 from workloads.replay import draw_sessions
-from workloads.reuse.hit_curve import HitCurve
+from workloads.reuse import HitCurve
 from workloads.servegen import draw_requests
 from workloads.statistics.arrival_stats import arrival_statistics
 from workloads.statistics.describe import correlation, length_statistics, session_statistics

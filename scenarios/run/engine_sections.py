@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.models.drafters import method_facts
-from costmodels.steps.explain import constants_label, family_labels
-from costmodels.steps.replica_cost import ReplicaStepCost
+from costmodels.steps.evidence import constants_label, family_labels
 from scenarios.build.pools import Build
 from scenarios.build.replica import Replica
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
@@ -168,9 +166,7 @@ def _counts(log: RunLog) -> _Counts:
 
 def operator_facts(replica: Replica) -> list[dict[str, Any]]:
     """Return the source, evidence label and tables of each operator family, and why not another."""
-    cost = replica.cost
-    cost = cost.plain if isinstance(cost, SpeculativeStepCost) else cost
-    kernels = (cost.rank if isinstance(cost, ReplicaStepCost) else cost).kernels
+    kernels = replica.cost.kernels
     labels = family_labels(kernels)
     return [
         {**one.facts(), "label": labels.get(one.family) or constants_label(kernels, one.family)}

@@ -276,7 +276,7 @@ def _share_beyond(log: RunLog, build: Build) -> float:
     total_ns = beyond_ns = 0
     parts = (part for part in build.parts for _ in range(part.pool.replicas))
     for part, steps in zip(parts, log.steps, strict=True):
-        fitted = part.replica.cost.efficiency.fitted_range
+        fitted = part.replica.cost.kernels.efficiency.fitted_range
         if fitted is None:
             continue
         for c in steps.chunks():

@@ -3,10 +3,14 @@ cost."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from costmodels.engines.profile import EngineProfile, is_known_profile
+from costmodels.fields import NUMBER, TEXT, Fields
 from costmodels.hardware.gpus import gpu_of_device
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import kv_layout
@@ -20,11 +24,13 @@ from scenarios.build.resolve import resolve
 from scenarios.files.flags import ANY_WORKLOAD
 from scenarios.files.load import parse_scenario
 from scenarios.run.summary import engine_conditions
-from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.config import PoolConfig
+
+_ABSENT = (None, "", "None", "none", "null")
+_SIZES: TypeAdapter[list[int]] = TypeAdapter(list[int])
 
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")
 
@@ -50,47 +56,61 @@ _WARNED_ABOVE = {
 }
 
 
-def refuse_options(fields: InfoFields) -> None:
+def _options(recording: Recording) -> Fields:
+    """Return the fields of an info file, and beside them the options that the engine was given,
+    as text."""
+    where = str(recording.info_path)
+    info = _given(recording.info)
+    if info.get("engine_args"):
+        info = _given(Fields(info, where).part("engine_args").values) | info
+    return Fields(info, where, is_text=True)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in _ABSENT}
+
+
+def refuse_options(fields: Fields) -> None:
     """Raise `ScenarioError` for an option with which a prediction would mislead."""
     for name, otherwise in _REFUSED.items():
-        value = fields.argument(name)
+        value = fields.first(name)
         if value is not None:
-            raise fields.error(name, f"is {value!r}, which is not modelled: {otherwise}")
-    quantization = fields.argument("quantization")
+            raise fields.wrong(name, f"is {value!r}, which is not modelled: {otherwise}")
+    quantization = fields.first("quantization")
     if quantization not in (None, "fp8"):
-        raise fields.error("quantization", f"is {quantization!r}; fp8 is priced, or none")
-    dtype = str(fields.argument("dtype") or "auto").removeprefix("torch.")
+        raise fields.wrong("quantization", f"is {quantization!r}; fp8 is priced, or none")
+    dtype = str(fields.first("dtype") or "auto").removeprefix("torch.")
     if dtype != "auto" and dtype not in DTYPE_BYTES:
-        raise fields.error("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
+        raise fields.wrong("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
     for name in _REFUSED_ABOVE_ONE:
-        if fields.count(name, 1) > 1:
-            raise fields.error(name, f"is {fields.count(name)}, which is not modelled; use 1")
+        if fields.count(name, default=1) > 1:
+            raise fields.wrong(name, f"is {fields.count(name)}, which is not modelled; use 1")
 
 
-def warn_of_options(fields: InfoFields) -> list[str]:
+def warn_of_options(fields: Fields) -> list[str]:
     """Return a line for each option that is predicted as if it were not set."""
     lines = []
     for name, instead in _WARNED.items():
-        value = fields.argument(name)
+        value = fields.first(name)
         if value not in (None, False, "False", 0, "0", "0.0"):
             lines.append(f"{name} is {value}: {instead}")
     for name, (most, instead) in _WARNED_ABOVE.items():
-        if fields.number(name, most) > most:
-            lines.append(f"{name} is {fields.argument(name)}: {instead}")
-    policy = str(fields.argument("policy") or "fcfs")
+        if (fields.read(NUMBER, name) or 0) > most:
+            lines.append(f"{name} is {fields.first(name)}: {instead}")
+    policy = str(fields.first("policy") or "fcfs")
     if policy != "fcfs":
         lines.append(f"policy is {policy}: requests are scheduled first come, first served")
     if not fields.flag("chunked_prefill", True):
         lines.append("chunked_prefill is off: prompts are predicted cut to the token budget")
-    backends = fields.argument("attention_backends") or []
+    backends = fields.first("attention_backends") or []
     if isinstance(backends, list) and any("FLASH_ATTN" not in str(name) for name in backends):
         lines.append(f"attention backend {', '.join(map(str, backends))}: priced as FlashAttention")
     lines += _kv_cache_lines(fields)
     return lines
 
 
-def _kv_cache_lines(fields: InfoFields) -> list[str]:
-    name = str(fields.argument("kv_cache_dtype") or "auto")
+def _kv_cache_lines(fields: Fields) -> list[str]:
+    name = str(fields.first("kv_cache_dtype") or "auto")
     if name == "auto" or name in DTYPE_BYTES or name in FP8_KV_CACHE:
         return []
     return [
@@ -125,7 +145,7 @@ def read_system(
     ``profile_name`` is a profile or calibration file; None: the one of the recorded version.
     ``operators`` names the source of kernel times, see `costmodels.operators.sources`.
     """
-    fields = InfoFields(recording.info_path, recording.info)
+    fields = _options(recording)
     refuse_options(fields)
     warnings = warn_of_options(fields)
     replica = _replica(recording.key, fields, operators, profile_name, warnings)
@@ -159,18 +179,17 @@ def read_system(
 
 
 def _replica(
-    key: str, fields: InfoFields, operators: Choice, profile_name: str | None, warnings: list[str]
+    key: str, fields: Fields, operators: Choice, profile_name: str | None, warnings: list[str]
 ) -> Replica:
     """Resolve the recorded options as a scenario's; adds to ``warnings``."""
-    name = str(fields.argument("model_name") or key)
+    name = str(fields.first("model_name") or key)
+    config = fields.part("hf_config").values
     model = quantized(
-        read_hf_config(
-            fields.mapping("hf_config", required=True), name=name, source=f"hf_config of {key}"
-        ),
-        linear=fields.argument("quantization"),
-        kv_cache="fp8" if fields.argument("kv_cache_dtype") in FP8_KV_CACHE else "auto",
+        read_hf_config(config, name=name, source=f"hf_config of {key}"),
+        linear=fields.first("quantization"),
+        kv_cache="fp8" if fields.first("kv_cache_dtype") in FP8_KV_CACHE else "auto",
     )
-    ranks = fields.count("tensor_parallel_size", 1)
+    ranks = fields.count("tensor_parallel_size", default=1)
     profile = profile_name or _recorded_profile(fields, warnings)
     scenario = parse_scenario(
         {
@@ -185,9 +204,8 @@ def _replica(
             },
             "kv": {
                 "block_size": fields.count("block_size"),
-                "gpu_memory_utilization": fields.number(
-                    "gpu_memory_utilization", _DEFAULT_UTILIZATION
-                ),
+                "gpu_memory_utilization": fields.read(NUMBER, "gpu_memory_utilization")
+                or _DEFAULT_UTILIZATION,
             },
             "workload": ANY_WORKLOAD,
         },
@@ -199,19 +217,19 @@ def _replica(
     return replace(replica, layout=layout, profile=_with_graphs(fields, replica.profile, warnings))
 
 
-def _gpu_name(fields: InfoFields) -> str:
+def _gpu_name(fields: Fields) -> str:
     """Return the device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB,
     ...``."""
-    recorded = fields.text("gpu").split(",")[0].strip()
+    recorded = fields.need(TEXT, "gpu", what="text").split(",")[0].strip()
     try:
         return gpu_of_device(recorded).name
     except ScenarioError as error:
-        raise fields.error("gpu", f"is {recorded!r}: {error}") from None
+        raise fields.wrong("gpu", f"is {recorded!r}: {error}") from None
 
 
-def _recorded_profile(fields: InfoFields, warnings: list[str]) -> str:
+def _recorded_profile(fields: Fields, warnings: list[str]) -> str:
     """Return the profile of the recorded version, or another with a warning."""
-    version = str(fields.argument("vllm") or "unknown")
+    version = str(fields.first("vllm") or "unknown")
     name = f"vllm-{version}"
     if is_known_profile(name):
         return name
@@ -219,11 +237,10 @@ def _recorded_profile(fields: InfoFields, warnings: list[str]) -> str:
     return _DEFAULT_PROFILE
 
 
-def _with_graphs(fields: InfoFields, profile: EngineProfile, warnings: list[str]) -> EngineProfile:
+def _with_graphs(fields: Fields, profile: EngineProfile, warnings: list[str]) -> EngineProfile:
     """Return the profile with the CUDA graphs that the recorded engine captured."""
-    compilation = fields.mapping("compilation")
-    mode = str(compilation.get("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
-    sizes = compilation.get("sizes")
+    compilation = fields.child("compilation")
+    mode = str(compilation.first("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
     if fields.flag("enforce_eager", False) or mode == "NONE":
         return replace(profile, graph_sizes=())
     if mode != "FULL_AND_PIECEWISE":
@@ -231,22 +248,19 @@ def _with_graphs(fields: InfoFields, profile: EngineProfile, warnings: list[str]
             f"cudagraph_mode {mode} is priced as FULL_AND_PIECEWISE: one graph for steps of "
             "decodes only, graphs between the attention calls with prefill"
         )
-    if sizes is None:
-        return profile
-    if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes):
-        raise fields.error("compilation.sizes", "must be a list of integers")
-    return replace(profile, graph_sizes=tuple(sorted(set(sizes))))
+    sizes = compilation.read(_SIZES, "sizes")
+    return profile if sizes is None else replace(profile, graph_sizes=tuple(sorted(set(sizes))))
 
 
-def _max_model_len(fields: InfoFields, model: ModelSpec) -> int:
+def _max_model_len(fields: Fields, model: ModelSpec) -> int:
     pool_tokens = (fields.count("num_gpu_blocks") - 1) * fields.count("block_size")
-    return fields.count("max_model_len", min(model.max_position_embeddings, pool_tokens))
+    return fields.count("max_model_len", default=min(model.max_position_embeddings, pool_tokens))
 
 
-def _conditions(fields: InfoFields, replica: Replica, engine: EngineConfig) -> dict[str, Any]:
+def _conditions(fields: Fields, replica: Replica, engine: EngineConfig) -> dict[str, Any]:
     model, cost, ranks = replica.model, replica.cost, replica.layout.tensor_parallel_size
     return {
-        "engine": f"vLLM {fields.argument('vllm') or 'of unknown version'}",
+        "engine": f"vLLM {fields.first('vllm') or 'of unknown version'}",
         "model": model.name,
         "gpu": replica.gpu.name,
         "gpus": ranks,
@@ -256,6 +270,6 @@ def _conditions(fields: InfoFields, replica: Replica, engine: EngineConfig) -> d
         **engine_conditions(engine),
         "largest_cuda_graph": max(replica.profile.graphs_for(replica.max_num_seqs), default=0),
         "profile": replica.profile.name,
-        "efficiency": cost.efficiency.name,
+        "efficiency": cost.kernels.efficiency.name,
         "evidence": cost.evidence(),
     }

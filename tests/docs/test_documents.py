@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from reports.run.terminal import print_summary
+from reports.run.report import run_report
+from reports.terminal import print_report
 from scenarios import load, simulate
 from scenarios.commands import app
 from tests.calibrate.kernel_lines import made_lines, write_lines
@@ -100,7 +101,7 @@ def test_command_lines_run(document: Path, workplace: Path) -> None:
 def test_the_demo_prints_what_the_readme_shows() -> None:
     result = simulate(load(CHECKOUT / "scenarios" / "demo.yaml"))
     console = Console(width=100, record=True, color_system=None, legacy_windows=False)
-    print_summary(result.summary, console)
+    print_report(run_report(result.summary), console)
     printed = [line.rstrip() for line in console.export_text().splitlines()]
     shown = [line.rstrip() for line in blocks(README, "text")[0].splitlines()]
     assert shown == printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 from scenarios import load, simulate
 from scenarios.run.result import RunResult
 from tests.properties.checkout import CHECKOUT
+from tests.reports.html_page import Page
+from tests.reports.sample import write_sample
 
 DOCUMENT = CHECKOUT / "docs" / "extending.md"
 FILES = dict(
@@ -26,6 +29,7 @@ SCENARIOS = [name for name, text in FILES.items() if text.startswith(("base:", "
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with all files of the document."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -44,7 +48,10 @@ def finished(result: RunResult) -> int:
 
 def test_every_file_is_part_of_a_recipe() -> None:
     used = [name for name in FILES if any(Path(name).stem in FILES[s] for s in SCENARIOS)]
-    assert set(FILES) - set(used) - set(SCENARIOS) == {"token_log.py"}
+    assert set(FILES) - set(used) - set(SCENARIOS) == {
+        "token_log.py",
+        "slowest_report.py",
+    }
 
 
 def test_scheduler(folder: Path) -> None:
@@ -115,3 +122,15 @@ def test_trace_format_is_one_file_and_one_line(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[512, 1900, 40]"
+
+
+def test_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(folder / "run", requests=40, rejected=0)
+    sys.argv[1:] = ["run"]
+    runpy.run_path("slowest_report.py", run_name="__main__")
+    text = capsys.readouterr().out
+    assert text.startswith("The slowest request takes ")
+    assert text.count("request ") == 7
+    page = Page((folder / "slowest.html").read_text())
+    assert len(page.all("tr")) == 6
+    assert not page.open

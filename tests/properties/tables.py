@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
@@ -36,6 +37,12 @@ def chains_of(
         block_tokens=block_tokens,
         covers_output=covers_output,
     )
+
+
+def chain_lists(table: RequestTable) -> list[list[int]]:
+    """The block ids of each request's chain."""
+    assert table.chains is not None
+    return [table.chains.ids[a:b].tolist() for a, b in pairwise(table.chains.offsets.tolist())]
 
 
 @st.composite

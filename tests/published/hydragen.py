@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from costmodels.steps.layout_cost import StepCosts
+from costmodels.steps.cost import StepCost
 from sim.shape import StepShape
 from tests.properties.scenarios import replica_of
 from tests.published.rows import Row, Section, met
@@ -18,7 +18,7 @@ SHORT, LONG = 1024, 16_256
 
 
 @cache
-def cost(kernel: str) -> StepCosts:
+def cost(kernel: str) -> StepCost:
     """CodeLlama-13B has the layers of Llama-2-13B."""
     limits = {"max_num_batched_tokens": BATCH, "max_num_seqs": BATCH}
     engine = {"tensor_parallel_size": 8, **limits}

@@ -12,8 +12,8 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens
 from costmodels.models.catalog import load_model
 from costmodels.models.spec import ModelSpec, quantized
-from costmodels.steps.layout_cost import StepCosts
-from costmodels.steps.step_table import step_seconds
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import step_seconds
 from sim.shape import decode_shape
 from tests.properties.scenarios import replica_of
 from tests.published.rows import Row, Section
@@ -31,7 +31,7 @@ def model() -> ModelSpec:
 
 
 @cache
-def cost(ranks: int) -> StepCosts:
+def cost(ranks: int) -> StepCost:
     """On so many GB300."""
     limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 16}
     engine = {"tensor_parallel_size": ranks, **limits}
@@ -47,7 +47,7 @@ def parts_ms(ranks: int) -> dict[str, float]:
     """GPU time of a step by what binds it."""
     found = {"reads": 0.0, "links": 0.0, "launches": 0.0}
     for row in cost(ranks).describe(decode_shape(1, CONTEXT)):
-        part = {"fixed": "launches", "link": "links"}.get(row.bound, "reads")
+        part = {"launch": "launches", "network": "links"}.get(row.bound, "reads")
         if row.comm_bytes:
             part = "links"
         found[part] += row.seconds * 1e3

@@ -1,11 +1,27 @@
 """Parser for the pages that the tests read."""
 
+from __future__ import annotations
+
 from html.parser import HTMLParser
 from pathlib import Path
 
-from reports.run.page import write_page
+from reports.run.report import write_run_page
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+def check_figures(page: Page) -> int:
+    """Check that each figure is drawn twice, for wide and for narrow screens, each with its title
+    and a text alternative; return how many figures there are."""
+    images, ids = page.all("svg"), [attrs.get("id") for _, attrs in page.elements]
+    assert len(page.all("figcaption")) == len(page.all("figure"))
+    assert len(images) == 2 * len(page.all("figure"))
+    for image in images:
+        assert image["role"] == "img"
+        assert image["aria-labelledby"] in ids
+        assert image["aria-describedby"] in ids
+    assert all(len(text) > 40 for text in page.text.get("desc", []))
+    return len(page.all("figure"))
 
 
 class Page(HTMLParser):
@@ -40,5 +56,5 @@ class Page(HTMLParser):
 
 
 def page_of(folder: Path) -> tuple[str, Page]:
-    html = write_page(folder).read_text(encoding="utf-8")
+    html = write_run_page(folder).read_text(encoding="utf-8")
     return html, Page(html)

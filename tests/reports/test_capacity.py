@@ -13,11 +13,16 @@ import pytest
 from rich.console import Console
 
 from reports.capacity.answer import certainty, headline, wanted_lines
-from reports.capacity.facts import account_rows, curve_rows, is_capacity, read_capacity
-from reports.capacity.figures import draw_capacity
-from reports.capacity.page import render_capacity, write_capacity_page
-from reports.capacity.text import print_capacity
+from reports.capacity.report import (
+    account_table,
+    capacity_report,
+    curve_table,
+    write_capacity_page,
+)
+from reports.document import Cell
+from reports.html import render_page
 from reports.numbers import share_text
+from reports.terminal import print_report
 from scenarios.experiments.capacity.find import find_capacity
 from scenarios.experiments.capacity.question import Question
 from scenarios.files.load import parse_scenario
@@ -48,7 +53,7 @@ def changed(content: dict[str, Any], **answer: Any) -> dict[str, Any]:
 
 def printed(content: dict[str, Any], width: int = 100) -> str:
     screen = Console(file=io.StringIO(), width=width, highlight=False)
-    print_capacity(content, screen)
+    print_report(capacity_report(content), screen)
     file = screen.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
@@ -107,12 +112,14 @@ def test_wanted_replicas(content: dict[str, Any]) -> None:
 
 
 def test_rows_stand_for_every_load_and_account(content: dict[str, Any]) -> None:
-    rows = curve_rows(content)
+    rows = curve_table(content).rows
     assert len(rows) == len(content["curve"])
-    assert rows[0].tone == "good"
-    assert rows[-1].tone == "poor"
-    assert rows[-1].grows == "grows"
-    names = [name for name, *_ in account_rows(content)]
+    first, last = rows[0][2], rows[-1][2]
+    assert isinstance(first, Cell)
+    assert isinstance(last, Cell)
+    assert (first.tone, last.tone) == ("good", "bad")
+    assert rows[-1][-1] == "grows"
+    names = [name for name, *_ in account_table(content).rows]
     assert "decode weight reads" in names
     assert len(names) == len(set(names))
 
@@ -123,39 +130,37 @@ def test_shares_have_the_digits_of_an_slo() -> None:
 
 
 def test_the_page_holds_all_it_shows(content: dict[str, Any]) -> None:
-    page = render_capacity(content, "model: llama-3.1-8b\n")
+    page = render_page(capacity_report(content, "model: llama-3.1-8b\n"))
     assert page.count("<h1>") == 1
     assert headline(content) in page
     assert content["binding"]["sentence"].split("'")[0] in page
     assert not re.search(r'(?:src|href)="(?!#)', page)  # no script, no network
-    assert set(draw_capacity(content)) == {
-        "capacity-attainment",
-        "capacity-latency",
-        "capacity-accounts",
-    }
+    for name in ("attainment", "latency", "accounts"):
+        assert f'<figure id="capacity-{name}-figure">' in page
+    assert re.search(
+        r'<th scope="row" class="n" data-value="[\d.]+" data-label="requests/s">', page
+    )
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    assert page == render_capacity(content, "model: llama-3.1-8b\n")
+    assert page == render_page(capacity_report(content, "model: llama-3.1-8b\n"))
 
 
 def test_a_page_without_a_capacity(content: dict[str, Any]) -> None:
     other = changed(content, limit="none met", capacity=None, interval=None, model_error=None)
     other["wanted"] = None
-    page = render_capacity(other, "")
+    page = render_page(capacity_report(other))
     assert "No load keeps" in page
     assert 'class="answer bad"' in page
 
 
 def test_a_folder_is_read_or_refused(content: dict[str, Any], tmp_path: Path) -> None:
-    assert not is_capacity(tmp_path)
     with pytest.raises(ScenarioError, match="no readable capacity search"):
-        read_capacity(tmp_path)
+        write_capacity_page(tmp_path)
     (tmp_path / "capacity.json").write_text('{"schema": "other"}')
     with pytest.raises(ScenarioError, match="not of schema"):
-        read_capacity(tmp_path)
+        write_capacity_page(tmp_path)
     (tmp_path / "capacity.json").write_text(json.dumps(content))
     (tmp_path / "scenario.yaml").write_text("model: llama-3.1-8b\n")
-    assert is_capacity(tmp_path)
     assert write_capacity_page(tmp_path).name == "capacity.html"
     (tmp_path / "capacity.json").write_text(json.dumps(content | {"answer": {}}))
     with pytest.raises(ScenarioError, match="lacks '"):

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from reports.facts import latency_rows, other_rows, warning_texts, weakest_evidence
+from reports.document import cell
+from reports.facts import warning_texts, weakest_evidence
 from reports.numbers import (
     MISSING,
     byte_size,
@@ -16,7 +17,8 @@ from reports.numbers import (
     significant,
     target,
 )
-from reports.run.verdict import requests_sentence, verdict
+from reports.run.answer import requests_sentence, verdict
+from reports.run.tables import gauge_tables, latency_table
 from tests.reports.sample import sample_requests, sample_summary
 
 
@@ -60,10 +62,9 @@ def test_units() -> None:
 
 
 def test_a_row_is_written_in_one_unit() -> None:
-    rows = {row.name: row for row in latency_rows(summary())}
-    assert rows["ttft"].unit == "ms"
-    assert rows["e2e"].unit == "s"
-    assert rows["ttft"].population == "100 finished requests"
+    rows = {cell(row[0]).text: row for row in latency_table(summary()).rows}
+    assert rows["TTFT"][-3:-1] == ("ms", "100 finished requests")
+    assert rows["E2E"][-3] == "s"
 
 
 def test_the_weakest_label_counts() -> None:
@@ -77,10 +78,11 @@ def test_unknown_figures_are_shown() -> None:
         {"name": "kv_transfer", "statistic": "p99", "value": 0.01, "unit": "s"},
     ]
     odd = summary(figures=figures)
-    assert [(row.label, row.value, row.unit) for row in other_rows(odd)] == [
+    _, others = gauge_tables(odd)
+    assert [(row[0], cell(row[1]).text, row[3]) for row in others.rows] == [
         ("power, mean", "512", "W")
     ]
-    assert [row.label for row in latency_rows(odd)] == ["kv transfer"]
+    assert [cell(row[0]).text for row in latency_table(odd).rows] == ["kv transfer"]
 
 
 def test_the_answer_says_attainment_goodput_and_distance() -> None:
@@ -89,7 +91,7 @@ def test_the_answer_says_attainment_goodput_and_distance() -> None:
         "97.0% of requests meet the SLO (TTFT ≤ 250 ms, TPOT ≤ 16 ms); "
         "goodput is 5.30 requests/s; the load is 23% of saturation (24.1 requests/s)."
     )
-    assert answer.tone == "plain"
+    assert answer.tone == ""
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_the_answer_says_attainment_goodput_and_distance() -> None:
         (0.0, None, "No request meets", "bad"),
         (0.97, 0.95, "SLO met: 97.0% of requests meet", "good"),
         (0.90, 0.95, "SLO missed: 90.0% of requests meet", "bad"),
-        (None, None, "The share of requests that meet the SLO (TTFT ≤", "plain"),
+        (None, None, "The share of requests that meet the SLO (TTFT ≤", ""),
     ],
 )
 def test_met_or_missed(

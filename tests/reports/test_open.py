@@ -13,7 +13,7 @@ from tests.reports.sample import write_sample
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.run.page.draw_figures", lambda *_: {})
+    monkeypatch.setattr("reports.html.draw", lambda _: [])
 
 
 @pytest.fixture

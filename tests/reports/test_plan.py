@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from reports.document import Cell
+from reports.html import render_page
 from reports.plan.answer import (
     certainty,
     demand_sentence,
@@ -20,9 +22,8 @@ from reports.plan.answer import (
     room,
     spare_sentence,
 )
-from reports.plan.facts import candidate_rows, ranked_rows, read_plan_result
-from reports.plan.page import render_plan, write_plan_page
-from reports.plan.text import print_plan
+from reports.plan.report import candidate_table, plan_report, ranked_table, write_plan_page
+from reports.terminal import print_report
 from sim.errors import ScenarioError
 from tests.reports.html_page import Page
 
@@ -219,7 +220,7 @@ SUPPLY: dict[str, Any] = {
 
 def printed(content: dict[str, Any]) -> str:
     stream = io.StringIO()
-    print_plan(content, Console(file=stream, width=100))
+    print_report(plan_report(content), Console(file=stream, width=100))
     return stream.getvalue()
 
 
@@ -243,12 +244,13 @@ def test_the_answer_comes_first_in_plain_words() -> None:
         "than the headroom: measure before you buy, or plan for more."
     )
     assert spare_sentence(CONTENT).endswith("with a replica down.")
-    (row,) = ranked_rows(CONTENT)
+    (row,) = ranked_table(CONTENT).rows
     assert row[1:] == ("3", "6", "$15.00", "+10%", "TPOT", "others' prefill")
 
 
 def test_every_candidate_is_told_why_in_its_own_words() -> None:
-    told = {name: (stage, why) for name, stage, why in candidate_rows(CONTENT)}
+    rows = candidate_table(CONTENT).rows
+    told = {row[0]: (stage.text, row[2]) for row in rows if isinstance(stage := row[1], Cell)}
     assert told == {
         "kept": (
             "kept",
@@ -352,10 +354,10 @@ def test_the_page_is_whole_and_the_same_every_time(content: dict[str, Any], tmp_
     text = write_plan_page(tmp_path).read_text()
     page = Page(text)
     assert not page.open
-    assert not page.all("script")
+    assert page.all("script") == [{}]
     ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
     assert len(ids) == len(set(ids))
-    assert text == render_plan(content, "scenario: <a.yaml>\n")
+    assert text == render_page(plan_report(content, "scenario: <a.yaml>\n"))
     assert "it does not fit &lt;H100&gt;" in text
     assert ("plan-front" in text) == bool(content["fleets"])
     assert ("No flag of this version says engine.host_speed_factor: 2.0." in text) == bool(
@@ -365,7 +367,7 @@ def test_the_page_is_whole_and_the_same_every_time(content: dict[str, Any], tmp_
 
 def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="no readable plan"):
-        read_plan_result(tmp_path)
+        write_plan_page(tmp_path)
     (tmp_path / "plan.json").write_text('{"schema": "other"}')
     with pytest.raises(ScenarioError, match="run `fleetcast plan` again"):
-        read_plan_result(tmp_path)
+        write_plan_page(tmp_path)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from reports.run.terminal import print_summary
+from reports.run.report import run_report
+from reports.terminal import print_report
 from tests.reports.sample import sample_requests, sample_summary
 
 
 def printed(summary: dict[str, Any], width: int = 90) -> str:
     file = io.StringIO()
-    print_summary(summary, Console(file=file, width=width))
+    print_report(run_report(summary), Console(file=file, width=width))
     return file.getvalue()
 
 
@@ -63,7 +64,7 @@ def test_ascii_where_the_stream_takes_no_more(summary: dict[str, Any]) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     summary["conditions"]["workload"] = "trâce"
-    print_summary(summary, Console(file=stream, width=80))
+    print_report(run_report(summary), Console(file=stream, width=80))
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert "TTFT <= 250 ms" in text
@@ -76,7 +77,7 @@ def test_what_is_cut_is_marked_in_ascii_too(summary: dict[str, Any], width: int)
     summary["classes"] = [class_facts("interactive-assistants")]
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    print_summary(summary, Console(file=stream, width=width))
+    print_report(run_report(summary), Console(file=stream, width=width))
     text = raw.getvalue().decode("ascii")
     assert "~" in text
     assert max(map(len, text.splitlines())) <= width
@@ -144,8 +145,9 @@ def test_nulls_everywhere(summary: dict[str, Any]) -> None:
 
 def test_needs_no_heavy_import() -> None:
     code = (
-        "import sys; from reports.run.terminal import print_summary; "
-        "print_summary({'schema': 'fleetcast.result/1'}); "
+        "import sys; from reports.run.report import run_report; "
+        "from reports.terminal import print_report; "
+        "print_report(run_report({'schema': 'fleetcast.result/1'})); "
         "print([m for m in ('matplotlib', 'pandas', 'jinja2') if m in sys.modules])"
     )
     done = subprocess.run(

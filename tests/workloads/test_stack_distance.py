@@ -27,8 +27,7 @@ from tests.properties.tables import chains_of
 from workloads.chains import regroup
 from workloads.readers.detect import read_trace
 from workloads.replay import draw_sessions, replayed
-from workloads.reuse.hit_curve import HitCurve, hit_curve
-from workloads.reuse.stack_distance import NEVER, stack_distances, sums_before_below
+from workloads.reuse import NEVER, HitCurve, hit_curve, stack_distances, sums_before_below
 
 TRACES = SHARED / "data" / "traces"
 BLOCK_TOKENS = 4

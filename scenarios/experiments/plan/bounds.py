@@ -2,7 +2,7 @@
 
 Everything is bounded on the very requests that the first run of a fleet would serve: the least time
 that their prompts and answers take on idle engines, and the least GPU time that all of them take
-together (`costmodels.steps.step_bounds`). If the bounds alone miss a target, every fleet misses it;
+together (`costmodels.steps.bounds`). If the bounds alone miss a target, every fleet misses it;
 if a number of engines cannot do the work by the times that the targets allow, fewer engines cannot
 either.
 """
@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.steps.step_bounds import StepBounds, step_bounds
+from costmodels.steps.bounds import StepBounds
 from scenarios.build.pools import PoolBuild
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.targets import percentile_of
@@ -85,10 +84,7 @@ def find_bounds(
     In a closed loop, or if clients retry, only latencies are bounded. Engines that speculate have
     no bounds at all, because the tokens that a step gives are drawn.
     """
-    costs = [
-        cost for part in parts if not isinstance(cost := part.replica.cost, SpeculativeStepCost)
-    ]
-    if len(costs) < len(parts):
+    if any(part.replica.cost.drafts_by_seqs for part in parts):
         return Bounds(units=1, least_s=(0.0,) * len(targets), refused=None)
     outputs = table.output_tokens[counted].astype(np.float64)
     prompt = table.prompt_tokens[counted].astype(np.float64)
@@ -99,10 +95,7 @@ def find_bounds(
         decodes=decodes,
         context=decodes * prompt + decodes * (decodes - 1) / 2,
     )
-    least = [
-        step_bounds(cost, part.pool.engine.step_token_limit)
-        for cost, part in zip(costs, parts, strict=True)
-    ]
+    least = [part.replica.cost.bounds(part.pool.engine.step_token_limit) for part in parts]
     shares = table.chains is not None
     # The first engine takes the prompts, the last the answers; without P/D they are one engine.
     computed = work.prompt

@@ -75,8 +75,8 @@ def test_a_calibration_can_be_used_and_says_what_it_rests_on(calibration: Path) 
     assert len(content["inputs"]) == 4
     assert all(len(digest) == 64 for digest in content["inputs"].values())
     cost = resolve(scenario).cost
-    assert cost.efficiency.gemm_memory == content["efficiency"]["gemm_memory"]
-    assert content["hash"][:12] in cost.efficiency.evidence["gemm_memory"].source
+    assert cost.kernels.efficiency.gemm_memory == content["efficiency"]["gemm_memory"]
+    assert content["hash"][:12] in cost.kernels.efficiency.evidence["gemm_memory"].source
     assert simulate(scenario).summary["conditions"]["engine"] == str(calibration)
 
 

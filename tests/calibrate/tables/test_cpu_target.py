@@ -100,12 +100,12 @@ def test_tables_of_a_processor_are_refused_on_another_device(folder: Path) -> No
         (
             "{name: x, label: assumed, source: y, bf16_flop_per_s: fast, hbm_bytes: 1, "
             "hbm_bytes_per_s: 1}",
-            "bf16_flop_per_s must be a number, not 'fast'",
+            "bf16_flop_per_s must be a number above 0, not 'fast'",
         ),
         (
             "{name: x, label: assumed, source: y, bf16_flop_per_s: 0, hbm_bytes: 1, "
             "hbm_bytes_per_s: 1}",
-            "bf16_flop_per_s must be above 0",
+            "bf16_flop_per_s must be a number above 0, not 0",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import make_drafter, method_facts
-from costmodels.steps.step_cost import risen_steps
+from costmodels.steps.compiled import risen_steps
 from scenarios.build.builder import build
 from scenarios.build.replica import Replica
 from scenarios.build.resolve import resolve

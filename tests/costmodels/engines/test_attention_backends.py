@@ -15,7 +15,8 @@ from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import gpu_names, load_gpu
 from costmodels.hardware.kernel_curves import attention_curve, attention_shares
 from costmodels.models.catalog import load_model
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
@@ -27,16 +28,18 @@ LAYERS = 32
 LLAMA = load_model("llama-3.1-8b")
 
 
-def compiled(name: BackendName, gpu: str, model: str = "llama-3.1-8b") -> RooflineStepCost:
+def compiled(name: BackendName, gpu: str, model: str = "llama-3.1-8b") -> StepCost:
     spec, device = load_model(model), load_gpu(gpu)
     efficiency = load_efficiency(device)
     return compile_step_cost(
         spec,
         device,
-        max_num_batched_tokens=16_384,
-        max_num_seqs=256,
-        efficiency=efficiency,
-        backend=attention_backend(name, device, spec, efficiency),
+        StepOptions(
+            max_num_batched_tokens=16_384,
+            max_num_seqs=256,
+            efficiency=efficiency,
+            backend=attention_backend(name, device, spec, efficiency),
+        ),
     )
 
 
@@ -50,13 +53,13 @@ COSTS = {
 }
 
 
-def attention_s(cost: RooflineStepCost, shape: StepShape) -> float:
+def attention_s(cost: StepCost, shape: StepShape) -> float:
     return next(row.seconds for row in cost.describe(shape) if row.name.endswith("_attention"))
 
 
 def test_auto_is_todays_price() -> None:
     plain = compile_step_cost(
-        LLAMA, load_gpu("h100"), max_num_batched_tokens=16_384, max_num_seqs=256
+        LLAMA, load_gpu("h100"), StepOptions(max_num_batched_tokens=16_384, max_num_seqs=256)
     )
     for shape in (decode_shape(64, 900), chunk_shape(1000, 4000)):
         assert COSTS["h100 auto"].price(shape) == plain.price(shape)

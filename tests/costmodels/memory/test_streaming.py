@@ -19,7 +19,8 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.device import DevicePlan
 from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.catalog import load_model
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from scenarios.build.builder import build
 from scenarios.build.pools import Build
 from scenarios.files.load import parse_scenario
@@ -39,14 +40,16 @@ LOAD: dict[str, Any] = {
 LOAD |= {"rate_per_s": 5.0, "num_requests": 40}
 
 
-def compiled(offload: Offload | None, layout: Layout | None = None) -> StepCosts:
-    return compile_layout_cost(
+def compiled(offload: Offload | None, layout: Layout | None = None) -> StepCost:
+    return compile_step_cost(
         LLAMA,
         H100,
-        layout or Layout(),
-        max_num_batched_tokens=4096,
-        max_num_seqs=512,
-        offload=offload,
+        StepOptions(
+            layout=layout or Layout(),
+            max_num_batched_tokens=4096,
+            max_num_seqs=512,
+            offload=offload,
+        ),
     )
 
 

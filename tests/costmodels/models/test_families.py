@@ -9,8 +9,7 @@ import pytest
 
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model
-from costmodels.models.families.table import FAMILIES
-from costmodels.models.hf_config import read_hf_config
+from costmodels.models.hf_config import FAMILIES, read_hf_config
 from costmodels.models.layers.parts import Mixer
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.operators import logit_operators, token_operators

@@ -16,9 +16,9 @@ from costmodels.memory.device import DevicePlan
 from costmodels.memory.paging import kv_layout, page_bytes
 from costmodels.models.catalog import load_model
 from costmodels.models.kv_policies import pyramid_kv, quest, snapkv
+from costmodels.models.layers.bounded import pyramid_budgets
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.prompt_budget import pyramid_budgets
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
 from scenarios.run.simulate import simulate
@@ -93,7 +93,7 @@ def test_a_decode_reads_what_is_kept(budget: int) -> None:
     """As long as a decode of full attention over min(prompt, budget) + generated."""
     gpu = load_gpu("h200")
     model = snapkv(LLAMA, budget)
-    ours, plain = (compile_step_cost(one, gpu, **SMALL) for one in (model, LLAMA))
+    ours, plain = (compile_step_cost(one, gpu, StepOptions(**SMALL)) for one in (model, LLAMA))
     shape = decode_shape(16, 16_100, model.clips, prompt=16_000)
     kept = decode_shape(16, min(16_000, budget) + 100)
     assert ours.price(shape).gpu_ns == plain.price(kept).gpu_ns
@@ -105,7 +105,7 @@ def test_a_decode_reads_what_is_kept(budget: int) -> None:
 def test_votes_are_priced_with_the_prompt() -> None:
     """16 pairs' worth of compute a token: seen in prefill, and small."""
     gpu, model = load_gpu("h200"), snapkv(LLAMA, 1024)
-    ours, plain = (compile_step_cost(one, gpu, **SMALL) for one in (model, LLAMA))
+    ours, plain = (compile_step_cost(one, gpu, StepOptions(**SMALL)) for one in (model, LLAMA))
     for start, tokens in ((0, 8192), (24_000, 8192)):
         voted = ours.price(chunk_shape(start, tokens, model.clips)).gpu_ns
         whole = plain.price(chunk_shape(start, tokens)).gpu_ns
@@ -116,7 +116,7 @@ def test_pyramid_reads_as_much_as_snapkv() -> None:
     gpu = load_gpu("h200")
     costs = {}
     for model in (snapkv(LLAMA, 512), pyramid_kv(LLAMA, 512)):
-        cost = compile_step_cost(model, gpu, **SMALL)
+        cost = compile_step_cost(model, gpu, StepOptions(**SMALL))
         costs[model] = cost.price(decode_shape(32, 9000, model.clips, prompt=8900)).gpu_ns
     one, other = costs.values()
     assert one == pytest.approx(other, rel=1e-3)

@@ -12,7 +12,7 @@ import pytest
 
 from costmodels.engines.profile import load_profile
 from costmodels.operators.sources import Choice
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from costmodels.tables.kinds import Precision
 from costmodels.tables.store import save_table
 from costmodels.tables.table import OperatorTable, TableMeta, operator_table
@@ -69,7 +69,7 @@ def gemm_table(gpu: str, scale: float = 1.0) -> OperatorTable:
 
 def test_the_datasheet_alone_has_no_fitted_constant() -> None:
     plain, datasheet = built("fitted"), built("datasheet")
-    assert datasheet.cost.efficiency.name == "generic"
+    assert datasheet.cost.kernels.efficiency.name == "generic"
     labels = datasheet.cost.evidence()
     assert labels[accounts.DECODE_WEIGHT_READS] == "datasheet"
     assert plain.cost.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"
@@ -117,10 +117,12 @@ def test_measured_kernels_leave_the_engines_own_to_its_profile() -> None:
         cost = compile_step_cost(
             gemms.model,
             gemms.gpu,
-            max_num_batched_tokens=8192,
-            max_num_seqs=256,
-            profile=other,
-            operators=gemms.kernels.operators,
+            StepOptions(
+                max_num_batched_tokens=8192,
+                max_num_seqs=256,
+                profile=other,
+                operators=gemms.kernels.operators,
+            ),
         )
         assert cost.price(DECODE) == gemms.cost.price(DECODE)
     assert any("between_passes_s" in str(s["what"]) for s in built("ours").cost.sources())

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.links import load_links
+from costmodels.layouts.dealing import prompt_share
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
-from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from scenarios.build.builder import build
 from scenarios.build.layout import replica_gpus
 from scenarios.files.load import parse_scenario
@@ -74,8 +73,10 @@ def context_parallel(
     return ContextParallel(each_s + exposed_s, exposed_s, sent)
 
 
-def compiled(model: str, **layout: Any) -> StepCosts:
-    return compile_layout_cost(load_model(model), H200, Layout(**layout), **LIMITS)
+def compiled(model: str, **layout: Any) -> StepCost:
+    return compile_step_cost(
+        load_model(model), H200, StepOptions(layout=Layout(**layout), **LIMITS)
+    )
 
 
 def planned(model: str, **layout: Any) -> DevicePlan:
@@ -102,7 +103,7 @@ COSTS = {
 STEPS = mixed_steps(decodes=300, context=30_000, tokens=5000, start=50_000)
 
 
-def seconds(cost: StepCosts, shape: StepShape) -> float:
+def seconds(cost: StepCost, shape: StepShape) -> float:
     return cost.price(shape).gpu_ns * 1e-9
 
 
@@ -118,7 +119,7 @@ def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     assert cost.price(longer(shape, more)).gpu_ns >= 0.999 * gpu_ns
     split = {account: float(s[0]) for account, s in cost.split(columns_of(shape)).items()}
     assert min(split.values()) >= 0
-    if not isinstance(cost, ReplicaStepCost):
+    if cost.replica is None:
         assert sum(split.values()) * 1e9 == pytest.approx(gpu_ns, abs=20)
         described = cost.describe(shape)
         assert sum(row.seconds for row in described) * 1e9 == pytest.approx(gpu_ns, abs=2000)
@@ -136,7 +137,6 @@ def test_a_run_is_its_steps(name: str, seqs: int, context: int) -> None:
 
 def test_one_rank_is_todays_cost() -> None:
     same = compiled("llama-3.1-8b", prefill_context_parallel_size=1, decode_context_parallel_size=1)
-    assert isinstance(same, RooflineStepCost)
     assert same.price(decode_shape(64, 900)) == ALONE.price(decode_shape(64, 900))
 
 
@@ -148,11 +148,10 @@ def test_what_a_prompt_exchanges(mode: str, tokens: int) -> None:
     cost = compiled(
         "llama-3.1-8b", prefill_context_parallel_size=ranks, prefill_context_parallel_mode=mode
     )
-    assert isinstance(cost, ContextStepCost)
     shape = chunk_shape(start, tokens)
-    own = cost.own(shape)
+    own = prompt_share(shape, ranks)
     model, links = load_model("llama-3.1-8b"), load_links(H200.name).fabric
-    kernel = cost.kernel_cost
+    kernel = cost.compiled
     attention_ns = own.prefill_pairs * kernel.prefill_pair_fixed_ns
     kv_tokens = own.prefill_context_tokens + own.prefill_tokens
     assert kv_tokens == start + tokens
@@ -276,7 +275,7 @@ def test_ranks_of_two_nodes_exchange_over_the_network() -> None:
     far = replace(near, gpus_per_node=8)
     shape = chunk_shape(10_000, 4000)
     inside, across = (
-        compile_layout_cost(load_model("llama-3.1-70b"), H200, layout, **LIMITS)
+        compile_step_cost(load_model("llama-3.1-70b"), H200, StepOptions(layout=layout, **LIMITS))
         for layout in (near, far)
     )
     assert seconds(across, shape) > seconds(inside, shape)

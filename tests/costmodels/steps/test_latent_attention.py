@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,22 +11,23 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_split import step_seconds
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.prices import step_seconds
 from sim import accounts
 from sim.shape import SUMS, StepShape, causal_pairs
 
 
 @pytest.fixture(params=["deepseek-v2-lite", "kimi-k2", "deepseek-v3"])
-def cost(request: pytest.FixtureRequest) -> RooflineStepCost:
+def cost(request: pytest.FixtureRequest) -> StepCost:
     model, gpu = load_model(request.param), load_gpu("b300")
     ranks = 1 if "lite" in request.param else 8
-    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
     layout = Layout(tensor_parallel_size=ranks)
-    plan = DevicePlan(model, gpu, layout=layout, **limits)  # type: ignore[arg-type]
+    plan = DevicePlan(model, gpu, layout=layout, **limits)
     # The latent is whole on every rank.
     assert plan.blocks.block_bytes == 16 * model.kv_bytes_per_token
-    return compile_step_cost(model, gpu, tensor_parallel_size=ranks, **limits)  # type: ignore[arg-type]
+    return compile_step_cost(model, gpu, StepOptions(layout=layout, **limits))
 
 
 STEPS = [
@@ -34,7 +37,7 @@ STEPS = [
 ]
 
 
-def test_a_price_is_its_operators_and_its_accounts(cost: RooflineStepCost) -> None:
+def test_a_price_is_its_operators_and_its_accounts(cost: StepCost) -> None:
     columns = {name: np.array([float(getattr(step, name)) for step in STEPS]) for name in SUMS}
     at_once, split = step_seconds(cost.kernels, cost.graph_sizes, columns), cost.split(columns)
     total_s = np.sum(list(split.values()), axis=0)
@@ -49,7 +52,7 @@ def test_a_price_is_its_operators_and_its_accounts(cost: RooflineStepCost) -> No
     assert "fitted" not in cost.evidence().values()
 
 
-def test_latents_are_read_and_prefixes_expanded(cost: RooflineStepCost) -> None:
+def test_latents_are_read_and_prefixes_expanded(cost: StepCost) -> None:
     model, local = cost.shard.model, cost.shard.local
     ((mixer, layers),) = local.mixers
     decode, chunk = cost.describe(STEPS[0]), cost.describe(STEPS[2])

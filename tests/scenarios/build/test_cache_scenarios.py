@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reports.run.page import write_page
-from reports.run.rows import tier_rows
-from reports.run.terminal import print_summary
+from reports.run.report import run_report, write_run_page
+from reports.run.tables import tier_table
+from reports.terminal import print_report
 from scenarios.files.load import parse_scenario
 from scenarios.run.result import RunResult
 from scenarios.run.simulate import simulate
@@ -169,20 +169,20 @@ def test_what_cannot_be_is_refused(
 
 def test_the_reports_say_where_hits_came_from(trace: Path, tmp_path: Path) -> None:
     result = run(trace, {"tiers": {**HOST, "ssd": {}}})
-    assert [row[0] for row in tier_rows(result.summary)] == [
+    assert [row[0] for row in tier_table(result.summary).rows] == [
         "device memory",
         "host memory",
         "disks",
     ]
     console = Console(width=80, record=True, color_system=None)
-    print_summary(result.summary, console)
+    print_report(run_report(result.summary), console)
     text = console.export_text()
     assert "Where prefix hits come from" in text
     assert "…" not in text
-    page = write_page(result.write(tmp_path / "results")).read_text()
+    page = write_run_page(result.write(tmp_path / "results")).read_text()
     assert "Prefix cache by tier" in page
     assert "host memory" in page
-    plain = write_page(run(trace).write(tmp_path / "plain")).read_text()
+    plain = write_run_page(run(trace).write(tmp_path / "plain")).read_text()
     assert "Prefix cache by tier" not in plain
 
 

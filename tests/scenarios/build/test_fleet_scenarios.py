@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reports.run.page import page_facts
-from reports.run.terminal import print_summary
+from reports.facts import warning_texts
+from reports.run.report import run_report
+from reports.terminal import print_report
 from scenarios.files.load import load_scenario
 from scenarios.run.result import RunResult
 from scenarios.run.simulate import simulate
@@ -43,9 +44,11 @@ def attainment(result: RunResult) -> float:
 def said(result: RunResult) -> str:
     """What terminal and page say, both, in one line."""
     text = StringIO()
-    print_summary(result.summary, Console(file=text, width=10_000))
-    page = page_facts(result.summary)
-    on_page = " ".join([page["reason"], *page["alerts"], *page["warnings"]])
+    report = run_report(result.summary)
+    print_report(report, Console(file=text, width=10_000))
+    on_page = " ".join(
+        str(one) for one in (*report.sentences, *warning_texts(result.summary)) if one
+    )
     for sentence in on_page.split(". "):
         assert sentence in " ".join(text.getvalue().split())
     return on_page

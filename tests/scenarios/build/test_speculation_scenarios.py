@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.run.page import write_page
+from reports.run.report import write_run_page
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
 from scenarios.files.load import parse_scenario
@@ -147,7 +147,7 @@ def test_the_summary_says_what_came_of_it(tmp_path: Path) -> None:
     shares = posted[SPECULATION_DRAFT], posted[SPECULATION_WASTE]
     assert facts["ledger"]["use"] == pytest.approx(sum(shares) / sum(posted.values()))
     assert min(shares) > 0
-    page = write_page(run.write(tmp_path / "run")).read_text(encoding="utf-8")
+    page = write_run_page(run.write(tmp_path / "run")).read_text(encoding="utf-8")
     assert "Speculation by medusa" in page
     assert "Keeps the target" in page
 

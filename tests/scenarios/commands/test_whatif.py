@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from reports.whatif.facts import read_whatif
-from reports.whatif.page import render_whatif
-from reports.whatif.text import print_whatif
+from reports.html import render_page
+from reports.terminal import print_report
+from reports.whatif.report import read_whatif, whatif_report
 from scenarios.commands import app
 from scenarios.commands.whatif import write_whatif
 from scenarios.experiments.whatif.changes import Change
@@ -46,7 +46,7 @@ def fails(*args: object) -> str:
 
 def printed(content: dict[str, Any], encoding: str = "utf-8", width: int = 110) -> str:
     buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_whatif(content, Console(file=buffer, width=width, highlight=False))
+    print_report(whatif_report(content), Console(file=buffer, width=width, highlight=False))
     buffer.seek(0)
     return buffer.read()
 
@@ -134,9 +134,9 @@ def test_page_holds_all_it_shows_and_escapes_names() -> None:
     nasty = Change(name="<b>fp8</b> & more", settings={"engine.quantization": "fp8"})
     three = Change(name="TP 3", settings={"engine.tensor_parallel_size": 3}, joins=False)
     content = compared(tiny(60), nasty, three, replications=2).content
-    page = render_whatif(content, {"baseline": "model: <x>"})
+    page = render_page(whatif_report(content, {"baseline": "model: <x>"}))
     assert page.startswith("<!DOCTYPE html>")
-    assert not re.search(r"<script|<link|https?://(?!www\.w3\.org)", page)
+    assert not re.search(r"<script.+src|<link|https?://(?!www\.w3\.org)", page)
     assert "<b>fp8</b>" not in page
     assert "&lt;b&gt;fp8&lt;/b&gt; &amp; more" in page
     assert "model: &lt;x&gt;" in page

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from calibrate.fits.engine_log import RequestRow, StepRows
-from calibrate.fits.holdout import is_held_out, point_parameters
+from calibrate.fits.engine_rows import is_held_out, point_parameters
 from policies.fcfs import fcfs
 from reports.validation.text import print_validation
 from scenarios.build.plugins import load_attribute
@@ -99,6 +99,7 @@ def test_stalls_are_early_long_and_alone() -> None:
 
 def turn(group: str, prompt: int, cached: int, arrival: float, finish: float) -> RequestRow:
     return RequestRow(
+        run="r",
         arrival=arrival,
         added=arrival,
         prompt=prompt,

@@ -10,7 +10,7 @@ import pytest
 
 from policies import ADMISSIONS
 from policies.routers.conductor import Conductor
-from reports.run.verdict import fleet_sentence
+from reports.run.answer import fleet_sentence
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.accounts import KV_TRANSFER, TIME_ACCOUNTS

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.steps.step_bounds import StepBounds, step_bounds
+from costmodels.steps.bounds import StepBounds
 from scenarios.build.builder import build
 from scenarios.build.pools import Build
 from scenarios.experiments.plan.bounds import find_bounds
@@ -22,7 +21,6 @@ from scenarios.experiments.plan.find import judge_of, targeted
 from scenarios.experiments.plan.question import Question, ask
 from scenarios.files.load import parse_scenario
 from scenarios.run.execution.workers import Workers
-from sim.protocols import StepCost
 from sim.request_table import PrefixChains, RequestTable
 from sim.shape import StepShape
 
@@ -66,9 +64,7 @@ def built(name: str) -> tuple[Build, StepBounds]:
     if name not in _BUILT:
         values = LAYOUTS[name] | {"workload": _WORKLOAD, "hardware": {"gpu": "H200"}}
         made = build(parse_scenario(values))
-        cost = made.replica.cost
-        assert not isinstance(cost, SpeculativeStepCost)
-        _BUILT[name] = made, step_bounds(cost, made.pool.engine.step_token_limit)
+        _BUILT[name] = made, made.replica.cost.bounds(made.pool.engine.step_token_limit)
     return _BUILT[name]
 
 
@@ -115,11 +111,10 @@ def test_the_bound_of_full_steps_is_no_empty_promise(name: str) -> None:
     assert least_ns + bounds.pair_ns * pairs > 0.6 * made.replica.cost.price(shape).gpu_ns
 
 
-def test_a_step_cost_of_another_make_rules_nothing_out() -> None:
-    class Mine:
-        throttle = None
-
-    bounds = step_bounds(cast(StepCost, Mine()), 512)
+def test_an_engine_that_speculates_rules_nothing_out() -> None:
+    engine = {"speculative": {"method": "ngram", "num_speculative_tokens": 3}}
+    values = {"model": "llama-3.1-8b", "engine": engine, "workload": _WORKLOAD}
+    bounds = build(parse_scenario(values)).replica.cost.bounds(512)
     assert bounds.prompt_ns(np.array([100.0])) == bounds.decode_ns(np.array([100.0])) == 0
 
 
