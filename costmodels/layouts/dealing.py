@@ -146,7 +146,7 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     sums = [part(name, getattr(shape, name)) for name in SUMS]
     clipped = map(part, cycle(ClippedSums._fields), shape.clipped)
     drafts = ((each - 1) * decodes,) if each > 1 else ()
-    own = StepShape._make([*sums, tuple(clipped), (), drafts])
+    own = StepShape._make([*sums, tuple(clipped), (), drafts, ()])
     decode_logits = min(each * shape.decode_seqs, shape.logits)
     logits = _ceil(decode_logits, ways) + _ceil(shape.logits - decode_logits, ways)
     everywhere = each * _ceil(shape.decode_seqs, micro_batches)

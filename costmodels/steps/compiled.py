@@ -8,7 +8,7 @@ run costs one shift.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -262,11 +262,9 @@ class ClipPrices:
     """Compute price per chunk. The next two are memory prices: per new token, and per chunk."""
     chunk_token_read: int
     chunk_seq: int
-    short_clips: list[int]
-    """The places of the clips of `context_rates.ShortRates`."""
-    short: list[tuple[int, int, int, int]]
-    """Their prices per pair, per KV token in the last query tiles, per prefix token, per token
-    read."""
+    short: list[tuple[int, int, int, int, int]]
+    """`context_rates.ShortRates`: place of its clip; prices per pair, per KV token in the last
+    query tiles, per prefix token, per token read."""
 
     def of_decodes(self, decodes: int, clipped: tuple[int, ...]) -> int:
         """Return the price of a step's decodes."""
@@ -301,7 +299,7 @@ class ClipPrices:
             kv_tokens = clipped[4 * index + 2] + tokens
             compute += clipped[4 * index + 3] * pair + kv_tokens * self.chunk_tile[index]
             memory += kv_tokens * self.chunk_read[index]
-        for place, (pair, tile, before, read) in zip(self.short_clips, self.short, strict=True):
+        for place, pair, tile, before, read in self.short:
             if clipped[4 * place + 3] >= pairs:  # no query reaches beyond the clip
                 compute += pairs * pair + (prefix + tokens) * tile + prefix * before
                 memory += (prefix + tokens) * read
@@ -309,7 +307,10 @@ class ClipPrices:
 
     def slower(self, factor: float) -> ClipPrices:
         """Return a copy with all prices multiplied by ``factor``."""
-        return slowed(self, factor, *(set(self.__slots__) - {"short_clips"}))
+        found = slowed(self, factor, *self.__slots__)
+        pairs = zip(self.short, found.short, strict=True)  # a place is no price
+        short = [(place, *prices) for (place, *_), (_, *prices) in pairs]
+        return replace(found, short=short)  # type: ignore[arg-type]
 
 
 def clip_prices(rates: AttentionRates) -> ClipPrices | None:
@@ -331,15 +332,15 @@ def clip_prices(rates: AttentionRates) -> ClipPrices | None:
         chunk_fixed=to_fixed_ns(chunk.chunk_s),
         chunk_token_read=to_fixed_ns(chunk.token_read_s),
         chunk_seq=to_fixed_ns(chunk.seq_s),
-        short_clips=[caps.index(longest) for longest in chunk.short],
         short=[
             (
+                caps.index(longest),
                 to_fixed_ns(more.pair_s),
                 to_fixed_ns(more.pair_s * rates.tile_tokens),
                 to_fixed_ns(more.prefix_s),
                 to_fixed_ns(more.read_s),
             )
-            for more in chunk.short.values()
+            for longest, more in chunk.short.items()
         ],
     )
 

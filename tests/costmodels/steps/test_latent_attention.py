@@ -47,8 +47,8 @@ def test_a_price_is_its_operators_and_its_accounts(cost: StepCost) -> None:
         assert sum(row.seconds for row in rows) * 1e9 == pytest.approx(price_ns, abs=1)
         assert at_once.gpu_s[index] * 1e9 == pytest.approx(price_ns, abs=2)
         assert total_s[index] * 1e9 == pytest.approx(price_ns, abs=1)
-    drafting = {accounts.SPECULATION_DRAFT, accounts.SPECULATION_WASTE}
-    assert set(cost.evidence()) == set(accounts.GPU_ACCOUNTS) - drafting
+    absent = {accounts.ADAPTERS, accounts.SPECULATION_DRAFT, accounts.SPECULATION_WASTE}
+    assert set(cost.evidence()) == set(accounts.GPU_ACCOUNTS) - absent
     assert "fitted" not in cost.evidence().values()
 
 
