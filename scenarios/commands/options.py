@@ -12,6 +12,15 @@ import typer
 
 from scenarios.commands.app import check_format
 
+
+def _checked_cluster(cluster: str | None) -> str | None:
+    if cluster is not None:
+        from scenarios.run.execution.workers import check_cluster
+
+        check_cluster(cluster)
+    return cluster
+
+
 ScenarioFile = Annotated[
     Path | None, typer.Argument(help="Scenario YAML; or describe it with the options below.")
 ]
@@ -23,6 +32,13 @@ KvDtype = Annotated[
     str | None, typer.Option("--kv-dtype", help="Format or method of the KV cache: fp8, int4 ...")
 ]
 Jobs = Annotated[int | None, typer.Option(help="Processes. Default: one a core.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Run on a cluster: ray or ray://HOST:PORT, dask or a Dask scheduler (tcp://HOST:PORT).",
+        callback=_checked_cluster,
+    ),
+]
 OpenPage = Annotated[bool, typer.Option("--open", help="Show the page in a browser; needs --out.")]
 OutputFormat = Annotated[str, typer.Option("--format", help="text or json.", callback=check_format)]
 

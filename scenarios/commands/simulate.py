@@ -48,7 +48,7 @@ def simulate(
     """
     from scenarios.files.dump import save_scenario
     from scenarios.files.flags import scenario_from_flags
-    from scenarios.run.progress import with_progress
+    from scenarios.run.progress import shown_progress
     from scenarios.run.result_folder import make_folder
     from scenarios.run.simulate import simulate as run
 
@@ -62,7 +62,8 @@ def simulate(
         save_scenario(chosen, save)
     if out is not None:
         make_folder(out)  # before a long run: a place that cannot be written
-    result = with_progress(lambda progress: run(chosen, progress=progress))
+    with shown_progress("requests") as progress:
+        result = run(chosen, progress=progress)
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:

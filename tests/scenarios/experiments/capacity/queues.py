@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.experiments.capacity.samples import Point, Tally
+from scenarios.experiments.capacity.search import Tally, Trial
 from sim.engine.config import EngineConfig
 from sim.request_table import request_table
 from tests.properties.costs import AffineCost
@@ -48,7 +48,7 @@ def queue(
     warmup: int = 1_000,
     blocks: int = 2,
     sojourns: Callable[[Float, Float], Float] | None = None,
-) -> Callable[[Sequence[Point]], list[Tally]]:
+) -> Callable[[Sequence[Trial]], list[Tally]]:
     """Runs of an M/M/1 queue with a service rate of 1/s; good within ``target_s``."""
     serve = sojourns or lindley
 

@@ -16,11 +16,11 @@ from costmodels.steps.bounds import StepBounds
 from scenarios.build.builder import build
 from scenarios.build.pools import Build
 from scenarios.experiments.plan.bounds import find_bounds
-from scenarios.experiments.plan.candidates import Candidate
+from scenarios.experiments.plan.candidates import Asked, Candidate, asked
 from scenarios.experiments.plan.find import judge_of, targeted
 from scenarios.experiments.plan.question import Question, ask
-from scenarios.experiments.plan.read import Asked, asked
 from scenarios.files.load import parse_scenario
+from scenarios.run.execution.workers import Workers
 from sim.request_table import PrefixChains, RequestTable
 from sim.shape import StepShape
 
@@ -178,7 +178,7 @@ def test_simulated_fleets_are_never_better_than_their_bounds(case: str) -> None:
     question_of = plan(layouts=CASES[case], demand={"now": 120})
     every = targeted(question_of)
     question = ask(question_of.plan, every[0])
-    judge = judge_of(question_of.plan, question, jobs=1, looks=False)
+    judge = judge_of(question_of.plan, question, Workers(jobs=1), looks=False)
     for candidate in every:
         bounds = bounds_of(candidate, question)
         assert bounds.refused is None
@@ -261,7 +261,7 @@ def test_prompts_that_are_partly_cached_take_no_less_than_their_bound() -> None:
     question_of = plan(scenario=scenario, demand={"now": 5}, num_requests=50)
     (candidate,) = targeted(question_of)
     question = ask(question_of.plan, candidate)
-    judge = judge_of(question_of.plan, question, jobs=1, looks=False)
+    judge = judge_of(question_of.plan, question, Workers(jobs=1), looks=False)
     met = judge.first(candidate, 1, looks=False).runs[0].met
     bounds = bounds_of(candidate, question)
     assert all(0 < a <= b.value_s for a, b in zip(bounds.least_s, met, strict=True))

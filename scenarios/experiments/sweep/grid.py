@@ -1,4 +1,4 @@
-"""The points of a sweep, and the runs of each: a scenario and the address of its result."""
+"""The grid of a sweep: every combination of its axes, and the points of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scenarios.experiments.points import Point, seeded_points
 from scenarios.experiments.sweep.axes import (
     Axis,
     Expression,
@@ -17,63 +18,51 @@ from scenarios.experiments.sweep.axes import (
     num_combinations,
 )
 from scenarios.experiments.sweep.sweep_file import Sweep
-from scenarios.files.identity import result_address
 from scenarios.files.load import apply_setting, validate
 from scenarios.files.paths import relocated
 from scenarios.files.yaml_text import Places
-from scenarios.run.replications import with_seed
 from scenarios.schema import Scenario
 from scenarios.schema.sweep import MOST_POINTS
 from sim.errors import ScenarioError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One simulation of a point."""
-
-    point: int
-    seed: int
-    scenario: Scenario
-    key: str
-    """Address of the run's result."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One choice of every axis."""
+class Combination:
+    """One choice of every axis, and its points: one per replication."""
 
     index: int
-    settings: Settings
+    cells: dict[str, Any]
+    """Axis values as cells of a table."""
     refused: str | None = None
-    """Why the schema refuses the point; None if it does not."""
-    runs: tuple[Run, ...] = ()
-
-    @property
-    def cells(self) -> dict[str, Any]:
-        """Axis values as cells of a table."""
-        return {key: as_cell(value) for key, value in self.settings.items()}
+    """Why the schema refuses the combination; None if it does not."""
+    points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Points:
-    """All points that constraints leave."""
+class Grid:
+    """All combinations that constraints leave."""
 
     axes: list[Axis]
-    points: list[Point]
+    combinations: list[Combination]
     left_out: dict[str, int] = field(default_factory=dict)
-    """Constraint -> points that it was the first to leave out."""
+    """Constraint -> combinations that it was the first to leave out."""
 
     @property
-    def runs(self) -> list[Run]:
-        """Every run, point by point."""
-        return [run for point in self.points for run in point.runs]
+    def points(self) -> list[Point]:
+        """Every point, combination by combination."""
+        return [point for one in self.combinations for point in one.points]
+
+    @property
+    def refused(self) -> int:
+        """The number of combinations that the schema refuses."""
+        return sum(one.refused is not None for one in self.combinations)
 
 
-def make_points(sweep: Sweep) -> Points:
-    """Expand the axes, drop what constraints exclude, and validate every point's scenario.
+def make_grid(sweep: Sweep) -> Grid:
+    """Expand the axes, drop what constraints exclude, and validate every combination's scenario.
 
-    A point that the schema refuses is kept with its reason. Raises `ScenarioError` if every point
-    is refused, if none is left, or if a constraint cannot be evaluated.
+    A combination that the schema refuses is kept with its reason. Raises `ScenarioError` if every
+    one is refused, if none is left, or if a constraint cannot be evaluated.
     """
     count = num_combinations(sweep.file)
     if count > MOST_POINTS:
@@ -85,10 +74,10 @@ def make_points(sweep: Sweep) -> Points:
     left_out, chosen = _constrained(sweep, axes)
     if not chosen:
         raise ScenarioError(f"{sweep.name}: constraints leave none of {count:,} combinations")
-    points = [_point(sweep, index, settings) for index, settings in enumerate(chosen)]
-    if all(point.refused is not None for point in points):
-        raise ScenarioError(f"no point can be run; the first: {points[0].refused}")
-    return Points(axes=axes, points=points, left_out=left_out)
+    every = [_combination(sweep, index, settings) for index, settings in enumerate(chosen)]
+    if all(one.refused is not None for one in every):
+        raise ScenarioError(f"no point can be run; the first: {every[0].refused}")
+    return Grid(axes=axes, combinations=every, left_out=left_out)
 
 
 def _constrained(sweep: Sweep, axes: list[Axis]) -> tuple[dict[str, int], list[Settings]]:
@@ -109,31 +98,30 @@ def _constrained(sweep: Sweep, axes: list[Axis]) -> tuple[dict[str, int], list[S
     return left_out, chosen
 
 
-def _point(sweep: Sweep, index: int, settings: Settings) -> Point:
+def _combination(sweep: Sweep, index: int, settings: Settings) -> Combination:
+    cells = {key: as_cell(value) for key, value in settings.items()}
     try:
         scenario = scenario_of(sweep, settings)
     except ScenarioError as error:
-        # an unknown field is a mistake in the sweep, not in one point
+        # an unknown field is a mistake in the sweep, not in one combination
         if "unknown key" in str(error):
             raise
-        return Point(index=index, settings=settings, refused=str(error))
+        return Combination(index=index, cells=cells, refused=str(error))
     replications = sweep.file.replications or scenario.replications
-    runs = []
-    for seed in range(scenario.seed, scenario.seed + replications):
-        of_seed = with_seed(scenario, seed)
-        runs.append(Run(point=index, seed=seed, scenario=of_seed, key=result_address(of_seed)))
-    return Point(index=index, settings=settings, runs=tuple(runs))
+    seeds = range(scenario.seed, scenario.seed + replications)
+    points = seeded_points(scenario, seeds, {"point": index, **cells})
+    return Combination(index=index, cells=cells, points=tuple(points))
 
 
 def scenario_of(sweep: Sweep, settings: Mapping[str, Any]) -> Scenario:
-    """Return a point's scenario, with absolute file paths, because other machines may run it."""
+    """Return a combination's scenario, with absolute paths, because other machines may run it."""
     values, places = copy.deepcopy(sweep.base), dict(sweep.base_places)
     for key, value in settings.items():
         where = f"{sweep.place_of_axis(key)} ({key}: {as_cell(value)})"
         apply_setting(values, places, key, copy.deepcopy(value), where)
     if isinstance(values.get("model"), str):
         relocated(values, None)
-    return validate(values, _with_axes(places)).model_copy(update={"bands": False})
+    return validate(values, _with_axes(places))
 
 
 def _with_axes(places: Places) -> Places:

@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from scenarios.commands import app
-from scenarios.experiments.sweep.points import make_points
+from scenarios.experiments.sweep.grid import make_grid
 from scenarios.experiments.sweep.results import RESULTS_FILE
 from scenarios.experiments.sweep.sweep_file import read_sweep
 from scenarios.schema.sweep import PlotSpec, RandomAxes, SweepFile
@@ -137,12 +137,12 @@ def test_a_new_sweep_runs_and_has_every_field(tmp_path: Path) -> None:
     text = file.read_text()
     for name in (*SweepFile.model_fields, *RandomAxes.model_fields, *PlotSpec.model_fields):
         assert f"{name}:" in text
-    assert len(make_points(read_sweep(file)).points) == 20
+    assert len(make_grid(read_sweep(file)).combinations) == 20
     # Every field that is commented out is right as it stands, too.
     live = re.sub(r"^# (?=( *- )?[ a-z_.]+:| *- )", "", text, flags=re.MULTILINE)
-    points = make_points(read_sweep(write_text(tmp_path / "live.yaml", live)))
-    assert points.runs[0].scenario.workload.num_requests == 2000
-    assert len(points.axes) == 5
+    grid = make_grid(read_sweep(write_text(tmp_path / "live.yaml", live)))
+    assert grid.points[0].scenario.workload.num_requests == 2000
+    assert len(grid.axes) == 5
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -152,7 +152,7 @@ def write_text(path: Path, text: str) -> Path:
 
 def test_the_shipped_sweep_is_right(tmp_path: Path) -> None:
     file = CHECKOUT / "scenarios" / "sweeps" / "cheapest_gpu.yaml"
-    points = make_points(read_sweep(file))
-    assert len(points.points) == 128
-    assert all(point.refused is None for point in points.points)
-    assert {run.scenario.prices is not None for run in points.runs} == {True}
+    grid = make_grid(read_sweep(file))
+    assert len(grid.combinations) == 128
+    assert grid.refused == 0
+    assert {point.scenario.prices is not None for point in grid.points} == {True}

@@ -1,8 +1,9 @@
-"""Sweeps on real local clusters of several workers give equal tables, even if workers die."""
+"""Experiments on real local clusters of several workers give equal results, even if workers die."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,11 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
-from scenarios.run.execution.errors import WorkerLostError
-from scenarios.run.execution.spread import spread
+from scenarios.commands import app
+from scenarios.experiments.points import run_points, seeded_points, simulated
+from scenarios.files.load import parse_scenario
+from scenarios.run.execution import WorkerLostError
+from scenarios.run.execution.workers import Workers, spread
+from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
 from tests.properties.checkout import CHECKOUT
+from tests.properties.scenarios import azure_trace
+from tests.scenarios.experiments.plan.samples import PLAN
 from tests.scenarios.experiments.sweep.samples import SCENARIO, deadly_sweep, run, write_sweep_file
 from tests.scenarios.run.worker_functions import die_always, die_once, refuse_three, square
 
@@ -96,37 +105,81 @@ def test_what_a_function_raises_is_raised(cluster: str) -> None:
         list(spread(refuse_three, NUMBERS, cluster=cluster))
 
 
-def test_a_worker_that_dies_loses_nothing(cluster: str, tmp_path: Path) -> None:
-    done = spread(partial(die_once, folder=str(tmp_path)), NUMBERS, cluster=cluster)
-    assert sorted(done) == SQUARES
-    assert (tmp_path / "died").exists()
+def test_one_connection_serves_many_batches(cluster: str) -> None:
+    with Workers(cluster=cluster) as workers:
+        for _ in range(3):
+            assert sorted(workers.spread(square, NUMBERS)) == SQUARES
 
 
-def test_an_item_that_kills_every_worker_is_told_apart(cluster: str) -> None:
-    done = dict(spread(die_always, NUMBERS, cluster=cluster))
-    assert isinstance(done.pop(3), WorkerLostError)
-    assert sorted(done.items()) == [pair for pair in SQUARES if pair[0] != 3]
-
-
-def test_the_table_is_that_of_this_machine(cluster: str, tmp_path: Path) -> None:
-    file = write_sweep_file(tmp_path, SWEEP)
-    here = run(file, tmp_path / "here")
-    run(file, tmp_path / "there", cluster=cluster)
-    assert set(here["status"]) == {"done", "failed"}
-    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
-    assert tables[0] == tables[1]
-
-
-def test_a_worker_killed_in_the_middle_of_a_sweep_loses_nothing(
-    cluster: str, tmp_path: Path
+def test_relative_paths_mean_the_same_on_a_worker(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, mark = deadly_sweep(tmp_path)
-    table = run(file, tmp_path / "there", cluster=cluster)
-    assert mark.exists()  # it was killed
-    assert set(table["status"]) == {"done"}
-    run(file, tmp_path / "here")
-    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
-    assert tables[0] == tables[1]
+    monkeypatch.chdir(tmp_path)
+    azure_trace(Path("trace.csv"), 8)
+    scenario = parse_scenario(
+        {"model": "llama-3.1-8b", "workload": {"trace": {"path": "trace.csv"}}}
+    )
+    points = seeded_points(scenario, range(2), {})
+    run = partial(simulated, reduce=mean_ttft_s)
+    with Workers(cluster=cluster) as there:
+        found = [run_points(points, run, where, memo={}) for where in (Workers(jobs=1), there)]
+    assert found[0] == found[1]
+
+
+def mean_ttft_s(result: RunResult) -> float | None:
+    return result.figure("ttft", "mean")
+
+
+COMMANDS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "whatif": (
+        SCENARIO,
+        ["--set", "engine.tensor_parallel_size=2", "--set", "kv.cache_dtype=fp8"],
+    ),
+    "capacity": (
+        {**SCENARIO, "slo": {"ttft_s": 0.3, "tpot_s": 0.03}},
+        ["--attainment=0.9", "--precision=0.2", "--num-requests=100", "--for-rate=60", "--check"],
+    ),
+    "plan": (PLAN, []),
+    "sweep": (SWEEP, []),
+}
+"""Command -> its input file, and options beside that."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_gives_the_same_bytes_as_one_process(
+    command: str, cluster: str, tmp_path: Path
+) -> None:
+    values, options = COMMANDS[command]
+    file = tmp_path / "input.yaml"
+    file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+    def run_it(*where: str) -> tuple[str, dict[str, Any]]:
+        """Return what is printed and the content of every file, without times on the wall."""
+        out = tmp_path / "out"
+        arguments = [command, str(file), *options, *where, "--format", "json", "--out", str(out)]
+        said = CliRunner().invoke(app, arguments)
+        assert said.exit_code == 0, said.output
+        files = {str(path.relative_to(out)): _timeless(path) for path in out.rglob("*.*")}
+        out.rename(tmp_path / where[0])
+        return _without_times(said.stdout), files
+
+    here, there = run_it("--jobs", "1"), run_it("--cluster", cluster)
+    assert len(here[1]) >= 3
+    assert there == here
+
+
+def _timeless(path: Path) -> Any:
+    if path.suffix == ".parquet":
+        return path.read_bytes()
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":  # results in order of completion
+        return sorted(_without_times(line) for line in text.splitlines())
+    return _without_times(text)
+
+
+def _without_times(text: str) -> str:
+    text = re.sub(r'"(wall_s|core_s)": [\d.e-]+', r'"\1": 0', text)
+    return re.sub(r"\bin [\d.]+ (s|min)\b", "in no time", text)
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("dask", "distributed")])
@@ -155,6 +208,33 @@ def test_a_cluster_that_does_not_answer_is_said_so(scheme: str) -> None:
     address = f"{scheme}://127.0.0.1:{_free_port()}"
     with pytest.raises(ScenarioError, match=f"--cluster {address}: no .* answers"):
         list(spread(square, NUMBERS, cluster=address))
+
+
+# Last, because a machine under load may not start the workers again that these kill.
+
+
+def test_a_worker_that_dies_loses_nothing(cluster: str, tmp_path: Path) -> None:
+    done = spread(partial(die_once, folder=str(tmp_path)), NUMBERS, cluster=cluster)
+    assert sorted(done) == SQUARES
+    assert (tmp_path / "died").exists()
+
+
+def test_an_item_that_kills_every_worker_is_told_apart(cluster: str) -> None:
+    done = dict(spread(die_always, NUMBERS, cluster=cluster))
+    assert isinstance(done.pop(3), WorkerLostError)
+    assert sorted(done.items()) == [pair for pair in SQUARES if pair[0] != 3]
+
+
+def test_a_worker_killed_in_the_middle_of_a_sweep_loses_nothing(
+    cluster: str, tmp_path: Path
+) -> None:
+    file, mark = deadly_sweep(tmp_path)
+    table = run(file, tmp_path / "there", cluster=cluster)
+    assert mark.exists()  # it was killed
+    assert set(table["status"]) == {"done"}
+    run(file, tmp_path / "here")
+    tables = [(tmp_path / name / "sweep.parquet").read_bytes() for name in ("here", "there")]
+    assert tables[0] == tables[1]
 
 
 def _wait_for(port: int) -> None:

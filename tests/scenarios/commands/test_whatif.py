@@ -16,8 +16,8 @@ from reports.html import render_page
 from reports.terminal import print_report
 from reports.whatif.report import read_whatif, whatif_report
 from scenarios.commands import app
-from scenarios.experiments.whatif import Change
-from scenarios.experiments.whatif.command import write_whatif
+from scenarios.commands.whatif import write_whatif
+from scenarios.experiments.whatif.changes import Change
 from scenarios.files.load import load_scenario
 from sim.errors import ScenarioError
 from tests.properties.scenarios import write
