@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
-from scenarios.files.load import parse_scenario
+from scenarios.files.load import load_scenario, parse_scenario
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.accounts import ADAPTERS, TIME_ACCOUNTS
@@ -20,6 +20,7 @@ from sim.engine.adapters import BASE_MODEL, COLUMN
 from sim.errors import ScenarioError
 from sim.fleet.cluster import run_cluster
 from tests.equivalence.runs import check_audited_jumps
+from tests.properties.checkout import CHECKOUT
 
 
 def scenario(lora: dict[str, Any] | None = None, **sections: Any) -> Scenario:
@@ -145,3 +146,15 @@ def test_off_is_off() -> None:
     off = build(scenario({"enabled": False, "max_loras": 4}))
     assert not off.replica.added
     assert COLUMN not in build_table(scenario({"enabled": False, "max_loras": 4})).extras
+
+
+def test_affinity_keeps_what_turns_lose() -> None:
+    """`scenarios/adapters.yaml`, shortened."""
+    path = CHECKOUT / "scenarios" / "adapters.yaml"
+    short = ["workload.num_requests=2000", "bands=false"]
+    attained = {
+        router: simulate(load_scenario(path, [*short, *more])).summary["slo"]["attainment"]
+        for router, more in {"affinity": [], "turns": ["pool.router=round_robin"]}.items()
+    }
+    assert attained["affinity"] > 0.95
+    assert attained["turns"] < attained["affinity"] - 0.1
