@@ -182,7 +182,7 @@ def dropped(budgets: tuple[int, ...], prompt: int) -> int:
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
     """Return the values of `shape_columns`, in the same order."""
-    return (*shape[:-4], *shape.clipped, *shape.speculated, *shape.shared, *shape.adapters)
+    return shape[:-4] + shape.clipped + shape.speculated + shape.shared + shape.adapters
 
 
 def causal_pairs(start: int, tokens: int) -> int:

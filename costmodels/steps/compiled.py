@@ -107,8 +107,8 @@ class CompiledPrices:
 
         Raises `ScenarioError` beyond the compiled limits.
         """
-        decodes, context, chunks, prefill_tokens, prefix, pairs, logits, clipped, shared, *_ = shape
-        tokens = self.tokens_per_seq * decodes + prefill_tokens
+        decodes, context, chunks, prefilled, prefix, pairs, logits, clipped, shared, _, _ = shape
+        tokens = self.tokens_per_seq * decodes + prefilled
         if not tokens:
             return _FREE
         try:
@@ -123,18 +123,18 @@ class CompiledPrices:
         if shared:
             fixed_ns += self._shared_fixed_ns(shape)
         in_graph = tokens <= self.largest_graph
-        if not prefill_tokens:
+        if not prefilled:
             host = self.full_graph_ns if in_graph else self.eager_decode_ns
             if shared and in_graph and self.shared is not None and self.shared.cascades(shape):
                 host = self.piecewise_ns  # vLLM captures no full graph with cascade attention
             return StepPrice(fixed_ns >> FRACTION_BITS, *host)
-        kv_tokens = prefix + prefill_tokens
+        kv_tokens = prefix + prefilled
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
         attention_ns += prefix * self.prefill_prefix_fixed_ns
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
         memory_ns += pairs * self.prefill_pair_read_fixed_ns
         if self.clips is not None:
-            more_ns = self.clips.of_chunks(chunks, prefill_tokens, clipped, prefix, pairs)
+            more_ns = self.clips.of_chunks(chunks, prefilled, clipped, prefix, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
         compute_ns = self.token_compute_ns[tokens] + (attention_ns >> FRACTION_BITS)
         if memory_ns > attention_ns:

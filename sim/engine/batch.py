@@ -31,7 +31,7 @@ def standing_plan(view: EngineState) -> Plan | None:
         clips = group.clipped_sums()
         shape = shape._replace(clipped=tuple(n for decodes in clips for n in (*decodes, 0, 0)))
     plan = Plan(group.with_drafts(shape, []), [], [], True, UNTIL_CHANGE, None, 0)
-    return _completed(plan, view)
+    return _completed(plan, view) if view.hooks.shaped else plan
 
 
 def chunk_step(
@@ -76,7 +76,7 @@ class BatchBuilder:
         self._decoding: dict[Request, int] | None = None
         self._all_decodes = False
         self._preempted = 0
-        self._aligns = view.config.aligns_chunks
+        self._aligns = view.aligns_chunks
 
     @property
     def token_budget(self) -> int:
@@ -153,7 +153,7 @@ class BatchBuilder:
         seqs = view.num_running + view.num_unforked + request.num_unforked + request.width
         if seqs > view.config.running_seq_limit:
             return False
-        if any_of(hooks.stands_aside, request):
+        if hooks.stands_aside and any_of(hooks.stands_aside, request):
             return True
         if request.swapped_blocks:
             return self._swap_in(request, max_tokens)
@@ -163,7 +163,7 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
-        if any_of(hooks.loads_first, request, hit):
+        if hooks.loads_first and any_of(hooks.loads_first, request, hit):
             return True
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
@@ -237,7 +237,7 @@ class BatchBuilder:
         shape = group.with_drafts(shape, held_back)
         chunks = list(self._prefills.items())
         plan = Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
-        return _completed(plan, self._view)
+        return _completed(plan, self._view) if self._view.hooks.shaped else plan
 
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
         """Return `StepShape.clipped` of the step."""

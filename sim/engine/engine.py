@@ -19,7 +19,7 @@ from sim.draws import uniform
 from sim.engine.batch import standing_plan
 from sim.engine.config import EngineConfig
 from sim.engine.features import own_features
-from sim.engine.jump import Jump, jump_times, steps_to_jump, until_ns
+from sim.engine.jump import Jumping, jump_times, steps_to_jump, until_ns
 from sim.engine.lifecycle import Lifecycle
 from sim.engine.pipeline import launch_step
 from sim.engine.step import UNTIL_CHANGE, InFlight, Plan
@@ -87,7 +87,7 @@ class Engine:
         self._in_flight: deque[InFlight] = deque()
         self._idle: Alarm | None = None
         self._plan_stands = False
-        self._jumping: Jump | None = None
+        self.jumping = Jumping(self._env, self.replica, self.view, self.lifecycle)
         self._process = self._env.process(self.run())
 
     def _new_log(self) -> StepLog:
@@ -137,28 +137,13 @@ class Engine:
     def first_token_ns(self, request: Request) -> int:
         """Return when the first token of a request became visible; -1 if it has not before this
         instant."""
-        jump = self._jumping
-        if jump is not None and jump.before is not None and request in jump.before.first_tokens:
-            first_ns = jump.times.plan_ns(1)
-            return first_ns if first_ns < self._env.now_ns else -1
-        return self._requests.first_token_ns[request.index]
+        first_ns = self.jumping.first_token_ns(request)
+        return self._requests.first_token_ns[request.index] if first_ns is None else first_ns
 
     @property
     def free_blocks(self) -> int:
         """Number of free KV blocks at this instant, also in the middle of a jump."""
-        free, jump = self.view.kv.free_blocks, self._jumping
-        if jump is None:
-            return free
-        steps = jump.planned(self._env.now_ns, self._env.acting)
-        return free - jump.blocks_untaken(self.view.decode_group, steps)
-
-    def catch_up(self) -> None:
-        """In the middle of a jump, evict what its steps so far evict, so that cache watchers
-        know."""
-        jump, kv = self._jumping, self.view.kv
-        if jump is not None and kv.watched is not None:
-            steps = jump.planned(self._env.now_ns, self._env.acting)
-            jump.take(kv, self.view.decode_group, steps)
+        return self.view.kv.free_blocks - self.jumping.untaken_blocks
 
     @property
     def is_empty(self) -> bool:
@@ -172,20 +157,15 @@ class Engine:
 
     def crash(self) -> None:
         """Lose the process and everything it held; steps in flight end unread."""
-        self.catch_up()
+        self.jumping.catch_up()
         for crashed in self.view.hooks.crashed:
             crashed()
         self.close()
-        if self._jumping is not None:
-            jump, now_ns = self._jumping, self._env.now_ns
-            self._gpu_free_ns = jump.times.gpu_end_ns(jump.times.first_plan_from(now_ns))
-            jump.alarm.void()
-            if jump.leaving is not None:
-                jump.leaving.void()
+        self._gpu_free_ns = self.jumping.abandon(self._gpu_free_ns)
         unread = self.steps.num_steps - self.steps.num_visible
         self.steps.add_visible([self._env.now_ns] * unread)
         self._process.target.callbacks.clear()
-        self._idle = self._jumping = None
+        self._idle = None
         self.is_up = False
         self.view.kv.lose_all()
         if self.lifecycle.on_load is not None:
@@ -202,9 +182,8 @@ class Engine:
         if self._idle is not None:
             self._idle.ring()
             self._idle = None
-        elif self._jumping is not None:
-            alarm = Alarm(self._env, self.replica)
-            self._jumping.cut(alarm, self._env.now_ns, self._env.acting)
+        else:
+            self.jumping.cut()
 
     def run(self) -> Process:
         """The SimPy process: each round is one scheduler call."""
@@ -325,26 +304,16 @@ class Engine:
         update_ns = self._cost.update_ns(group.num_seqs)
         before = self._in_flight.popleft() if self._in_flight else None
         times = jump_times(self._cost, view, before, self._gpu_free_ns, run, update_ns)
-        leaving: Alarm | None = None
-        if before is not None and before.finishing:  # they leave at the run's second plan
-            leaving = Alarm(self._env, self.replica).ring(times.plan_ns(1) - view.now_ns)
-            leaving.callbacks.append(lambda _: self.lifecycle.end(before, self._env.now_ns))
         look_ns = until_ns(plan, view)
         if look_ns is not None:
             steps = min(steps, times.first_plan_from(look_ns))
 
-        state = (view.num_running, len(view.waiting) + view.num_aside, view.kv.free_blocks)
-        alarm = Alarm(self._env, self.replica).ring(times.plan_ns(steps) - view.now_ns)
-        jump = self._jumping = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
-        yield alarm
-        self._jumping = None
+        yield self.jumping.begin(plan, steps, run, times, before).alarm
 
         self._plan_stands = plan.repeat >= UNTIL_CHANGE and plan.until_ns is None
-        steps = jump.steps
-        batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows)
+        steps = self.jumping.end(self.steps)
+        batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows - 1)
         self._gpu_free_ns = batch.gpu_end_ns
-        self._log_jump(jump, steps, steps)
-        jump.take(view.kv, group, steps)
         self.lifecycle.leave_group(group.advance(steps), batch)
         if before is None:
             self.lifecycle.end(batch, self._env.now_ns)
@@ -353,14 +322,7 @@ class Engine:
 
     def close(self) -> None:
         """Log the finished part of a jump that the end of the simulation cuts."""
-        if self._jumping is not None:
-            steps = self._jumping.times.first_plan_from(self._env.now_ns)
-            self._log_jump(self._jumping, steps, steps - 1)
-
-    def _log_jump(self, jump: Jump, steps: int, num_visible: int) -> None:
-        jump.log(self.steps, self.view.decode_group, steps, num_visible)
-        if jump.before is not None and num_visible:
-            self.lifecycle.read_first_tokens(jump.before, jump.times.plan_ns(1))
+        self.jumping.close(self.steps)
 
     def _read_oldest(self, host_free_ns: int) -> Process:
         """Block on the oldest step in flight and make its tokens visible."""

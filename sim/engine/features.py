@@ -24,6 +24,8 @@ def own_features(config: EngineConfig, kv: KVCache) -> list[Feature]:
     found: list[Feature] = []
     if kv.lifetime_ns is not None:
         found.append(Expiry())
+    if config.aligns_chunks:
+        found.append(StateCheckpoints())
     if kv.shares_output:
         found.append(SharedOutput())
     if config.shared_prefix_attention == "tree":
@@ -46,6 +48,14 @@ class Expiry:
     def _expire(self, row: int, now_ns: int) -> bool:
         self._kv.expire()
         return False
+
+
+class StateCheckpoints:
+    """Makes recurrent states that the step before keeps usable in the step being planned."""
+
+    def start(self, view: EngineView, wake: Callable[[], None]) -> None:
+        """Take part in a new process of the engine."""
+        view.hooks.before_plan.append(view.kv.new_step)
 
 
 class SharedOutput:

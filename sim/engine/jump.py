@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.clock import Alarm
+from sim.clock import Alarm, Clock
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.hooks import any_of
 from sim.engine.lifecycle import Lifecycle
@@ -19,6 +19,7 @@ from sim.engine.step import InFlight, Plan
 from sim.engine.view import EngineView
 from sim.kv.pool import KVCache
 from sim.protocols import DecodeRun, StepCost
+from sim.request import Request
 from sim.shape import StepShape
 from sim.step_log import StepLog
 
@@ -93,6 +94,100 @@ class Jump:
         log.add_visible(self.times.visible_ns(num_visible))
 
 
+class Jumping:
+    """The jump of one engine process that is under way, if there is one, as others see it.
+
+    In the middle of a jump the engine's own state is that of its first plan: what its steps so far
+    have taken and made visible is worked out when it is asked for.
+    """
+
+    def __init__(self, env: Clock, replica: int, view: EngineView, lifecycle: Lifecycle) -> None:
+        self._env = env
+        self._replica = replica
+        self._view = view
+        self._lifecycle = lifecycle
+        self.current: Jump | None = None
+
+    def begin(
+        self, plan: Plan, steps: int, run: DecodeRun, times: RunTimes, before: InFlight | None
+    ) -> Jump:
+        """Start a run of ``steps`` steps; its alarm rings when the step after it would be planned.
+
+        ``before`` is the step in flight, which is read at the run's second plan.
+        """
+        env, view = self._env, self._view
+        leaving: Alarm | None = None
+        if before is not None and before.finishing:
+            leaving = Alarm(env, self._replica).ring(times.plan_ns(1) - view.now_ns)
+            leaving.callbacks.append(lambda _: self._lifecycle.end(before, env.now_ns))
+        state = (view.num_running, len(view.waiting) + view.num_aside, view.kv.free_blocks)
+        alarm = Alarm(env, self._replica).ring(times.plan_ns(steps) - view.now_ns)
+        self.current = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
+        return self.current
+
+    def end(self, log: StepLog) -> int:
+        """Log the jump whose alarm has rung, and take its blocks; return its number of steps."""
+        jump, view = self.current, self._view
+        assert jump is not None
+        self.current = None
+        self._log(jump, log, jump.steps, jump.steps)
+        jump.take(view.kv, view.decode_group, jump.steps)
+        return jump.steps
+
+    def cut(self) -> None:
+        """End the run at its next plan, because something arrived."""
+        if self.current is not None:
+            alarm = Alarm(self._env, self._replica)
+            self.current.cut(alarm, self._env.now_ns, self._env.acting)
+
+    def close(self, log: StepLog) -> None:
+        """Log the finished part of a jump that the end of the simulation, or a crash, cuts."""
+        if self.current is not None:
+            steps = self.current.times.first_plan_from(self._env.now_ns)
+            self._log(self.current, log, steps, steps - 1)
+
+    def abandon(self, gpu_free_ns: int) -> int:
+        """Wake nothing more; return when the GPU has computed what was launched, which is
+        ``gpu_free_ns`` without a jump."""
+        jump, self.current = self.current, None
+        if jump is None:
+            return gpu_free_ns
+        jump.alarm.void()
+        if jump.leaving is not None:
+            jump.leaving.void()
+        return jump.times.gpu_end_ns(jump.times.first_plan_from(self._env.now_ns))
+
+    def first_token_ns(self, request: Request) -> int | None:
+        """Return when the jump makes the first token of a request visible, -1 if not before this
+        instant; None if it does not."""
+        jump = self.current
+        if jump is None or jump.before is None or request not in jump.before.first_tokens:
+            return None
+        first_ns = jump.times.plan_ns(1)
+        return first_ns if first_ns < self._env.now_ns else -1
+
+    @property
+    def untaken_blocks(self) -> int:
+        """Blocks that the steps so far have needed, and that the pool still counts as free."""
+        if self.current is None:
+            return 0
+        return self.current.blocks_untaken(self._view.decode_group, self._planned(self.current))
+
+    def catch_up(self) -> None:
+        """Evict what the steps so far evict, so that cache watchers know."""
+        jump, view = self.current, self._view
+        if jump is not None and view.kv.watched is not None:
+            jump.take(view.kv, view.decode_group, self._planned(jump))
+
+    def _planned(self, jump: Jump) -> int:
+        return jump.planned(self._env.now_ns, self._env.acting)
+
+    def _log(self, jump: Jump, log: StepLog, steps: int, num_visible: int) -> None:
+        jump.log(log, self._view.decode_group, steps, num_visible)
+        if jump.before is not None and num_visible:
+            self._lifecycle.read_first_tokens(jump.before, jump.times.plan_ns(1))
+
+
 def steps_to_jump(
     view: EngineView, lifecycle: Lifecycle, in_flight: Sequence[InFlight], plan: Plan
 ) -> int:
@@ -106,7 +201,7 @@ def steps_to_jump(
         or plan.prefills
         or plan.held_back
         or not plan.decodes
-        or any_of(view.hooks.must_step)
+        or (view.hooks.must_step and any_of(view.hooks.must_step))
         or not config.fast_forward
         or len(in_flight) != depth - 1
         or (oldest is not None and _ends_plan(oldest, view, lifecycle))
@@ -141,7 +236,9 @@ def jump_times(
     schedule_ns = cost.schedule_ns(view.num_running)
     if before is None:
         return run_sync(view.now_ns, gpu_free_ns, schedule_ns, update_ns, run)
-    rest_running = view.num_running - sum(request.width for request in before.finishing)
+    rest_running = view.num_running
+    for request in before.finishing:
+        rest_running -= request.width
     return run_async(
         view.now_ns,
         before.gpu_end_ns,

@@ -247,7 +247,7 @@ class Lifecycle:
         view = self.view
         if request.rounds and not (request.sample or request.cancelled):
             self._log.rounds[request.index] = request.rounds
-        if any_of(view.hooks.read, request):
+        if view.hooks.read and any_of(view.hooks.read, request):
             return
         if request in view.running:  # not if it was preempted with its last token in flight
             view.remove_running(request)

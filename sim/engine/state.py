@@ -29,6 +29,7 @@ class EngineState:
         self.decode_group = _decode_group(config)
         self.hooks = Hooks()
         """What the engine's optional features do, by moment."""
+        self.aligns_chunks = config.aligns_chunks
         self.num_aside = 0
         """Requests that a feature holds outside the queue, and that wait like those in it."""
         self.decodes_here = True

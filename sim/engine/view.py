@@ -16,7 +16,6 @@ class EngineView(EngineState):
 
     def new_batch(self) -> BatchBuilder:
         """Start building the next step."""
-        self.kv.new_step()
         self.decode_group.begin_step()
         return BatchBuilder(self)
 

@@ -212,7 +212,7 @@ class Replicas:
 
     def catch_up(self, replica: int) -> None:
         """Report to the watchers what this replica has evicted by now."""
-        self._engines[replica].catch_up()
+        self._engines[replica].jumping.catch_up()
 
     def _tell_with_time(
         self, engine: Engine, tell: Callable[[int, int], None], prefix_id: int, blocks: int
