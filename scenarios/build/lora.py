@@ -39,7 +39,7 @@ def added(
 ) -> Added | None:
     """Return what adapters add to a replica; None without them."""
     lora = scenario.lora
-    if not lora.is_on:
+    if not lora.enabled:
         return None
     if layout.gpus > layout.tensor_parallel_size:
         raise ScenarioError(
@@ -102,7 +102,7 @@ def with_columns(scenario: Scenario, table: RequestTable) -> RequestTable:
     The requests of a session use the same. Adapters share no prefixes: keys and values depend on
     them.
     """
-    if not scenario.lora.is_on:
+    if not scenario.lora.enabled:
         return table
     adapter = _drawn(scenario, table)
     chains = table.chains

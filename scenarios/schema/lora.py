@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scenarios.schema.fields import Count, Number, Section
+from scenarios.schema.fields import Count, Number, Section, Whole
 
 
 class Lora(Section):
     """LoRA adapters beside the model: slots of device memory, their kernels, and their loads."""
 
-    enabled: bool | None = Field(
-        None,
-        description="whether requests use adapters (vLLM's enable_lora); None: if another field "
-        "of this section is given",
+    enabled: bool = Field(
+        False,
+        description="whether requests use adapters (vLLM's enable_lora); true, if it is left out "
+        "and another field of this section is given",
     )
     max_loras: Count = Field(
         1, description="different adapters in one step, each with a slot of device memory"
@@ -31,7 +31,9 @@ class Lora(Section):
     rank: Count | None = Field(
         None, description="of the adapters, for the time to load one; None: max_lora_rank"
     )
-    adapters: Count = Field(1, description="adapters that requests ask for")
+    adapters: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+        1, description="adapters that requests ask for"
+    )
     zipf: Annotated[Number, Field(ge=0, le=10)] = Field(
         0.0, description="adapter k of them is asked for in proportion to 1 / k^zipf; 0: equally"
     )
@@ -39,10 +41,12 @@ class Lora(Section):
         1.0, description="of requests, or of sessions, that use an adapter; others use the model"
     )
 
-    @property
-    def is_on(self) -> bool:
-        """Whether requests use adapters."""
-        return bool(self.model_fields_set) if self.enabled is None else self.enabled
+    @model_validator(mode="before")
+    @classmethod
+    def _enable(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values and "enabled" not in values:
+            return {**values, "enabled": True}
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> Self:

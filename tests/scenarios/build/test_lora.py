@@ -149,7 +149,7 @@ def test_off_is_off() -> None:
 
 
 def test_affinity_keeps_what_turns_lose() -> None:
-    """`scenarios/adapters.yaml`, shortened."""
+    """Run a shortened `scenarios/adapters.yaml`, which routes by adapter."""
     path = CHECKOUT / "scenarios" / "adapters.yaml"
     short = ["workload.num_requests=2000", "bands=false"]
     attained = {

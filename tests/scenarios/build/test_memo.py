@@ -29,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         monkeypatch.setattr(module, function, call)
 
-    counted(replica, "compile_layout_cost", "cost")
+    counted(replica, "compile_step_cost", "cost")
     counted(trace, "read_recording", "trace")
     monkeypatch.setattr(memo, "_memo", {})
     return counts

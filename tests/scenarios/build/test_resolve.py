@@ -20,7 +20,7 @@ def test_memory_compiles_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> None:
         raise AssertionError("a step cost was compiled")
 
-    for function in ("load_operators", "compile_layout_cost", "compile_speculative_cost"):
+    for function in ("load_operators", "compile_step_cost", "compile_speculative_cost"):
         monkeypatch.setattr(replica_file, function, refuse)
     replica = replica_of("llama-3.1-8b", "h200", engine={"speculative": {"method": "eagle"}})
     assert replica.memory.blocks.num_gpu_blocks > 1000
