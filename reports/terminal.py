@@ -220,9 +220,9 @@ def print_report(report: Report, console: Console | None = None) -> None:
         screen.say(sentence)
     for section in sections_on(report, "terminal"):
         heading = section.heading if section.terminal is None else section.terminal
-        if heading:
-            screen.heading(heading)
         blocks = [block for block in section.blocks if _fits(screen, block)]
+        if heading and blocks:
+            screen.heading(heading)
         for place, block in enumerate(blocks):
             _print_title(screen, block, is_first=place == 0 and bool(heading))
             _print_block(screen, block)
@@ -352,13 +352,13 @@ def _print_unheaded(
     screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
 ) -> None:
     sides = ["right" if column.kind == "number" else "left" for column in columns]
-    grid = screen.grid(*sides, gap=2, wraps=False)
+    grid = screen.grid(*sides, gap=2, wraps=columns[-1].wraps)
     for row in rows:
         grid.add_row(
             *(
                 screen.bar(one.share or 0.0)
                 if column.kind == "bar"
-                else screen.text(one.text, _STYLES[one.tone])
+                else screen.text(one.text, "dim" if column.kind == "note" else _STYLES[one.tone])
                 for column, one in zip(columns, row, strict=True)
             )
         )
