@@ -87,6 +87,19 @@ def write_page(report: Report, path: Path) -> Path:
     return path
 
 
+def save_page(report: Report, path: Path) -> Path:
+    """Write the page of a report to the path that ``--out`` gives, in a folder that exists, and
+    return the path.
+
+    Raises `ScenarioError` if the file cannot be written.
+    """
+    try:
+        path.write_text(render_page(report), encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"--out {path}: {error.strerror}") from None
+    return path
+
+
 def render_page(report: Report) -> str:
     """Return the page of a report as HTML text."""
     return (

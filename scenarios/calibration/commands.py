@@ -114,9 +114,10 @@ def run_import(paths: Sequence[Path], *, out: Path, gpu: str | None, as_json: bo
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.calibration.text import print_import
+    from reports.calibration.report import import_report
+    from reports.terminal import print_report
 
-    print_import(facts)
+    print_report(import_report(facts))
 
 
 def import_facts(paths: Sequence[Path], *, out: Path, gpu: str | None) -> dict[str, Any]:
@@ -173,15 +174,16 @@ def run_show(name: str, *, gpu: str | None, out: Path | None, as_json: bool) -> 
     """Show what a calibration holds. Raises `ScenarioError`."""
     facts = surface_facts(load_named(name, gpu), name)
     if out is not None:
-        from reports.calibration.page import write_calibration_page
+        from reports.calibration.report import write_calibration_page
 
         write_calibration_page(facts, out)
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.calibration.text import print_calibration
+    from reports.calibration.report import calibration_report
+    from reports.terminal import print_report
 
-    print_calibration(facts)
+    print_report(calibration_report(facts))
     if out is not None:
         print(f"page in {out}")
 
@@ -200,9 +202,10 @@ def run_diff(
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return facts
-    from reports.calibration.diff import print_diff
+    from reports.calibration.diff import diff_report
+    from reports.terminal import print_report
 
-    print_diff(facts)
+    print_report(diff_report(facts))
     if out is not None:
         print(f"page in {out}")
     return facts

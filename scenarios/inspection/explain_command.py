@@ -49,15 +49,16 @@ def run_explain(
         prefill_context=prefill_context,
     )
     if out is not None:
-        from reports.explain.page import write_roofline_page
+        from reports.explain.report import write_explain_page
 
-        write_roofline_page(facts, out)
+        write_explain_page(facts, out)
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.explain.text import print_step
+    from reports.explain.report import explain_report
+    from reports.terminal import print_report
 
-    print_step(facts)
+    print_report(explain_report(facts))
     if out is not None:
         print(f"page in {out}")
 

@@ -21,9 +21,10 @@ def run_memory(served: ModelServer, *, context: int | None, output: int, as_json
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from reports.memory import print_memory
+    from reports.memory import memory_report
+    from reports.terminal import print_report
 
-    print_memory(facts)
+    print_report(memory_report(facts))
 
 
 def memory_facts(served: ModelServer, *, context: int | None, output: int) -> dict[str, Any]:
