@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from reports.numbers import MISSING as MISSING
-from reports.numbers import (
-    humanised,
-    is_number,
-    sentence,
-)
+from reports.numbers import MISSING, humanised, is_number, sentence
 from reports.warning_codes import GRAVE
 from sim.evidence import LABELS
 
 Summary = dict[str, Any]
+
+
+CONDITION_LABELS = {
+    "model": "Model",
+    "gpu": "GPU",
+    "gpus": "GPUs in all",
+    "replicas": "Replicas",
+    "tensor_parallel_size": "Tensor parallel size",
+    "pipeline_parallel_size": "Pipeline parallel size",
+    "data_parallel_size": "Data parallel size",
+    "prefill_context_parallel_size": "Prefill context parallel size",
+    "decode_context_parallel_size": "Decode context parallel size",
+    "expert_parallel_size": "Expert parallel size",
+    "engine": "Engine",
+    "scheduler": "Scheduler",
+    "router": "Router",
+    "workload": "Workload",
+    "cost_model": "Cost model",
+    "calibration_sha256": "Calibration (SHA-256)",
+    "seed": "Seed",
+}
+"""Conditions that are written in words; engine options keep the names the engine knows them by."""
 
 
 class AccountRow(NamedTuple):

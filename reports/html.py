@@ -102,7 +102,7 @@ def save_page(report: Report, path: Path) -> Path:
 
 def render_page(report: Report) -> str:
     """Return the page of a report as HTML text."""
-    return (
+    text = (
         _environment()
         .get_template("page.html.j2")
         .render(
@@ -111,6 +111,7 @@ def render_page(report: Report) -> str:
             sentences=sentences_on(report, "page"),
         )
     )
+    return text.lstrip()
 
 
 def sort_value(text: str) -> float | None:

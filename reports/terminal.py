@@ -311,24 +311,48 @@ def _print_table(screen: Screen, table: Table) -> None:
     if not table.headed:
         _print_unheaded(screen, columns, rows)
         return
-    bars = columns[-1].kind == "bar"
-    shares = [row[-1].share or 0.0 for row in rows] if bars else []
-    columns = columns[:-1] if bars else columns
-    lines: list[list[str | RichText]] = []
-    for cells in (row[: len(columns)] for row in rows):
-        lines.append([screen.text(one.text, _STYLES[one.tone]) for one in cells])
-        for at in range(max(len(one.spread) for one in cells)):
-            lines.append([screen.text("".join(one.spread[at : at + 1]), "dim") for one in cells])
-    names = [_heading(column) for column in columns]
-    screen.table(
-        names,
-        lines,
-        shares,
-        left=[name for name, column in zip(names, columns, strict=True) if column.kind != "number"],
-        wraps=[name for name, column in zip(names, columns, strict=True) if column.wraps],
-    )
+    _print_ruled(screen, columns, rows)
     for cells in below:
         screen.say(f"{cells[0].text}: {cells[-1].text}")
+
+
+def _print_ruled(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table with a line under its headings; a last column of bars takes the room that is
+    left, if it is enough for one."""
+    from rich import box
+    from rich.table import Table as RichTable
+
+    has_bars = columns[-1].kind == "bar"
+    table = RichTable(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", padding=(0, 1)
+    )
+    for place, column in enumerate(columns[:-1] if has_bars else columns):
+        is_number = column.kind == "number" and place > 0
+        table.add_column(
+            _heading(column),
+            justify="right" if is_number else "left",
+            no_wrap=not column.wraps,
+            overflow="fold" if is_number and column.wraps else "ellipsis",
+        )
+    room = 0
+    if has_bars:
+        room = min(screen.width - _width(columns[:-1], rows), BAR_WIDTH)
+    if room >= _LEAST_BAR:
+        table.add_column("", no_wrap=True)
+    for row in rows:
+        cells = row[: len(table.columns)]
+        table.add_row(
+            *(
+                screen.bar(one.share or 0.0, room)
+                if column.kind == "bar"
+                else screen.text(one.text, _STYLES[one.tone])
+                for column, one in zip(columns, cells, strict=False)
+            )
+        )
+        for at in range(max(len(one.spread) for one in cells)):
+            spreads = ("".join(one.spread[at : at + 1]) for one in cells)
+            table.add_row(*(screen.text(text, "dim") for text in spreads))
+    screen.show(table)
 
 
 def _heading(column: Column) -> str:

@@ -34,6 +34,7 @@ from reports.document import (
     scenario_section,
     warning_section,
 )
+from reports.facts import CONDITION_LABELS
 from reports.folder import incomplete, read_content, read_scenario
 from reports.numbers import (
     LATENCY_LABELS,
@@ -175,7 +176,7 @@ def curve_table(content: Content) -> Table:
         )
     return Table(
         [
-            Column(question["unit"]),
+            Column(question["unit"], "number"),
             Column("Of saturation", "number", terminal="load", drop=2),
             *numbers("Attainment"),
             Column("95%", "number", drop=3),
@@ -295,6 +296,7 @@ def _held(count: float) -> str:
 
 def _conditions(content: Content) -> list[Fact]:
     question, conditions = content["question"], content["conditions"]
+    labels = CONDITION_LABELS | {"runs": "Runs", "seed": "Seeds"}
     rows = []
     if question["attainment"] is not None:
         rows.append(Fact("Requests that must meet the SLO", share_text(question["attainment"])))
@@ -304,28 +306,11 @@ def _conditions(content: Content) -> list[Fact]:
     ]
     rows.append(Fact("Precision asked for", f"±{question['precision']:.1%}"))
     rows += [
-        Fact(_LABELS.get(name, name), condition_text(value))
+        Fact(labels.get(name, name), condition_text(value))
         for name, value in conditions.items()
         if name not in ("slo", "notes", "operators") and value is not None
     ]
     return rows + [Fact("Note", note) for note in conditions["notes"]]
-
-
-_LABELS = {
-    "model": "Model",
-    "gpu": "GPU",
-    "gpus": "GPUs in all",
-    "replicas": "Replicas",
-    "tensor_parallel_size": "Tensor parallel size",
-    "engine": "Engine",
-    "scheduler": "Scheduler",
-    "router": "Router",
-    "workload": "Workload",
-    "runs": "Runs",
-    "cost_model": "Cost model",
-    "calibration_sha256": "Calibration (SHA-256)",
-    "seed": "Seeds",
-}
 
 
 def _conditions_line(content: Content) -> str:

@@ -23,6 +23,7 @@ from reports.document import (
     scenario_section,
 )
 from reports.facts import (
+    CONDITION_LABELS,
     Summary,
     account_rows,
     entries,
@@ -290,27 +291,6 @@ def _evidence_of(summary: Summary, metrics: tuple[str, ...]) -> dict[str, str]:
     return {label: listed(names) for label, names in carried.items()}
 
 
-_CONDITIONS = {
-    "model": "Model",
-    "gpu": "GPU",
-    "gpus": "GPUs in all",
-    "replicas": "Replicas",
-    "tensor_parallel_size": "Tensor parallel size",
-    "pipeline_parallel_size": "Pipeline parallel size",
-    "data_parallel_size": "Data parallel size",
-    "prefill_context_parallel_size": "Prefill context parallel size",
-    "decode_context_parallel_size": "Decode context parallel size",
-    "expert_parallel_size": "Expert parallel size",
-    "engine": "Engine",
-    "scheduler": "Scheduler",
-    "router": "Router",
-    "workload": "Workload",
-    "cost_model": "Cost model",
-    "calibration_sha256": "Calibration (SHA-256)",
-    "seed": "Seed",
-}
-
-
 def condition_rows(summary: Summary) -> list[Fact]:
     """Return the conditions of the result as rows of label and value."""
     conditions = section(summary, "conditions")
@@ -325,14 +305,15 @@ def condition_rows(summary: Summary) -> list[Fact]:
             for pool, text in texts
         }
         conditions = {**of_pools, **conditions, "pools": None}
-    names = [name for name in _CONDITIONS if conditions.get(name) is not None]
+    names = [name for name in CONDITION_LABELS if conditions.get(name) is not None]
     names += [
         name
         for name, value in conditions.items()
-        if name not in (*_CONDITIONS, "slo", "notes", "operators") and value is not None
+        if name not in (*CONDITION_LABELS, "slo", "notes", "operators") and value is not None
     ]
-    # Engine options keep the names the engine knows them by.
-    rows = [Fact(_CONDITIONS.get(name, name), condition_text(conditions[name])) for name in names]
+    rows = [
+        Fact(CONDITION_LABELS.get(name, name), condition_text(conditions[name])) for name in names
+    ]
     notes = conditions.get("notes")
     if isinstance(notes, list):
         rows += [Fact("Note", str(note)) for note in notes]

@@ -49,9 +49,8 @@ def figure_table(content: Content, *, compact: bool) -> Table:
                 value_text(product, figure, per_unit) if is_number(product) else "",
             ]
         )
-    labels = [
-        variant["label"] or MISSING for variant in (content["baseline"], *content["variants"])
-    ]
+    every = (content["baseline"], *content["variants"])
+    labels = [variant.get("label") or MISSING for variant in every]  # a refused one has none
     return Table(
         [
             Column("Figure", terminal=""),

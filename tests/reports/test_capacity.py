@@ -137,6 +137,9 @@ def test_the_page_holds_all_it_shows(content: dict[str, Any]) -> None:
     assert not re.search(r'(?:src|href)="(?!#)', page)  # no script, no network
     for name in ("attainment", "latency", "accounts"):
         assert f'<figure id="capacity-{name}-figure">' in page
+    assert re.search(
+        r'<th scope="row" class="n" data-value="[\d.]+" data-label="requests/s">', page
+    )
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert page == render_page(capacity_report(content, "model: llama-3.1-8b\n"))

@@ -27,6 +27,7 @@ from reports.document import (
     Tile,
     Warnings,
     evidence_section,
+    numbers,
 )
 from reports.svg import NARROW, Plot, Sheet
 from reports.terminal import print_report
@@ -75,6 +76,14 @@ def test_a_table_on_a_terminal() -> None:
 
 def test_a_narrow_terminal_leaves_out_what_may_be_dropped() -> None:
     assert "memory" not in printed(report(Table(COLUMNS, ROWS)), 34)
+
+
+def test_bars_take_the_room_that_is_left() -> None:
+    columns = [Column("Account"), *numbers("Share"), Column("", "bar")]
+    rows = [("wait", "75%", Cell("", share=0.75)), ("work", "25%", Cell("", share=0.25))]
+    bars = [line.count("█") for line in printed(report(Table(columns, rows)), 34).splitlines()[5:]]
+    assert bars[:2] == [12, 4]
+    assert "█" not in printed(report(Table(columns, rows)), 24)
 
 
 def test_a_block_may_be_for_some_widths_only() -> None:

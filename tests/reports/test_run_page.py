@@ -29,7 +29,7 @@ def drawn(sample: Path) -> tuple[str, Page]:
 
 def test_structure(drawn: tuple[str, Page]) -> None:
     html, page = drawn
-    assert html.lstrip().startswith("<!DOCTYPE html>")
+    assert html.startswith("<!DOCTYPE html>")
     assert not page.open
     assert page.all("html")[0]["lang"] == "en"
     assert page.text["title"][:1] == [
