@@ -54,15 +54,16 @@ def run_inspect(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None or page_wanted:
-        from reports.trace.page import write_trace_page
+        from reports.trace.report import write_trace_page
 
         page = write_trace_page(facts, out or Path(f"{path.name.partition('.')[0]}.html"))
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
     else:
-        from reports.trace.text import print_trace
+        from reports.terminal import print_report
+        from reports.trace.report import trace_report
 
-        print_trace(facts)
+        print_report(trace_report(facts))
         if page is not None:
             print(f"page in {page}")
     return page
