@@ -45,9 +45,10 @@ def run_validate(
     if as_json:
         print(json.dumps(found.content, indent=1, allow_nan=False))
     else:
-        from reports.validation.text import print_validation
+        from reports.terminal import print_report
+        from reports.validation.report import validation_report
 
-        print_validation(found.content)
+        print_report(validation_report(found.content))
         if out is not None:
             print(f"\nresults in {out}, page in {page}")
 
@@ -60,7 +61,7 @@ def _note(what: str) -> None:
 
 def _write(found: Validation, out: Path) -> Path:
     """Write accuracy.json, the latencies behind it and the page that is drawn from both."""
-    from reports.validation.page import write_validation_page
+    from reports.validation.report import write_validation_page
 
     write_validation(found, out)
     return write_validation_page(out)

@@ -35,9 +35,10 @@ def run_compare(
     if as_json:
         print(json.dumps(comparison.content(), indent=1, allow_nan=False))
     else:
-        from reports.validation.text import print_accuracy
+        from reports.terminal import print_report
+        from reports.validation.comparison import comparison_report
 
-        print_accuracy(comparison.content())
+        print_report(comparison_report(comparison.content()))
     return beyond
 
 
