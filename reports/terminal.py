@@ -48,6 +48,8 @@ _HEADLINE: dict[Tone, str] = {"good": "bold green", "bad": "bold red"}
 
 _LEAST_WORDS = 10
 """Least width of a column of words; with less room, they go below the table."""
+_GAP = 3
+"""Characters between two columns."""
 _LEAST_BAR = 8
 """Least width of a bar in characters; a shorter one is not readable."""
 
@@ -303,7 +305,7 @@ def _print_table(screen: Screen, table: Table) -> None:
     below: list[list[Cell]] = []
     if columns[-1].below and screen.width - _width(columns[:-1], rows) < _LEAST_WORDS:
         columns, below = columns[:-1], rows
-    while _width(columns, rows) > screen.width and any(column.drop for column in columns):
+    while _width(columns, rows) - _GAP > screen.width and any(column.drop for column in columns):
         rank = min(column.drop for column in columns if column.drop)
         kept = [place for place, column in enumerate(columns) if column.drop != rank]
         columns = [columns[place] for place in kept]
@@ -364,12 +366,12 @@ def _heading(column: Column) -> str:
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> int:
-    """Return the characters of a table's longest line, were no cell broken."""
+    """Return the characters of a table's longest line and a gap, were no cell broken."""
     widths = [
         max(len(_heading(column)), *(len(row[place].text) for row in rows))
         for place, column in enumerate(columns)
     ]
-    return sum(widths) + 3 * len(widths)
+    return sum(widths) + _GAP * len(widths)
 
 
 def _print_unheaded(
