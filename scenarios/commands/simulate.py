@@ -125,7 +125,7 @@ def report(
     if plot and not is_sweep(folder):
         raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")
     if is_sweep(folder):
-        from reports.sweep.page import write_sweep_page
+        from reports.sweep.report import write_sweep_page
 
         _show(write_sweep_page(folder, plot or ()), open_page=open_page)
         return

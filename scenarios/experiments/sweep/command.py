@@ -138,16 +138,17 @@ def run_sweep(
         raise
     finally:
         results.close()
-    from reports.sweep.page import write_sweep_page
+    from reports.sweep.report import write_sweep_page
 
     content, frame = write_sweep(sweep, points, results, folder, spent)
     page = write_sweep_page(folder)
     if as_json:
         print(json.dumps(content, indent=1, allow_nan=False))
     else:
-        from reports.sweep.text import print_sweep
+        from reports.sweep.report import sweep_report
+        from reports.terminal import print_report
 
-        print_sweep(content, frame)
+        print_report(sweep_report(content, frame))
         print(f"\ntable in {folder / 'sweep.parquet'}, page in {page}")
     return page
 
