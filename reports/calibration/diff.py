@@ -17,6 +17,7 @@ from reports.document import (
     Column,
     Figure,
     Report,
+    Row,
     Section,
     Table,
     Text,
@@ -72,7 +73,7 @@ def _answer(facts: Mapping[str, Any]) -> str:
 
 
 def _pairs(facts: Mapping[str, Any]) -> Section:
-    rows = [
+    rows: list[Row] = [
         [
             _name(pair),
             f"{pair['shapes']:,}",

@@ -16,6 +16,7 @@ from reports.svg import Plot, Sheet
 _COLORS = (*svg.SERIES[:3], svg.ORANGE, svg.VIOLET, svg.SKY, svg.PINK, svg.YELLOW, svg.MUTED)
 _LINES = 8  # most curves of a table in one plot
 _CELLS = 40  # rows up to which a heat map grows in height
+_SMALL = 0.05  # shares up to which an axis has decimals
 _NUMBERS = 16  # most columns of a heat map with numbers, and half as many on a narrow sheet
 
 
@@ -186,19 +187,28 @@ def _lines(table: Mapping[str, Any], name: str, title: str, sheet: Sheet) -> Plo
     axis = max(_axes(table), key=lambda key: len(_axes(table)[key]))
     values = sorted(_axes(table)[axis])
     write = _bytes if axis == "bytes" else plain
-    many = sum(bool(curve["at"]) for curve in shown) if sheet.is_narrow else 0
+    common = {
+        key: value
+        for key, value in shown[0]["at"].items()
+        if all(curve["at"].get(key) == value for curve in shown)
+    }
+    labels = [
+        shape_text({key: value for key, value in curve["at"].items() if key not in common})
+        for curve in shown
+    ]
+    many = len(shown) if sheet.is_narrow and any(labels) else 0
     with sheet.drawing(2.6 + 0.2 * many) as figure:
         axes = figure.subplots()
         svg.log_axis(axes, max(values[0], 0.5) / 1.2, values[-1] * 1.2, write)
-        for color, curve in zip(_COLORS, shown, strict=False):
+        for color, curve, label in zip(_COLORS, shown, labels, strict=False):
             x, y = np.array(curve["axes"][axis]), np.array(curve["share"])
-            label = shape_text(curve["at"]) or None
-            axes.plot(x, y, marker="o", ms=2.5, lw=1, color=color, label=label)
+            axes.plot(x, y, marker="o", ms=2.5, lw=1, color=color, label=label or None)
         top = max(share for curve in shown for share in curve["share"])
         axes.set_ylim(0, max(1.15 * top, 0.01))
-        axes.yaxis.set_major_formatter(lambda value, _: whole_percent(float(value)))
+        written = whole_percent if top > _SMALL else percent
+        axes.yaxis.set_major_formatter(lambda value, _: written(float(value)))
         axes.set_xlabel(axis)
-        if any(curve["at"] for curve in shown):
+        if any(labels):
             if sheet.is_narrow:
                 figure.legend(loc="outside lower left", fontsize=8)
             else:
@@ -206,7 +216,8 @@ def _lines(table: Mapping[str, Any], name: str, title: str, sheet: Sheet) -> Plo
         every = [share for curve in curves for share in curve["share"]]
         alt = (
             f"Share of the roofline's bound of {title} over {axis}, from "
-            f"{whole_percent(min(every))} to {whole_percent(max(every))}."
+            f"{percent(min(every))} to {percent(max(every))}."
         )
+        fixed = f" at {shape_text(common)}" if common else ""
         among = f" {len(shown)} of {len(curves)} curves." if len(shown) < len(curves) else ""
-        return sheet.plot(figure, name, title, alt, f"Share of the roofline's bound.{among}")
+        return sheet.plot(figure, name, title, alt, f"Share of the roofline's bound{fixed}.{among}")

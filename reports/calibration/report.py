@@ -221,6 +221,7 @@ def _fits(tables: Sequence[Mapping[str, Any]]) -> Section:
                 name = f"{table['family']}, {fit['ranks']} ranks"
                 rows.append(
                     [
+                        name,
                         "" if place else name,
                         size(end),
                         duration(latency_s),
@@ -229,8 +230,9 @@ def _fits(tables: Sequence[Mapping[str, Any]]) -> Section:
                         "" if place else _error(fit["held_out"]),
                     ]
                 )
+    exchange = [Column("Exchange", on="page"), Column("", on="terminal")]
     headings = ("Up to", "Latency", "Bandwidth", "Error", "Held out")
-    table_of_fits = Table([Column("Exchange", terminal=""), *numbers(*headings)], rows)
+    table_of_fits = Table([*exchange, *numbers(*headings)], rows)
     return Section("exchanges", "Exchanges as latency and bandwidth", [table_of_fits])
 
 

@@ -16,6 +16,7 @@ from reports.document import (
     Facts,
     Figure,
     Report,
+    Row,
     Section,
     Table,
     Text,
@@ -258,7 +259,7 @@ def _precision(facts: Mapping[str, Any]) -> Section:
 
 def _accounts(facts: Mapping[str, Any]) -> Section:
     total_s = sum(facts["accounts_s"].values())
-    rows = [
+    rows: list[Row] = [
         [_account(name), duration(s), percent(s / total_s), Cell("", share=s / total_s)]
         for name, s in facts["accounts_s"].items()
         if s

@@ -247,7 +247,7 @@ def _cause(content: Content, points: pd.DataFrame) -> Section:
         if name.startswith("e2e_account.") and value == value and value > 0
     }
     total_s = sum(accounts.values())
-    rows = [
+    rows: list[Row] = [
         [humanised(name), whole_percent(seconds / total_s), Cell("", share=seconds / total_s)]
         for name, seconds in sorted(accounts.items(), key=lambda item: -item[1])
         if seconds > total_s / 100

@@ -180,8 +180,9 @@ def reuse_over_time(content: Content, sheet: Sheet) -> Plot | None:
             right.set_title("Time to the next use")
             percentiles = f"p50 {duration(middle_s)}, p90 {duration(late_s)}"
             if sheet.is_narrow:
-                label = {"xytext": (-4, 4), "textcoords": "offset points", "fontsize": 8.5}
-                right.annotate(percentiles, (1, 0), xycoords="axes fraction", ha="right", **label)
+                at = {"xytext": (-4, 4), "textcoords": "offset points", "xycoords": "axes fraction"}
+                style: dict[str, Any] = {"ha": "right", "fontsize": 8.5, **at}
+                right.annotate(percentiles, (1, 0), **style)
             else:
                 right.set_title(percentiles, loc="right", fontsize=8.5, fontweight="normal")
             alt += (

@@ -13,6 +13,7 @@ from reports.document import (
     Facts,
     Figure,
     Report,
+    Row,
     Section,
     Table,
     Text,
@@ -283,7 +284,7 @@ def lru_table(content: Content) -> Table:
     """Return the hits of an LRU cache by ascending capacity, and those of an unlimited cache; no
     rows if they are not known."""
     found = (content["lru"] or {}).get("by_capacity", [])
-    rows = [
+    rows: list[Row] = [
         [
             tokens(row["capacity_tokens"]),
             gib(row) if content["kv_cache"] else "",

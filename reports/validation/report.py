@@ -148,6 +148,7 @@ def _tiles(content: Content) -> list[Tile]:
 
 def _glance(content: Content) -> Section:
     """Return the median and the worst absolute error by regime and metric."""
+    metrics: dict[str, tuple[str, ...]]
     metrics = {LATENCY_LABELS[metric]: (metric,) for metric in LATENCIES}
     metrics |= {"Throughput": ("request_throughput", "output_throughput")}
     rows: list[Row] = []
@@ -378,7 +379,7 @@ _SIZES = ("median", "p95", "worst")
 
 def _conformance(content: Content) -> Section:
     """Return the share of steps that the scheduler composes as recorded, one row per run."""
-    rows = []
+    rows: list[Row] = []
     for score in content["conformance"]:
         differ = [f"{n} {percent(s)}" for n, s in score["by_column"].items() if s not in (1, None)]
         shares = [
