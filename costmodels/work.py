@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.formats import BF16_PEAK, ModelPrecision, load_format
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Array = NDArray[np.float64]
 Kind = Literal[
@@ -29,6 +32,28 @@ FRACTION_BITS = 32
 """Bits behind the point of times in fixed point, so that sums of them are exact."""
 HALF = 1 << (FRACTION_BITS - 1)
 ONE = 1 << FRACTION_BITS
+
+
+_AMOUNTS = ("rows", "flops", "weight_bytes", "state_bytes", "activation_bytes", "comm_bytes")
+
+
+_Prices = TypeVar("_Prices", bound="DataclassInstance")
+
+
+def slowed(prices: _Prices, factor: float, *names: str) -> _Prices:
+    """Return a copy of compiled prices with the times in these fields multiplied by ``factor``.
+
+    A field has integers, lists of them, None, or prices with a method ``slower``.
+    """
+    return replace(prices, **{name: _scaled(getattr(prices, name), factor) for name in names})
+
+
+def _scaled(times: Any, factor: float) -> Any:
+    if isinstance(times, int):
+        return round(times * factor)
+    if times is None or hasattr(times, "slower"):
+        return times and times.slower(factor)
+    return type(times)([_scaled(time, factor) for time in times])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +102,10 @@ class Operator:
     def is_fp8(self) -> bool:
         """Whether its matrices are multiplied in fp8."""
         return self.peak == "fp8_flop_per_s"
+
+    def at(self, places: NDArray[np.int64]) -> Operator:
+        """Return the operator at these of its batch sizes."""
+        return replace(self, **{name: getattr(self, name)[places] for name in _AMOUNTS})
 
 
 def linear(

@@ -25,6 +25,7 @@ ROUTERS: dict[str, str] = {
     "session_sticky": "policies.routers.session_sticky:SessionSticky",
     "consistent_hash": "policies.routers.consistent_hash:ConsistentHash",
     "prefix_affinity": "policies.routers.prefix_affinity:PrefixAffinity",
+    "adapter_affinity": "policies.routers.adapter_affinity:AdapterAffinity",
     "conductor": "policies.routers.conductor:Conductor",
     "preble": "policies.routers.preble:Preble",
 }

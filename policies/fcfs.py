@@ -1,6 +1,6 @@
 """vLLM V1's default scheduler: running requests first, then waiting ones in order of arrival."""
 
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 
 

@@ -1,7 +1,7 @@
 """Orca: iteration-level scheduling over memory reserved for whole sequences."""
 
 from policies.reserving import Reserve, checked_reserve, reserved_tokens
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 
 

@@ -1,6 +1,6 @@
 """Continuous batching that prefills first, as vLLM did before chunked prefill (V0)."""
 
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 
 

@@ -1,7 +1,7 @@
 """vLLM's ``--scheduling-policy priority``: the lowest value first, ties by arrival."""
 
-from sim.engine.batch import UNTIL_CHANGE, Plan
 from sim.engine.state import EngineState
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.request import Request
 

@@ -1,6 +1,6 @@
 """Sarathi-Serve: stall-free batches of bounded size."""
 
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 

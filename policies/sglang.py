@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from sim.engine.batch import UNTIL_CHANGE, BatchBuilder, Plan
+from sim.engine.batch import BatchBuilder
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.engine.waiting import FifoQueue
 from sim.errors import ScenarioError

@@ -4,7 +4,7 @@ import math
 from statistics import NormalDist
 
 from sim.draws import uniform
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.request import Request

@@ -1,7 +1,7 @@
 """Request-level batching, as FasterTransformer under a serving system does it."""
 
 from policies.reserving import Reserve, checked_reserve, reserved_tokens
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.request import Gang

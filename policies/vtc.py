@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sim.engine.batch import UNTIL_CHANGE, Plan
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.engine.waiting import FifoQueue
 from sim.errors import ScenarioError
@@ -39,7 +39,7 @@ class VirtualTokenCounter:
     def attach(self, view: EngineView) -> None:
         """Keep the waiting requests by tenant, and observe which requests decode."""
         self._group = view.decode_group
-        self._group.observer = self
+        self._group.observers.append(self)
         self._queue = view.waiting = _TenantQueue(self)
 
     def __call__(self, view: EngineView) -> Plan:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.schemas import RESULT
-from sim.accounts import TIME_ACCOUNTS
+from sim.accounts import ADAPTERS, TIME_ACCOUNTS
 from sim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ REQUEST_COLUMNS = (
     "good",
     *(f"{account}_ns" for account in TIME_ACCOUNTS),
 )
+_ADDED_LATER = {f"{ADAPTERS}_ns"}
+"""Columns of accounts that folders of older versions lack, because nothing was posted to them."""
 STEP_COLUMNS = (
     "replica",
     "plan_s",
@@ -186,6 +188,9 @@ def _read_table(folder: Path | str, name: str, columns: tuple[str, ...]) -> pd.D
         raise ScenarioError(
             f"{path}: not a readable Parquet file ({reason}). Run the scenario again."
         ) from error
+    for column in columns:
+        if column in _ADDED_LATER and column not in table.columns:
+            table[column] = 0
     missing = [column for column in columns if column not in table.columns]
     if missing:
         raise ScenarioError(

@@ -80,8 +80,8 @@ def plan(path: str | Path, *, jobs: int | None = None) -> dict[str, Any]:
 
     Raises ScenarioError.
     """
+    from scenarios.experiments.plan.candidates import read_plan
     from scenarios.experiments.plan.find import find_plan
-    from scenarios.experiments.plan.read import read_plan
 
     return find_plan(read_plan(Path(path)), jobs=jobs)
 
@@ -94,20 +94,6 @@ def sweep(
     Results are kept in ``out`` (by default ``results/<name of the file>``); what is there already
     is not run again. Raises ScenarioError.
     """
-    from scenarios.experiments.sweep.command import write_sweep
-    from scenarios.experiments.sweep.points import make_points
-    from scenarios.experiments.sweep.results import Results
-    from scenarios.experiments.sweep.run import run_all
-    from scenarios.experiments.sweep.sweep_file import read_sweep
-    from scenarios.run.result_folder import make_folder
+    from scenarios.experiments.sweep.run import run_sweep
 
-    read = read_sweep(Path(path))
-    points = make_points(read)
-    folder = Path("results") / read.name if out is None else Path(out)
-    make_folder(folder)
-    results = Results(folder)
-    try:
-        spent = run_all(points.runs, results, jobs=jobs)
-    finally:
-        results.close()
-    return write_sweep(read, points, results, folder, spent)[1]
+    return run_sweep(Path(path), out=None if out is None else Path(out), jobs=jobs).table

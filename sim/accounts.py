@@ -9,6 +9,7 @@ PREFILL_MEMORY = "prefill_memory"
 DECODE_WEIGHT_READS = "decode_weight_reads"
 DECODE_STATE_READS = "decode_state_reads"
 COMMUNICATION = "communication"
+ADAPTERS = "adapters"
 LAUNCH_AND_HOST = "launch_and_host"
 OTHERS_PREFILL = "others_prefill"
 SPECULATION_DRAFT = "speculation_draft"
@@ -20,14 +21,15 @@ REMAINDER = "remainder"
 
 # Accounts that a cost model splits a step's GPU time into. The time that the decodes alone would
 # take goes to the decode accounts; what prefills add goes to the prefill accounts, by what binds
-# them. Drafting has an account of its own, and so has the part of verification that was spent on
-# rejected drafts.
+# them. LoRA adapters have an account of their own, which also has the time to load them; so have
+# drafting and the part of verification that was spent on rejected drafts.
 GPU_ACCOUNTS = (
     PREFILL_COMPUTE,
     PREFILL_MEMORY,
     DECODE_WEIGHT_READS,
     DECODE_STATE_READS,
     COMMUNICATION,
+    ADAPTERS,
     LAUNCH_AND_HOST,
     SPECULATION_DRAFT,
     SPECULATION_WASTE,
@@ -44,6 +46,7 @@ TIME_ACCOUNTS = (
     DECODE_WEIGHT_READS,
     DECODE_STATE_READS,
     COMMUNICATION,
+    ADAPTERS,
     LAUNCH_AND_HOST,
     SPECULATION_DRAFT,
     SPECULATION_WASTE,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Self
 
 import simpy
 from simpy.core import EmptySchedule
 
 NS_PER_S = 1_000_000_000
+FOREVER_NS = 1 << 62
+"""A time that never comes."""
 
 # SimPy orders the events of one instant by priority. Arrivals use its default, 1, so that an
 # arrival at the very end of a step is seen by the plan that follows. Engines come after, in order
@@ -35,6 +37,8 @@ class Clock(simpy.Environment):
     """A SimPy environment that counts the events it processes: a measure of work free of noise."""
 
     num_events = 0
+    now_ns = 0
+    """The time, like `now`, but an attribute: engines read it several times per step."""
     last_ns = 0
     """Time of the last event that a process waited for. The alarm of a jump that was cut does not
     count."""
@@ -48,12 +52,12 @@ class Clock(simpy.Environment):
         if not self._queue:
             raise EmptySchedule
         now_ns, self.acting, _, event = heappop(self._queue)
-        self._now = now_ns
+        self._now = self.now_ns = now_ns  # type: ignore[assignment]  # an int: it starts at one
         self.num_events += 1
         callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
         if callbacks:
             if self.acting != UNSEEN:
-                self.last_ns = now_ns  # type: ignore[assignment]  # an int: it starts at one
+                self.last_ns = self.now_ns
             for callback in callbacks:
                 callback(event)
         if not event._ok and not hasattr(event, "_defused"):
@@ -80,7 +84,7 @@ class Alarm(simpy.Event):
     """An engine's wake-up. It fires ``delay_ns`` after `ring`, after the arrivals of that
     instant."""
 
-    def __init__(self, env: simpy.Environment, replica: int) -> None:
+    def __init__(self, env: Clock, replica: int) -> None:
         # all that `Event.__init__` does, inlined: an engine makes several of these per request
         self.env = env
         self.callbacks = []
@@ -90,7 +94,9 @@ class Alarm(simpy.Event):
         """Schedule the alarm; allowed once."""
         self._ok = True
         self._value = None
-        self.env.schedule(self, priority=self.priority, delay=delay_ns)  # type: ignore[arg-type]
+        # what `Environment.schedule` does, inlined as well
+        env: Clock = self.env  # type: ignore[assignment]
+        heappush(env._queue, (env.now_ns + delay_ns, self.priority, next(env._eid), self))  # type: ignore[misc]
         return self
 
     def take_over(self, later: Alarm) -> None:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 import simpy
 
-from sim.clock import NS_PER_S, call_after
+from sim.clock import FOREVER_NS, NS_PER_S, call_after
 
 _PATIENCE = 1e-9
 """Relative tolerance: rates this close are one bottleneck, and this fraction of a byte is no byte.
@@ -28,6 +28,7 @@ class Flow:
         "_rate",
         "_updated_ns",
         "_version",
+        "is_over",
         "num_bytes",
         "on_done",
         "pace",
@@ -40,14 +41,15 @@ class Flow:
         num_bytes: int,
         pace: float,
         now_ns: int,
-        on_done: Callable[[], None] | None,
+        on_done: Callable[[], None],
     ) -> None:
         self.path = path
         self.num_bytes = num_bytes
         self.pace = pace
         """Most bytes per nanosecond that the sender sends."""
         self.on_done = on_done
-        """None once the flow has ended or was cancelled."""
+        self.is_over = False
+        """Whether the flow has ended or was cancelled."""
         self._left = float(num_bytes)
         self._rate = 0.0
         self._updated_ns = now_ns
@@ -67,7 +69,9 @@ class Network:
         self._flows: dict[str, dict[Flow, None]] = {}
         self._ends: list[tuple[int, int, int, Flow]] = []  # (when, order, version, flow)
         self._made = 0
-        self._alarm: tuple[int, simpy.Event] | None = None
+        self._alarm_ns = FOREVER_NS
+        self._alarm_calls: list[Callable[[simpy.Event], None]] = []
+        """Callbacks of the event at that time; cleared if another time comes first."""
         self.moved_bytes: dict[str, int] = {}
         """Bytes by link, of flows that ended or were cancelled."""
 
@@ -114,7 +118,7 @@ class Network:
         """Stop a flow and return the whole bytes it has moved."""
         now_ns = int(self._env.now)
         moved = flow.num_bytes - math.ceil(flow.left_bytes(now_ns))
-        if flow.on_done is not None:
+        if not flow.is_over:
             neighbors = self._take_out(flow, moved)
             self._share_anew(neighbors)
         return moved
@@ -125,7 +129,7 @@ class Network:
 
     def _take_out(self, flow: Flow, moved_bytes: int) -> list[Flow]:
         """Remove a flow, count its bytes, and return the flows that shared a link with it."""
-        flow.on_done = None
+        flow.is_over = True
         neighbors: dict[Flow, None] = {}
         for name in flow.path:
             del self._flows[name][flow]
@@ -150,7 +154,7 @@ class Network:
         self._set_alarm()
 
     def _connected(self, changed: Iterable[Flow]) -> list[Flow]:
-        found: dict[Flow, None] = dict.fromkeys(f for f in changed if f.on_done is not None)
+        found: dict[Flow, None] = dict.fromkeys(f for f in changed if not f.is_over)
         queue, links = list(found), set()
         while queue:
             for name in queue.pop().path:
@@ -187,27 +191,26 @@ class Network:
 
     def _set_alarm(self) -> None:
         ends = self._ends
-        while ends and (ends[0][3].on_done is None or ends[0][2] != ends[0][3]._version):
+        while ends and (ends[0][3].is_over or ends[0][2] != ends[0][3]._version):
             heappop(ends)
-        when_ns = ends[0][0] if ends else None
-        if self._alarm is not None:
-            if self._alarm[0] == when_ns:
-                return
-            self._alarm[1].callbacks.clear()
-            self._alarm = None
-        if when_ns is not None:
+        when_ns = ends[0][0] if ends else FOREVER_NS
+        if when_ns == self._alarm_ns:
+            return
+        self._alarm_calls.clear()
+        self._alarm_ns = when_ns
+        if ends:
             alarm = self._env.timeout(when_ns - int(self._env.now))
             alarm.callbacks.append(self._wake)
-            self._alarm = when_ns, alarm
+            self._alarm_calls = alarm.callbacks
 
     def _wake(self, _: simpy.Event) -> None:
-        self._alarm = None
+        self._alarm_ns = FOREVER_NS
         now_ns = int(self._env.now)
         calls: list[Callable[[], None]] = []
         neighbors: dict[Flow, None] = {}
         while self._ends and self._ends[0][0] <= now_ns:
             version, flow = heappop(self._ends)[2:]
-            if flow.on_done is not None and version == flow._version:
+            if not flow.is_over and version == flow._version:
                 calls.append(flow.on_done)
                 neighbors |= dict.fromkeys(self._take_out(flow, flow.num_bytes))
         self._share_anew(neighbors)

@@ -219,6 +219,11 @@ class RoutingContext(Protocol):
         """Return the conversation of a request; None if the workload has no sessions."""
         ...
 
+    def extra(self, name: str, request: Request, /) -> int | None:
+        """Return a request's value in an optional column of the workload
+        (`sim.request_table.RequestTable.extras`); None if there is no such column."""
+        ...
+
     def prefix_ids(self, request: Request, /) -> Sequence[int]:
         """Return the ids of the prompt's prefixes, shortest first; empty if the workload has
         none."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.request import Request, Status
 
 UNSET = -1
@@ -22,11 +25,11 @@ class Residence:
     answer.
     """
 
-    def __init__(self, num_requests: int, preemptions: array[int] | None = None) -> None:
+    def __init__(self, num_requests: int) -> None:
         n = num_requests
         self.replica = array("i", [UNSET]) * n
         self.first_row = _column(n)
-        self.preemptions = array("i", [0]) * n if preemptions is None else preemptions
+        self.preemptions = array("i", [0]) * n
         self.recomputes: list[tuple[int, int, int]] = []
         """(request, row that preempted it, row that had recomputed it), closed intervals."""
         self.held_back: list[tuple[int, int]] = []
@@ -92,10 +95,9 @@ class Residence:
 
     def prefilled(self, request: Request, row: int) -> None:
         """This row computes the last known token of the request and samples the next."""
-        if request.num_preemptions and not request.sample and not request.cancelled:
-            start = self._preempted_at.pop(request.index, None)
-            if start is not None:
-                self.recomputes.append((request.index, start, row))
+        index = request.index
+        if index in self._preempted_at and not request.sample and not request.cancelled:
+            self.recomputes.append((index, self._preempted_at.pop(index), row))
 
 
 class RequestLog(Residence):
@@ -136,6 +138,29 @@ class RequestLog(Residence):
         self.decode: DecodeLog | None = None
         """Second residences, of requests that were handed over; None if no engine hands any over.
         """
+
+    def decodes(self) -> DecodeLog:
+        """Return the log of second residences, made at the first call."""
+        if self.decode is None:
+            self.decode = DecodeLog(self)
+        return self.decode
+
+    @property
+    def handed_over(self) -> NDArray[np.bool_]:
+        """Return which requests were decoded by another engine than prefilled them, ``[n]``."""
+        if self.decode is None:
+            return np.zeros(len(self.status), np.bool_)
+        handed_over: NDArray[np.bool_] = np.frombuffer(self.decode.first_row, np.int64) != UNSET
+        return handed_over
+
+    def close(self) -> None:
+        """End the records: those of lost attempts are left out, and requests that have not left
+        are unfinished."""
+        self.drop_forgotten()
+        if self.decode is not None:
+            self.decode.drop_forgotten()
+        status = np.frombuffer(self.status, np.int8)
+        status[status < Status.FINISHED] = Status.UNFINISHED
 
     def admitted(self, request: Request, now_ns: int, row: int) -> bool:
         """The request got its first tokens; only its first admission is recorded."""
@@ -211,7 +236,8 @@ class DecodeLog(Residence):
 
     def __init__(self, requests: RequestLog) -> None:
         n = len(requests.status)
-        super().__init__(n, requests.preemptions)
+        super().__init__(n)
+        self.preemptions = requests.preemptions
         self.arrival_ns, self.seen_ns = requests.arrival_ns, requests.seen_ns
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected

@@ -87,6 +87,12 @@ class Request:
     priority: int = 0
     tenant: int = 0
     """Class of the request in the request table; classes are tenants."""
+    width: int = 1
+    """Number of sequences that the request is in a decode step: its hypotheses, or 1."""
+    num_unforked: int = 0
+    """Number of further answers that begin when the prompt is computed."""
+    is_several: bool = False
+    """Whether the request has, or had, further answers or hypotheses."""
     status: Status = Status.WAITING
     num_target_tokens: int = 0
     """Tokens to prefill: the prompt and, after a preemption, the tokens sampled before it."""
@@ -109,6 +115,8 @@ class Request:
     reserved_tokens: int = 0
     """Tokens whose blocks the request has held since admission, in whole blocks; 0: no reservation.
     """
+    cancelled: bool = False
+    """The client has given up: nothing is recorded of the request from then on."""
     loaded: tuple[tuple[int, int], ...] = ()
     """(tier, tokens) that make up the prefix given before admission; tier 0 is device memory.
     Empty: all of the hit was in device memory (`sim.engine.loading`)."""
@@ -132,26 +140,21 @@ class Request:
     lookahead_tokens: int = 0
     """Tokens beyond the computed ones whose blocks the request still holds after it left the decode
     group."""
-    cancelled: bool = False
-    """The client has given up: nothing is recorded of the request from then on."""
     handover: Any = None
     """The transfer from the engine that prefills the request (`sim.fleet.handover`), once it is
     known."""
 
-    @property
-    def num_unforked(self) -> int:
-        """Number of further answers that begin when the prompt is computed."""
-        return 0 if self.samples is None else len(self.samples.unforked)
+    def ask_answers(self, further: tuple[int, ...]) -> None:
+        """Ask for several answers; ``further`` are the output tokens of those after the first."""
+        self.samples = Samples(further, 1 + len(further))
+        self.num_unforked = len(further)
+        self.is_several = True
 
-    @property
-    def width(self) -> int:
-        """Number of sequences that the request is in a decode step."""
-        return 1 if self.beams is None else self.beams.width
-
-    @property
-    def is_several(self) -> bool:
-        """Whether the request has, or had, further answers or hypotheses."""
-        return self.samples is not None or self.beams is not None
+    def ask_beams(self, beams: Beams) -> None:
+        """Ask for an answer by beam search."""
+        self.beams = beams
+        self.width = beams.width
+        self.is_several = True
 
     @property
     def num_uncomputed_tokens(self) -> int:

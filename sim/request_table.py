@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from sim.arrays import Int64
 from sim.beams import BeamSearch
 from sim.draws import uniform
 from sim.errors import TraceError
+
+UNLIMITED = 1 << 62
+"""A number of requests that are never in flight at once."""
 
 _ROW_COLUMNS = (
     "prompt_tokens",
@@ -58,7 +62,7 @@ class RequestTable:
     """Lower is served first by the priority scheduler (vLLM's convention); 0 by default."""
     chains: PrefixChains | None = None
     """Prefix structure, if the source has it."""
-    max_concurrency: int | None = None
+    max_concurrency: int = UNLIMITED
     """Closed loop as load tools do it: in table order, a request is sent at its arrival time or
     when fewer than this many are in flight, whichever is later."""
     after: Int64 | None = None
@@ -77,6 +81,8 @@ class RequestTable:
     each."""
     beams: BeamSearch | None = None
     """Which requests are answered by beam search, with one answer each. None: no request is."""
+    extras: Mapping[str, Int64] = field(default_factory=dict)
+    """Further columns by name, ``[n]`` each, which optional features read."""
     source: str = "in memory"
     """Where the requests come from, for the result's conditions."""
     skipped_rows: int = 0
@@ -90,13 +96,17 @@ class RequestTable:
             column = getattr(self, name)
             if column is not None and len(column) != n:
                 raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
-        if n and ((self.arrival_ns < 0).any() or (np.diff(self._own_arrivals_ns()) < 0).any()):
+        for name, column in self.extras.items():
+            if len(column) != n:
+                raise TraceError(f"{self.source}: column {name} is not as long as arrival_ns")
+        own_arrivals_ns = self.arrival_ns[~self.is_later_turn]
+        if (self.arrival_ns < 0).any() or (np.diff(own_arrivals_ns) < 0).any():
             raise TraceError(f"{self.source}: arrival times must be >= 0 and in order")
         if (self.prompt_tokens < 1).any():
             raise TraceError(f"{self.source}: every request needs at least one prompt token")
         if (self.output_tokens < 0).any():
             raise TraceError(f"{self.source}: output_tokens must not be negative")
-        if self.max_concurrency is not None and self.max_concurrency < 1:
+        if self.max_concurrency < 1:
             raise TraceError(f"{self.source}: max_concurrency must be at least 1")
         if self.samples is not None and len(self.samples.offsets) != n + 1:
             raise TraceError(f"{self.source}: samples are not of as many requests")
@@ -109,21 +119,43 @@ class RequestTable:
         return len(self.arrival_ns)
 
     @property
+    def tenant(self) -> Int64:
+        """Return the tenant of each request, ``[n]``: its class; without classes there is one."""
+        return np.zeros(len(self), np.int64) if self.class_index is None else self.class_index
+
+    @property
+    def num_answers(self) -> Int64:
+        """Return the number of answers of each request, ``[n]``."""
+        further = 0 if self.samples is None else np.diff(self.samples.offsets)
+        return np.ones(len(self), np.int64) + further
+
+    @property
     def all_output_tokens(self) -> Int64:
         """Return the output tokens of all answers of each request, ``[n]``."""
-        if self.samples is None:
-            return self.output_tokens
-        return self.output_tokens + self.samples.totals()
+        further = 0 if self.samples is None else self.samples.totals()
+        return self.output_tokens + further
+
+    @property
+    def beam_widths(self) -> Int64:
+        """Return the hypotheses of each request, ``[n]``; 1 without beam search."""
+        return np.ones(len(self), np.int64) if self.beams is None else self.beams.widths
+
+    @property
+    def beam_own_tokens(self) -> NDArray[np.float64]:
+        """Return the tokens that each request's hypotheses hold alone, ``[n]``."""
+        if self.beams is None:
+            return np.zeros(len(self))
+        return self.beams.own_tokens(self.output_tokens)
+
+    @property
+    def is_later_turn(self) -> NDArray[np.bool_]:
+        """Return which requests are sent after another one has left, ``[n]``."""
+        return np.zeros(len(self), np.bool_) if self.after is None else self.after >= 0
 
     @property
     def is_open_loop(self) -> bool:
         """Whether every arrival time is known before the run: no request waits for an answer."""
-        waits = self.after is not None and bool((self.after >= 0).any())
-        return self.max_concurrency is None and not waits
-
-    def _own_arrivals_ns(self) -> Int64:
-        """Return the arrivals of rows that wait for no other row."""
-        return self.arrival_ns if self.after is None else self.arrival_ns[self.after < 0]
+        return self.max_concurrency == UNLIMITED and not self.is_later_turn.any()
 
     def _check_beams(self, beams: BeamSearch) -> None:
         if self.samples is not None:
@@ -136,7 +168,7 @@ class RequestTable:
             return
         if self.after is None or self.think_ns is None:
             raise TraceError(f"{self.source}: after and think_ns come together or not at all")
-        if self.max_concurrency is not None:
+        if self.max_concurrency < UNLIMITED:
             raise TraceError(f"{self.source}: either max_concurrency or after closes the loop")
         if (self.after < -1).any() or (self.after >= np.arange(len(self))).any():
             raise TraceError(f"{self.source}: after must name an earlier row, or be -1")
@@ -158,7 +190,7 @@ def request_table(
     *,
     priority: NDArray[np.int64] | None = None,
     chains: PrefixChains | None = None,
-    max_concurrency: int | None = None,
+    max_concurrency: int = UNLIMITED,
     after: NDArray[np.int64] | None = None,
     think_ns: NDArray[np.int64] | None = None,
     session: NDArray[np.int64] | None = None,
@@ -168,6 +200,10 @@ def request_table(
 ) -> RequestTable:
     """Build a table from plain columns; arrivals are in seconds and already in order."""
     n = len(arrival_s)
+
+    def ints(column: NDArray[np.int64] | None) -> Int64 | None:
+        return None if column is None else np.asarray(column, np.int64)
+
     return RequestTable(
         arrival_ns=np.rint(np.asarray(arrival_s, np.float64) * 1e9).astype(np.int64),
         prompt_tokens=np.asarray(prompt_tokens, np.int64),
@@ -175,9 +211,9 @@ def request_table(
         priority=np.zeros(n, np.int64) if priority is None else np.asarray(priority, np.int64),
         chains=chains,
         max_concurrency=max_concurrency,
-        after=None if after is None else np.asarray(after, np.int64),
-        think_ns=None if think_ns is None else np.asarray(think_ns, np.int64),
-        session=None if session is None else np.asarray(session, np.int64),
+        after=ints(after),
+        think_ns=ints(think_ns),
+        session=ints(session),
         source=source,
         skipped_rows=skipped_rows,
         notes=notes,

@@ -65,6 +65,19 @@ class SpeculatedSums(NamedTuple):
     """For a run: the growth of contexts before each step, summed over the steps."""
 
 
+class AdapterSums(NamedTuple):
+    """The LoRA adapters of a step; the names are step log columns."""
+
+    decode_adapters: int = 0
+    """Different adapters of the decoding sequences."""
+    decode_adapter_tokens: int = 0
+    """New tokens of decoding sequences with an adapter, drafts included."""
+    prefill_adapters: int = 0
+    """Different adapters of the prefilling sequences that no decoding sequence uses."""
+    prefill_adapter_tokens: int = 0
+    """New tokens of prefilling sequences with an adapter."""
+
+
 class StepShape(NamedTuple):
     """One engine step. Every field is a count over the whole batch of one engine.
 
@@ -90,6 +103,8 @@ class StepShape(NamedTuple):
     """The `SharedSums`, if `EngineConfig.shared_prefix_attention` is on."""
     speculated: tuple[int, ...] = ()
     """The `SpeculatedSums` and the rise of each clip, if the engine speculates."""
+    adapters: tuple[int, ...] = ()
+    """The `AdapterSums`, if the engine serves adapters."""
 
     @property
     def draft_tokens(self) -> int:
@@ -102,7 +117,7 @@ class StepShape(NamedTuple):
         return self.decode_seqs + self.draft_tokens + self.prefill_tokens
 
 
-SUMS = StepShape._fields[:-3]
+SUMS = StepShape._fields[:-4]
 """The fields of a shape that are single numbers."""
 
 
@@ -117,15 +132,21 @@ def clip_columns(clip: Clip) -> tuple[str, str, str, str]:
 
 
 def shape_columns(
-    clip_tokens: tuple[Clip, ...] = (), *, shares_prefixes: bool = False, speculates: bool = False
+    clip_tokens: tuple[Clip, ...] = (),
+    *,
+    shares_prefixes: bool = False,
+    speculates: bool = False,
+    adapters: bool = False,
 ) -> tuple[str, ...]:
     """Return the column names of a shape, flat."""
     clipped = (name for clip in clip_tokens for name in clip_columns(clip))
-    shared = SharedSums._fields if shares_prefixes else ()
+    shared: tuple[str, ...] = SharedSums._fields if shares_prefixes else ()
+    if adapters:
+        shared += AdapterSums._fields
     if not speculates:
         return (*SUMS, *clipped, *shared)
     rises = (rise_column(clip) for clip in clip_tokens if isinstance(clip, int))
-    return (*SUMS, *clipped, *shared, *SpeculatedSums._fields, *rises)
+    return (*SUMS, *clipped, *SpeculatedSums._fields, *rises, *shared)
 
 
 def rise_column(length: int) -> str:
@@ -161,7 +182,7 @@ def dropped(budgets: tuple[int, ...], prompt: int) -> int:
 
 def shape_values(shape: StepShape) -> tuple[int, ...]:
     """Return the values of `shape_columns`, in the same order."""
-    return (*shape[:-3], *shape.clipped, *shape.shared, *shape.speculated)
+    return (*shape[:-4], *shape.clipped, *shape.speculated, *shape.shared, *shape.adapters)
 
 
 def causal_pairs(start: int, tokens: int) -> int:

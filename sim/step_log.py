@@ -28,17 +28,15 @@ class StepLog:
         self,
         clip_tokens: tuple[Clip, ...] = (),
         *,
-        shares_prefixes: bool = False,
         speculates: bool = False,
+        feature_columns: tuple[str, ...] = (),
     ) -> None:
-        """``clip_tokens`` as in `EngineConfig`: four columns each (`sim.shape`).
-        ``shares_prefixes`` adds the columns of `SharedSums`, ``speculates`` those of
-        `SpeculatedSums`."""
+        """``clip_tokens`` as in `EngineConfig`: four columns each (`sim.shape`). ``speculates``
+        adds the columns of `SpeculatedSums`; ``feature_columns`` are those of optional
+        features."""
         self.clip_tokens = clip_tokens
         self.speculates = speculates
-        self.shape_names = shape_columns(
-            clip_tokens, shares_prefixes=shares_prefixes, speculates=speculates
-        )
+        self.shape_names = (*shape_columns(clip_tokens, speculates=speculates), *feature_columns)
         """The columns that are the shape."""
         self.names = (
             *("steps", "plan_ns", "gpu_end_ns", "gpu_ns"),
@@ -53,10 +51,9 @@ class StepLog:
         self.num_steps = 0
         self.plans = 0
         """Number of scheduler calls, empty plans included."""
-        self.swaps: list[tuple[int, int, int]] = []
-        """(row, blocks moved to or from the host before it, time that took in ns)."""
-        self.stalls: list[tuple[int, int]] = []
-        """(row, time in ns that its kernels waited for KV being loaded)."""
+        self.waits: dict[str, list[tuple[int, int, int]]] = {}
+        """By time account: (row, number of things moved to or from the device before it, such as
+        blocks, time in ns that its kernels waited for them)."""
         self._rows = bytearray()
         self._packed_rows: list[list[NDArray[np.unsignedinteger]]] = []
         self._visible_ns = array("q")
@@ -87,6 +84,10 @@ class StepLog:
         self._rows += self._row.pack(*values)
         if not self.num_rows % _PACK_ROWS:
             self._pack_rows()
+
+    def add_wait(self, account: str, moved: int, wait_ns: int) -> None:
+        """Note that the kernels of the next row wait for ``moved`` things to be moved."""
+        self.waits.setdefault(account, []).append((self.num_rows, moved, wait_ns))
 
     def add_visible(self, visible_ns: list[int]) -> None:
         """Append the times at which the next steps' outputs became visible, in order."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.arrays import Int64
 from sim.errors import ScenarioError
-from sim.request_table import PrefixChains, RequestTable
+from sim.request_table import UNLIMITED, PrefixChains, RequestTable
 from workloads.chains import chain_offsets, take_chains
 from workloads.transform import earliest_arrival_ns
 
@@ -25,7 +25,7 @@ def merge(
     behind the turn they wait for. Raises ScenarioError for a table that limits concurrency.
     """
     parts = list(tables.values())
-    if any(part.max_concurrency is not None for part in parts):
+    if any(part.max_concurrency < UNLIMITED for part in parts):
         raise ScenarioError("max_concurrency holds for a whole workload, not for one class of it")
     sizes = [len(part) for part in parts]
     starts = chain_offsets(np.array(sizes, np.int64))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import math
 import zlib
 from collections.abc import Iterator
@@ -18,9 +17,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sim.arrays import Float64, Int64
-from sim.errors import TraceError
+from sim.errors import TraceError, first_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,12 @@ class StepRows:
         return len(self.t_sched)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRow:
+class RequestRow(BaseModel):
     """One request of a run."""
 
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    run: str
     arrival: float
     """Planned arrival; ``added`` is the time the request was handed to the engine."""
     added: float
@@ -94,38 +96,16 @@ def read_request_runs(path: Path) -> dict[str, list[RequestRow]]:
     """Read the requests by run name, in the order they were handed to the engine. Raises
     `TraceError` naming the file, line and field."""
     runs: dict[str, list[RequestRow]] = {}
-    types = get_type_hints(RequestRow)
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
-            where = f"{path}, line {number}"
             try:
-                values = json.loads(line)
-                run = values["run"]
-                row = {name: values[name] for name in types}
-            except json.JSONDecodeError as error:
-                raise TraceError(f"{where}: not JSON ({error.msg})") from None
-            except (KeyError, TypeError) as error:
-                raise TraceError(f"{where}: no field {error}") from None
-            for name, kind in types.items():
-                _check_type(where, name, row[name], kind)
-            runs.setdefault(run, []).append(RequestRow(**row))
+                row = RequestRow.model_validate_json(line)
+            except ValidationError as error:
+                raise TraceError(f"{path}, line {number}: {first_fault(error)}") from None
+            runs.setdefault(row.run, []).append(row)
     for rows in runs.values():
         rows.sort(key=lambda row: row.added)
     return runs
-
-
-def read_info(path: Path) -> dict[str, Any]:
-    """Read the engine's settings (``num_gpu_blocks``, ``hf_config``, ...) as recorded.
-
-    Raises `TraceError` naming the file.
-    """
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise TraceError(f"{path}: {error}") from error
-    if not isinstance(info, dict):
-        raise TraceError(f"{path}: an info file holds an object, not {type(info).__name__}")
-    return info
 
 
 def _step_rows(columns: dict[str, list[float]]) -> StepRows:
@@ -140,15 +120,6 @@ def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise ValueError
     return value
-
-
-def _check_type(where: str, name: str, value: Any, kind: type) -> None:
-    is_right = isinstance(value, (int, float) if kind is float else kind)
-    if kind is not str:
-        is_right = is_right and not isinstance(value, bool) and math.isfinite(value)
-    if not is_right:
-        wanted = {str: "text", int: "a whole number", float: "a number"}[kind]
-        raise TraceError(f"{where}: {name} is {value!r}, not {wanted}")
 
 
 @contextmanager

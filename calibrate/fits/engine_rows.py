@@ -3,9 +3,10 @@ launch classes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.shard import RankShard, shard
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.steps.step_split import step_seconds
+from costmodels.steps.prices import step_seconds
 from sim.arrays import Float64
 from sim.errors import ScenarioError
 from sim.throttle import Heat
@@ -209,3 +210,28 @@ def _host_ready_s(rows: EngineRows, launch_s: list[float]) -> Float64:
     overlapped = rows.sched_s[1:] < rows.out_s[:-1]
     ready[:-1] = np.where(overlapped, launched[1:], ready[:-1])
     return ready
+
+
+def point_parameters(point: Mapping[str, Any]) -> dict[str, int]:
+    """Return the requested parameters: the fields of one capital letter (B, L, P, ...), and
+    ``chunk``.
+
+    All other fields of a controlled point are what was measured, and where.
+    """
+    chosen = {name: point[name] for name in point if _is_parameter(name)}
+    return dict(sorted(chosen.items()))
+
+
+def is_held_out(key: str, point: Mapping[str, Any]) -> bool:
+    """Return whether a point of an info file's ``e1`` is held out of fits, to judge them.
+
+    The half is chosen by a hash of key, kind and parameters, so it does not depend on the order,
+    the number or the values of the measurements.
+    """
+    parameters = ",".join(f"{name}={value}" for name, value in point_parameters(point).items())
+    text = f"{key}|{point['kind']}|{parameters}"
+    return hashlib.sha256(text.encode()).hexdigest()[0] in "89abcdef"
+
+
+def _is_parameter(name: str) -> bool:
+    return name == "chunk" or (len(name) == 1 and name.isupper())

@@ -11,8 +11,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from calibrate.measure.errors import DeviceLostError, MeasureError
+from calibrate.measure.machine import device_name
 from calibrate.measure.plan import Plan, all_families, make_plan
+from calibrate.measure.run import DeviceLostError, MeasureError, Record, Run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,10 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, plan: Plan, deadline: float) -> int:
-    from calibrate.measure.machine import device_name
-    from calibrate.measure.record import Record
-    from calibrate.measure.run import Run
-
     if options.out is None:
         raise MeasureError("say where to write: --out FILE.jsonl")
     context = _device_context(options.device)

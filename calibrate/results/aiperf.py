@@ -9,12 +9,22 @@ value has its unit.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter
 
 from calibrate.results.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
-from calibrate.results.values import Fields, as_number, parse_documents, printable
+from calibrate.results.values import (
+    displayed,
+    parse_documents,
+    printable,
+    printable_text,
+    read_count,
+    read_number,
+    read_numbers,
+)
+from costmodels.fields import Fields, MustBe
 from sim.errors import TraceError
 
 _SECONDS = {
@@ -35,6 +45,9 @@ _RATES = {
     "request_throughput": "request_throughput",
     "output_throughput": "output_token_throughput",
 }
+_EPOCH_NS: TypeAdapter[int] = TypeAdapter(
+    Annotated[int, Field(strict=True, ge=0, le=10**19), MustBe("whole nanoseconds since 1970")]
+)
 _LENGTHS = {"prompt_tokens": "input_sequence_length", "output_tokens": "output_sequence_length"}
 
 
@@ -67,17 +80,13 @@ def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:
     gaps: list[float] = []
     failed, origin_ns = 0, None
     for document in documents:
-        metadata = document.child("metadata")
-        if metadata is None:
-            document.fail("metadata", "an object")
-        if metadata.text("benchmark_phase") in ("warmup", "warm-up"):
+        metadata = document.part("metadata")
+        if printable_text(metadata, "benchmark_phase") in ("warmup", "warm-up"):
             continue
         if "error" in document or metadata.values.get("was_cancelled") is True:
             failed += 1
             continue
-        metrics = document.child("metrics")
-        if metrics is None:
-            document.fail("metrics", "an object")
+        metrics = document.part("metrics")
         times_ns = [_ns(metadata, f"request_{time}_ns") for time in ("start", "end")]
         origin_ns = times_ns[0] if origin_ns is None else origin_ns
         for key, time_ns in zip(("start", "end"), times_ns, strict=True):
@@ -116,7 +125,7 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
     summary: dict[tuple[str, str], float] = {}
     for metric, field in _METRICS.items():
         stats = document.child(field)
-        for statistic in STATISTICS if stats is not None else ():
+        for statistic in STATISTICS:
             value = _value(stats, _SECONDS, "avg" if statistic == "mean" else statistic)
             if not np.isnan(value):
                 summary[metric, statistic] = value
@@ -146,32 +155,25 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
 
 def _failed(document: Fields) -> int:
     """Count failed requests by kind of error, for when the metric that counts them is null."""
-    return sum(kind.count("count") or 0 for kind in document.children("error_summary"))
+    return sum(read_count(kind, "count") or 0 for kind in document.children("error_summary"))
 
 
-def _value(metric: Fields | None, scales: dict[str, float], name: str = "value") -> float:
+def _value(metric: Fields, scales: dict[str, float], name: str = "value") -> float:
     """Return a value in seconds, per second or tokens, converted from its unit; NaN if it is
     missing."""
-    value = None if metric is None else metric.number(name)
-    return float("nan") if metric is None or value is None else value * _scale(metric, scales)
+    value = read_number(metric, name)
+    return float("nan") if value is None else value * _scale(metric, scales)
 
 
 def _ns(metadata: Fields, name: str) -> int:
     """Read whole nanoseconds as an integer: as a float, times since 1970 lose a quarter of a
     microsecond."""
-    value = metadata.values.get(name)
-    if type(value) is not int or as_number(value) is None:
-        metadata.fail(name, "whole nanoseconds since 1970")
-    return value
+    return metadata.need(_EPOCH_NS, name, what="a time in nanoseconds since 1970")
 
 
-def _gaps_s(metric: Fields | None) -> list[float]:
-    if metric is None or "value" not in metric:
-        return []
-    values = metric.numbers("value")
-    assert values is not None
-    gaps: list[float] = (values * _scale(metric, _SECONDS)).tolist()
-    return gaps
+def _gaps_s(metric: Fields) -> list[float]:
+    values = read_numbers(metric, "value")
+    return [] if values is None else (values * _scale(metric, _SECONDS)).tolist()
 
 
 def _scale(metric: Fields, scales: dict[str, float]) -> float:
@@ -182,23 +184,25 @@ def _scale(metric: Fields, scales: dict[str, float]) -> float:
 
 
 def _scalar(document: Fields, field: str) -> float | None:
-    metric = document.child(field)
-    return None if metric is None else metric.number("avg")
+    return read_number(document.child(field), "avg")
 
 
 def _conditions(document: Fields) -> dict[str, str | float]:
     """Return model, rate and concurrency from ``input_config``, if they are in their known
     places."""
-    config: Any = document.values.get("input_config")
-    parts = (
-        [config.get(part) for part in ("endpoint", "loadgen")] if isinstance(config, dict) else []
-    )
-    endpoint, load = (Fields("", p if isinstance(p, dict) else {}) for p in (parts or [None, None]))
+    config = document.first("input_config")
+    load = Fields(_object(config, "loadgen"), document.where)
+    models = _object(config, "endpoint").get("model_names")
     found = {
         "rate" if name == "request_rate" else name: value
-        for name, value in load.display("request_rate", "concurrency").items()
+        for name, value in displayed(load, "request_rate", "concurrency").items()
     }
-    models = endpoint.values.get("model_names")
     if isinstance(models, list) and models and isinstance(models[0], str):
         found["model"] = printable(models[0])
     return found
+
+
+def _object(holder: object, name: str) -> dict[str, Any]:
+    """Return an object within another one; empty if either is something else."""
+    value = holder.get(name) if isinstance(holder, dict) else None
+    return value if isinstance(value, dict) else {}

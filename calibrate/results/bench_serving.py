@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.results.run import LINEAR, STATISTICS, MeasuredRun, tpot_of
-from calibrate.results.values import Fields, parse_documents, printable
+from calibrate.results.values import (
+    check_length,
+    displayed,
+    parse_documents,
+    printable,
+    printable_text,
+    read_count,
+    read_number,
+    read_number_lists,
+    read_numbers,
+)
+from costmodels.fields import LIST, Fields
 from sim.arrays import Float64
-from sim.errors import TraceError
 
 _TOTALS = {"prompt_tokens": "total_input_tokens", "output_tokens": "total_output_tokens"}
 
@@ -31,7 +41,7 @@ def bench_run(
     ``suffixes`` maps each metric to the file's name for it, ``shown`` maps a field to the condition
     it is shown as.
     """
-    conditions = {shown[field]: value for field, value in bench.display(*shown).items()}
+    conditions = {shown[field]: value for field, value in displayed(bench, *shown).items()}
     parts = [
         f"{key} {short_text(conditions[key])}"
         for key in ("rate", "concurrency")
@@ -44,18 +54,18 @@ def bench_run(
         latency_from="send",
         percentiles=LINEAR,
         summary=_summary(bench, suffixes),
-        duration_s=bench.number("duration"),
-        completed=bench.count("completed") or 0,
-        failed=bench.count("failed") or 0,
+        duration_s=read_number(bench, "duration"),
+        completed=read_count(bench, "completed") or 0,
+        failed=read_count(bench, "failed") or 0,
     )
-    output_tokens = bench.numbers("output_lens")
+    output_tokens = read_numbers(bench, "output_lens")
     if output_tokens is not None and "ttfts" in bench:
         return _with_requests(run, bench, output_tokens)
     if "completed" not in bench:
         bench.fail("completed", "how many requests succeeded")
     if run.failed:
         return run  # the file does not say which latencies belong to failed requests
-    return replace(run, e2e_s=bench.numbers("latencies", run.completed))
+    return replace(run, e2e_s=read_numbers(bench, "latencies", run.completed))
 
 
 def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float64) -> MeasuredRun:
@@ -64,9 +74,9 @@ def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float64) -> M
     Without ``latencies``, the time of the last token is the first's plus all gaps.
     """
     n = len(output_tokens)
-    ttft_s = bench.numbers("ttfts", n)
-    gaps = bench.number_lists("itls", n)
-    e2e_s = bench.numbers("latencies", n)
+    ttft_s = read_numbers(bench, "ttfts", n)
+    gaps = read_number_lists(bench, "itls", n)
+    e2e_s = read_numbers(bench, "latencies", n)
     if ttft_s is None or not n:
         bench.fail("output_lens", "an entry a request")
     if e2e_s is None and gaps is not None:
@@ -74,7 +84,7 @@ def _with_requests(run: MeasuredRun, bench: Fields, output_tokens: Float64) -> M
     # A failure may leave no text. Then there are no tokens and no times either.
     ok = ~_failed(bench, n) & ((output_tokens > 0) | (ttft_s > 0))
     gaps_of_ok = [of_request for of_request, is_ok in zip(gaps or [], ok, strict=False) if is_ok]
-    starts, prompts = bench.numbers("start_times", n), bench.numbers("input_lens", n)
+    starts, prompts = read_numbers(bench, "start_times", n), read_numbers(bench, "input_lens", n)
     return replace(
         run,
         tool=f"{run.tool}, detailed",
@@ -97,16 +107,16 @@ def _summary(bench: Fields, suffixes: Mapping[str, str]) -> dict[tuple[str, str]
             # A file always has the median, and p50 too if percentiles were requested.
             names = ["median", "p50"] if statistic == "p50" else [statistic]
             for written in names:
-                value_ms = bench.number(f"{written}_{suffix}_ms")
+                value_ms = read_number(bench, f"{written}_{suffix}_ms")
                 if value_ms is not None:
                     found[metric, statistic] = value_ms / 1e3
     for rate in ("request_throughput", "output_throughput"):
-        per_s = bench.number(rate)
+        per_s = read_number(bench, rate)
         if per_s is not None:
             found[rate, "value"] = per_s
-    completed = bench.number("completed")
+    completed = read_number(bench, "completed")
     for kind, total in _TOTALS.items():
-        tokens = bench.number(total)
+        tokens = read_number(bench, total)
         if tokens is not None and completed:
             found[kind, "mean"] = tokens / completed
     return found
@@ -114,13 +124,10 @@ def _summary(bench: Fields, suffixes: Mapping[str, str]) -> dict[tuple[str, str]
 
 def _failed(bench: Fields, n: int) -> NDArray[np.bool_]:
     """Return which requests have a text in ``errors``."""
-    errors = bench.items("errors")
+    errors = bench.read(LIST, "errors")
     if errors is None:
         return np.zeros(n, np.bool_)
-    if len(errors) != n:
-        raise TraceError(
-            f"{bench.where}: errors has {len(errors)} entries; expected {n}, one a request"
-        )
+    check_length(bench, "errors", errors, n)
     return np.array([bool(error) for error in errors], np.bool_)
 
 
@@ -153,7 +160,7 @@ def read_vllm_bench(text: str, path: Path) -> list[MeasuredRun]:
         bench_run(
             bench,
             tool="vllm bench serve",
-            name=bench.text("label"),
+            name=printable_text(bench, "label"),
             suffixes=_VLLM_SUFFIXES,
             shown=_VLLM_SHOWN,
         )
@@ -182,7 +189,7 @@ def read_sglang_bench(text: str, path: Path) -> list[MeasuredRun]:
         run = bench_run(
             bench,
             tool="sglang bench_serving",
-            name=bench.text("tag"),
+            name=printable_text(bench, "tag"),
             suffixes=_SGLANG_SUFFIXES,
             shown=_SGLANG_SHOWN,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from calibrate.results.aiperf import looks_like_aiperf, read_aiperf
 from calibrate.results.bench_serving import (
@@ -16,33 +17,46 @@ from calibrate.results.guidellm import looks_like_guidellm, read_guidellm
 from calibrate.results.prometheus import looks_like_prometheus, read_prometheus
 from calibrate.results.request_csv import looks_like_request_csv, read_request_csv
 from calibrate.results.run import MeasuredRun, with_unique_names
-from calibrate.results.values import Fields, parse_documents, read_text
-from sim.errors import TraceError
-from workloads.readers.rows import shown
+from calibrate.results.values import parse_documents, read_text
+from costmodels.fields import Fields
+from sim.errors import TraceError, shown
+
+
+class Format(NamedTuple):
+    """A known format: how its files are recognized and read."""
+
+    description: str
+    read: Callable[[str, Path], list[MeasuredRun]]
+    matches: Callable[[Fields], bool] | None = None
+    """Returns whether a file whose first JSON object is this one is of the format."""
+
 
 FORMATS = {
-    "vllm-bench": "JSON of vllm bench serve, detailed or not, one object or one a line",
-    "guidellm": "JSON of GuideLLM, with a list of benchmarks",
-    "aiperf": "profile_export.jsonl or profile_export_aiperf.json of AIPerf",
-    "sglang-bench": "JSON lines of SGLang's bench_serving, with details or not",
-    "vllm-prometheus": "metrics of a vLLM server in Prometheus text, names like vllm:...",
-    "csv": "a request a row; columns such as arrival_s, output_tokens, ttft_s, e2e_ms",
-}
-"""Known formats, with the function that recognizes and the one that reads each."""
-
-_READERS: dict[str, Callable[[str, Path], list[MeasuredRun]]] = {
-    "vllm-bench": read_vllm_bench,
-    "guidellm": read_guidellm,
-    "aiperf": read_aiperf,
-    "sglang-bench": read_sglang_bench,
-    "vllm-prometheus": read_prometheus,
-    "csv": read_request_csv,
-}
-_OF_JSON: dict[str, Callable[[Fields], bool]] = {
-    "guidellm": looks_like_guidellm,
-    "aiperf": looks_like_aiperf,
-    "sglang-bench": looks_like_sglang_bench,
-    "vllm-bench": looks_like_vllm_bench,
+    "vllm-bench": Format(
+        "JSON of vllm bench serve, detailed or not, one object or one a line",
+        read_vllm_bench,
+        looks_like_vllm_bench,
+    ),
+    "guidellm": Format(
+        "JSON of GuideLLM, with a list of benchmarks", read_guidellm, looks_like_guidellm
+    ),
+    "aiperf": Format(
+        "profile_export.jsonl or profile_export_aiperf.json of AIPerf",
+        read_aiperf,
+        looks_like_aiperf,
+    ),
+    "sglang-bench": Format(
+        "JSON lines of SGLang's bench_serving, with details or not",
+        read_sglang_bench,
+        looks_like_sglang_bench,
+    ),
+    "vllm-prometheus": Format(
+        "metrics of a vLLM server in Prometheus text, names like vllm:...", read_prometheus
+    ),
+    "csv": Format(
+        "a request a row; columns such as arrival_s, output_tokens, ttft_s, e2e_ms",
+        read_request_csv,
+    ),
 }
 
 
@@ -53,10 +67,10 @@ def read_measured(path: str | Path, *, format: str | None = None) -> list[Measur
     read in its format.
     """
     path = Path(path)
-    if format is not None and format not in _READERS:
+    if format is not None and format not in FORMATS:
         raise TraceError(f"unknown format {shown(format)}; known formats:\n{_known()}")
     text = read_text(path)
-    return with_unique_names(_READERS[format or _detected(text, path)](text, path))
+    return with_unique_names(FORMATS[format or _detected(text, path)].read(text, path))
 
 
 def _detected(text: str, path: Path) -> str:
@@ -65,7 +79,7 @@ def _detected(text: str, path: Path) -> str:
     start = text.lstrip()
     if start.startswith("{"):
         first = parse_documents(text, path)[0]
-        found = [name for name, looks in _OF_JSON.items() if looks(first)]
+        found = [name for name, known in FORMATS.items() if known.matches and known.matches(first)]
     elif looks_like_prometheus(text):
         found = ["vllm-prometheus"]
     else:
@@ -77,4 +91,4 @@ def _detected(text: str, path: Path) -> str:
 
 
 def _known() -> str:
-    return "\n".join(f"  {name}: {looks}" for name, looks in FORMATS.items())
+    return "\n".join(f"  {name}: {known.description}" for name, known in FORMATS.items())

@@ -22,7 +22,14 @@ from calibrate.results.run import (
     MeasuredRun,
     tpot_of,
 )
-from calibrate.results.values import Fields, parse_documents
+from calibrate.results.values import (
+    displayed,
+    parse_documents,
+    printable_text,
+    read_count,
+    read_number,
+)
+from costmodels.fields import Fields
 
 _METRICS = {
     "ttft": ("time_to_first_token_ms", 1e-3),
@@ -53,23 +60,18 @@ def looks_like_guidellm(first: Fields) -> bool:
 def read_guidellm(text: str, path: Path) -> list[MeasuredRun]:
     """Read the benchmarks of a file, one run each. Raises `TraceError`."""
     document = parse_documents(text, path)[0]
-    tool = "GuideLLM"
     metadata = document.child("metadata")
-    if metadata is not None:
-        if (metadata.number("version") or 0) > _NEWEST:
-            metadata.fail("version", f"at most {_NEWEST}, the newest layout that is known")
-        tool = f"GuideLLM {metadata.text('guidellm_version') or ''}".strip()
+    if (read_number(metadata, "version") or 0) > _NEWEST:
+        metadata.fail("version", f"at most {_NEWEST}, the newest layout that is known")
+    tool = f"GuideLLM {printable_text(metadata, 'guidellm_version') or ''}".strip()
     if not document.children("benchmarks"):
         document.fail("benchmarks", "a list with a benchmark or more")
-    args = document.child("args")
-    model = {} if args is None else args.display("model")
+    model = displayed(document.child("args"), "model")
     return [_run(benchmark, tool, model) for benchmark in document.children("benchmarks")]
 
 
 def _run(benchmark: Fields, tool: str, model: dict[str, str | float]) -> MeasuredRun:
-    metrics = benchmark.child("metrics")
-    if metrics is None:
-        benchmark.fail("metrics", "an object")
+    metrics = benchmark.part("metrics")
     strategy = _strategy(benchmark)
     completed, failed, cut_off = (
         _number_of(benchmark, metrics, status) for status in ("successful", "errored", "incomplete")
@@ -78,7 +80,11 @@ def _run(benchmark: Fields, tool: str, model: dict[str, str | float]) -> Measure
     run = MeasuredRun(
         name=" ".join(short_text(value) for value in strategy.values()) or "benchmark",
         tool=f"{tool}, summary",
-        conditions={**model, **_model(benchmark), **strategy},
+        conditions={
+            **model,
+            **displayed(benchmark.child("config").child("backend"), "model"),
+            **strategy,
+        },
         latency_from="send",
         tpot_convention=TPOT_INCLUDES,
         itl_convention=ITL_MEANS,
@@ -88,8 +94,7 @@ def _run(benchmark: Fields, tool: str, model: dict[str, str | float]) -> Measure
         failed=failed,
         notes=(note,) if cut_off else (),
     )
-    groups = benchmark.child("requests")
-    requests = [] if groups is None else groups.children("successful")
+    requests = benchmark.child("requests").children("successful")
     # A file may keep a sample of the requests, or none. Its statistics cover all of them.
     if not requests or len(requests) < completed:
         return run
@@ -115,16 +120,15 @@ def _with_requests(run: MeasuredRun, requests: list[Fields]) -> MeasuredRun:
 
 def _row(request: Fields) -> list[float]:
     info = request.child("info")
-    timings = None if info is None else info.child("timings")
+    timings = info.child("timings") if "timings" in info else None
     row = []
     for new, old in _TIMES.values():
-        value = request.number(old) if timings is None else timings.number(new)
+        value = read_number(request, old) if timings is None else read_number(timings, new)
         row.append(np.nan if value is None else value)
     for kind, metrics in (("prompt_tokens", "input_metrics"), ("output_tokens", "output_metrics")):
-        value = request.number(kind)
-        if value is None and (counted := request.child(metrics)) is not None:
-            value = counted.number("total_tokens")
-            value = counted.number("text_tokens") if value is None else value
+        value = read_number(request, kind)
+        for counted in ("total_tokens", "text_tokens"):
+            value = read_number(request.child(metrics), counted) if value is None else value
         row.append(np.nan if value is None else value)
     return row
 
@@ -134,29 +138,21 @@ def _number_of(benchmark: Fields, metrics: Fields, status: str) -> int:
     the latencies, else from the rows."""
     for holder in (metrics, benchmark):  # the second name in older files
         totals = holder.child("request_totals")
-        if totals is not None and status in totals:
-            return totals.count(status) or 0
-    latency = metrics.child("request_latency")
-    of_status = None if latency is None else latency.child(status)
-    if of_status is not None and "count" in of_status:
-        return of_status.count("count") or 0
-    groups = benchmark.child("requests")
-    return 0 if groups is None else len(groups.children(status))
+        if status in totals:
+            return read_count(totals, status) or 0
+    count = read_count(metrics.child("request_latency").child(status), "count")
+    return len(benchmark.child("requests").children(status)) if count is None else count
 
 
 def _summary(metrics: Fields) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
 
     def add(metric: str, written: str, scale: float, statistics: tuple[str, ...]) -> None:
-        by_status = metrics.child(written)
-        ok = None if by_status is None else by_status.child("successful")
-        if ok is None:
-            return
+        ok = metrics.child(written).child("successful")
         percentiles = ok.child("percentiles")
         for statistic in statistics:
             is_mean = statistic in ("mean", "value")
-            source = ok if is_mean else percentiles
-            value = None if source is None else source.number("mean" if is_mean else statistic)
+            value = read_number(ok, "mean") if is_mean else read_number(percentiles, statistic)
             if value is not None:
                 found[metric, statistic] = value * scale
 
@@ -170,7 +166,7 @@ def _summary(metrics: Fields) -> dict[tuple[str, str], float]:
 
 
 def _duration_s(benchmark: Fields) -> float | None:
-    start_s, end_s = benchmark.number("start_time"), benchmark.number("end_time")
+    start_s, end_s = read_number(benchmark, "start_time"), read_number(benchmark, "end_time")
     return None if start_s is None or end_s is None else max(end_s - start_s, 0.0)
 
 
@@ -178,9 +174,9 @@ def _strategy(benchmark: Fields) -> dict[str, str | float]:
     """Describe how load was generated; rate in requests/s."""
     for parent in ("config", "args"):
         config = benchmark.child(parent)
-        strategy = None if config is None else config.child("strategy")
-        if strategy is not None:
-            found = strategy.display("type_", "rate", "streams", "max_concurrency")
+        if "strategy" in config:
+            strategy = config.child("strategy")
+            found = displayed(strategy, "type_", "rate", "streams", "max_concurrency")
             names = {
                 "type_": "strategy",
                 "streams": "concurrency",
@@ -188,9 +184,3 @@ def _strategy(benchmark: Fields) -> dict[str, str | float]:
             }
             return {names.get(name, name): value for name, value in found.items()}
     return {}
-
-
-def _model(benchmark: Fields) -> dict[str, str | float]:
-    config = benchmark.child("config")
-    backend = None if config is None else config.child("backend")
-    return {} if backend is None else backend.display("model")

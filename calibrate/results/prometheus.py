@@ -16,8 +16,7 @@ from pathlib import Path
 
 from calibrate.results.run import IN_BUCKETS, MeasuredRun
 from calibrate.results.values import as_number, printable
-from sim.errors import TraceError
-from workloads.readers.rows import shown
+from sim.errors import TraceError, shown
 
 _PREFIX = "vllm:"
 _METRICS = {

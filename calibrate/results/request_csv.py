@@ -23,8 +23,7 @@ import numpy as np
 from calibrate.results.run import MeasuredRun, tpot_of
 from calibrate.results.values import printable, text_number
 from sim.arrays import Float64
-from sim.errors import TraceError
-from workloads.readers.rows import shown
+from sim.errors import TraceError, shown
 
 _STARTS, _ENDS = ("arrival_s", "send_s"), ("first_s", "finish_s")
 _TOKENS = ("prompt_tokens", "output_tokens")

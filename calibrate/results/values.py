@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sized
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field, TypeAdapter
 
+from costmodels.fields import TEXT, Fields, MustBe
 from sim.arrays import Float64
-from sim.errors import TraceError
-from workloads.readers.rows import open_text, shown
+from sim.errors import TraceError, shown
+from workloads.readers.rows import open_text
 
 _LARGEST = 1e19
 """Largest accepted value. Nanoseconds since 1970 fit; anything larger is damage, and would
@@ -22,126 +24,69 @@ _ROUNDING = 1e-6
 _LONGEST_TEXT = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """An object of a JSON file, read field by field. Every reader raises `TraceError`.
+Number = Annotated[
+    float,
+    Field(strict=True, ge=-_ROUNDING, le=_LARGEST, allow_inf_nan=False),
+    MustBe("a number, 0 or more"),
+]
+_NUMBER: TypeAdapter[float] = TypeAdapter(Number)
+_NUMBERS: TypeAdapter[list[float]] = TypeAdapter(list[Number])
+_NUMBER_LISTS: TypeAdapter[list[list[float]]] = TypeAdapter(list[list[Number]])
 
-    A field that is missing or null reads as None.
-    """
 
-    where: str
-    """File, with the line if the file has one object per line."""
-    values: dict[str, Any]
-    prefix: str = ""
-    """Path to this object within its document, such as ``metrics.``"""
+def read_number(fields: Fields, name: str) -> float | None:
+    """Read a number that is at least 0; None if absent."""
+    value = fields.read(_NUMBER, name)
+    return None if value is None else max(value, 0.0)
 
-    def __contains__(self, name: str) -> bool:
-        return self.values.get(name) is not None
 
-    def fail(self, name: str, expected: str) -> NoReturn:
-        """Raise `TraceError`, saying what the field holds and what would be right."""
-        value = self.values.get(name)
-        what = "is missing" if value is None else f"is {shown(value)}"
-        raise TraceError(f"{self.where}: {self.prefix}{name} {what}; expected {expected}")
+def read_count(fields: Fields, name: str) -> int | None:
+    """Read a whole number that is at least 0; None if absent."""
+    value = read_number(fields, name)
+    if value is not None and not value.is_integer():
+        fields.fail(name, "a whole number")
+    return None if value is None else int(value)
 
-    def number(self, name: str) -> float | None:
-        """Read a number that is at least 0."""
-        value = self.values.get(name)
-        if value is None:
-            return None
-        found = as_number(value)
-        if found is None:
-            self.fail(name, "a number, 0 or more")
-        return found
 
-    def count(self, name: str) -> int | None:
-        """Read a whole number that is at least 0."""
-        value = self.number(name)
-        if value is not None and not value.is_integer():
-            self.fail(name, "a whole number")
-        return None if value is None else int(value)
+def printable_text(fields: Fields, name: str) -> str | None:
+    """Read printable text; None if absent or empty."""
+    value = fields.read(TEXT, name)
+    return printable(value) if value else None
 
-    def text(self, name: str) -> str | None:
-        """Read printable text; an empty text is None."""
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, str):
-            self.fail(name, "text")
-        return printable(value) if value else None
 
-    def display(self, *names: str) -> dict[str, str | float]:
-        """Return the fields that are text or numbers, for display; others are left out."""
-        found: dict[str, str | float] = {}
-        for name in names:
-            value = self.values.get(name)
-            number = as_number(value)
-            if number is not None:
-                found[name] = number
-            elif isinstance(value, str) and value:
-                found[name] = printable(value)
-        return found
+def displayed(fields: Fields, *names: str) -> dict[str, str | float]:
+    """Return the fields that are text or numbers, for display; others are left out."""
+    found: dict[str, str | float] = {}
+    for name in names:
+        value = fields.first(name)
+        value = as_number(value) if not isinstance(value, str) else printable(value)
+        if value not in (None, ""):
+            found[name] = value
+    return found
 
-    def child(self, name: str) -> Fields | None:
-        """Return an object within this one."""
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            self.fail(name, "an object")
-        return Fields(self.where, value, f"{self.prefix}{name}.")
 
-    def items(self, name: str) -> list[Any] | None:
-        """Read a list with entries of any type."""
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, list):
-            self.fail(name, "a list")
-        return value
+def read_numbers(fields: Fields, name: str, length: int | None = None) -> Float64 | None:
+    """Read a list of non-negative numbers, with ``length`` entries if given; None if absent."""
+    found = fields.read(_NUMBERS, name)
+    if found is None:
+        return None
+    check_length(fields, name, found, length)
+    return np.maximum(np.array(found, np.float64), 0.0)
 
-    def children(self, name: str) -> list[Fields]:
-        """Return the objects of a list, or none if the list is missing."""
-        found = []
-        for i, item in enumerate(self.items(name) or []):
-            if not isinstance(item, dict):
-                raise TraceError(
-                    f"{self.where}: {self.prefix}{name}[{i}] is {shown(item)}; expected an object"
-                )
-            found.append(Fields(self.where, item, f"{self.prefix}{name}[{i}]."))
-        return found
 
-    def numbers(self, name: str, length: int | None = None) -> Float64 | None:
-        """Read a list of non-negative numbers, with ``length`` entries if given."""
-        items = self.items(name)
-        if items is None:
-            return None
-        if length is not None and len(items) != length:
-            raise TraceError(
-                f"{self.where}: {self.prefix}{name} has {len(items)} entries; expected {length}, "
-                "one a request"
-            )
-        return self._array(name, items)
+def read_number_lists(fields: Fields, name: str, length: int) -> list[Float64] | None:
+    """Read a list with ``length`` lists of non-negative numbers; None if absent."""
+    found = fields.read(_NUMBER_LISTS, name)
+    if found is None:
+        return None
+    check_length(fields, name, found, length)
+    return [np.maximum(np.array(values, np.float64), 0.0) for values in found]
 
-    def number_lists(self, name: str, length: int) -> list[Float64] | None:
-        """Read a list of lists of non-negative numbers."""
-        items = self.items(name)
-        if items is None:
-            return None
-        if len(items) != length:
-            self.numbers(name, length)  # gives the number of values
-        for i, item in enumerate(items):
-            if not isinstance(item, list):
-                raise TraceError(
-                    f"{self.where}: {self.prefix}{name}[{i}] is {shown(item)}; expected a list"
-                )
-        return [self._array(f"{name}[{i}]", item) for i, item in enumerate(items)]
 
-    def _array(self, name: str, items: list[Any]) -> Float64:
-        found = [as_number(item) for item in items]
-        if None in found:
-            at = found.index(None)
-            raise TraceError(
-                f"{self.where}: {self.prefix}{name}[{at}] is {shown(items[at])}; expected a "
-                "number, 0 or more"
-            )
-        return np.array(found, np.float64)
+def check_length(fields: Fields, name: str, found: Sized, length: int | None) -> None:
+    """Raise `TraceError` if a list does not have ``length`` entries; None: any number will do."""
+    if length is not None and len(found) != length:
+        raise fields.wrong(name, f"has {len(found)} entries; expected {length}, one a request")
 
 
 def as_number(value: object) -> float | None:
@@ -203,4 +148,4 @@ def _document(text: str, where: str, line: int) -> Fields:
         raise TraceError(f"{where}: not JSON that can be read ({shown(str(error))})") from None
     if not isinstance(value, dict):
         raise TraceError(f"{where}: {shown(value)}; expected a JSON object")
-    return Fields(where, value)
+    return Fields(value, where, raises=TraceError)

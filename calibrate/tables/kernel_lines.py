@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodels.fields import AMOUNT, POSITIVE, TEXT, Fields
 from costmodels.tables.kinds import FORMAT_BYTES, KINDS, PEAKS, VARIANTS, TableKind
 from sim.errors import ScenarioError
 
@@ -71,11 +71,11 @@ def read_lines(paths: Sequence[Path]) -> KernelLines:
         inputs[name] = hashlib.sha256(content).hexdigest()
         for number, row in _rows(path, content):
             where = f"{path}:{number}"
-            kind = row.get("kind")
+            kind, fields = row.get("kind"), Fields(row, where)
             if kind == "machine":
-                machines[_text(row, "id", where)] = row
+                machines[fields.need(TEXT, "id", what="a text")] = row
             elif kind == "timing":
-                timings.append(_timing(row, where))
+                timings.append(_timing(fields))
                 places.setdefault(timings[-1].machine, where)
             elif kind == "refused":
                 refused.append(row)
@@ -127,33 +127,26 @@ def _rows(path: Path, content: bytes) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def _timing(row: Mapping[str, Any], where: str) -> Timing:
-    family = row.get("family")
+def _timing(row: Fields) -> Timing:
+    family = row.first("family")
     if family not in KINDS:
-        raise ScenarioError(f"{where}: family {family!r} is not one of {', '.join(KINDS)}")
-    shape = row.get("shape")
-    if not isinstance(shape, dict):
-        raise ScenarioError(f"{where}: shape must be an object, not {shape!r}")
-    variant = VARIANTS.get(family, "")
-    wanted = _shape_fields(family)
-    if set(shape) != {*wanted, *([variant] if variant else [])}:
+        raise row.error(f"family {family!r} is not one of {', '.join(KINDS)}")
+    shape, variant, wanted = row.part("shape"), VARIANTS.get(family, ""), _shape_fields(family)
+    if set(shape.values) != {*wanted, *([variant] if variant else [])}:
         fields = [*wanted, variant] if variant else wanted
-        raise ScenarioError(
-            f"{where}: shape of {family} has {', '.join(shape)}, not {', '.join(fields)}"
-        )
-    error = row.get("error")
+        raise row.error(f"shape of {family} has {', '.join(shape.values)}, not {', '.join(fields)}")
     return Timing(
-        machine=_text(row, "machine", where),
+        machine=row.need(TEXT, "machine", what="a text"),
         family=family,
-        kernel=_text(row, "kernel", where),
-        formats=_formats(row.get("formats", {}), where),
-        variant=str(shape[variant]) if variant else "",
-        shape={name: _number(shape, name, f"{where}: shape.", least=0.0) for name in wanted},
-        seconds=_number(row, "seconds", f"{where}: ", above=0.0),
-        error=None if error is None else _number(row, "error", f"{where}: ", least=0.0),
-        flops=_number(row, "flops", f"{where}: ", least=0.0),
-        num_bytes=_number(row, "bytes", f"{where}: ", least=0.0),
-        is_graph=bool(row.get("graph")),
+        kernel=row.need(TEXT, "kernel", what="a text"),
+        formats=_formats(row.child("formats")),
+        variant=str(shape.first(variant)) if variant else "",
+        shape={name: shape.need(AMOUNT, name, what="a number") for name in wanted},
+        seconds=row.need(POSITIVE, "seconds", what="a number above 0"),
+        error=row.read(AMOUNT, "error"),
+        flops=row.need(AMOUNT, "flops", what="a number"),
+        num_bytes=row.need(AMOUNT, "bytes", what="a number"),
+        is_graph=bool(row.first("graph")),
     )
 
 
@@ -165,42 +158,14 @@ def _shape_fields(family: TableKind) -> list[str]:
     return list(KINDS[family].shape)
 
 
-def _formats(formats: Any, where: str) -> dict[str, str]:
-    if not isinstance(formats, dict):
-        raise ScenarioError(f"{where}: formats must be an object, not {formats!r}")
-    named = {role: str(name) for role, name in formats.items()}
+def _formats(formats: Fields) -> dict[str, str]:
+    named = {role: str(name) for role, name in formats.values.items()}
     if "activations" in named:
         named["activations"] = _MULTIPLIED.get(named["activations"], named["activations"])
     for role, name in named.items():
-        if role not in _ROLES:
-            raise ScenarioError(f"{where}: formats.{role} is not one of {', '.join(_ROLES)}")
         known = PEAKS if role == "activations" else FORMAT_BYTES
+        if role not in _ROLES:
+            raise formats.wrong(role, f"is not one of {', '.join(_ROLES)}")
         if name not in known:
-            raise ScenarioError(
-                f"{where}: formats.{role} is {name!r}, not one of {', '.join(known)}"
-            )
+            raise formats.wrong(role, f"is {name!r}, not one of {', '.join(known)}")
     return named
-
-
-def _text(row: Mapping[str, Any], field: str, where: str) -> str:
-    value = row.get(field)
-    if not isinstance(value, str) or not value:
-        raise ScenarioError(f"{where}: {field} must be a text, not {value!r}")
-    return value
-
-
-def _number(
-    row: Mapping[str, Any],
-    field: str,
-    where: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-) -> float:
-    value = row.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ScenarioError(f"{where}{field} must be a finite number, not {value!r}")
-    if (least is not None and value < least) or (above is not None and value <= above):
-        bound = f"at least {least:g}" if least is not None else f"above {above:g}"
-        raise ScenarioError(f"{where}{field} must be {bound}, not {value!r}")
-    return float(value)

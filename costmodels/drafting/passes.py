@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.layouts.dealing import Limits, deal, deal_columns
+from costmodels.layouts.dealing import deal, deal_columns
 from costmodels.layouts.layout import Layout
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.cost import StepCost
 from costmodels.work import FRACTION_BITS, HALF, Array
 from sim.shape import ClippedSums, StepShape, clip_columns
 
-TargetCost = RooflineStepCost | ReplicaStepCost
 _SUMS = len(ClippedSums._fields)
 
 
@@ -33,7 +31,7 @@ class DraftHost(NamedTuple):
 class PricedPass(NamedTuple):
     """One forward pass of a drafter (`costmodels.models.drafters.Pass`), with its cost."""
 
-    cost: TargetCost
+    cost: StepCost
     tokens_per_seq: int
     logits_per_seq: int
     times: int
@@ -79,11 +77,8 @@ class PricedPass(NamedTuple):
 
     @property
     def is_line(self) -> bool:
-        """Whether its decodes are priced as a line in their contexts (`RooflineStepCost.line`)."""
-        cost = self.cost
-        if self.ranks is not None or not isinstance(cost, RooflineStepCost):
-            return False
-        return cost.curves is None and cost.clips is None
+        """Whether its decodes are priced as a line in their contexts (`StepCost.line`)."""
+        return self.ranks is None and self.cost.is_line
 
     def decodes_ns(self, step: StepShape, finishing: int) -> int:
         """Return the price of `shape` for a pass that is a line and reads no prompts."""
@@ -92,7 +87,6 @@ class PricedPass(NamedTuple):
             read = step.prefill_context_tokens + step.prefill_tokens
             context += read * finishing // step.prefill_seqs
             seqs += finishing
-        assert isinstance(self.cost, RooflineStepCost)
         line = self.cost.line(seqs, seqs * self.logits_per_seq)
         assert line is not None
         return (line[0] + context * line[1] + HALF) >> FRACTION_BITS
@@ -101,20 +95,14 @@ class PricedPass(NamedTuple):
         """Return one rank's part of a shape."""
         if self.ranks is None or not shape.num_tokens:
             return shape
-        dealt = deal(shape, self.ranks, self._limits)
+        dealt = deal(shape, self.ranks, self.cost.limits)
         return dealt.shape._replace(logits=dealt.logits)
-
-    @property
-    def _limits(self) -> Limits:
-        assert isinstance(self.cost, RooflineStepCost)
-        logits = len(self.cost.logit_fixed_ns) - 1
-        return Limits(len(self.cost.token_fixed_ns) - 1, logits, self.cost.largest_graph)
 
     def own_columns(self, columns: Mapping[str, Array]) -> dict[str, Array]:
         """Return one rank's part of many steps."""
         if self.ranks is None:
             return dict(columns)
-        dealt = deal_columns(columns, self.ranks, self._limits)
+        dealt = deal_columns(columns, self.ranks, self.cost.limits)
         return {**dealt.shape, "logits": dealt.logits.astype(np.float64)}
 
 

@@ -3,62 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.datafile import read_data
-from costmodels.drafting.passes import DraftHost, PricedPass, TargetCost
+from costmodels.drafting.passes import DraftHost, PricedPass
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.draft_layout import draft_layout
 from costmodels.layouts.layout import Layout
 from costmodels.models.drafters import Drafter, Pass
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from sim.errors import ScenarioError
 from sim.evidence import Evidence
-
-PoolCosts = StepCosts | SpeculativeStepCost
-"""The step cost of a pool's engines, whether they speculate or not."""
 
 
 def compile_speculative_cost(
     target: ModelSpec,
     drafter: Drafter,
     gpu: GpuSpec,
-    layout: Layout,
+    options: StepOptions,
     *,
     drafts_by_seqs: tuple[tuple[int, int], ...],
     acceptance: Evidence,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
     host_speed_factor: float = 1.0,
-    **options: object,
 ) -> SpeculativeStepCost:
-    """Return the step cost of a replica that speculates; arguments as in `compile_layout_cost`.
+    """Return the step cost of a replica that speculates; ``options`` are those of the target.
 
     Raises `ScenarioError` for layouts in which drafts are not modeled.
     """
-    check_layout(layout)
-
-    def compiled(model: ModelSpec, ranks: Layout, tokens_per_seq: int) -> TargetCost:
-        cost = compile_layout_cost(
-            model,
-            gpu,
-            ranks,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            offload=None,
-            tokens_per_seq=tokens_per_seq,
-            **options,
-        )
-        assert isinstance(cost, RooflineStepCost | ReplicaStepCost)
-        return cost
+    check_layout(options.layout)
 
     def priced(one: Pass) -> PricedPass:
-        own, ranks = draft_layout(layout, one.model)
+        own, ranks = draft_layout(options.layout, one.model)
+        of_pass = replace(options, layout=own, tokens_per_seq=max(one.tokens_per_seq, 1))
         return PricedPass(
-            compiled(one.model, own, max(one.tokens_per_seq, 1)),
+            compile_step_cost(one.model, gpu, of_pass),
             one.tokens_per_seq,
             one.logits_per_seq,
             one.times,
@@ -70,7 +50,10 @@ def compile_speculative_cost(
     numbers = sorted({0, *(drafts for _, drafts in drafts_by_seqs)})
     host, evidence = _host(drafter, host_speed_factor)
     return SpeculativeStepCost(
-        targets={drafts: compiled(target, layout, 1 + drafts) for drafts in numbers},
+        targets={
+            drafts: compile_step_cost(target, gpu, replace(options, tokens_per_seq=1 + drafts))
+            for drafts in numbers
+        },
         passes={
             drafts: tuple(
                 priced(one)

@@ -15,15 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.drafting.passes import DraftHost, PricedPass, TargetCost, pass_columns
+from costmodels.drafting.passes import DraftHost, PricedPass, pass_columns
 from costmodels.engines.profile import EngineProfile
-from costmodels.hardware.efficiency import Efficiency
-from costmodels.hardware.gpus import GpuSpec
-from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import RankShard
-from costmodels.steps.explain import OperatorRow
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.operators.kernel_times import KernelTimes
+from costmodels.steps.bounds import StepBounds, no_bounds
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import StepRow
 from costmodels.work import FRACTION_BITS, HALF, Array
 from sim import accounts
 from sim.clock import NS_PER_S, to_ns
@@ -44,9 +41,9 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeStepCost:
-    """A `sim.protocols.RoundCost`; compiled by `costmodels.drafting.speculative_build`."""
+    """A `costmodels.steps.cost.PoolCost`; compiled by `costmodels.drafting.speculative_build`."""
 
-    targets: Mapping[int, TargetCost]
+    targets: Mapping[int, StepCost]
     """Cost of the target's steps, by drafts per sequence that they verify."""
     passes: Mapping[int, tuple[PricedPass, ...]]
     """The drafter's passes, by drafts per sequence."""
@@ -58,12 +55,12 @@ class SpeculativeStepCost:
     """Cached lines of decode-only steps, by sequences and drafts per sequence."""
 
     @property
-    def plain(self) -> TargetCost:
+    def plain(self) -> StepCost:
         """The cost of the target's steps without drafts."""
         return self.targets[0]
 
     def price(self, shape: StepShape, draw: float | None = None, /) -> StepPrice:
-        """Price one step of this shape; see `RooflineStepCost.price`."""
+        """Price one step of this shape; see `StepCost.price`."""
         if not shape.num_tokens:
             return StepPrice(0)
         if not shape.prefill_tokens and not shape.clipped:
@@ -151,9 +148,7 @@ class SpeculativeStepCost:
                 gaps, launches = gaps + one.times * self._gap_ns, launches + one.times
         start, a_token = (gaps << FRACTION_BITS) + HALF, 0
         for times, cost, own in parts:
-            found = None
-            if isinstance(cost, RooflineStepCost):
-                found = cost.line(own.decode_seqs, own.logits)
+            found = cost.line(own.decode_seqs, own.logits)
             if found is None:
                 return None
             start, a_token = start + times * found[0], a_token + times * found[1]
@@ -268,35 +263,23 @@ class SpeculativeStepCost:
         return round(self.host.pass_launch_s * NS_PER_S)
 
     @property
-    def shard(self) -> RankShard:
-        """The part of the target on one rank."""
-        return self.plain.shard
-
-    @property
-    def layout(self) -> Layout:
-        """The ranks of the replica."""
-        return self.plain.shard.layout
-
-    @property
-    def gpu(self) -> GpuSpec:
-        """The device of each rank."""
-        return self.plain.gpu
-
-    @property
-    def efficiency(self) -> Efficiency:
-        """The shares of the device's peaks that kernels reach."""
-        return self.plain.efficiency
-
-    @property
     def profile(self) -> EngineProfile:
         """The engine's host times."""
         return self.plain.profile
 
-    def largest_graph(self, drafts: int) -> int:
+    @property
+    def kernels(self) -> KernelTimes:
+        """The prices of the target's kernels on one rank."""
+        return self.plain.kernels
+
+    def largest_graph(self, drafts: int = 0) -> int:
         """Return the tokens per rank of the largest CUDA graph of steps that verify ``drafts``
         per sequence."""
-        cost = self.targets[drafts]
-        return (cost.rank if isinstance(cost, ReplicaStepCost) else cost).largest_graph
+        return self.targets[drafts].largest_graph()
+
+    def bounds(self, max_num_batched_tokens: int) -> StepBounds:
+        """Return the bounds 0: how many tokens a step gives a sequence is drawn."""
+        return no_bounds(max_num_batched_tokens)
 
     @property
     def throttle(self) -> PowerThrottle | None:
@@ -342,7 +325,7 @@ class SpeculativeStepCost:
             *(Source(what=f"drafter {n}", value=v, label=label, source=source) for n, v in terms),
         ]
 
-    def describe(self, shape: StepShape) -> list[OperatorRow]:
+    def describe(self, shape: StepShape) -> list[StepRow]:
         """Return the work and time of the target's operators in a step of this shape, for
         reports."""
         return self.targets[self._verified(shape)].describe(shape)

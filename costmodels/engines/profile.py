@@ -7,9 +7,12 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from costmodels.datafile import find_name, read_data
 from costmodels.models.spec import ModelSpec
 from costmodels.tables.kinds import TableKind
+from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
 from sim.evidence import Evidence, Source
 
@@ -188,6 +191,16 @@ def padded_size(tokens: int, graph_sizes: tuple[int, ...]) -> int:
     ``tokens`` itself."""
     place = bisect_left(graph_sizes, tokens)
     return graph_sizes[place] if place < len(graph_sizes) else tokens
+
+
+def padded_sizes(tokens: Int64, graph_sizes: tuple[int, ...]) -> Float64:
+    """Return each token count padded as by `padded_size`: float64 ``[n]``. A count of 0 stays 0."""
+    if not graph_sizes:
+        return tokens.astype(np.float64)
+    graphs = np.array(graph_sizes)
+    place = np.minimum(np.searchsorted(graphs, tokens), graphs.size - 1)
+    in_graph = (tokens > 0) & (tokens <= graphs[-1])
+    return np.where(in_graph, graphs[place], tokens).astype(np.float64)
 
 
 def _graph_sizes(

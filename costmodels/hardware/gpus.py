@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from costmodels.datafile import find_name, read_data
+from costmodels.fields import POSITIVE, Fields
 from sim.errors import ScenarioError
 from sim.evidence import LABELS, Evidence, Source
 
 GPU_FILE = "gpu.yaml"
-GIB = 1 << 30
 """Beside tables of a device that is not built in: its description."""
+GIB = 1 << 30
 
 _NUMBERS = (
     "bf16_flop_per_s",
@@ -29,6 +30,7 @@ _NUMBERS = (
     "tdp_w",
     "num_sms",
 )
+_NEEDED = ("bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s")
 _OPTIONAL = ("int4_op_per_s", "network_bytes_per_s", "fabric_gpus")
 
 
@@ -135,23 +137,17 @@ def _load_file(path: Path) -> GpuSpec:
         raise ScenarioError(f"{path}: {error}") from None
     if not isinstance(row, dict):
         raise ScenarioError(f"{path}: not a GPU; expected fields as in gpus.yaml")
-    numbers = {f.name: f for f in fields(GpuSpec) if f.name in (*_NUMBERS, *_OPTIONAL)}
-    known = {"name", "label", "source", *numbers}
-    unknown = sorted(set(row) - known)
+    numbers = (*_NUMBERS, *_OPTIONAL)
+    known = ("name", "label", "source", *numbers)
+    unknown = sorted(set(row) - set(known))
     if unknown:
         raise ScenarioError(f"{path}: {unknown[0]} is no field; fields are {', '.join(known)}")
-    needed = [name for name, f in numbers.items() if f.default is MISSING]
-    missing = [name for name in ("name", "label", "source", *needed) if row.get(name) is None]
+    missing = [name for name in ("name", "label", "source", *_NEEDED) if row.get(name) is None]
     if missing:
         raise ScenarioError(f"{path}: {', '.join(missing)} missing")
     if row["label"] not in LABELS:
         raise ScenarioError(f"{path}: label {row['label']!r} is not one of {', '.join(LABELS)}")
-    for number in numbers:
-        value = row.get(number)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ScenarioError(f"{path}: {number} must be a number, not {value!r}")
-        if value is not None and value <= 0:
-            raise ScenarioError(f"{path}: {number} must be above 0, not {value}")
+    fields = Fields(row, str(path))
+    given = {name: row[name] for name in numbers if fields.read(POSITIVE, name) is not None}
     evidence = Evidence(label=row["label"], source=row["source"])
-    given = {name: row[name] for name in numbers if row.get(name) is not None}
     return GpuSpec(name=row["name"], evidence=dict.fromkeys(given, evidence), **given)

@@ -34,6 +34,15 @@ class OperatorSeconds:
         total: Array = self.work_s + self.fixed_s
         return total
 
+    def at(self, places: NDArray[np.int64]) -> OperatorSeconds:
+        """Return the times at these of the operator's batch sizes."""
+        return OperatorSeconds(
+            operator=self.operator.at(places),
+            work_s=self.work_s[places],
+            fixed_s=self.fixed_s[places],
+            compute_bound=self.compute_bound[places],
+        )
+
 
 def operator_seconds(
     operator: Operator, gpu: GpuSpec, efficiency: Efficiency, tensor_parallel_size: int = 1

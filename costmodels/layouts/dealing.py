@@ -92,6 +92,36 @@ def deal_columns(columns: Mapping[str, Array], layout: Layout, limits: Limits) -
     )
 
 
+def prompt_share(shape: StepShape, ranks: int) -> StepShape:
+    """Return the part of a step on each of ``ranks`` that share prompts: a part of the tokens of
+    prompts and all decodes.
+
+    A rank's tokens attend to those of the other ranks, which therefore count as context.
+    """
+    if ranks == 1 or not shape.prefill_tokens:
+        return shape
+    tokens = _ceil(shape.prefill_tokens, ranks)
+    return shape._replace(
+        prefill_tokens=tokens,
+        prefill_context_tokens=shape.prefill_context_tokens + shape.prefill_tokens - tokens,
+        prefill_pairs=_ceil(shape.prefill_pairs, ranks),
+    )
+
+
+def prompt_columns(columns: Mapping[str, Array], ranks: int) -> Mapping[str, Array]:
+    """Return the columns of `prompt_share` of many steps."""
+    if ranks == 1:
+        return columns
+    whole = columns["prefill_tokens"]
+    tokens = np.ceil(whole / ranks)
+    return {
+        **columns,
+        "prefill_tokens": tokens,
+        "prefill_context_tokens": columns["prefill_context_tokens"] + (whole - tokens),
+        "prefill_pairs": np.ceil(columns["prefill_pairs"] / ranks),
+    }
+
+
 def _least(layout: Layout, has_prefill: bool) -> int:
     """Return the tokens per rank from which its batch is halved."""
     least = layout.dbo_prefill_token_threshold if has_prefill else layout.dbo_decode_token_threshold
@@ -116,7 +146,7 @@ def _deal(shape: StepShape, layout: Layout, limits: Limits, micro_batches: int) 
     sums = [part(name, getattr(shape, name)) for name in SUMS]
     clipped = map(part, cycle(ClippedSums._fields), shape.clipped)
     drafts = ((each - 1) * decodes,) if each > 1 else ()
-    own = StepShape._make([*sums, tuple(clipped), (), drafts])
+    own = StepShape._make([*sums, tuple(clipped), (), drafts, ()])
     decode_logits = min(each * shape.decode_seqs, shape.logits)
     logits = _ceil(decode_logits, ways) + _ceil(shape.logits - decode_logits, ways)
     everywhere = each * _ceil(shape.decode_seqs, micro_batches)

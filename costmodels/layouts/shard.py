@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from costmodels.layouts.layout import Layout
-from costmodels.layouts.layout_check import check_layout
+from costmodels.layouts.layout import Layout, check_layout
 from costmodels.models.expert_load import place
 from costmodels.models.layers.moe import Moe
-from costmodels.models.layers.parts import Ffn, Frame, State
-from costmodels.models.layers.split import split_width
+from costmodels.models.layers.parts import Ffn, Frame, State, split_width
 from costmodels.models.spec import LayerGroup, ModelSpec
 from sim.errors import ScenarioError
 

@@ -1,65 +1,169 @@
-"""What fills one rank's device, by kind of matrix and of state, for any model of the registry.
+"""One planner of a device's memory: what fills it, and the blocks that an engine hands out.
 
-Unlike `memory.plan_memory`, which plans the blocks that a simulated engine hands out, this counts
-any kind of state, and also shows models that do not fit.
+The account by kind of matrix and of state is there for any model, also for one that does not fit;
+the blocks are exact bytes as the engine plans them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
-from typing import NamedTuple
+from functools import cached_property
 
 from costmodels.engines.profile import EngineProfile, load_profile
-from costmodels.formats import ModelPrecision, load_format
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import RankShard, shard
-from costmodels.memory.buffers import communication_buffers
-from costmodels.memory.streaming import ON_DEVICE, Offload, RankOffload, rank_offload
+from costmodels.layouts.shard import LARGEST_NODE, RankShard, shard, sizes_text, valid_sizes
+from costmodels.memory.entries import (
+    LINKS,
+    STATE,
+    UNUSED,
+    WEIGHTS,
+    MemoryEntry,
+    weight_entries,
+    workspace_entries,
+)
+from costmodels.memory.paging import (
+    MambaCacheMode,
+    attention_block_tokens,
+    block_unit,
+    check_mamba_cache_mode,
+    kv_layout,
+    page_bytes,
+)
+from costmodels.memory.streaming import Offload, RankOffload, rank_offload
 from costmodels.models.drafters import Drafter, with_drafter
-from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import State
 from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
+from sim.kv.layout import PLAIN, KVLayout
 
-WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
-LINKS = "links"
-_CLASSES = (
-    ("attention", "attention matrices"),
-    ("ffn", "dense FFNs and shared experts"),
-    ("experts", "routed experts"),
-    ("embedding", "embeddings and LM head"),
-    ("others", "norms, biases, routers"),
-)
-
-
-class MemoryEntry(NamedTuple):
-    """One line of a device's memory account."""
-
-    group: str
-    what: str
-    format: str
-    """The number format; empty if there is none."""
-    num_bytes: int
+_GB = 1e9
+# Lengths sampled for a mean over a block.
+_LENGTHS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePlan:
-    """One rank's device: weights and workspace, and the pool that is left for state."""
+class KVBlocks:
+    """The pool of KV blocks on one rank, as its engine plans it."""
 
-    rank: RankShard
-    """The rank's shard, including a drafter's layers that keep keys and values."""
-    gpu: GpuSpec
-    weights: tuple[MemoryEntry, ...]
-    workspace: tuple[MemoryEntry, ...]
-    granted_bytes: int
-    """The share of the device that the engine may use, in bytes."""
     block_size: int
+    """Tokens per block: more than asked for if a recurrent state must fit one."""
+    block_bytes: int
+    """Bytes per page: a block of all layers whose state grows
+    (`costmodels.memory.paging.page_bytes`)."""
+    num_gpu_blocks: int
+    """Number of pages in the pool."""
+    layout: KVLayout
+    """Number of pages that a sequence holds."""
+    num_bytes: int
+    """Bytes of the pool on the device."""
+    host_bytes: int
+    """Bytes of the pool in host memory."""
+    free_bytes: int
+    """Device bytes not used: outside ``gpu_memory_utilization``, or less than a block."""
+
+    def fragmentation_bytes(self, rank: RankShard, prompt_tokens: int) -> int:
+        """Return the empty bytes of a sequence's pages, as a mean over answers of up to a block.
+
+        They come from last blocks filled in part, blocks in which windows begin, and layers that
+        leave part of a page.
+        """
+        lengths = range(0, self.block_size, max(1, self.block_size // _LENGTHS))
+        waste = 0
+        for generated in lengths:
+            tokens = prompt_tokens + generated
+            pages = self.layout.pages(tokens, self.block_size, prompt_tokens)
+            waste += pages * self.block_bytes - rank.state_bytes(tokens, generated)
+        # If state is offloaded in part, only the part on the device counts.
+        whole = len(lengths) * self.num_gpu_blocks * self.block_bytes
+        return max(0, waste * self.num_bytes // whole)
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """One rank's device: weights and workspace, and the pool that is left for state.
+
+    For a pipeline the rank with the most bytes is planned. Raises `ScenarioError` if a number is
+    out of range; the readings raise it for a layout that does not divide the model.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    _: KW_ONLY
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    layout: Layout = field(default_factory=Layout)
+    gpu_memory_utilization: float = 0.9
+    block_size: int = 16
+    num_gpu_blocks: int | None = None
+    """KV blocks in place of those that fit the granted share. They may use memory beyond it, but
+    not beyond the device."""
+    profile: EngineProfile = field(default_factory=load_profile)
     offload: Offload | None = None
-    away: RankOffload = ON_DEVICE
-    """The rank's weights and state kept off the device."""
+    """What is kept off the device, except for the layers in transfer."""
+    drafter: Drafter | None = None
+    """Drafts beside the model; its keys and values share the model's blocks."""
+    writes_scores: bool = False
+    """Whether attention keeps the scores of a whole prompt in memory."""
+    mamba_cache_mode: MambaCacheMode = "none"
+    """Recurrent states that are cached with prefixes."""
+    more: tuple[MemoryEntry, ...] = ()
+    """What optional features of the engine hold on the device."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ScenarioError(
+                "gpu_memory_utilization must be above 0 and at most 1, not "
+                f"{self.gpu_memory_utilization}"
+            )
+        if self.block_size < 1:
+            raise ScenarioError(f"block_size must be at least 1 token, not {self.block_size}")
+        if self.num_gpu_blocks is not None and self.num_gpu_blocks < 1:
+            raise ScenarioError(f"num_gpu_blocks must be at least 1, not {self.num_gpu_blocks}")
+
+    @cached_property
+    def rank(self) -> RankShard:
+        """The rank's shard, including a drafter's layers that keep keys and values."""
+        return shard(with_drafter(self.model, self.drafter), self.layout)
+
+    @cached_property
+    def _target(self) -> RankShard:
+        return self.rank if self.drafter is None else shard(self.model, self.layout)
+
+    @cached_property
+    def away(self) -> RankOffload:
+        """The rank's weights and state kept off the device."""
+        return rank_offload(self._target, self.offload)
+
+    @cached_property
+    def weights(self) -> tuple[MemoryEntry, ...]:
+        """The weights on the device, by class of matrix, and a drafter's."""
+        found = weight_entries(self._target, self.away)
+        if self.drafter is None or self.drafter.draft is None:
+            return found
+        added, precision = self.draft_weight_bytes, self.drafter.draft.precision
+        return (*found, MemoryEntry(WEIGHTS, "drafter", precision.linear, added))
+
+    @cached_property
+    def workspace(self) -> tuple[MemoryEntry, ...]:
+        """Activations or sampler, the runtime, buffers of exchanges between ranks, and what
+        features hold."""
+        found = workspace_entries(
+            self._target,
+            self.profile,
+            self.max_num_batched_tokens,
+            self.max_num_seqs,
+            writes_scores=self.writes_scores,
+        )
+        return (*found, *self.more)
+
+    @property
+    def granted_bytes(self) -> int:
+        """The share of the device that the engine may use, in bytes."""
+        return int(self.gpu.hbm_bytes * self.gpu_memory_utilization)
 
     @property
     def weight_bytes(self) -> int:
@@ -67,9 +171,19 @@ class DevicePlan:
         return sum(entry.num_bytes for entry in self.weights)
 
     @property
+    def draft_weight_bytes(self) -> int:
+        """The drafter's part of ``weight_bytes``."""
+        return 0 if self.drafter is None else draft_weight_bytes(self.drafter, self.layout)
+
+    @property
     def workspace_bytes(self) -> int:
-        """Bytes of activations or sampler, the runtime, and buffers of exchanges between ranks."""
+        """Bytes of all entries of ``workspace``."""
         return sum(entry.num_bytes for entry in self.workspace)
+
+    @property
+    def communication_bytes(self) -> int:
+        """The part of ``workspace_bytes`` in buffers of exchanges between ranks."""
+        return sum(entry.num_bytes for entry in self.workspace if entry.group == LINKS)
 
     @property
     def missing_bytes(self) -> int:
@@ -189,142 +303,84 @@ class DevicePlan:
         )
         return [MemoryEntry(STATE, what, name, size) for what, name, size in parts if size]
 
+    @cached_property
+    def blocks(self) -> KVBlocks:
+        """The pool of KV blocks: the granted share, less weights and workspace.
 
-def fill_device(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    *,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    tensor_parallel_size: int = 1,
-    gpu_memory_utilization: float = 0.9,
-    block_size: int = 16,
-    profile: EngineProfile | None = None,
-    layout: Layout | None = None,
-    offload: Offload | None = None,
-    writes_scores: bool = False,
-    drafter: Drafter | None = None,
-) -> DevicePlan:
-    """Account for one rank's device. Raises `ScenarioError` for a layout that does not divide.
-
-    ``drafter`` drafts beside the model; its keys and values share the model's blocks. ``layout``
-    replaces ``tensor_parallel_size``; for a pipeline the rank with the most bytes is planned.
-    """
-    if not 0 < gpu_memory_utilization <= 1:
-        raise ScenarioError(
-            f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}"
+        Raises `ScenarioError`, with the arithmetic, if the model does not fit.
+        """
+        check_mamba_cache_mode(self.model, self.mamba_cache_mode)
+        block_size, block_bytes = self._block
+        pages = kv_layout(self.rank, block_size, self.mamba_cache_mode)
+        on_device = block_bytes * self.state_share
+        beside = block_bytes * self.offload.kv_host if self.offload else Fraction(0)
+        fixed_bytes = self.weight_bytes + self.workspace_bytes
+        limit_bytes, limit = self.gpu.hbm_bytes, "its memory"
+        number = self.num_gpu_blocks
+        if number is None:
+            limit_bytes = self.granted_bytes
+            limit = f"{self.gpu_memory_utilization:g} of its memory"
+            number = int((limit_bytes - fixed_bytes) // on_device)
+            number = min(number, self._host_blocks(beside) or number)
+        num_bytes = math.ceil(number * on_device)
+        # The shortest sequence's pages, beside the null block.
+        least = 1 if pages == PLAIN else 1 + pages.pages(1, block_size)
+        if number < least or fixed_bytes + num_bytes > limit_bytes:
+            raise self._too_small(max(number, least), limit_bytes, limit)
+        return KVBlocks(
+            block_size=block_size,
+            block_bytes=block_bytes,
+            num_gpu_blocks=number,
+            layout=pages,
+            num_bytes=num_bytes,
+            host_bytes=math.ceil(number * beside),
+            free_bytes=self.gpu.hbm_bytes - fixed_bytes - num_bytes,
         )
-    if block_size < 1:
-        raise ScenarioError(f"block_size must be at least 1 token, not {block_size}")
-    rank = shard(model, layout or tensor_parallel_size)
-    away = rank_offload(rank, offload)
-    weights = weight_entries(rank, away)
-    if drafter is not None and drafter.draft is not None:
-        added = draft_weight_bytes(drafter, rank.layout)
-        weights += (MemoryEntry(WEIGHTS, "drafter", drafter.draft.precision.linear, added),)
-    return DevicePlan(
-        rank=rank if drafter is None else shard(with_drafter(model, drafter), rank.layout),
-        gpu=gpu,
-        offload=offload,
-        away=away,
-        weights=weights,
-        workspace=workspace_entries(
-            rank,
-            profile or load_profile(),
-            max_num_batched_tokens,
-            max_num_seqs,
-            writes_scores=writes_scores,
-        ),
-        granted_bytes=int(gpu.hbm_bytes * gpu_memory_utilization),
-        block_size=block_size,
-    )
 
+    @cached_property
+    def _block(self) -> tuple[int, int]:
+        """The tokens and bytes of one block."""
+        unit = block_unit(self._target, self.gpu, self.block_size)
+        tokens = attention_block_tokens(self._target, unit)
+        return tokens, page_bytes(self.rank, tokens, self.mamba_cache_mode)
 
-def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[MemoryEntry, ...]:
-    """Return the weights on one rank by class of matrix; they add up to `RankShard.weight_bytes`.
+    def _host_blocks(self, beside: Fraction) -> int | None:
+        """Return the blocks, of each of which ``beside`` bytes are in host memory, that it has room
+        for; None: no part of them is there, or its size is not known."""
+        if self.offload is None or self.offload.host_bytes is None or not beside:
+            return None
+        room_bytes = self.offload.host_bytes - self.away.host_weight_bytes
+        blocks = int(room_bytes // beside)
+        if blocks < 1:
+            raise ScenarioError(
+                f"host memory of {self.offload.host_bytes / _GB:.2f} GB (hardware.host_memory_gb) "
+                f"has {room_bytes / _GB:.2f} GB left for keys and values: less than one block"
+            )
+        return blocks
 
-    For a rank of a pipeline these are the layers' classes in the largest stage's share, and one of
-    the two ends. Layer weights that are ``away`` are left out, each class in proportion, and their
-    buffer is added.
-    """
-    gone = away.host_weight_bytes + away.disk_weight_bytes
-    resident = Fraction(rank.layer_weight_bytes - gone, rank.layer_weight_bytes)
-    params, precision = rank.local.params(), rank.local.precision
-    is_pipeline = rank.layout.pipeline_parallel_size > 1
-    found = []
-    for name, what in _CLASSES:
-        count = getattr(params, name)
-        if not count:
-            continue
-        stored = _format_of(precision, name)
-        size = load_format(stored).num_bytes(count)
-        if name != "embedding":
-            size = int(size * rank.stage_share * resident)
-        elif is_pipeline and not rank.local.tie_word_embeddings:
-            size //= 2
-        found.append(MemoryEntry(WEIGHTS, what, stored, size))
-    # Entries are whole bytes: the last class takes what rounding leaves.
-    rounding = rank.weight_bytes - gone - sum(entry.num_bytes for entry in found)
-    if rounding:
-        found[-1] = found[-1]._replace(num_bytes=found[-1].num_bytes + rounding)
-    if away.buffer_bytes:
-        found.append(MemoryEntry(WEIGHTS, "two layers on their way", "", away.buffer_bytes))
-    return tuple(found)
+    def _too_small(self, blocks: int, limit_bytes: int, limit: str) -> ScenarioError:
+        """Return an error with the bytes that ``blocks`` would take, and the size that fits."""
 
+        def fits(ranks: int) -> bool:
+            other = replace(self, layout=replace(self.layout, tensor_parallel_size=ranks))
+            try:
+                return other._bytes_with(blocks) <= limit_bytes
+            except ScenarioError:
+                return False
 
-def workspace_entries(
-    rank: RankShard,
-    profile: EngineProfile,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    *,
-    writes_scores: bool = False,
-) -> tuple[MemoryEntry, ...]:
-    """Return the memory peak of the engine's start-up run beyond the weights, the runtime and
-    exchange buffers.
+        smallest = next(filter(fits, valid_sizes(self.model, LARGEST_NODE, self.layout)), None)
+        kv_bytes = float(blocks * self._block[1] * self.state_share)
+        return ScenarioError(
+            f"{self.model.name} does not fit {self.gpu.name} with {sizes_text(self.layout)}: "
+            f"{self.weight_bytes / _GB:.2f} GB weights + {self.workspace_bytes / _GB:.2f} GB "
+            f"workspace + {kv_bytes / _GB:.3f} GB for {blocks} KV block{'s' * (blocks > 1)} exceed "
+            f"{limit_bytes / _GB:.2f} GB ({limit}); the smallest tensor_parallel_size that fits: "
+            f"{smallest or 'none'}"
+        )
 
-    The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
-    peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
-    every expert chosen. ``writes_scores``: attention without a fused kernel holds a prompt's scores
-    of all heads of a layer.
-    """
-    model = rank.local
-    hidden = model.hidden_size
-    widest = max(
-        *(mixer.row_elements(hidden) for mixer, _ in model.mixers),
-        *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
-    )
-    # Residual, norm output and layer output live beside the widest operator.
-    vectors = 3 + (model.residual.kept if model.residual else 0)
-    activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes
-    if writes_scores:
-        heads = max(mixer.heads for mixer, _ in model.mixers if isinstance(mixer, Gqa))
-        activations += heads * max_num_batched_tokens**2 * model.dtype_bytes
-    scores = " and scores" if writes_scores else ""
-    per_logit = (
-        profile.moe_sampler_bytes_per_logit
-        if model.num_moe_layers
-        else profile.dense_sampler_bytes_per_logit
-    )
-    sampler = max_num_seqs * rank.model.vocab_size * per_logit
-    peak = (
-        (f"activations{scores} of {max_num_batched_tokens:,} tokens", model.dtype, activations)
-        if activations >= sampler
-        else (f"sampler of {max_num_seqs:,} rows", "", sampler)
-    )
-    return (
-        MemoryEntry(WORKSPACE, *peak),
-        MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
-        *(
-            MemoryEntry(LINKS, what, "", num_bytes)
-            for what, num_bytes in communication_buffers(rank, max_num_batched_tokens)
-        ),
-    )
-
-
-def _format_of(precision: ModelPrecision, name: str) -> str:
-    stored: str = precision.dtype if name == "others" else getattr(precision, name)
-    return stored
+    def _bytes_with(self, blocks: int) -> int:
+        kv_bytes = math.ceil(blocks * self._block[1] * self.state_share)
+        return self.weight_bytes + self.workspace_bytes + kv_bytes
 
 
 def _paged(state: State, context: int, generated: int, plan: DevicePlan) -> Fraction:

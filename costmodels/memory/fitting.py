@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from costmodels.engines.profile import EngineProfile
-from costmodels.hardware.gpus import GpuSpec
-from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import LARGEST_NODE, valid_sizes
-from costmodels.memory.device import DevicePlan, fill_device
-from costmodels.models.drafters import Drafter
-from costmodels.models.spec import ModelSpec, quantized
+from costmodels.memory.device import DevicePlan
+from costmodels.models.spec import quantized
 
 
 class Fit(NamedTuple):
@@ -25,25 +21,13 @@ class Fit(NamedTuple):
     """Number of sequences of the given length that fit."""
 
 
-def smallest_layouts(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    prompt_tokens: int,
-    output_tokens: int,
-    *,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    gpu_memory_utilization: float,
-    block_size: int,
-    profile: EngineProfile,
-    layout: Layout,
-    drafter: Drafter | None = None,
-) -> list[Fit]:
+def smallest_layouts(plan: DevicePlan, prompt_tokens: int, output_tokens: int) -> list[Fit]:
     """Return for each format the smallest tensor-parallel size that holds at least one sequence.
 
-    The rest of ``layout`` is kept. The formats are the model's own, 8 bits and 4 bits; the last two
-    only if they take fewer bytes than the model.
+    The rest of the plan's layout is kept, and nothing is off the devices. The formats are the
+    model's own, 8 bits and 4 bits; the last two only if they take fewer bytes than the model.
     """
+    model, gpu, layout = plan.model, plan.gpu, plan.layout
     narrow = "fp8" if gpu.fp8_flop_per_s else "int8" if gpu.int8_op_per_s else "w8a16"
     candidates = [model, quantized(model, linear=narrow), quantized(model, linear="int4_g128")]
     smaller = [one for one in candidates[1:] if one.weight_bytes < model.weight_bytes]
@@ -51,18 +35,14 @@ def smallest_layouts(
     for candidate in (model, *smaller):
         name = candidate.linear_dtype
         for ranks in valid_sizes(candidate, LARGEST_NODE, layout):
-            plan = fill_device(
-                candidate,
-                gpu,
+            other = replace(
+                plan,
+                model=candidate,
                 layout=replace(layout, tensor_parallel_size=ranks),
-                max_num_batched_tokens=max_num_batched_tokens,
-                max_num_seqs=max_num_seqs,
-                gpu_memory_utilization=gpu_memory_utilization,
-                block_size=block_size,
-                profile=profile,
-                drafter=drafter,
+                offload=None,
+                writes_scores=False,
             )
-            sequences = plan.pool_bytes // plan.paged_bytes(prompt_tokens, output_tokens)
+            sequences = other.pool_bytes // other.paged_bytes(prompt_tokens, output_tokens)
             if sequences:
                 found.append(Fit(name, ranks, sequences))
                 break

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from costmodels.fields import Fields
 from costmodels.formats import DTYPE_BYTES, ModelPrecision, load_format, precision_of
-from costmodels.models.hf_fields import Fields
 
 _BLOCK = [128, 128]
 _DTYPE_ALIASES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -37,11 +36,8 @@ def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
     """Return the precision of a config. Raises `ScenarioError` for an unknown method or group
     size."""
     precision = precision_of(_dtype(fields))
-    quantization = fields.first("quantization_config")
-    if quantization is not None:
-        if not isinstance(quantization, Mapping):
-            raise fields.error(f"field quantization_config must be an object, not {quantization!r}")
-        precision = _quantized(precision, Fields(quantization, fields.where), num_layers)
+    if "quantization_config" in fields:
+        precision = _quantized(precision, fields.part("quantization_config"), num_layers)
     expert_dtype = fields.first("expert_dtype")
     if expert_dtype == "fp4" and load_format(precision.experts).bits == 4:
         return precision
@@ -56,9 +52,7 @@ def _quantized(precision: ModelPrecision, part: Fields, num_layers: int) -> Mode
     method = str(part.first("quant_method") or _unnamed(part))
     reader = _METHODS.get(method)
     if reader is None:
-        raise part.error(
-            f"quantization_config ({method}) is not supported; known: {', '.join(_METHODS)}"
-        )
+        raise part.error(f"method {method} is not supported; known: {', '.join(_METHODS)}")
     if part.first("quantized_layers"):
         # Modules that are not listed are in fp8 where the method says so, else in 16 bits.
         base = precision.with_matrices(reader(part)[0]) if method == "fp8" else precision
@@ -85,10 +79,10 @@ def _unnamed(part: Fields) -> str:
 
 def _mixed(precision: ModelPrecision, part: Fields) -> ModelPrecision:
     """Return the precision with each class in the format of most of its listed modules."""
-    listed = part.part("quantized_layers").values
+    listed = part.part("quantized_layers")
     found: dict[str, Counter[str]] = {}
-    for name, how in listed.items():
-        weights, _ = _modelopt(Fields(how, f"{part.where}: {name}"))
+    for name in listed.values:
+        weights, _ = _modelopt(listed.part(name))
         for kind in _classes_of(name):
             found.setdefault(kind, Counter())[weights] += 1
     changed = {kind: counts.most_common(1)[0][0] for kind, counts in found.items()}
@@ -100,41 +94,32 @@ def _fp8(part: Fields) -> tuple[str, str | None]:
     if not block:
         return "fp8", None
     if list(block) != _BLOCK:
-        raise part.error(
-            f"quantization_config.weight_block_size {block!r} is not supported: {_BLOCK} is"
-        )
+        raise part.error(f"weight_block_size {block!r} is not supported: {_BLOCK} is")
     return "fp8_block", None
 
 
 def _weight_only(part: Fields) -> tuple[str, str | None]:
-    method = part.first("quant_method")
-    bits = part.first("bits", "w_bit")
-    if bits is None:
-        raise part.error(f"quantization_config ({method}) has no field bits")
     group = part.first("group_size", "q_group_size")
-    return _integer(part, int(bits), group), None
+    return _integer(part, part.count("bits", "w_bit"), group), None
 
 
 def _integer(part: Fields, bits: int, group: Any) -> str:
     found = _INTEGER.get((bits, group)) or _INTEGER.get((bits, None))
     if found is None:
         known = "; ".join(f"{b} bits in groups of {g or 'any size'}" for b, g in _INTEGER)
-        raise part.error(
-            f"quantization_config: {bits} bits in groups of {group} are not supported; {known} are"
-        )
+        raise part.error(f"{bits} bits in groups of {group} are not supported; {known} are")
     return found
 
 
 def _compressed_tensors(part: Fields) -> tuple[str, str | None]:
-    groups = part.first("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        raise part.error("quantization_config (compressed-tensors) has no config_groups")
-    scheme = Fields(next(iter(groups.values())), f"{part.where}: config_groups")
+    groups = part.part("config_groups")
+    if not groups.values:
+        raise groups.error("has no group; one is needed")
+    scheme = groups.part(next(iter(groups.values)))
     weights = scheme.part("weights")
     bits, group = weights.count("num_bits"), weights.first("group_size")
     is_float = weights.first("type") == "float"
-    inputs = scheme.first("input_activations")
-    narrow = inputs.get("num_bits") if isinstance(inputs, Mapping) else None
+    narrow = scheme.child("input_activations").first("num_bits")
     if bits == 8:
         if is_float:
             return ("mxfp8" if group == 32 else "fp8"), None
@@ -142,7 +127,7 @@ def _compressed_tensors(part: Fields) -> tuple[str, str | None]:
     if not is_float:
         return _integer(part, bits, group), None
     if group not in (16, 32):
-        raise part.error(f"quantization_config: fp4 in groups of {group} is not supported")
+        raise part.error(f"fp4 in groups of {group} is not supported")
     wide = {4: "nvfp4", 8: "mxfp8" if group == 32 else "fp8"}.get(narrow or 0)
     return ("nvfp4" if group == 16 else "mxfp4"), wide
 

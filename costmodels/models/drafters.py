@@ -12,9 +12,8 @@ from typing import Literal, NamedTuple, get_args
 
 from costmodels.datafile import read_data
 from costmodels.formats import precision_of
-from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.dense import Dense, Matrix
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.matrix import Matrix
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
 from costmodels.models.spec import LayerGroup, ModelSpec

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from costmodels.models.layers.block_sparse import BlockSparse
-from costmodels.models.layers.evicting import Evicting
+from costmodels.models.layers.bounded import Evicting, PromptBudget, SlidingWindow, pyramid_budgets
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import Mixer
-from costmodels.models.layers.prompt_budget import PromptBudget, pyramid_budgets
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
 

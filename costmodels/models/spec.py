@@ -190,11 +190,6 @@ class ModelSpec:
         return self.params(active=True).total
 
     @property
-    def linear_params(self) -> int:
-        """Parameters of the layers' matrices."""
-        return self.params().matrices
-
-    @property
     def weight_bytes(self) -> int:
         """Bytes of all parameters."""
         return self.precision.weight_bytes(self.params())

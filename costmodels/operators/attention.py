@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.operators.context_rates import Cap, ChunkRates
+from costmodels.operators.operators import DecodeSums, PrefillSums
 from costmodels.operators.shared_prefix import SharedPrefixRates
-from costmodels.work import Array
+from costmodels.work import Array, slowed
 from sim.shape import Clip, clip_columns, clip_layers, ordered
 
 
@@ -57,7 +58,7 @@ def summed_curves(curves: Sequence[DecodeCurves]) -> DecodeCurves | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePrices:
-    """`DecodeCurves` in the fixed point of `costmodels.steps.step_cost`; all values are
+    """`DecodeCurves` in the fixed point of `costmodels.steps.compiled`; all values are
     integers."""
 
     contexts: list[int]
@@ -99,11 +100,7 @@ class CurvePrices:
 
     def slower(self, factor: float) -> CurvePrices:
         """Return a copy with all prices multiplied by ``factor``."""
-        return CurvePrices(
-            contexts=self.contexts,
-            start=[[round(price * factor) for price in row] for row in self.start],
-            token=[[round(price * factor) for price in row] for row in self.token],
-        )
+        return slowed(self, factor, "start", "token")
 
     def _place(self, mean: int) -> int:
         return min(bisect_right(self.contexts, mean), len(self.contexts) - 1) - 1
@@ -161,6 +158,23 @@ class AttentionRates:
         of_chunks = chunk.seq_s or chunk.token_s or chunk.chunk_s or chunk.token_read_s
         return not (self.clip_tokens or self.decode_seqs_s.any() or of_chunks)
 
+    def decode_sums(self, columns: Mapping[str, Array]) -> DecodeSums:
+        """Return what the decodes of ``n`` steps read, by `sim.shape.shape_columns`."""
+        seqs, whole = columns["decode_seqs"], columns["decode_context_tokens"]
+        reach: dict[Cap, Array] = {None: whole + self.seq_tokens * seqs}
+        for clip in self.clip_tokens:
+            beyond = self.seq_tokens * clip_layers(clip) * seqs
+            reach[clip] = columns[clip_columns(clip)[0]] + beyond
+        return DecodeSums(seqs=seqs, clipped=reach)
+
+    def prefill_sums(self, columns: Mapping[str, Array]) -> PrefillSums:
+        """Return what the chunks of ``n`` steps compute and read."""
+        prefix: dict[Cap, Array] = {None: columns["prefill_context_tokens"]}
+        pairs: dict[Cap, Array] = {None: columns["prefill_pairs"]}
+        for clip in self.clip_tokens:
+            prefix[clip], pairs[clip] = (columns[name] for name in clip_columns(clip)[2:])
+        return PrefillSums(columns["prefill_seqs"], columns["prefill_tokens"], prefix, pairs)
+
     def decode_s(self, columns: Mapping[str, Array]) -> Array:
         """Return the seconds of the decodes of ``n`` steps, by `sim.shape.shape_columns`: ``[n]``.
 
@@ -169,10 +183,9 @@ class AttentionRates:
         seqs = columns["decode_seqs"]
         of_seqs = seqs.astype(np.int64)
         seconds = self.decode_seqs_s[of_seqs]
+        reach = self.decode_sums(columns).clipped
         for cap, rate_s in self.decode_token_s.items():
-            reach = columns["decode_context_tokens" if cap is None else clip_columns(cap)[0]]
-            beyond = self.seq_tokens * (1 if cap is None else clip_layers(cap)) * seqs
-            seconds = seconds + rate_s[of_seqs] * (reach + beyond)
+            seconds = seconds + rate_s[of_seqs] * reach[cap]
         if self.curves is not None:
             seconds = seconds + self.curves.decode_s(seqs, columns["decode_context_tokens"])
         if self.shared is not None and "decode_shared_reads" in columns:
@@ -188,24 +201,20 @@ class AttentionRates:
 
     def prefill_sides_s(self, columns: Mapping[str, Array]) -> tuple[Array, Array]:
         """Return the compute and memory seconds of the chunks of ``n`` steps: two ``[n]``."""
-        chunk, tokens = self.chunk, columns["prefill_tokens"]
-        compute_s = chunk.token_s * tokens + chunk.prefix_s * columns["prefill_context_tokens"]
-        compute_s = compute_s + chunk.chunk_s * columns["prefill_seqs"]
-        memory_s = chunk.seq_s * columns["prefill_seqs"] + chunk.token_read_s * tokens
-        memory_s = memory_s + chunk.pair_read_s * columns["prefill_pairs"]
-        for cap in (None, *self.clip_tokens):
-            pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
-            if cap is not None:
-                prefix, pairs = (columns[name] for name in clip_columns(cap)[2:])
-            pair_s = chunk.pair_s.get(cap, 0.0)
-            compute_s = compute_s + pair_s * (pairs + self.tile_tokens * (prefix + tokens))
-            memory_s = memory_s + chunk.read_s.get(cap, 0.0) * (prefix + tokens)
-        pairs, prefix = columns["prefill_pairs"], columns["prefill_context_tokens"]
+        chunk, sums = self.chunk, self.prefill_sums(columns)
+        seqs, tokens, whole = sums.seqs, sums.tokens, sums.prefix[None]
+        compute_s = chunk.token_s * tokens + chunk.prefix_s * whole + chunk.chunk_s * seqs
+        memory_s = chunk.seq_s * seqs + chunk.token_read_s * tokens
+        memory_s = memory_s + chunk.pair_read_s * sums.pairs[None]
+        for cap, pairs in sums.pairs.items():
+            pair_s, kv_tokens = chunk.pair_s.get(cap, 0.0), sums.prefix[cap] + tokens
+            compute_s = compute_s + pair_s * (pairs + self.tile_tokens * kv_tokens)
+            memory_s = memory_s + chunk.read_s.get(cap, 0.0) * kv_tokens
         for longest, more in chunk.short.items():
-            is_short = columns[clip_columns(longest)[3]] >= pairs  # no context is clipped
-            tiled = pairs + self.tile_tokens * (prefix + tokens)
-            compute_s = compute_s + is_short * (more.pair_s * tiled + more.prefix_s * prefix)
-            memory_s = memory_s + is_short * more.read_s * (prefix + tokens)
+            is_short = sums.pairs[longest] >= sums.pairs[None]  # no context is clipped
+            tiled = sums.pairs[None] + self.tile_tokens * (whole + tokens)
+            compute_s = compute_s + is_short * (more.pair_s * tiled + more.prefix_s * whole)
+            memory_s = memory_s + is_short * more.read_s * (whole + tokens)
         return compute_s, memory_s
 
 

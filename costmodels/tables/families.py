@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from costmodels.models.layers.gdn import Gdn
-from costmodels.models.layers.kda import Kda
+from costmodels.models.layers.delta import Gdn, Kda
 from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.parts import Mixer
 from costmodels.tables.kinds import KINDS, TableKind

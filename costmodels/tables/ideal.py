@@ -172,7 +172,7 @@ def _mla_decode(shape: Columns, precision: Precision) -> tuple[Array, Array]:
 
 
 def _delta_rule(products: int, chunk: int) -> Callable[[Columns, Precision], tuple[Array, Array]]:
-    """Return the work of a delta-rule kernel, as in `costmodels.models.layers.recurrent`:
+    """Return the work of a delta-rule kernel, as in `costmodels.models.layers.parts`:
     ``products`` FLOPs per element of the state and token, and the products within a chunk."""
 
     def found(shape: Columns, precision: Precision) -> tuple[Array, Array]:

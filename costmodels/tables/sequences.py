@@ -19,12 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.formats import ModelPrecision
-from costmodels.models.layers.gdn import Gdn
+from costmodels.models.layers.bounded import SlidingWindow
+from costmodels.models.layers.delta import Gdn, Kda
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.kda import Kda
 from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.parts import Mixer
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.tables.bundle import OperatorTables
 from costmodels.tables.families import Lack, decode_family, prefill_family
 from costmodels.tables.ideal import attention_sums

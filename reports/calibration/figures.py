@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from reports.svg import Plot, Sheet
 _COLORS = (*svg.SERIES[:3], svg.ORANGE, svg.VIOLET, svg.SKY, svg.PINK, svg.YELLOW, svg.MUTED)
 _LINES = 8  # most curves of a table in one plot
 _CELLS = 40  # rows up to which a heat map grows in height
+_LETTERS = 42  # longest line of a label
 _SMALL = 0.05  # shares up to which an axis has decimals
 _NUMBERS = 16  # most columns of a heat map with numbers, and half as many on a narrow sheet
 
@@ -192,11 +194,9 @@ def _lines(table: Mapping[str, Any], name: str, title: str, sheet: Sheet) -> Plo
         for key, value in shown[0]["at"].items()
         if all(curve["at"].get(key) == value for curve in shown)
     }
-    labels = [
-        shape_text({key: value for key, value in curve["at"].items() if key not in common})
-        for curve in shown
-    ]
-    many = len(shown) if sheet.is_narrow and any(labels) else 0
+    apart = ({k: v for k, v in curve["at"].items() if k not in common} for curve in shown)
+    labels = [fill(shape_text(shape), _LETTERS) for shape in apart]
+    many = "\n".join(labels).count("\n") + 1 if sheet.is_narrow and any(labels) else 0
     with sheet.drawing(2.6 + 0.2 * many) as figure:
         axes = figure.subplots()
         svg.log_axis(axes, max(values[0], 0.5) / 1.2, values[-1] * 1.2, write)

@@ -86,7 +86,7 @@ def calibration_report(facts: Mapping[str, Any]) -> Report:
 
 
 def import_report(facts: Mapping[str, Any]) -> Report:
-    """Return the report of an import of timings, from ``scenarios.calibration.commands``."""
+    """Return the report of an import of timings, from ``scenarios.calibration.kernels``."""
     tables, clocks = facts["tables"], facts["clock_shares"]
     points = sum(table["points"] for table in tables)
     use = f"--gpu {facts['gpu_file']} " if facts["gpu_file"] else ""

@@ -121,6 +121,7 @@ def run_report(summary: Summary, files: RunFiles | None = None) -> Report:
             Section("classes", "Classes of requests", [class_table(summary)]),
             _load(summary, files),
             _tiers(summary),
+            *_features(summary),
             _time(summary, files),
             Section("operators", "Where kernel times come from", [operator_table(summary)]),
             Section("memory", "Device memory", [memory_table(summary)]),
@@ -217,6 +218,19 @@ def _tiers(summary: Summary) -> Section:
         [tier_table(summary)],
         terminal="Where prefix hits come from, as shares of the prompt tokens",
     )
+
+
+def _features(summary: Summary) -> list[Section]:
+    """Return a section of facts for each optional feature that the run had."""
+    found = [one for one in entries(summary, "features") if isinstance(one, dict)]
+    return [
+        Section(
+            f"feature-{number}",
+            str(one["title"]),
+            [Facts([Fact(str(fact["name"]), str(fact["value"])) for fact in one["facts"]])],
+        )
+        for number, one in enumerate(found, 1)
+    ]
 
 
 def _time(summary: Summary, files: RunFiles | None) -> Section:

@@ -7,14 +7,11 @@ from typing import NamedTuple
 
 from costmodels.hardware.gpus import GIB, GpuSpec
 from costmodels.hardware.links import host_link
-from costmodels.layouts.layout import Layout
-from costmodels.memory.plan import DeviceMemory
-from costmodels.models.kv_policies import h2o, pyramid_kv, quest, snapkv, streaming_llm
-from costmodels.models.spec import ModelSpec
 from policies import EVICTIONS
 from scenarios.build.plugins import eviction_factory
+from scenarios.build.replica import Replica
 from scenarios.schema import Scenario
-from scenarios.schema.memory import HostTier, KvPolicy, RemoteTier, SsdTier
+from scenarios.schema.memory import HostTier, RemoteTier, SsdTier
 from sim.clock import to_ns
 from sim.errors import ScenarioError
 from sim.evidence import Source, weakest
@@ -40,16 +37,14 @@ class Cache(NamedTuple):
         return weakest(bandwidths) if bandwidths else None
 
 
-def cache_of(
-    scenario: Scenario, model: ModelSpec, gpu: GpuSpec, memory: DeviceMemory, layout: Layout
-) -> Cache:
+def cache_of(replica: Replica) -> Cache:
     """Build the prefix cache of each engine.
 
     Raises `ScenarioError` for policies and tiers that cannot be.
     """
-    kv = scenario.kv
+    kv = replica.scenario.kv
     make_eviction = eviction_factory(kv.eviction, EVICTIONS)
-    tiers, sources, notes = _tiers(scenario, gpu, memory, layout)
+    tiers, sources, notes = _tiers(replica)
     config = None
     if tiers and kv.tiers is not None:
         config = TiersConfig(
@@ -57,15 +52,16 @@ def cache_of(
             write=kv.tiers.write,
             load=kv.tiers.load,
             layerwise=kv.tiers.layerwise,
-            layers=model.num_layers,
+            layers=replica.model.num_layers,
         )
     cache = CacheConfig(make_eviction=make_eviction, prefix_index=kv.prefix_index, tiers=config)
     return Cache(cache, sources, notes)
 
 
 def _tiers(
-    scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory, layout: Layout
+    replica: Replica,
 ) -> tuple[tuple[TierConfig, ...], tuple[Source, ...], tuple[str, ...]]:
+    scenario = replica.scenario
     tiers = scenario.kv.tiers
     named = {} if tiers is None else {name: getattr(tiers, name) for name in _TIERS}
     chosen = {name: tier for name, tier in named.items() if tier is not None}
@@ -75,7 +71,7 @@ def _tiers(
         raise ScenarioError(
             "kv.tiers hold cached prefixes, and kv.enable_prefix_caching is false; drop one"
         )
-    if memory.layout != PLAIN:
+    if replica.memory.blocks.layout != PLAIN:
         raise ScenarioError(
             "kv.tiers hold blocks of layers whose state grows with every token alone; this model "
             "has windows, recurrent states or budgets beside them"
@@ -83,7 +79,7 @@ def _tiers(
     _check_host(scenario)
     built, sources, notes = [], [], []
     for name, tier in chosen.items():
-        config, of_tier = _tier(name, tier, scenario, gpu, memory, layout)
+        config, of_tier = _tier(name, tier, replica)
         built.append(config)
         sources += of_tier
         notes.append(_note(config))
@@ -102,21 +98,16 @@ def _check_host(scenario: Scenario) -> None:
 
 
 def _tier(
-    name: str,
-    tier: HostTier | SsdTier | RemoteTier,
-    scenario: Scenario,
-    gpu: GpuSpec,
-    memory: DeviceMemory,
-    layout: Layout,
+    name: str, tier: HostTier | SsdTier | RemoteTier, replica: Replica
 ) -> tuple[TierConfig, list[Source]]:
     """Build one tier and the sources of its numbers.
 
     Each GPU moves its own part of a block; all ranks of a replica form one pool of blocks.
     """
-    read, write = _bandwidths(name, tier, scenario, gpu)
-    gpus = layout.gpus
-    block_gpus = gpus // layout.data_parallel_size
-    block_bytes = math.ceil(memory.block_bytes / tier.compression) * block_gpus
+    read, write = _bandwidths(name, tier, replica.scenario, replica.gpu)
+    gpus = replica.layout.gpus
+    block_gpus = gpus // replica.layout.data_parallel_size
+    block_bytes = math.ceil(replica.memory.blocks.block_bytes / tier.compression) * block_gpus
     capacity = None
     if tier.capacity_gib is not None:
         parts = 1 if isinstance(tier, RemoteTier) else gpus
@@ -132,6 +123,7 @@ def _tier(
         label="assumed",
         source="given" if "latency_s" in tier.model_fields_set else "a default",
     )
+    of_pool = tier.pool_bytes_per_s if isinstance(tier, RemoteTier) else None
     config = TierConfig(
         name=name,
         capacity_blocks=capacity,
@@ -140,7 +132,7 @@ def _tier(
         write_bytes_per_s=None if write is None else float(str(write["value"])) * gpus,
         latency_ns=to_ns(tier.latency_s),
         is_shared=isinstance(tier, RemoteTier),
-        pool_bytes_per_s=tier.pool_bytes_per_s if isinstance(tier, RemoteTier) else None,
+        pool_bytes_per_s=math.inf if of_pool is None else of_pool,
         survives_crash=not isinstance(tier, HostTier),
     )
     return config, [source for source in (read, write, latency) if source is not None]
@@ -191,32 +183,3 @@ def _note(tier: TierConfig) -> str:
         f"a {tier.name} tier {size} {whose} holds cached prefixes, loaded at up to "
         f"{tier.read_bytes_per_s / 1e9:.3g} GB/s an engine"
     )
-
-
-def with_policy(model: ModelSpec, policy: KvPolicy | None) -> ModelSpec:
-    """Return ``model`` under a KV policy, or unchanged if the policy is None.
-
-    Raises `ScenarioError` if the model has no layer that the policy applies to.
-    """
-    if policy is None:
-        return model
-    budget_tokens = policy.budget_tokens
-    match policy.kind:
-        case "streaming_llm":
-            sink_tokens = policy.sink_tokens or 4
-            return streaming_llm(model, budget_tokens - sink_tokens, sink_tokens)
-        case "h2o":
-            return h2o(model, budget_tokens)
-        case "snapkv":
-            return snapkv(model, budget_tokens, policy.observation_tokens or 32)
-        case "pyramidkv":
-            return pyramid_kv(model, budget_tokens, policy.observation_tokens or 32)
-        case "quest":
-            return quest(model, budget_tokens, policy.page_tokens or 16)
-
-
-def policy_notes(policy: KvPolicy | None) -> tuple[str, ...]:
-    """Return the notes on a KV policy to show beside a forecast."""
-    if policy is None:
-        return ()
-    return (f"what {policy.kind} does to answers is not modelled: only bytes and time",)

@@ -7,7 +7,6 @@ from fractions import Fraction
 from costmodels.hardware.gpus import GIB, GpuSpec
 from costmodels.hardware.links import host_link, stage_link
 from costmodels.layouts.layout import Layout
-from costmodels.memory.plan import DeviceMemory
 from costmodels.memory.streaming import Offload
 from costmodels.models.expert_load import ExpertLoad
 from scenarios.schema import Scenario
@@ -62,52 +61,6 @@ def layout_text(layout: Layout) -> str:
     return f"{text} with experts whole on ranks" if layout.enable_expert_parallel else text
 
 
-def layout_notes(layout: Layout) -> tuple[str, ...]:
-    """Return notes on what a forecast of this layout assumes, in plain words."""
-    notes = []
-    if layout.data_parallel_size > 1:
-        notes.append(
-            f"{layout.data_parallel_size} data-parallel ranks are one batch dealt out by whole "
-            "sequences, and step together with the one that has most; their contexts are taken as "
-            "equal, and a prefix cached by one is taken as cached by all"
-        )
-    if layout.pipeline_parallel_size > 1:
-        notes.append(
-            f"{layout.pipeline_parallel_size} pipeline stages work on as many micro-batches: a "
-            "step is a round of all of them, as often the slowest stage as there are stages; "
-            "layers of all kinds are taken as spread evenly over stages"
-        )
-    if layout.prefill_context_parallel_size > 1:
-        how = "by an all-gather before attention"
-        if layout.prefill_context_parallel_mode == "ring":
-            how = "passed round a ring while attention computes"
-        notes.append(
-            f"the tokens of a prompt's chunk are split over {layout.prefill_context_parallel_size} "
-            f"ranks, keys and values brought to all {how}; all of them compute every decode, and "
-            "hold all weights, experts too"
-        )
-    if layout.decode_context_parallel_size > 1:
-        notes.append(
-            f"{layout.decode_context_parallel_size} ranks of a tensor-parallel group split each "
-            "sequence's keys and values; queries are gathered and outputs merged in every layer"
-        )
-    link = layout.stage_link
-    if link is not None:
-        away = f", and {link.client_hops} to and from the client" if link.client_hops else ""
-        notes.append(
-            f"stages are joined by {link.name}: {link.latency_s * 1e3:g} ms one way and "
-            f"{link.bytes_per_s / 1e6:,.4g} MB/s, {layout.pipeline_parallel_size - 1} hops between "
-            f"them{away} in a step; it does not fail, and carries nothing else"
-        )
-    load = layout.expert_load
-    if layout.enable_expert_parallel and not load.loads and not load.skew:
-        notes.append(
-            "experts are taken as equally popular: ranks differ by chance alone "
-            "(engine.expert_skew, engine.expert_loads)"
-        )
-    return tuple(notes)
-
-
 def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
     """Return where weights and state are kept; None if everything is on the devices.
 
@@ -137,28 +90,6 @@ def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
         cpu_offload_bytes=int(in_place * GIB),
         host_bytes=None if host_gb is None else int(host_gb * GIB),
     )
-
-
-def offload_notes(scenario: Scenario, memory: DeviceMemory) -> tuple[str, ...]:
-    """Return notes on what is off the device and what is assumed about it, in plain words."""
-    notes = []
-    host, disk = memory.host_weight_bytes, memory.disk_weight_bytes
-    if scenario.engine.cpu_offload_gb and host < int(scenario.engine.cpu_offload_gb * GIB):
-        notes.append(
-            f"engine.cpu_offload_gb {scenario.engine.cpu_offload_gb:g} is more than the layers' "
-            f"{host / GIB:.2f} GiB a GPU: all of them are in host memory"
-        )
-    for size, where in ((host, "in host memory"), (disk, "on disk")):
-        if size:
-            notes.append(f"{size / GIB:.2f} GiB of weights a GPU are {where}, streamed every step")
-    if memory.host_kv_bytes:
-        notes.append(
-            f"up to {memory.host_kv_bytes / GIB:.2f} GiB of keys and values a GPU are in host "
-            "memory, streamed every step"
-        )
-    if host and scenario.hardware.host_memory_gb is None:
-        notes.append("the host is taken to have that memory (hardware.host_memory_gb checks it)")
-    return tuple(notes)
 
 
 def _share(percent: float) -> Fraction:

@@ -17,7 +17,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from scenarios.files.identity import CHECKOUT
 from scenarios.files.messages import nearest
 from scenarios.schema.fields import Policy
-from sim.engine.batch import Plan
+from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.errors import FleetcastError, PolicyError, ScenarioError
 from sim.protocols import CachedContent, Eviction, Router, RoutingContext, ServiceView

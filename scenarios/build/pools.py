@@ -1,18 +1,71 @@
-"""The pools of a scenario, each as a scenario of its own, and the KV transfer between them."""
+"""The pools of a scenario: each as a scenario of its own, as built, and the KV transfer between
+them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from costmodels.steps.cost import PoolCost
+from scenarios.build.cache import Cache
+from scenarios.build.replica import Replica
 from scenarios.schema import KvOptions, PoolSpec, Scenario
+from scenarios.schema.fleet import Prices
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Role
+from sim.fleet.config import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig
-
-if TYPE_CHECKING:
-    from scenarios.build.built import Build
+from sim.fleet.service import ServiceConfig
 
 _SECTIONS = ("hardware", "engine", "kv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBuild:
+    """One pool, ready to be simulated."""
+
+    replica: Replica
+    pool: PoolConfig
+    cache: Cache
+    """The prefix cache of each engine."""
+    notes: tuple[str, ...]
+    """Decisions made for the user, in plain words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Everything that a scenario is made of except its workload, ready to run."""
+
+    parts: tuple[PoolBuild, ...]
+    """All pools, in the order of replica numbers."""
+    notes: tuple[str, ...]
+    """Decisions made for the user and assumptions, of all pools and the fleet, in plain words."""
+    transfer: TransferConfig | None = None
+    service: ServiceConfig | None = None
+    """Admission, clients, faults and scaling, which apply to all pools."""
+    prices: Prices | None = None
+
+    @property
+    def replica(self) -> Replica:
+        """A replica of the first pool."""
+        return self.parts[0].replica
+
+    @property
+    def pool(self) -> PoolConfig:
+        """The pool whose replicas come first."""
+        return self.parts[0].pool
+
+    @property
+    def fleet(self) -> Fleet:
+        """All pools as one fleet, ready to be simulated."""
+        return self._fleet(tuple(part.pool for part in self.parts))
+
+    def with_costs(self, change: Callable[[PoolCost], PoolCost]) -> Fleet:
+        """Return the fleet of the same pools with their step costs changed by ``change``."""
+        pools = (replace(part.pool, cost=change(part.replica.cost)) for part in self.parts)
+        return self._fleet(tuple(pools))
+
+    def _fleet(self, pools: tuple[PoolConfig, ...]) -> Fleet:
+        return Fleet(pools=pools, transfer=self.transfer, service=self.service)
 
 
 def pool_scenarios(scenario: Scenario) -> list[tuple[str, Role, Scenario]]:
@@ -51,23 +104,20 @@ def _check_kv(kv: KvOptions, name: str) -> None:
         )
 
 
-def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferConfig | None:
+def transfer_config(scenario: Scenario, parts: tuple[PoolBuild, ...]) -> TransferConfig | None:
     """Return how KV moves from the prefill to the decode pools; None if nothing is handed over.
 
     Raises `ScenarioError` if a network is not known, or if pools keep KV in different formats.
     """
-    by_role = {role: [p for p in parts if p.pool.role == role] for role in ("prefill", "decode")}
+    by_role = {
+        role: [part.replica for part in parts if part.pool.role == role]
+        for role in ("prefill", "decode")
+    }
     if not by_role["prefill"] or not by_role["decode"]:
         return None
     options = scenario.kv_transfer
-    sizes = {
-        (
-            p.model_with_drafter.kv_bytes_per_token,
-            p.model_with_drafter.fixed_state_bytes_per_sequence,
-        )
-        for role in by_role.values()
-        for p in role
-    }
+    models = [one.memory.rank.model for of_role in by_role.values() for one in of_role]
+    sizes = {(one.kv_bytes_per_token, one.fixed_state_bytes_per_sequence) for one in models}
     if len(sizes) > 1:
         raise ScenarioError(
             "pools: prefill and decode pools keep KV of different sizes, "
@@ -90,23 +140,10 @@ def transfer_config(scenario: Scenario, parts: tuple[Build, ...]) -> TransferCon
     return TransferConfig(
         bytes_per_token=bytes_per_token,
         fixed_bytes=fixed_bytes,
-        layers=by_role["prefill"][0].model_with_drafter.num_layers,
+        layers=models[0].num_layers,
         latency_ns=round(options.latency_s * 1e9),
         mode=options.mode,
         prefill_nic_bytes_per_s=nics["prefill"],
         decode_nic_bytes_per_s=nics["decode"],
         core_bytes_per_s=options.core_bytes_per_s,
-    )
-
-
-def pool_notes(scenario: Scenario, transfer: TransferConfig | None) -> tuple[str, ...]:
-    """Return notes on what a forecast of several pools assumes."""
-    if transfer is None:
-        return ()
-    how = "pushed layer by layer" if transfer.mode == "push" else "fetched after the prefill"
-    return (
-        f"KV is {how}, {transfer.bytes_per_token:,} B a token, at up to "
-        f"{transfer.prefill_nic_bytes_per_s / 1e9:.3g} GB/s out of a prefill and "
-        f"{transfer.decode_nic_bytes_per_s / 1e9:.3g} GB/s into a decode engine; the first token "
-        "comes from the prefill engine",
     )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from costmodels.hardware.gpus import GpuSpec
+import math
+
 from costmodels.hardware.links import host_link
-from costmodels.memory.plan import DeviceMemory
 from policies import ADMISSIONS, AUTOSCALERS
 from scenarios.build.plugins import service_policy
+from scenarios.build.replica import Replica
 from scenarios.schema import Scenario
 from scenarios.schema.fleet import FaultEvent
-from sim.clock import to_ns
+from sim.clock import FOREVER_NS, to_ns
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
-from sim.fleet.service import ClientConfig, Fault, FaultConfig, ScalingConfig, ServiceConfig
+from sim.fleet.config import PoolConfig
+from sim.fleet.service import (
+    AdmitAll,
+    ClientConfig,
+    Fault,
+    FaultConfig,
+    ScalingConfig,
+    ServiceConfig,
+)
 
 
 def service_config(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> ServiceConfig | None:
@@ -21,7 +29,7 @@ def service_config(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> Service
         return None
     admission = scenario.admission
     return ServiceConfig(
-        admission=None
+        admission=AdmitAll
         if admission is None
         else service_policy(admission, ADMISSIONS, "admission", ("admit", "left")),
         clients=_clients(scenario),
@@ -37,59 +45,53 @@ def has_service(scenario: Scenario) -> bool:
     return any((scenario.admission, scenario.clients, scenario.faults, scenario.autoscaler))
 
 
-def start_ns(scenario: Scenario, gpu: GpuSpec, memory: DeviceMemory) -> int:
+def start_ns(replica: Replica) -> int:
     """Return the nanoseconds from the start of an engine's process until it serves.
 
-    Every GPU reads its own weights.
+    Every GPU reads its own weights. 0 where nothing surrounds the engines.
     """
+    scenario = replica.scenario
+    if not has_service(scenario):
+        return 0
     bandwidth = scenario.startup.load_bytes_per_s
     if bandwidth is None:
         hardware = scenario.hardware
         bandwidth = host_link(
-            gpu,
+            replica.gpu,
             bytes_per_s=hardware.host_link_bytes_per_s,
             disk_read_bytes_per_s=hardware.disk_read_bytes_per_s,
         ).disk_read_bytes_per_s
-    return to_ns(scenario.startup.process_s + memory.weight_bytes / bandwidth)
-
-
-def service_notes(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> tuple[str, ...]:
-    """Return notes on what a forecast with faults or scaling assumes."""
-    if scenario.faults is None and scenario.autoscaler is None:
-        return ()
-    startup = scenario.startup
-    return tuple(
-        f"{pool.name + ': ' if pool.name else ''}an engine serves {pool.start_ns / 1e9:.3g} s "
-        f"after its start ({startup.process_s:g} s, then its weights), a new machine "
-        f"{startup.provision_s:g} s later"
-        for pool in pools
-    )
+    return to_ns(scenario.startup.process_s + replica.memory.weight_bytes / bandwidth)
 
 
 def _clients(scenario: Scenario) -> ClientConfig:
     clients = scenario.clients
     if clients is None:
         return ClientConfig()
-    ttft_s, e2e_s = clients.ttft_timeout_s, clients.e2e_timeout_s
+    budget = clients.retry_budget
     return ClientConfig(
-        ttft_timeout_ns=None if ttft_s is None else to_ns(ttft_s),
-        e2e_timeout_ns=None if e2e_s is None else to_ns(e2e_s),
+        ttft_timeout_ns=_ns_or_forever(clients.ttft_timeout_s),
+        e2e_timeout_ns=_ns_or_forever(clients.e2e_timeout_s),
         max_retries=clients.max_retries,
         backoff_ns=to_ns(clients.backoff_s),
         max_backoff_ns=to_ns(max(clients.max_backoff_s, clients.backoff_s)),
-        retry_budget=clients.retry_budget,
-        budget_burst=clients.budget_burst,
+        retry_budget=0.0 if budget is None else budget,
+        budget_burst=math.inf if budget is None else clients.budget_burst,
         server_notices=clients.server_notices,
     )
 
 
-def _faults(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> FaultConfig | None:
+def _ns_or_forever(seconds: float | None) -> int:
+    return FOREVER_NS if seconds is None else to_ns(seconds)
+
+
+def _faults(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> FaultConfig:
     faults = scenario.faults
     if faults is None:
-        return None
+        return FaultConfig()
     return FaultConfig(
         schedule=tuple(f for event in faults.schedule for f in _of_event(event, pools)),
-        mtbf_ns=None if faults.mtbf_s is None else to_ns(faults.mtbf_s),
+        mtbf_ns=_ns_or_forever(faults.mtbf_s),
         detection_ns=to_ns(faults.detection_s),
         proxy_retries=faults.proxy_retries,
     )
@@ -129,10 +131,11 @@ def _scaling(scenario: Scenario, pools: tuple[PoolConfig, ...]) -> ScalingConfig
     chosen = [pool for pool in pools if (pool.role == "decode") == of_decode]
     if not chosen:
         raise ScenarioError("autoscaler.role is decode, and no pool decodes for others")
+    initial = scaler.initial_replicas
     scaling = ScalingConfig(
         make=service_policy(scaler.policy, AUTOSCALERS, "autoscaler", ("wanted",)),
         min_replicas=scaler.min_replicas,
-        initial_replicas=scaler.initial_replicas,
+        initial_replicas=scaler.min_replicas if initial is None else initial,
         interval_ns=to_ns(scaler.interval_s),
         of_decode_engines=of_decode,
     )

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.drafting.speculative_build import PoolCosts
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.memory.paging import is_recurrent
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import Drafter, make_drafter, method_facts
@@ -258,22 +256,6 @@ def _recorded(path: Path, seed: int) -> Acceptance:
             ) from None
         pool.append(accepted)
     return known_acceptance("replay", pool, by_request, seed)
-
-
-def graph_notes(cost: PoolCosts, max_num_seqs: int) -> tuple[str, ...]:
-    """Note from which batch size steps that verify drafts are too large for a CUDA graph."""
-    if not isinstance(cost, SpeculativeStepCost):
-        return ()
-    for least, drafts in cost.drafts_by_seqs:
-        beyond = cost.largest_graph(drafts) // (1 + drafts) + 1
-        later = [other for other, _ in cost.drafts_by_seqs if other > least]
-        if drafts and max(beyond, least) < min([*later, max_num_seqs + 1]):
-            return (
-                f"from {max(beyond, least)} decoding sequences a rank on, steps that verify "
-                f"{drafts} drafts each are beyond the largest CUDA graph and launched kernel by "
-                "kernel: raise engine.max_cudagraph_capture_size, or draft less from there on",
-            )
-    return ()
 
 
 def _evidence(options: Speculative) -> Evidence:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
-from scenarios.commands import measurements as calibrate  # noqa: F401  (its commands add themselves)
 from scenarios.commands.app import app
+from scenarios.commands.calibrate import calibrate_app
 from scenarios.commands.capacity import capacity
+from scenarios.commands.compare import compare
 from scenarios.commands.explain import explain
 from scenarios.commands.export import export_app
-from scenarios.commands.measurements import calibrate_app, compare, validate
 from scenarios.commands.memory import memory
 from scenarios.commands.names import list_names, schema
 from scenarios.commands.plan import plan
+from scenarios.commands.report import report
 from scenarios.commands.scenario import scenario_app
-from scenarios.commands.simulate import report, simulate
+from scenarios.commands.simulate import simulate
 from scenarios.commands.sweep import sweep
 from scenarios.commands.trace import trace_app
+from scenarios.commands.validate import validate
 from scenarios.commands.whatif import whatif
 
 __all__ = ["app", "main"]

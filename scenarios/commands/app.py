@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,9 +72,15 @@ def open_in_browser(page: Path) -> None:
         webbrowser.open(page.resolve().as_uri())
 
 
-def check_format(output_format: str) -> None:
-    """Raise `BadParameter` unless ``--format`` is one that every command knows."""
+def check_format(output_format: str) -> str:
+    """Return ``--format``. Raises `BadParameter` unless it is one that every command knows."""
     if output_format not in ("text", "json"):
         raise typer.BadParameter(
             f"{output_format!r} is neither text nor json", param_hint="--format"
         )
+    return output_format
+
+
+def print_json(content: Any) -> None:
+    """Print what a command found as indented JSON."""
+    print(json.dumps(content, indent=1, allow_nan=False))

@@ -7,43 +7,27 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.app import open_in_browser, print_json
 from scenarios.commands.options import (
-    Gpu,
-    InputTokens,
+    Cluster,
+    Flags,
     Jobs,
-    Model,
     OpenPage,
     OutputFormat,
-    OutputTokens,
     Override,
-    Preset,
-    Replicas,
     ScenarioFile,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags(
+    "model gpu tp replicas trace preset input_tokens output_tokens slo_ttft slo_tpot slo_e2e seed"
+)
 def capacity(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    *,
+    flags: Flags,
     override: Override = None,
     attainment: Annotated[
         float, typer.Option(help="Share of requests that must meet the SLO.")
@@ -79,6 +63,7 @@ def capacity(
         bool, typer.Option(help="Also say how far off it is if the model is.")
     ] = True,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: capacity.json and an HTML page.")
     ] = None,
@@ -89,47 +74,47 @@ def capacity(
 
     Exit codes: 0 done; 2 the input cannot be used; 130 interrupted.
     """
-    from scenarios.experiments.capacity.command import run_capacity
+    from scenarios.experiments.capacity.find import find_capacity
     from scenarios.experiments.capacity.question import Question
+    from scenarios.files.dump import dump_scenario
     from scenarios.files.flags import scenario_from_flags
+    from scenarios.run.progress import shown_progress
+    from scenarios.run.result_folder import json_text, make_folder, write_files
 
-    check_format(output_format)
     check_open(open_page, out)
     if check and for_rate is None:
         raise typer.BadParameter("needs --for-rate, the load to simulate", param_hint="--check")
-    chosen = scenario_from_flags(
-        scenario,
-        {
-            "--model": model,
-            "--gpu": gpu,
-            "--tp": tp,
-            "--replicas": replicas,
-            "--trace": None if trace is None else str(trace),
-            "--preset": preset,
-            "--input-tokens": input_tokens,
-            "--output-tokens": output_tokens,
-            "--slo-ttft": slo_ttft,
-            "--slo-tpot": slo_tpot,
-            "--slo-e2e": slo_e2e,
-            "--seed": seed,
-        },
-        override or [],
+    chosen = scenario_from_flags(scenario, flags, override or [])
+    question = Question(
+        attainment=attainment,
+        precision=precision,
+        stable=stable,
+        vary=vary,
+        num_requests=num_requests,
+        bands=model_error,
+        load=for_rate,
+        check=check,
     )
-    page = run_capacity(
-        chosen,
-        Question(
-            attainment=attainment,
-            precision=precision,
-            stable=stable,
-            vary=vary,
-            num_requests=num_requests,
-            bands=model_error,
-            load=for_rate,
-            check=check,
-        ),
-        jobs=jobs,
-        out=out,
-        as_json=output_format == "json",
-    )
+    if out is not None:
+        make_folder(out)  # before a long run: a place that cannot be written
+    with shown_progress() as progress:
+        found = find_capacity(chosen, question, jobs=jobs, cluster=cluster, progress=progress)
+    page = None
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
+        from reports.capacity.report import write_capacity_page
+
+        files = {"scenario.yaml": dump_scenario(chosen), "capacity.json": json_text(found)}
+        write_files(out, files)
+        page = write_capacity_page(out)
+    if output_format == "json":
+        print_json(found)
+    else:
+        from reports.capacity.report import capacity_report
+        from reports.terminal import print_report
+
+        print_report(capacity_report(found))
+        if page is not None:
+            print(f"\nresults in {out}, page in {page}")
     if open_page and page is not None:
         open_in_browser(page)

@@ -7,34 +7,25 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.app import open_in_browser, print_json
 from scenarios.commands.options import (
-    All2AllBackend,
-    DataParallel,
-    ExpertParallel,
-    Gpu,
+    Flags,
     KvDtype,
-    Model,
     OpenPage,
     OutputFormat,
     Override,
-    PipelineParallel,
     Quantization,
     ScenarioFile,
-    TensorParallel,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags("model gpu tp pp dp enable_expert_parallel all2all_backend")
 def explain(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    pp: PipelineParallel = None,
-    dp: DataParallel = None,
-    enable_expert_parallel: ExpertParallel = None,
-    all2all_backend: All2AllBackend = None,
+    *,
+    flags: Flags,
     quantization: Quantization = None,
     kv_dtype: KvDtype = None,
     decode_seqs: Annotated[int | None, typer.Option(help="Sequences that decode a token.")] = None,
@@ -47,33 +38,34 @@ def explain(
     output_format: OutputFormat = "text",
 ) -> None:
     """Explain one engine step: each operator's FLOPs, bytes and time, and what binds it."""
-    from scenarios.build.model_server import read_served
-    from scenarios.inspection.explain_command import run_explain
+    from scenarios.build.resolve import resolve
+    from scenarios.files.flags import scenario_from_flags
+    from scenarios.inspection.explain import explain_facts
 
-    check_format(output_format)
     check_open(open_page, out)
     if decode_seqs is None:
         decode_seqs = 0 if prefill_tokens else 64
-    flags = {
-        "--model": model,
-        "--gpu": gpu,
-        "--tp": tp,
-        "--pp": pp,
-        "--dp": dp,
-        "--enable-expert-parallel": enable_expert_parallel,
-        "--all2all-backend": all2all_backend,
-    }
-    found = read_served(
-        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
-    )
-    run_explain(
-        found,
+    given = scenario_from_flags(scenario, flags, override or [], simulated=False)
+    facts = explain_facts(
+        resolve(given, quantization=quantization, kv_dtype=kv_dtype),
         decode_seqs=decode_seqs,
         context=context,
         prefill_tokens=prefill_tokens,
         prefill_context=prefill_context,
-        out=out,
-        as_json=output_format == "json",
     )
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
+        from reports.explain.report import write_explain_page
+
+        write_explain_page(facts, out)
+    if output_format == "json":
+        print_json(facts)
+    else:
+        from reports.explain.report import explain_report
+        from reports.terminal import print_report
+
+        print_report(explain_report(facts))
+        if out is not None:
+            print(f"page in {out}")
     if open_page and out is not None:
         open_in_browser(out)

@@ -6,32 +6,23 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format
+from scenarios.commands.app import print_json
 from scenarios.commands.options import (
-    All2AllBackend,
-    DataParallel,
-    ExpertParallel,
-    Gpu,
+    Flags,
     KvDtype,
-    Model,
     OutputFormat,
     Override,
-    PipelineParallel,
     Quantization,
     ScenarioFile,
-    TensorParallel,
+    takes_flags,
 )
 
 
+@takes_flags("model gpu tp pp dp enable_expert_parallel all2all_backend")
 def memory(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    pp: PipelineParallel = None,
-    dp: DataParallel = None,
-    enable_expert_parallel: ExpertParallel = None,
-    all2all_backend: All2AllBackend = None,
+    *,
+    flags: Flags,
     quantization: Quantization = None,
     kv_dtype: KvDtype = None,
     context: Annotated[
@@ -42,20 +33,20 @@ def memory(
     output_format: OutputFormat = "text",
 ) -> None:
     """Account for every byte of a device, and show how many sequences fit, by their length."""
-    from scenarios.build.model_server import read_served
-    from scenarios.inspection.memory_command import run_memory
+    from scenarios.build.resolve import resolve
+    from scenarios.files.flags import scenario_from_flags
+    from scenarios.inspection.memory import memory_facts
 
-    check_format(output_format)
-    flags = {
-        "--model": model,
-        "--gpu": gpu,
-        "--tp": tp,
-        "--pp": pp,
-        "--dp": dp,
-        "--enable-expert-parallel": enable_expert_parallel,
-        "--all2all-backend": all2all_backend,
-    }
-    found = read_served(
-        scenario, flags, override or [], quantization=quantization, kv_dtype=kv_dtype
+    given = scenario_from_flags(scenario, flags, override or [], simulated=False)
+    facts = memory_facts(
+        resolve(given, quantization=quantization, kv_dtype=kv_dtype),
+        context=context,
+        output=output,
     )
-    run_memory(found, context=context, output=output, as_json=output_format == "json")
+    if output_format == "json":
+        print_json(facts)
+        return
+    from reports.memory import memory_report
+    from reports.terminal import print_report
+
+    print_report(memory_report(facts))

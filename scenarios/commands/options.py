@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from scenarios.commands.app import check_format
+
+
+def _checked_cluster(cluster: str | None) -> str | None:
+    if cluster is not None:
+        from scenarios.run.execution.workers import check_cluster
+
+        check_cluster(cluster)
+    return cluster
+
 
 ScenarioFile = Annotated[
     Path | None, typer.Argument(help="Scenario YAML; or describe it with the options below.")
 ]
-Model = Annotated[str | None, typer.Option(help="Model id (see `list models`) or a config.json.")]
-Gpu = Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")]
-TensorParallel = Annotated[int | None, typer.Option(help="Tensor-parallel size.")]
-PipelineParallel = Annotated[int | None, typer.Option(help="Pipeline stages.")]
-DataParallel = Annotated[
-    int | None, typer.Option(help="Data-parallel ranks that share the experts.")
-]
-ExpertParallel = Annotated[
-    bool | None,
-    typer.Option("--enable-expert-parallel", help="Experts whole on ranks."),
-]
-All2AllBackend = Annotated[
-    str | None, typer.Option(help="How ranks bring tokens to experts: deepep_low_latency ...")
-]
-Replicas = Annotated[int | None, typer.Option(help="Replicas behind the router.")]
-TraceFile = Annotated[Path | None, typer.Option(help="Trace file to replay.")]
-Preset = Annotated[str | None, typer.Option(help="Workload preset.")]
-Rate = Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")]
-Concurrency = Annotated[int | None, typer.Option(help="Closed loop: most requests in flight.")]
-InputTokens = Annotated[int | None, typer.Option(help="Prompt length.")]
-OutputTokens = Annotated[int | None, typer.Option(help="Output length.")]
-NumRequests = Annotated[int | None, typer.Option(help="How many requests.")]
-SloTtft = Annotated[float | None, typer.Option(help="TTFT target, s.")]
-SloTpot = Annotated[float | None, typer.Option(help="TPOT target, s.")]
-SloE2e = Annotated[float | None, typer.Option(help="E2E target, s.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Override = Annotated[list[str] | None, typer.Option("--set", help="Any field: section.key=value.")]
 Quantization = Annotated[
     str | None, typer.Option(help="Format or method of the layers' matrices: fp8, awq, nvfp4 ...")
@@ -43,12 +31,86 @@ Quantization = Annotated[
 KvDtype = Annotated[
     str | None, typer.Option("--kv-dtype", help="Format or method of the KV cache: fp8, int4 ...")
 ]
-Users = Annotated[
-    int | None, typer.Option(help="Closed loop: users, each with one request at a time.")
-]
 Jobs = Annotated[int | None, typer.Option(help="Processes. Default: one a core.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Run on a cluster: ray or ray://HOST:PORT, dask or a Dask scheduler (tcp://HOST:PORT).",
+        callback=_checked_cluster,
+    ),
+]
 OpenPage = Annotated[bool, typer.Option("--open", help="Show the page in a browser; needs --out.")]
-OutputFormat = Annotated[str, typer.Option("--format", help="text or json.")]
+OutputFormat = Annotated[str, typer.Option("--format", help="text or json.", callback=check_format)]
+
+_FLAGS: dict[str, Any] = {
+    "model": Annotated[
+        str | None, typer.Option(help="Model id (see `list models`) or a config.json.")
+    ],
+    "gpu": Annotated[str | None, typer.Option(help="GPU (see `list gpus`).")],
+    "tp": Annotated[int | None, typer.Option(help="Tensor-parallel size.")],
+    "pp": Annotated[int | None, typer.Option(help="Pipeline stages.")],
+    "dp": Annotated[int | None, typer.Option(help="Data-parallel ranks that share the experts.")],
+    "enable_expert_parallel": Annotated[
+        bool | None, typer.Option("--enable-expert-parallel", help="Experts whole on ranks.")
+    ],
+    "all2all_backend": Annotated[
+        str | None, typer.Option(help="How ranks bring tokens to experts: deepep_low_latency ...")
+    ],
+    "replicas": Annotated[int | None, typer.Option(help="Replicas behind the router.")],
+    "trace": Annotated[Path | None, typer.Option(help="Trace file to replay.")],
+    "preset": Annotated[str | None, typer.Option(help="Workload preset.")],
+    "rate": Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")],
+    "concurrency": Annotated[
+        int | None, typer.Option(help="Closed loop: most requests in flight.")
+    ],
+    "users": Annotated[
+        int | None, typer.Option(help="Closed loop: users, each with one request at a time.")
+    ],
+    "input_tokens": Annotated[int | None, typer.Option(help="Prompt length.")],
+    "output_tokens": Annotated[int | None, typer.Option(help="Output length.")],
+    "num_requests": Annotated[int | None, typer.Option(help="How many requests.")],
+    "slo_ttft": Annotated[float | None, typer.Option(help="TTFT target, s.")],
+    "slo_tpot": Annotated[float | None, typer.Option(help="TPOT target, s.")],
+    "slo_e2e": Annotated[float | None, typer.Option(help="E2E target, s.")],
+    "seed": Annotated[int | None, typer.Option(help="Seed of everything random.")],
+}
+"""The options that stand for a scenario's fields, as `scenarios.files.flags` knows them."""
+
+Flags = Mapping[str, Any]
+"""The options among these that were given, by spelling (``--input-tokens``)."""
+
+
+def takes_flags(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of these names in the place of its parameter ``flags``.
+
+    Their order is the order of ``--help``. The command receives a mapping of those that the user
+    gave.
+    """
+    chosen = names.split()
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**values: Any) -> None:
+            given = {name: values.pop(name) for name in chosen}
+            flags = {
+                f"--{name.replace('_', '-')}": str(value) if isinstance(value, Path) else value
+                for name, value in given.items()
+                if value is not None
+            }
+            command(flags=flags, **values)
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            kept = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            options = [
+                kept.replace(name=name, default=None, annotation=_FLAGS[name]) for name in chosen
+            ]
+            parameters += options if parameter.name == "flags" else [kept]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def check_open(open_page: bool, out: Path | None) -> None:

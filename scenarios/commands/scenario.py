@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scenarios.commands.options import (
-    Concurrency,
-    Gpu,
-    InputTokens,
-    Model,
-    NumRequests,
-    OutputTokens,
-    Override,
-    Preset,
-    Rate,
-    Replicas,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
-)
+from scenarios.commands.options import Flags, Override, takes_flags
 
-Command = Annotated[
-    list[str],
-    typer.Argument(help="The command in quotes, or after `--`; `-` reads it from standard input."),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(help="Leave out a flag that is not modelled or not known; may repeat."),
-]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", help="List the flags without effect on timing, too.")
-]
-Out = Annotated[
-    Path | None, typer.Option(help="File to write. Default: standard output, the report apart.")
-]
+NewFile = Annotated[Path | None, typer.Argument(help="File to write. Default: standard output.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
 
 scenario_app = typer.Typer(
@@ -50,179 +21,121 @@ scenario_app = typer.Typer(
 
 
 @scenario_app.command("init")
+@takes_flags(
+    "model gpu tp replicas trace preset rate concurrency input_tokens output_tokens num_requests "
+    "slo_ttft slo_tpot slo_e2e seed"
+)
 def init(
-    file: Annotated[
-        Path | None, typer.Argument(help="File to write. Default: standard output.")
-    ] = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    file: NewFile = None,
+    *,
+    flags: Flags,
     override: Override = None,
     force: Force = False,
 ) -> None:
     """Write a scenario with every field there is: the usual ones set, the others commented out."""
-    from scenarios.commands.starter import run_init
+    from scenarios.commands.starter import starting_scenario
 
-    given = {
-        "--model": model,
-        "--gpu": gpu,
-        "--tp": tp,
-        "--replicas": replicas,
-        "--seed": seed,
-        **_workload(trace, preset, rate, concurrency, input_tokens, output_tokens, num_requests),
-        **_slo(slo_ttft, slo_tpot, slo_e2e),
-    }
-    typer.echo(run_init(file, given, override or [], force=force), nl=False)
+    text = starting_scenario(flags, override or [], file)
+    _print_or_write(text, file, "simulate", force=force)
 
 
 @scenario_app.command("init-sweep")
 def init_sweep(
-    file: Annotated[
-        Path | None, typer.Argument(help="File to write. Default: standard output.")
-    ] = None,
+    file: NewFile = None,
     scenario: Annotated[
         str, typer.Option(help="The scenario file of all points, from the sweep's folder.")
     ] = "scenario.yaml",
     force: Force = False,
 ) -> None:
     """Write a sweep over a scenario with every field there is: axes set, the others explained."""
-    from scenarios.commands.starter import run_init_sweep
+    from scenarios.commands.starter import starting_sweep
 
-    typer.echo(run_init_sweep(file, scenario, force=force), nl=False)
+    _print_or_write(starting_sweep(scenario, file), file, "sweep", force=force)
 
 
-@scenario_app.command("from-vllm")
-def from_vllm(
-    command: Command,
-    model: Model = None,
-    gpu: Gpu = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    override: Override = None,
-    ignore: Ignore = None,
-    verbose: Verbose = False,
-    out: Out = None,
-    force: Force = False,
-) -> None:
+def _from_engine(engine: str, about: str) -> None:
+    """Add the command that reads the command lines of an engine's server."""
+
+    @scenario_app.command(f"from-{engine}", help=about)
+    @takes_flags(
+        "model gpu trace preset rate concurrency input_tokens output_tokens num_requests slo_ttft "
+        "slo_tpot slo_e2e"
+    )
+    def from_command(
+        command: Annotated[
+            list[str],
+            typer.Argument(
+                help="The command in quotes, or after `--`; `-` reads it from standard input."
+            ),
+        ],
+        *,
+        flags: Flags,
+        override: Override = None,
+        ignore: Annotated[
+            list[str] | None,
+            typer.Option(help="Leave out a flag that is not modelled or not known; may repeat."),
+        ] = None,
+        verbose: Annotated[
+            bool, typer.Option("--verbose", help="List the flags without effect on timing, too.")
+        ] = False,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="File to write. Default: standard output, the report apart."),
+        ] = None,
+        force: Force = False,
+    ) -> None:
+        from scenarios.server_flags.reading import read_command
+
+        reading = read_command(
+            engine,
+            [sys.stdin.read()] if command == ["-"] else command,
+            flags=flags,
+            overrides=override or [],
+            ignored=ignore or [],
+            verbose=verbose,
+            out=out,
+        )
+        _print_or_write(reading.text, out, "simulate", force=force, report=reading.report)
+
+
+_from_engine(
+    "vllm",
     """Read a `vllm serve` command line into a scenario, and say what became of each flag.
 
     Also `python -m vllm.entrypoints.openai.api_server`, and `docker run ... vllm/vllm-openai`.
-    """
-    given = {
-        "--model": model,
-        "--gpu": gpu,
-        **_workload(trace, preset, rate, concurrency, input_tokens, output_tokens, num_requests),
-        **_slo(slo_ttft, slo_tpot, slo_e2e),
-    }
-    _from_command("vllm", command, given, override, ignore, verbose, out, force)
-
-
-@scenario_app.command("from-sglang")
-def from_sglang(
-    command: Command,
-    model: Model = None,
-    gpu: Gpu = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    override: Override = None,
-    ignore: Ignore = None,
-    verbose: Verbose = False,
-    out: Out = None,
-    force: Force = False,
-) -> None:
+    """,
+)
+_from_engine(
+    "sglang",
     """Read an SGLang command line into a scenario of vLLM with these settings.
 
     The engine modelled is vLLM's; the report says what that changes.
-    """
-    given = {
-        "--model": model,
-        "--gpu": gpu,
-        **_workload(trace, preset, rate, concurrency, input_tokens, output_tokens, num_requests),
-        **_slo(slo_ttft, slo_tpot, slo_e2e),
-    }
-    _from_command("sglang", command, given, override, ignore, verbose, out, force)
+    """,
+)
 
 
-def _from_command(
-    engine: str,
-    command: list[str],
-    given: dict[str, object],
-    override: list[str] | None,
-    ignore: list[str] | None,
-    verbose: bool,
-    out: Path | None,
-    force: bool,
+def _print_or_write(
+    text: str, path: Path | None, command: str, *, force: bool, report: str = ""
 ) -> None:
-    import sys
+    """Print a file's text, or write it to ``path`` and say which command runs it.
 
-    from scenarios.commands.starter import write_new
-    from scenarios.server_flags.command import read_command
+    ``report`` goes where the text does not. Raises `ScenarioError` for a file that exists already,
+    unless ``force`` is given.
+    """
+    from sim.errors import ScenarioError
 
-    reading = read_command(
-        engine,
-        [sys.stdin.read()] if command == ["-"] else command,
-        flags=given,
-        overrides=override or [],
-        ignored=ignore or [],
-        verbose=verbose,
-        out=out,
-    )
-    if out is None:
-        typer.echo(reading.report, err=True)
-        typer.echo(reading.text, nl=False)
+    if path is None:
+        if report:
+            typer.echo(report, err=True)
+        typer.echo(text, nl=False)
         return
-    write_new(out, reading.text, force=force)
-    typer.echo(reading.report, nl=False)
-    typer.echo(f"\nwrote {out}; run it with: fleetcast simulate {out}")
-
-
-def _workload(
-    trace: Path | None,
-    preset: str | None,
-    rate: float | None,
-    concurrency: int | None,
-    input_tokens: int | None,
-    output_tokens: int | None,
-    num_requests: int | None,
-) -> dict[str, object]:
-    return {
-        "--trace": None if trace is None else str(trace),
-        "--preset": preset,
-        "--rate": rate,
-        "--concurrency": concurrency,
-        "--input-tokens": input_tokens,
-        "--output-tokens": output_tokens,
-        "--num-requests": num_requests,
-    }
-
-
-def _slo(ttft: float | None, tpot: float | None, e2e: float | None) -> dict[str, object]:
-    return {"--slo-ttft": ttft, "--slo-tpot": tpot, "--slo-e2e": e2e}
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ScenarioError(f"{path} exists already; give --force to overwrite it") from None
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be written: {error.strerror}") from None
+    if report:
+        typer.echo(report)
+    typer.echo(f"wrote {path}; run it with: fleetcast {command} {path}")

@@ -1,4 +1,4 @@
-"""``fleetcast simulate`` and ``fleetcast report``: run a scenario, and write its page again."""
+"""``fleetcast simulate``: run a scenario."""
 
 from __future__ import annotations
 
@@ -7,50 +7,26 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import EXIT_SLO_MISSED, check_format, open_in_browser
+from scenarios.commands.app import EXIT_SLO_MISSED, open_in_browser, print_json
 from scenarios.commands.options import (
-    Concurrency,
-    Gpu,
-    InputTokens,
-    Model,
-    NumRequests,
+    Flags,
     OpenPage,
     OutputFormat,
-    OutputTokens,
     Override,
-    Preset,
-    Rate,
-    Replicas,
     ScenarioFile,
-    Seed,
-    SloE2e,
-    SloTpot,
-    SloTtft,
-    TensorParallel,
-    TraceFile,
-    Users,
     check_open,
+    takes_flags,
 )
 
 
+@takes_flags(
+    "model gpu tp replicas trace preset rate concurrency users input_tokens output_tokens "
+    "num_requests slo_ttft slo_tpot slo_e2e seed"
+)
 def simulate(
     scenario: ScenarioFile = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    tp: TensorParallel = None,
-    replicas: Replicas = None,
-    trace: TraceFile = None,
-    preset: Preset = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    users: Users = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    num_requests: NumRequests = None,
-    slo_ttft: SloTtft = None,
-    slo_tpot: SloTpot = None,
-    slo_e2e: SloE2e = None,
-    seed: Seed = None,
+    *,
+    flags: Flags,
     override: Override = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the scenario these options make.")
@@ -70,78 +46,43 @@ def simulate(
     Exit codes: 0 done; 2 the input cannot be used; 3 --require-attainment was missed; 130
     interrupted.
     """
+    from scenarios.files.dump import save_scenario
     from scenarios.files.flags import scenario_from_flags
-    from scenarios.run.command import run_simulate
+    from scenarios.run.progress import shown_progress
+    from scenarios.run.result_folder import make_folder
+    from scenarios.run.simulate import simulate as run
 
-    check_format(output_format)
     if require_attainment is not None and not 0 <= require_attainment <= 1:
         raise typer.BadParameter(
             f"{require_attainment:g} is not a share from 0 to 1", param_hint="--require-attainment"
         )
     check_open(open_page, out)
-    chosen = scenario_from_flags(
-        scenario,
-        {
-            "--model": model,
-            "--gpu": gpu,
-            "--tp": tp,
-            "--replicas": replicas,
-            "--trace": None if trace is None else str(trace),
-            "--preset": preset,
-            "--rate": rate,
-            "--concurrency": concurrency,
-            "--users": users,
-            "--input-tokens": input_tokens,
-            "--output-tokens": output_tokens,
-            "--num-requests": num_requests,
-            "--slo-ttft": slo_ttft,
-            "--slo-tpot": slo_tpot,
-            "--slo-e2e": slo_e2e,
-            "--seed": seed,
-        },
-        override or [],
-    )
-    attainment = run_simulate(chosen, save=save, out=out, as_json=output_format == "json")
-    if open_page and out is not None:
-        open_in_browser(out / "report.html")
-    if require_attainment is not None and (attainment or 0.0) < require_attainment:
-        raise typer.Exit(EXIT_SLO_MISSED)
+    chosen = scenario_from_flags(scenario, flags, override or [])
+    if save is not None:
+        save_scenario(chosen, save)
+    if out is not None:
+        make_folder(out)  # before a long run: a place that cannot be written
+    with shown_progress("requests") as progress:
+        result = run(chosen, progress=progress)
+    page = None
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
+        from reports.run.report import write_run_page
 
-
-def report(
-    folder: Annotated[Path, typer.Argument(help="A folder written with --out.")],
-    plot: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of a sweep: a figure over one or two axes, figure,axis[,axis[,heatmap]], e.g. "
-            "ttft.p99,rate_per_s,gpu; may repeat."
-        ),
-    ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
-) -> None:
-    """Write the HTML page of a result folder again, whatever the command that wrote it."""
-    from reports.sweep.folder import is_sweep
-
-    if plot and not is_sweep(folder):
-        raise typer.BadParameter(f"{folder} is no sweep", param_hint="--plot")
-    if is_sweep(folder):
-        from reports.sweep.report import write_sweep_page
-
-        _show(write_sweep_page(folder, plot or ()), open_page=open_page)
-        return
-    if (folder / "whatif.json").is_file():
-        from reports.whatif.report import write_whatif_page as write_page
-    elif (folder / "capacity.json").is_file():
-        from reports.capacity.report import write_capacity_page as write_page
-    elif (folder / "plan.json").is_file():
-        from reports.plan.report import write_plan_page as write_page
+        result.write(out)
+        page = write_run_page(out)
+    if output_format == "json":
+        print_json(result.summary)
     else:
-        from reports.run.report import write_run_page as write_page
+        from reports.run.report import run_report
+        from reports.terminal import print_report
 
-    _show(write_page(folder), open_page=open_page)
-
-
-def _show(page: Path, *, open_page: bool) -> None:
-    typer.echo(page)
-    if open_page:
+        print_report(run_report(result.summary))
+        if out is not None:
+            print(f"results in {out}, report in {page}")
+    if open_page and page is not None:
         open_in_browser(page)
+    if require_attainment is not None:
+        attainment = result.summary["slo"]["attainment"]
+        if (attainment or 0.0) < require_attainment:
+            raise typer.Exit(EXIT_SLO_MISSED)

@@ -1,4 +1,4 @@
-"""`fleetcast scenario init`: write a starting scenario from the schema."""
+"""Write a starting scenario, or a starting sweep, from the schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from scenarios.files.yaml_lines import EMPTY, Line, prose, render, scalar
 from scenarios.files.yaml_text import Places
 from scenarios.schema import Scenario
 from scenarios.schema.sweep import PlotSpec, RandomAxes, SweepFile
-from sim.errors import ScenarioError
 
 LIVE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",
@@ -56,21 +55,6 @@ _BASE = Line("# ", "base: other.yaml", "a scenario file to start from; what stan
 """A line for ``base``, which is not in the schema: `scenarios.files.scenario_file` resolves it."""
 
 
-def run_init(
-    path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str], *, force: bool
-) -> str:
-    """Write a scenario to ``path`` and return what to print: without a path, the scenario itself.
-
-    Raises `ScenarioError` for options that make no scenario, and for a file that exists already.
-    """
-    given = {flag: value for flag, value in flags.items() if value is not None}
-    text = starting_scenario(given, overrides, path)
-    if path is None:
-        return text
-    write_new(path, text, force=force)
-    return f"wrote {path}; run it with: fleetcast simulate {path}\n"
-
-
 def starting_scenario(
     given: Mapping[str, Any], overrides: Sequence[str] = (), path: Path | None = None
 ) -> str:
@@ -106,17 +90,6 @@ def starting_scenario(
     return render(lines)
 
 
-def write_new(path: Path, text: str, *, force: bool) -> None:
-    """Write a file that is new, or overwrite it with ``force``. Raises `ScenarioError`."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ScenarioError(f"{path} exists already; give --force to overwrite it") from None
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be written: {error.strerror}") from None
-
-
 def _title(scenario: Scenario) -> str:
     gpus = scenario.pool.replicas * replica_gpus(scenario)
     return f"{gpus} \N{MULTIPLICATION SIGN} {scenario.hardware.gpu} serving {scenario.model}"
@@ -147,18 +120,6 @@ _PLOT: dict[str, Any] = {
     "by": "engine.max_num_seqs",
     "kind": "auto",
 }
-
-
-def run_init_sweep(path: Path | None, scenario: str, *, force: bool) -> str:
-    """Write a sweep to ``path`` and return what to print: without a path, the sweep itself.
-
-    Raises `ScenarioError` for a file that exists already.
-    """
-    text = starting_sweep(scenario, path)
-    if path is None:
-        return text
-    write_new(path, text, force=force)
-    return f"wrote {path}; run it with: fleetcast sweep {path}\n"
 
 
 def starting_sweep(scenario: str, path: Path | None = None) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from scenarios.commands.app import EXIT_TERMINATED, check_format, open_in_browser
-from scenarios.commands.options import Jobs, OutputFormat
-
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        help="Run on a cluster: ray or ray://HOST:PORT, dask or a Dask scheduler (tcp://HOST:PORT)."
-    ),
-]
+from scenarios.commands.app import EXIT_TERMINATED, open_in_browser, print_json
+from scenarios.commands.options import Cluster, Jobs, OutputFormat
 
 
 def sweep(
@@ -46,20 +44,54 @@ def sweep(
     Exit codes: 0 done; 2 the input cannot be used; 130 interrupted, 143 terminated, with what was
     done kept.
     """
-    from scenarios.experiments.sweep.command import Terminated, run_sweep
+    from scenarios.experiments.sweep.run import run_sweep
+    from scenarios.run.progress import shown_progress
 
-    check_format(output_format)
     try:
-        page = run_sweep(
-            file,
-            out=out,
-            jobs=jobs,
-            cluster=cluster,
-            keep=keep,
-            retry_failed=retry_failed,
-            as_json=output_format == "json",
-        )
+        with _stoppable(), shown_progress(lines=True) as progress:
+            swept = run_sweep(
+                file,
+                out=out,
+                jobs=jobs,
+                cluster=cluster,
+                keep=keep,
+                retry_failed=retry_failed,
+                progress=progress,
+                say=lambda text: print(text, file=sys.stderr),
+            )
     except Terminated:
         raise typer.Exit(EXIT_TERMINATED) from None
+    from reports.sweep.report import write_sweep_page
+
+    page = write_sweep_page(swept.folder)
+    if output_format == "json":
+        print_json(swept.content)
+    else:
+        from reports.sweep.report import sweep_report
+        from reports.terminal import print_report
+
+        print_report(sweep_report(swept.content, swept.table))
+        print(f"\ntable in {swept.folder / 'sweep.parquet'}, page in {page}")
     if open_page:
         open_in_browser(page)
+
+
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM."""
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Make SIGTERM, which schedulers and containers send, stop the sweep as Ctrl-C does."""
+
+    def stop(*_: object) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # called from a thread, which cannot set signal handlers
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
+from scenarios.commands.app import open_in_browser, print_json
 from scenarios.commands.options import OutputFormat
 
 trace_app = typer.Typer(
@@ -64,10 +64,9 @@ def inspect_trace(
     output_format: OutputFormat = "text",
 ) -> None:
     """Describe a trace: arrivals, lengths, sessions, and what a prefix cache finds in it."""
-    from scenarios.inspection.trace_command import run_inspect
+    from scenarios.inspection.trace_facts import kv_cache_facts, read_trace, trace_facts
 
-    check_format(output_format)
-    page = run_inspect(
+    recording = read_trace(
         file,
         trace_format=trace_format,
         subset=subset,
@@ -78,11 +77,23 @@ def inspect_trace(
         duration_s=duration,
         seed=seed,
         window_s=window,
-        warmup_s=warmup,
-        model=model,
-        out=out,
-        page_wanted=open_page,
-        as_json=output_format == "json",
     )
+    kv_cache = None if model is None else kv_cache_facts(model)
+    facts = trace_facts(recording, file=file.name, kv_cache=kv_cache, warmup_s=warmup)
+    page = None
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None or open_page:
+        from reports.trace.report import write_trace_page
+
+        page = write_trace_page(facts, out or Path(f"{file.name.partition('.')[0]}.html"))
+    if output_format == "json":
+        print_json(facts)
+    else:
+        from reports.terminal import print_report
+        from reports.trace.report import trace_report
+
+        print_report(trace_report(facts))
+        if page is not None:
+            print(f"page in {page}")
     if open_page and page is not None:
         open_in_browser(page)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.app import check_format, open_in_browser
-from scenarios.commands.options import Jobs, OpenPage, OutputFormat, check_open
+from scenarios.commands.app import open_in_browser, print_json
+from scenarios.commands.options import Cluster, Jobs, OpenPage, OutputFormat, check_open
+
+if TYPE_CHECKING:
+    from scenarios.experiments.whatif.comparison import WhatIf
 
 
 def whatif(
@@ -48,6 +52,7 @@ def whatif(
         ),
     ] = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write: whatif.json, scenarios, an HTML page.")
     ] = None,
@@ -61,20 +66,75 @@ def whatif(
 
     Exit codes: 0 done; 2 the input cannot be used, or no change can be run; 130 interrupted.
     """
-    from scenarios.experiments.whatif.command import run_whatif
+    from scenarios.experiments.whatif.changes import changes_from_file, changes_from_sets
+    from scenarios.experiments.whatif.comparison import what_if
+    from scenarios.files.scenario_file import read_scenario_file
+    from scenarios.run.progress import shown_progress
+    from scenarios.run.result_folder import make_folder
 
-    check_format(output_format)
     check_open(open_page, out)
-    page = run_whatif(
-        scenario,
-        sets=change or [],
-        names=name or [],
-        variants=variants,
-        replications=replications,
-        by=by,
-        jobs=jobs,
-        out=out,
-        as_json=output_format == "json",
-    )
+    values, places = read_scenario_file(scenario)
+    changes = changes_from_sets(change or [], name or [])
+    if variants is not None:
+        changes += changes_from_file(variants)
+    if out is not None:
+        make_folder(out)  # before a long run: a place that cannot be written
+    with shown_progress() as progress:
+        answer = what_if(
+            values,
+            changes,
+            places=places,
+            replications=replications,
+            by=by,
+            jobs=jobs,
+            cluster=cluster,
+            progress=progress,
+        )
+    page = None
+    # before printing, because a reader that closes the pipe (``| head``) ends the run
+    if out is not None:
+        from reports.whatif.report import write_whatif_page
+
+        write_whatif(answer, out)
+        page = write_whatif_page(out)
+    if output_format == "json":
+        print_json(answer.content)
+    else:
+        from reports.terminal import print_report
+        from reports.whatif.report import whatif_report
+
+        print_report(whatif_report(answer.content))
+        if page is not None:
+            print(f"results in {out}, page in {page}")
     if open_page and page is not None:
         open_in_browser(page)
+
+
+def write_whatif(answer: WhatIf, folder: Path) -> None:
+    """Write whatif.json and each variant's scenario as YAML.
+
+    Raises `ScenarioError` if the folder cannot be written.
+    """
+    from scenarios.files.dump import dump_scenario
+    from scenarios.run.result_folder import json_text, make_folder, write_files
+
+    content = answer.content
+    entries = {v["name"]: v for v in (content["baseline"], *content["variants"])}
+    make_folder(folder)
+    files = {}
+    for index, variant in enumerate(answer.variants):
+        if variant.scenario is None:
+            continue
+        file = f"scenarios/{index:02d}-{_slug(variant.name)}.yaml"
+        files[file] = dump_scenario(variant.scenario)
+        entries[variant.name]["scenario_file"] = file
+    write_files(folder, files | {"whatif.json": _with_short_lists(json_text(content))})
+
+
+def _with_short_lists(text: str) -> str:
+    """Return JSON with each list of numbers on one line, because distributions are long."""
+    return re.sub(r"\[[\s\d.eE,+-]+\]", lambda found: " ".join(found[0].split()), text)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "variant"

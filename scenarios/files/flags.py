@@ -41,20 +41,36 @@ _SOURCES = {
     "--output-tokens": "generator",
 }
 
+# A scenario needs a workload; what has nothing to simulate does not depend on it.
+ANY_WORKLOAD = {
+    "generator": {"input_tokens": {"fixed": 1}, "output_tokens": {"fixed": 1}},
+    "rate_per_s": 1.0,
+    "num_requests": 1,
+}
+
 
 def scenario_from_flags(
-    path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
+    path: Path | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    simulated: bool = True,
 ) -> Scenario:
     """Build a scenario from options (None: not given) and ``--set`` overrides, which win.
 
-    Without a file they make the whole scenario; with one, a workload option replaces the file's
-    source of requests. Raises `ScenarioError`.
+    Without a file they make the whole scenario, but for a workload if it is not to be
+    ``simulated``; with one, a workload option replaces the file's source of requests. Raises
+    `ScenarioError`.
     """
     given = {flag: value for flag, value in flags.items() if value is not None}
     values: dict[str, Any] = {}
     places: Places = {(): "command line"}
     if path is not None:
         values, places = read_scenario_file(path)
+    elif not simulated:
+        values = {"workload": dict(ANY_WORKLOAD)}
+        if "--model" not in given and not any(item.startswith("model=") for item in overrides):
+            raise ScenarioError("no model: give a scenario file, or --model and --gpu")
     else:
         _check_complete(given, sources_of(given), overrides)
     apply_flags(values, places, given)

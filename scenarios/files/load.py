@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scenarios.files.messages import dotted, explain
+from scenarios.files.messages import explain
 from scenarios.files.paths import anchor_paths
 from scenarios.files.scenario_file import read_scenario_file
 from scenarios.files.yaml_text import Places, parse_yaml
 from scenarios.schema import Scenario
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, dotted
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:

@@ -6,8 +6,7 @@ Turns pydantic's errors into lines such as ``chat.yaml, line 7: slo.ttft: unknow
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -15,45 +14,20 @@ from pydantic import BaseModel, ValidationError
 
 from scenarios.files.yaml_text import KeyPath, Places
 from scenarios.schema import Scenario
-
-_NUMBER = "must be a number"
-_WHOLE_NUMBER = "must be a whole number"
-_PLAIN_WORDS = {
-    "int_parsing": _WHOLE_NUMBER,
-    "int_type": _WHOLE_NUMBER,
-    "int_from_float": _WHOLE_NUMBER,
-    "int_parsing_size": "is too large a number",
-    "float_parsing": _NUMBER,
-    "float_type": _NUMBER,
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-}
+from sim.errors import dotted, wrong_value
 
 
 def explain(error: ValidationError, places: Places, root: type[BaseModel] = Scenario) -> str:
     """Explain each error in one line; ``root`` is the model that was read."""
     lines = []
     for item in error.errors(include_url=False):
-        path = tuple(item["loc"])
-        problem = _problem(item["type"], item["msg"], path, item.get("input"), root)
-        lines.append(f"{place_of(path, places)}: {problem}")
+        lines.append(f"{place_of(tuple(item['loc']), places)}: {_problem(item, root)}")
     return "\n".join(lines)
 
 
 def place_of(path: KeyPath, places: Places) -> str:
     """Return where a field, or else the nearest section around it, was given."""
     return next(places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in places)
-
-
-def dotted(path: Iterable[str | int]) -> str:
-    """Return a path as users write it: ``generator.input_tokens.lognormal[0].mu``."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def nearest(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
@@ -65,7 +39,8 @@ def nearest(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
     return f"known: {', '.join(known)}" if list_all else ""
 
 
-def _problem(kind: str, message: str, path: KeyPath, value: Any, root: type[BaseModel]) -> str:
+def _problem(item: Mapping[str, Any], root: type[BaseModel]) -> str:
+    kind, path, wrong = item["type"], tuple(item["loc"]), wrong_value(item)
     field = dotted(path)
     if kind == "extra_forbidden":
         hint = nearest(str(path[-1]), _section_at(path[:-1], root).model_fields)
@@ -76,19 +51,9 @@ def _problem(kind: str, message: str, path: KeyPath, value: Any, root: type[Base
         return f"{dotted(path[:-1]) or 'scenario'}: keys must be names, not {path[-1]!r}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         keys = ", ".join(_section_at(path, root).model_fields)
-        return (
-            f"{field or 'a scenario'}: must be a section with keys of its own ({keys}){_but(value)}"
-        )
-    if kind in ("value_error", "assertion_error"):
-        message = message.removeprefix("Value error, ")
-        return f"{field}: {message}" if field else message
-    words = _PLAIN_WORDS.get(kind) or message.replace("Input should be", "must be")
-    return f"{field}: {words}{_but(value)}"
-
-
-def _but(value: Any) -> str:
-    """Say what was found instead; a field left empty in YAML is null."""
-    return ", but is empty" if value is None else f", not {reprlib.repr(value)}"
+        field = field or "a scenario"
+        wrong = wrong.replace("an object", f"a section with keys of its own ({keys})", 1)
+    return f"{field}: {wrong}" if field else wrong
 
 
 def _section_at(path: KeyPath, root: type[BaseModel]) -> type[BaseModel]:

@@ -9,11 +9,14 @@ from typing import Any
 _LENGTHS = ("input_tokens", "output_tokens")
 _POLICIES = (
     ("engine", "scheduler"),
+    ("kv", "eviction"),
     ("pool", "router"),
     ("autoscaler", "policy"),
+    ("", "router"),
     ("", "admission"),
 )
-"""Section and field of each policy; without a section, a field of the scenario."""
+"""Section and field of each policy of a scenario and of its pools; without a section, their own
+field."""
 
 
 def anchor_paths(values: dict[str, Any], folder: Path) -> None:
@@ -82,7 +85,9 @@ def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 def _policies(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """Return where the names of policies stand: (holder, key) each."""
     holders = [
-        (_section(values, section) if section else values, key) for section, key in _POLICIES
+        (_section(one, section) if section else one, key)
+        for one in _pools(values)
+        for section, key in _POLICIES
     ]
     holders += [(section, "acceptance_policy") for section in _speculations(values)]
     return [_policy(holder, key) for holder, key in holders]

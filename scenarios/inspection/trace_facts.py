@@ -1,22 +1,29 @@
-"""Everything that is known about a recorded workload, as one JSON-able dict."""
+"""Read a recorded workload, and say everything that is known about it as one JSON-able dict."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from costmodels.models.catalog import load_model
 from scenarios.inspection import trace_series
 from scenarios.inspection.trace_series import Series
 from sim import __version__
 from sim.clock import NS_PER_S, to_s
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
+from workloads import transform
 from workloads.chains import regroup
+from workloads.readers.detect import detect_format, read_recording
 from workloads.readers.recording import Recording
-from workloads.reuse.hit_curve import HitCurve
+from workloads.readers.servegen_files import read_client_rates
+from workloads.replay import draw_sessions
+from workloads.reuse import HitCurve
+from workloads.servegen import draw_requests
 from workloads.statistics.arrival_stats import arrival_statistics
 from workloads.statistics.describe import correlation, length_statistics, session_statistics
 from workloads.statistics.reuse_stats import Reuse, reuse_statistics
@@ -63,7 +70,101 @@ _NEARLY_ALL = 0.995
 _SPREAD = "shared a clock tick"
 """Words of readers' notes that they spread arrivals inside the ticks of a coarse clock."""
 
+_DRAWN_S = 3600.0
+"""Seconds of client rates to draw without a window; some services have over 1,000 requests/s."""
+
 Facts = dict[str, Any]
+
+
+def read_trace(
+    path: Path,
+    *,
+    trace_format: str | None = None,
+    subset: str | None = None,
+    block_tokens: int | None = None,
+    skip_bad_rows: bool = False,
+    spread_ticks: bool = True,
+    sessions_per_h: float | None = None,
+    duration_s: float | None = None,
+    seed: int = 0,
+    window_s: tuple[float, float] | None = None,
+) -> Recording:
+    """Read a recording as a scenario's ``workload.trace`` would; see its options there."""
+    name = trace_format or detect_format(path)
+    if name == "servegen":
+        return _drawn(path, subset, window_s, seed, skip_bad_rows=skip_bad_rows)
+    if subset is not None:
+        raise ScenarioError(f"--subset: a {name} trace has no parts to choose")
+    recording = read_recording(
+        path,
+        format=trace_format,
+        block_tokens=block_tokens,
+        skip_bad_rows=skip_bad_rows,
+        spread_ticks=spread_ticks,
+    )
+    _check_block_tokens(recording, block_tokens)
+    if sessions_per_h is not None:
+        recording = _placed(recording, sessions_per_h, duration_s, seed)
+    elif duration_s is not None:
+        raise ScenarioError("--duration goes with --sessions-per-hour; cut a trace with --window")
+    if window_s is not None:
+        if recording.clock == "none":
+            raise ScenarioError("--window cuts by time, and this trace has no times")
+        if recording.clock == "session":
+            raise ScenarioError(
+                "--window cuts by a common clock: place the sessions with --sessions-per-hour"
+            )
+        table = transform.window(recording.table, *window_s)
+        recording = replace(recording, table=table)
+    return recording
+
+
+def _drawn(
+    path: Path,
+    subset: str | None,
+    window_s: tuple[float, float] | None,
+    seed: int,
+    *,
+    skip_bad_rows: bool,
+) -> Recording:
+    """Draw requests from recorded client rates: those of the first hour, unless a window is
+    given."""
+    rates = read_client_rates(path, subset, skip_bad_rows=skip_bad_rows)
+    window_s = window_s or (0.0, min(rates.duration_s, _DRAWN_S))
+    return Recording(table=draw_requests(rates, window_s=window_s, seed=seed))
+
+
+def _check_block_tokens(recording: Recording, asked: int | None) -> None:
+    chains = recording.table.chains
+    if asked is None or (chains is not None and chains.block_tokens == asked):
+        return
+    has = "has no prefix ids" if chains is None else f"says itself: {chains.block_tokens}"
+    raise ScenarioError(f"--block-tokens {asked}: this trace {has}")
+
+
+def _placed(
+    recording: Recording, sessions_per_h: float, duration_s: float | None, seed: int
+) -> Recording:
+    """Start sessions that have their own clocks as a Poisson process."""
+    if recording.clock != "session":
+        has = "no times" if recording.clock == "none" else "one clock for all requests"
+        raise ScenarioError(
+            f"--sessions-per-hour is for sessions with clocks of their own; this trace has {has}"
+        )
+    table = draw_sessions(
+        recording.table, sessions_per_h, duration_s=duration_s or 3 * 3600, seed=seed
+    )
+    return replace(recording, table=table, clock="trace")
+
+
+def kv_cache_facts(model: str) -> Facts:
+    """Return the name, cache format and cache bytes a token of a model. Raises `ScenarioError`."""
+    spec = load_model(model)
+    return {
+        "model": spec.name,
+        "dtype": spec.kv_cache_dtype,
+        "bytes_per_token": spec.kv_bytes_per_token,
+    }
 
 
 def trace_facts(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sim.arrays import Float64, Int64
 from sim.clock import NS_PER_S
-from workloads.reuse.hit_curve import HitCurve
+from workloads.reuse import HitCurve
 from workloads.statistics.arrival_stats import window_counts
 from workloads.statistics.reuse_stats import Reuse
 

@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodels.drafting.speculative_build import PoolCosts
 from costmodels.hardware.uncertainty import (
     NORMAL_90,
     host_time_error,
     repeat_error,
     step_time_error,
 )
-from scenarios.build.built import Build
+from costmodels.steps.cost import PoolCost
+from scenarios.build.pools import Build
 from scenarios.run.figures import Figure, run_figures
 from sim.books.metrics import RequestMetrics
-from sim.fleet.cluster import Fleet, RunLog
+from sim.fleet.cluster import RunLog
+from sim.fleet.config import Fleet
 
-Slower = Callable[[Callable[[PoolCosts], PoolCosts]], RunLog]
+Slower = Callable[[Callable[[PoolCost], PoolCost]], RunLog]
 """A function that runs again with changed step costs."""
 Values = Mapping[tuple[str, str], float | None]
 """Figures of a run by metric and statistic; None where there is no number."""
@@ -50,7 +51,7 @@ def error_bands(
     return bands
 
 
-def _slower_host(cost: PoolCosts) -> PoolCosts:
+def _slower_host(cost: PoolCost) -> PoolCost:
     return cost.slower(host=1 + host_time_error(cost.profile.host_evidence.label))
 
 

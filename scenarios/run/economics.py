@@ -14,7 +14,7 @@ from sim.books.window import Window, busy_gpu_ns
 from sim.fleet.cluster import RunLog
 
 if TYPE_CHECKING:
-    from scenarios.build.built import Build
+    from scenarios.build.pools import Build
 
 Figure = dict[str, Any]
 
@@ -28,16 +28,13 @@ def gpu_seconds(log: RunLog, build: Build, window: Window) -> list[float]:
     moment it is requested until it has been drained, down or not.
     """
     replicas = len(log.steps)
-    lives = [[replica, 0, -1] for replica in range(replicas)]
-    if log.service is not None:
-        lives = log.service.lives
-    index, start, stop = np.array(lives, np.int64).reshape(-1, 3).T
+    index, start, stop = np.array(log.service.lives, np.int64).reshape(-1, 3).T
     paid_ns = window.overlap_ns(start, np.where(stop < 0, log.end_ns, stop))
     by_replica = np.bincount(index, weights=paid_ns / 1e9, minlength=replicas)
     seconds, first = [], 0
     for part in build.parts:
         last = first + part.pool.replicas
-        seconds.append(float(by_replica[first:last].sum()) * part.layout.gpus)
+        seconds.append(float(by_replica[first:last].sum()) * part.replica.layout.gpus)
         first = last
     return seconds
 
@@ -117,11 +114,11 @@ def _energy(
         return None, None
     joules, first, label = 0.0, 0, "assumed"
     for part, paid_s in zip(build.parts, seconds, strict=True):
-        busy_w = part.gpu.tdp_w if prices.busy_w is None else prices.busy_w
+        busy_w = part.replica.gpu.tdp_w if prices.busy_w is None else prices.busy_w
         if busy_w is None:
             return None, None
         last = first + part.pool.replicas
-        busy_s = busy_gpu_ns(log.steps[first:last], window) / 1e9 * part.layout.gpus
+        busy_s = busy_gpu_ns(log.steps[first:last], window) / 1e9 * part.replica.layout.gpus
         joules += prices.idle_w * paid_s + (busy_w - prices.idle_w) * min(busy_s, paid_s)
         first = last
     return joules, label

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.models.drafters import method_facts
-from costmodels.steps.explain import constants_label, family_labels
-from costmodels.steps.replica_cost import ReplicaStepCost
-from scenarios.build.built import Build
+from costmodels.steps.evidence import constants_label, family_labels
+from scenarios.build.pools import Build
+from scenarios.build.replica import Replica
 from sim.accounts import SPECULATION_DRAFT, SPECULATION_WASTE
 from sim.books.metrics import RequestMetrics
 from sim.fleet.cluster import RunLog
@@ -83,11 +82,12 @@ class _Counts(NamedTuple):
 
 def speculation_figures(log: RunLog, build: Build) -> list[dict[str, Any]]:
     """Return the mean tokens per decode step and sequence, and the share of drafts accepted."""
-    parts = [part for part in build.parts if part.speculating is not None]
+    parts = [part for part in build.parts if part.replica.speculation is not None]
     counts = _counts(log)
     if not parts or not counts.rounds:
         return []
-    label = parts[0].speculating.acceptance.label if parts[0].speculating else None
+    speculation = parts[0].replica.speculation
+    label = speculation.acceptance.label if speculation else None
 
     def figure(name: str, value: float | None, unit: str, over: str, count: int) -> dict[str, Any]:
         return {
@@ -118,7 +118,7 @@ def speculation_facts(
     build: Build, log: RunLog, step_accounts_s: dict[str, float]
 ) -> dict[str, Any] | None:
     """Return the method, what it keeps of the target's distribution, and its share of GPU time."""
-    speculating = next((p.speculating for p in build.parts if p.speculating is not None), None)
+    speculating = next((s for p in build.parts if (s := p.replica.speculation) is not None), None)
     if speculating is None:
         return None
     facts = method_facts(speculating.drafter.method)
@@ -164,27 +164,26 @@ def _counts(log: RunLog) -> _Counts:
     return _Counts(rounds, drafted, accepted)
 
 
-def operator_facts(build: Build) -> list[dict[str, Any]]:
+def operator_facts(replica: Replica) -> list[dict[str, Any]]:
     """Return the source, evidence label and tables of each operator family, and why not another."""
-    cost = build.cost.plain if isinstance(build.cost, SpeculativeStepCost) else build.cost
-    kernels = (cost.rank if isinstance(cost, ReplicaStepCost) else cost).kernels
+    kernels = replica.cost.kernels
     labels = family_labels(kernels)
     return [
         {**one.facts(), "label": labels.get(one.family) or constants_label(kernels, one.family)}
-        for one in build.operators.families
+        for one in replica.kernels.operators.families
     ]
 
 
-def calibration_address(build: Build) -> str:
+def calibration_address(replica: Replica) -> str:
     """Return the SHA-256 of every number that prices a step: tables, constants, device, host
     terms."""
-    operators = build.operators
+    operators = replica.kernels.operators
     content = {
         "operators": operators.address,
         "efficiency": asdict(operators.efficiency),
         "constants": {name: asdict(one) for name, one in operators.constants.items()},
-        "gpu": asdict(build.gpu),
-        "profile": asdict(build.profile),
+        "gpu": asdict(replica.gpu),
+        "profile": asdict(replica.profile),
     }
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.run.economics import economics_figures
 from scenarios.run.engine_sections import speculation_figures
 from sim.books.metrics import STATISTICS, RequestMetrics, itl_statistics, statistics
@@ -57,7 +57,7 @@ def rate_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Fig
     window, counted = metrics.window.length_s, metrics.counted
     served = finished_within(log, metrics)
     table, requests = log.table, log.requests
-    gpus = sum(part.pool.replicas * part.layout.gpus for part in build.parts)
+    gpus = sum(part.pool.replicas * part.replica.layout.gpus for part in build.parts)
     outputs, prompts = (
         int(c[served].sum()) for c in (table.all_output_tokens, table.prompt_tokens)
     )

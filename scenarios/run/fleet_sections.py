@@ -138,7 +138,6 @@ def service_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     Times are in seconds, None if something did not happen within the run.
     """
     service = log.service
-    assert service is not None
     reasons: dict[str, int] = {}
     for index, reason in log.requests.fail_reasons.items():
         if metrics.measured[index]:
@@ -180,11 +179,11 @@ def storm_facts(log: RunLog, metrics: RequestMetrics) -> dict[str, float] | None
     times.
     """
     service, config = log.service, log.fleet.service
-    if service is None or config is None or not service.client_retries:
+    if config is None or not service.client_retries:
         return None
     starts = [outage[1] for outage in service.outages]
     ends = [outage[3] for outage in service.outages]
-    for fault in config.faults.schedule if config.faults is not None else ():
+    for fault in config.faults.schedule:
         if fault.duration_ns:
             starts.append(fault.at_ns)
             ends.append(fault.at_ns + fault.duration_ns)

@@ -19,7 +19,7 @@ def requests_frame(log: RunLog, metrics: RequestMetrics, books: TimeBooks) -> pd
     names = np.array([status.name.lower() for status in Status])
     reasons = [requests.reject_reasons.get(i) for i in range(len(table))]
     failures = {}
-    if log.service is not None:
+    if log.fleet.service is not None:
         given_up = [requests.fail_reasons.get(i) for i in range(len(table))]
         failures = {
             "fail_reason": pd.array(given_up, dtype="str"),

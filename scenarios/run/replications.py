@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from scenarios.run.result import RunResult
 from scenarios.schema import Scenario
 
 LEVEL = 0.95
@@ -20,11 +19,6 @@ _AVERAGED = ("e2e_accounts_s", "ttft_accounts_s", "step_accounts_s")
 def with_seed(scenario: Scenario, seed: int) -> Scenario:
     """Return one replication of a scenario, with its own seed."""
     return scenario.model_copy(update={"seed": seed, "replications": 1})
-
-
-def summary_of(result: RunResult) -> dict[str, Any]:
-    """Return the summary of a replication, which is all that is kept of it."""
-    return result.summary
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float]:

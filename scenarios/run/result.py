@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.files.dump import dump_scenario
 from scenarios.run.result_folder import make_folder
 from scenarios.schema import Scenario

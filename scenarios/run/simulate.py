@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from scenarios.build.builder import build
 from scenarios.build.memo import keep_between_runs
 from scenarios.build.workload.classes import class_slos
 from scenarios.build.workload.table import build_table, check_warmup
 from scenarios.run.bands import add_bands
-from scenarios.run.execution.errors import WorkerLostError
-from scenarios.run.execution.spread import spread
-from scenarios.run.replications import combine, summary_of, with_seed
+from scenarios.run.execution import WorkerLostError
+from scenarios.run.execution.workers import spread
+from scenarios.run.replications import combine, with_seed
 from scenarios.run.result import RunResult
 from scenarios.run.summary import summarize
 from scenarios.schema import Scenario
@@ -23,14 +23,9 @@ from sim.books.metrics import request_metrics
 from sim.clock import to_ns
 from sim.fleet.cluster import run_cluster
 
-T = TypeVar("T")
-
 _BANDS_UP_TO = 20_000
 """Most requests for automatic bands; above this, the two extra simulations take too long for a
 what-if."""
-
-if TYPE_CHECKING:
-    pass
 
 
 def simulate(
@@ -52,13 +47,13 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     table = build_table(scenario)
     check_warmup(scenario, table)
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
+
+    def sent(requests: int) -> None:
+        if progress is not None:
+            progress(requests, len(table))
+
     started = time.perf_counter()
-    log = run_cluster(
-        table,
-        built.fleet,
-        until_ns=until_ns,
-        progress=None if progress is None else lambda sent: progress(sent, len(table)),
-    )
+    log = run_cluster(table, built.fleet, until_ns=until_ns, progress=sent)
     wall_s = time.perf_counter() - started
     measure = partial(request_metrics, slo=class_slos(scenario), warmup_ns=to_ns(scenario.warmup_s))
     metrics = measure(log)
@@ -78,39 +73,6 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     )
 
 
-def run_many(
-    scenarios: Sequence[Scenario],
-    reduce: Callable[[RunResult], T],
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    cluster: str | None = None,
-) -> list[T]:
-    """Simulate each scenario and return what ``reduce`` makes of its result, in order.
-
-    ``reduce`` is defined in a module (it is sent to other processes), and only its return value
-    comes back: a run's logs stay in the process that made them. ``jobs`` is the number of
-    processes, None for one per core; with one, everything runs in this process. ``cluster`` runs
-    them on a cluster instead (`scenarios.run.execution.spread.KINDS`). ``progress(done, total)`` is
-    called after each. Raises what `simulate` raises for a scenario that fails, and
-    `WorkerLostError` if one takes its process down every time.
-    """
-    results: list[Any] = [None] * len(scenarios)
-    runs = spread(partial(_one, reduce=reduce), scenarios, jobs=jobs, cluster=cluster)
-    for done, (index, result) in enumerate(runs, 1):
-        if isinstance(result, WorkerLostError):
-            raise result
-        results[index] = result
-        if progress is not None:
-            progress(done, len(scenarios))
-    return results
-
-
-def _one(scenario: Scenario, *, reduce: Callable[[RunResult], T]) -> T:
-    keep_between_runs()
-    return reduce(simulate(scenario))
-
-
 def replicate(first: RunResult, *, jobs: int | None = None) -> None:
     """Run the other replications of a scenario and make the summary cover all of them, in place.
 
@@ -122,4 +84,14 @@ def replicate(first: RunResult, *, jobs: int | None = None) -> None:
         with_seed(scenario, scenario.seed + i).model_copy(update={"bands": False})
         for i in range(1, scenario.replications)
     ]
-    combine(first.summary, run_many(others, summary_of, jobs=jobs), scenario)
+    summaries: dict[int, dict[str, Any]] = {}
+    for index, outcome in spread(_summary_of, others, jobs=jobs):
+        if isinstance(outcome, WorkerLostError):
+            raise outcome
+        summaries[index] = outcome
+    combine(first.summary, [summaries[index] for index in sorted(summaries)], scenario)
+
+
+def _summary_of(scenario: Scenario) -> dict[str, Any]:
+    keep_between_runs()
+    return simulate(scenario).summary

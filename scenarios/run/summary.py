@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import shard
 from reports.schemas import RESULT
-from scenarios.build.built import Build
+from scenarios.build import features
 from scenarios.build.plugins import policy_label
 from scenarios.build.policy_checks import name_and_options
-from scenarios.build.pools import pool_scenarios
+from scenarios.build.pools import Build, PoolBuild, pool_scenarios
 from scenarios.build.workload.table import describe_workload
 from scenarios.run.class_facts import class_facts, slo_facts
 from scenarios.run.engine_sections import (
@@ -73,7 +72,7 @@ def summarize(
         "e2e_accounts_s": _mean_accounts(books.e2e_ns, metrics),
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
-        "device_bytes": _device_bytes(pool_scenarios(scenario)[0][2], build, log, metrics.window),
+        "device_bytes": _device_bytes(build.parts[0], log, metrics.window),
         "saturation": _saturation(scenario, log),
         "run": {
             "steps": sum(int(s.column("steps").sum()) for s in log.steps),
@@ -89,8 +88,11 @@ def summarize(
     speculation = speculation_facts(build, log, summary["step_accounts_s"])
     if speculation is not None:
         summary["speculation"] = speculation
-    if log.service is not None:
+    if log.fleet.service is not None:
         summary["service"] = service_facts(log, metrics)
+    added = features.facts(log)
+    if added:
+        summary["features"] = added
     fleet = fleet_facts(log, metrics.window)
     if fleet:
         summary["fleet"] = fleet
@@ -104,20 +106,20 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, window: Window) -
     if skipped:
         notes.append(f"{skipped:,} malformed trace rows were skipped")
     return {
-        "model": build.model.name,
-        "gpu": build.gpu.name,
-        "gpus": sum(part.pool.replicas * part.layout.gpus for part in build.parts),
+        "model": build.replica.model.name,
+        "gpu": build.replica.gpu.name,
+        "gpus": sum(part.pool.replicas * part.replica.layout.gpus for part in build.parts),
         "replicas": len(log.steps),
-        "tensor_parallel_size": build.layout.tensor_parallel_size,
-        **_parallel_conditions(build.layout),
-        "pools": _pools(scenario, build, log, window) if scenario.pools else None,
+        "tensor_parallel_size": build.replica.layout.tensor_parallel_size,
+        **_parallel_conditions(build.replica.layout),
+        "pools": _pools(build, log, window) if scenario.pools else None,
         "engine": scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),
         **engine_conditions(log.pool.engine),
         "cost_model": _cost_model(scenario.engine.operators),
-        "operators": operator_facts(build),
-        "calibration_sha256": calibration_address(build),
+        "operators": operator_facts(build.replica),
+        "calibration_sha256": calibration_address(build.replica),
         "workload": describe_workload(scenario, log.table),
         "seed": scenario.seed,
         "warmup_s": scenario.warmup_s or None,
@@ -142,28 +144,28 @@ def _parallel_conditions(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _pools(scenario: Scenario, build: Build, log: RunLog, window: Window) -> list[dict[str, Any]]:
+def _pools(build: Build, log: RunLog, window: Window) -> list[dict[str, Any]]:
     """Return the description of each pool: role, size, hardware, policies, engine options."""
     return [
         {
-            "name": name,
-            "role": role,
+            "name": part.pool.name,
+            "role": part.pool.role,
             "replicas": part.pool.replicas,
-            "gpu": part.gpu.name,
-            "tensor_parallel_size": part.layout.tensor_parallel_size,
-            **_parallel_conditions(part.layout),
-            "scheduler": policy_label(of_pool.engine.scheduler),
-            "router": policy_label(of_pool.pool.router),
+            "gpu": part.replica.gpu.name,
+            "tensor_parallel_size": part.replica.layout.tensor_parallel_size,
+            **_parallel_conditions(part.replica.layout),
+            "scheduler": policy_label(part.replica.scenario.engine.scheduler),
+            "router": policy_label(part.replica.scenario.pool.router),
             **engine_conditions(part.pool.engine),
-            "device_bytes": _device_bytes(of_pool, part, log, window),
+            "device_bytes": _device_bytes(part, log, window),
         }
-        for part, (name, role, of_pool) in zip(build.parts, pool_scenarios(scenario), strict=True)
+        for part in build.parts
     ]
 
 
 def _sources(build: Build) -> list[Source]:
     """Return the sources of all pools' costs, each source once."""
-    found = [source for part in build.parts for source in part.cost.sources()]
+    found = [source for part in build.parts for source in part.replica.cost.sources()]
     found += [source for part in build.parts for source in part.cache.sources]
     return list({tuple(source.items()): source for source in found}.values())
 
@@ -174,11 +176,11 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
     return {
         "async_scheduling": engine.async_scheduling,
         **({} if engine.speculation is None else {"num_speculative_tokens": _drafts(engine)}),
-        "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.step_token_limit,
+        "max_num_seqs": engine.running_seq_limit,
         "max_model_len": engine.max_model_len,
         "block_size": engine.block_size,
-        "num_gpu_blocks": engine.num_gpu_blocks,
+        "num_gpu_blocks": engine.replica_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
         **({"preemption_mode": "swap"} if engine.preemption_mode == "swap" else {}),
         "shared_prefix_attention": None if shared == "none" else shared,
@@ -230,6 +232,8 @@ def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
     schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
     if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
         return None  # the estimate is for the engine's own batches
+    if any(pool.make_features for pool in log.fleet.pools):
+        return None  # nor does it know what features add to a step, or keep from it
     limit = saturation(log)
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room for an estimate
@@ -246,7 +250,7 @@ def _evidence_shares(
 ) -> dict[str, float]:
     """Return the share of finished requests' served time by evidence label; waiting has no
     label."""
-    by_pool = [part.cost.evidence() for part in build.parts]
+    by_pool = [part.replica.cost.evidence() for part in build.parts]
     accounts = {account for known in by_pool for account in known}
     labels = {
         account: weakest(known[account] for known in by_pool if account in known)
@@ -278,7 +282,7 @@ def _share_beyond(log: RunLog, build: Build) -> float:
     total_ns = beyond_ns = 0
     parts = (part for part in build.parts for _ in range(part.pool.replicas))
     for part, steps in zip(parts, log.steps, strict=True):
-        fitted = part.cost.efficiency.fitted_range
+        fitted = part.replica.cost.kernels.efficiency.fitted_range
         if fitted is None:
             continue
         for c in steps.chunks():
@@ -306,33 +310,34 @@ def _mean_accounts(posted_ns: Any, metrics: RequestMetrics) -> dict[str, float]:
     return dict(zip(TIME_ACCOUNTS, means, strict=True))
 
 
-def _device_bytes(scenario: Scenario, build: Build, log: RunLog, window: Window) -> dict[str, int]:
+def _device_bytes(part: PoolBuild, log: RunLog, window: Window) -> dict[str, int]:
     """Return the bytes of one device of a pool by use.
 
     Fragmentation is what the blocks of running sequences hold beyond their tokens.
     """
-    memory = build.memory
+    replica, memory, blocks = part.replica, part.replica.memory, part.replica.memory.blocks
     of_pools = zip(log.steps, log.fleet.pool_of, strict=True)
     steps = [
-        of_replica for of_replica, pool in of_pools if pool.name == build.pool.name and of_replica
+        of_replica for of_replica, pool in of_pools if pool.name == part.pool.name and of_replica
     ]
     running = time_weighted(replace(log, steps=steps), "running", window)[0] if steps else 0.0
     wasted = 0
     # With a state at every block, the rest of a page holds a checkpoint, so it is not wasted.
-    if running and scenario.kv.mamba_cache_mode != "all" and len(log.table):
-        rank = shard(build.model_with_drafter, build.layout)
+    if running and replica.scenario.kv.mamba_cache_mode != "all" and len(log.table):
         prompt = max(1, round(float(log.table.prompt_tokens.mean())))
-        a_sequence = memory.fragmentation_bytes(rank, prompt)
-        wasted = round(running / build.layout.data_parallel_size * a_sequence)
-        wasted = min(wasted, memory.kv_cache_bytes)
+        a_sequence = blocks.fragmentation_bytes(memory.rank, prompt)
+        wasted = round(running / replica.layout.data_parallel_size * a_sequence)
+        wasted = min(wasted, blocks.num_bytes)
     between_ranks = memory.communication_bytes
+    of_features = {one.name: sum(entry.num_bytes for entry in one.memory) for one in replica.added}
     return {
         "weights": memory.weight_bytes - memory.draft_weight_bytes,
         **({"draft_weights": memory.draft_weight_bytes} if memory.draft_weight_bytes else {}),
-        "workspace": memory.workspace_bytes - between_ranks,
+        "workspace": memory.workspace_bytes - between_ranks - sum(of_features.values()),
+        **of_features,
         **({"communication_buffers": between_ranks} if between_ranks else {}),
-        "kv_cache": memory.kv_cache_bytes - wasted,
+        "kv_cache": blocks.num_bytes - wasted,
         "kv_cache_fragmentation": wasted,
-        "free": memory.free_bytes,
-        "total": memory.device_bytes,
+        "free": blocks.free_bytes,
+        "total": replica.gpu.hbm_bytes,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def _retry_storm(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:
         return None
     advice = (
         "with a retry budget (clients.retry_budget: 0.1) they would send little more than once"
-        if config.clients.retry_budget is None
+        if math.isinf(config.clients.budget_burst)
         else "the retry budget is too large to prevent it"
     )
     return _warning(

@@ -25,6 +25,7 @@ from scenarios.schema.fleet import (
     Prices,
     Startup,
 )
+from scenarios.schema.lora import Lora
 from scenarios.schema.memory import KvPolicy, KvTiers, OffloadOptions
 from scenarios.schema.speculative import Speculative
 from scenarios.schema.workload import SloTargets, Workload
@@ -291,6 +292,7 @@ class Scenario(Section):
     engine: EngineOptions = EngineOptions()
     kv: KvOptions = KvOptions()
     offload: OffloadOptions = OffloadOptions()
+    lora: Lora = Lora()
     pool: Pool = Pool()
     pools: tuple[PoolSpec, ...] = Field(
         (), description="several pools, in place of pool.replicas; none: one pool of all sections"
@@ -333,7 +335,7 @@ class Scenario(Section):
         """Use the defaults of a section whose keys are all commented out, which YAML reads as
         null."""
         optional = (
-            *("hardware", "engine", "kv", "offload", "pool", "pools", "kv_transfer"),
+            *("hardware", "engine", "kv", "offload", "lora", "pool", "pools", "kv_transfer"),
             *("startup", "slo"),
         )
         if not isinstance(values, dict):

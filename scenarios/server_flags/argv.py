@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -72,12 +75,12 @@ def _commands(text: str) -> list[list[str]]:
             commands.append([])
         else:
             commands[-1].append(word)
-    return [_cut(words) for words in commands if words]
+    return [cut for words in commands if (cut := _cut(words))]
 
 
 def _cut(words: list[str]) -> list[str]:
     """Remove the prompt before a command, and redirections and comments after it."""
-    words = words[1:] if words[0] in ("$", "%") else words
+    words = words[1:] if words[:1] in (["$"], ["%"], [">"]) else words
     ends = (n for n, w in enumerate(words) if w.startswith("#") or _REDIRECTION.fullmatch(w))
     return words[: next(ends, len(words))]
 
@@ -162,10 +165,6 @@ def _tried(command: Sequence[str], table: Table) -> bool:
     return any(_find(words, table, {}) is not None for words in commands)
 
 
-_NUMBER = re.compile(r"-\d.*")
-_TRUTH = {"true": "on", "false": "off"}
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     """A flag of the command."""
@@ -186,98 +185,91 @@ class Given:
 def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
     """Return all flags in order, with those of a ``--config`` file first, as the engine reads them.
 
-    The first word that belongs to no flag is the model. Raises `ScenarioError` for a flag whose
-    value is missing, for extra words, and for a config file that cannot be read.
+    The word that belongs to no flag is the model. Raises `ScenarioError` for a flag whose value is
+    missing, for extra words, and for a config file that cannot be read.
     """
-    given: list[Given] = []
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        if word == "--":
-            continue
-        if not _is_flag(word):
-            given.append(_positional(word, given, table))
-            continue
-        name, equals, inline = word.partition("=")
-        head, _, key = _dashed(name).partition(".")
-        if head == "--config":
-            given = _from_config(inline if equals else _value(words, word), table) + given
-        else:
-            given.append(_one(head, key, inline if equals else None, words, word, table))
-    return _merged(given)
+    # argparse would stop at two dashes, and drop them where they are a value
+    words = [word.removesuffix("=--") for word in arguments if word != "--"]
+    has_truth: dict[str, bool] = {}
+    for word, following in pairwise([*words, ""]):
+        if word.startswith("-") and not re.match(r"-(\d|$)", word):
+            name, is_inline, _ = word.partition("=")
+            says = bool(is_inline) or following.lower() in ("true", "false")
+            has_truth[name] = says or has_truth.get(name, False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name, says in has_truth.items():
+        parser.add_argument(name, dest="given", **_option(name, table, has_truth=says))
+    try:
+        parsed, models = parser.parse_known_args(words, argparse.Namespace(given=[]))
+    except argparse.ArgumentError as error:
+        what = str(error.message)
+        if what.startswith("expected"):
+            what = "needs a value, and the command gives none"
+        raise ScenarioError(f"{error.argument_name} {what}") from None
+    given: list[Given] = [one if isinstance(one, Given) else _joined(one) for one in parsed.given]
+    configs = [one for one in given if one.spelled == "--config"]
+    from_config = [one for file in reversed(configs) for one in _from_config(file.value, table)]
+    given = [*_positional(models, given, table), *(one for one in given if one not in configs)]
+    return _merged([*from_config, *given])
 
 
-def _one(
-    head: str, key: str, inline: str | None, words: list[str], word: str, table: Table
-) -> Given:
-    flag = table.find(head)
-    if flag is None and head[:2] == "-O" and head != "-O":  # -O3
-        flag, inline, head = table.find("-O"), head[2:], "-O"
+def _positional(words: Sequence[str], given: Sequence[Given], table: Table) -> list[Given]:
+    """Return the model without a flag, if there is one. Raises `ScenarioError` for other words."""
+    model = next(flag for flag in table.flags.values() if flag.field == "model")
+    named = [*(one.value for one in given if one.flag is model), *words]
+    for word in words:
+        if word != named[0]:
+            raise ScenarioError(
+                f"{word!r} belongs to no flag, and the model is {named[0]!r} already"
+            )
+    return [Given("", model, word) for word in words[:1]]
+
+
+def _option(name: str, table: Table, *, has_truth: bool) -> dict[str, Any]:
+    """Return the arguments of `add_argument` for a flag, by its spelling in the command.
+
+    ``has_truth`` says that a word such as true follows, which a switch of the engines does not take
+    and one here does.
+    """
+    head, _, key = name.partition(".")
+    if head.startswith("--"):
+        head = head.replace("_", "-")
+    flag = None if head == "--config" else table.find(head)
+    if flag is None and re.fullmatch("-O.+", head):  # -O3
+        return {"action": "append_const", "const": Given("-O", table.find("-O"), head[2:])}
     if flag is None and head.startswith("--no-"):
-        flag = table.find(f"--{head[5:]}")
-        if flag is not None and flag.takes == "toggle":
-            return Given(head, flag, "off")
-        flag = None
-    if key:
-        value = inline if inline is not None else _value(words, word)
-        return Given(head, flag, json.dumps(_nested(key, value)))
-    if flag is None:
-        bare = inline if inline is not None else _next(words)
-        return Given(head, None, bare or "")
-    if flag.takes in ("switch", "toggle"):
-        if inline is None and words and words[0].lower() in _TRUTH:
-            inline = words.pop(0)
-        return Given(head, flag, _TRUTH.get(inline.lower(), inline) if inline else "on")
-    if inline is not None:
-        return Given(head, flag, inline)
-    if flag.takes == "optional":
-        return Given(head, flag, _next(words) or "on")
-    values = [_value(words, word)]
-    while flag.takes == "values" and words and not _is_flag(words[0]):
-        values.append(words.pop(0))
-    return Given(head, flag, " ".join(values))
+        toggle = table.find(f"--{head[5:]}")
+        if toggle is not None and toggle.takes == "toggle":
+            return {"action": "append_const", "const": Given(head, toggle, "off")}
+    takes = "value" if key or head == "--config" else flag.takes if flag else "unknown"
+    is_switch = takes in ("switch", "toggle")
+    alone = Given(head, flag, "" if takes == "unknown" else "on")
+    if is_switch and not has_truth:
+        return {"action": "append_const", "const": alone}
+    read = partial(_nested, key) if key else _truth if is_switch else str
+    option = {"action": "append", "type": lambda text: Given(head, flag, read(text))}
+    if is_switch or takes in ("optional", "unknown"):
+        return option | {"nargs": "?", "const": alone}
+    return option | {"nargs": "+"} if takes == "values" else option
 
 
-def _positional(word: str, given: list[Given], table: Table) -> Given:
-    model = next(f for f in table.flags.values() if f.field == "model")
-    named = [g for g in given if g.flag is model]
-    if named:
-        raise ScenarioError(
-            f"{word!r} belongs to no flag, and the model is {named[0].value!r} already"
-        )
-    return Given("", model, word)
+def _truth(text: str) -> str:
+    return {"true": "on", "false": "off", "": "on"}.get(text.lower(), text)
 
 
-def _is_flag(word: str) -> bool:
-    return len(word) > 1 and word.startswith("-") and not _NUMBER.fullmatch(word)
+def _joined(values: Sequence[Given]) -> Given:
+    return replace(values[0], value=" ".join(one.value for one in values))
 
 
-def _dashed(name: str) -> str:
-    """Replace underscores by dashes up to the first dot; the engine accepts both."""
-    head, dot, key = name.partition(".")
-    return f"{head.replace('_', '-')}{dot}{key}" if head.startswith("--") else name
-
-
-def _next(words: list[str]) -> str | None:
-    return words.pop(0) if words and not _is_flag(words[0]) else None
-
-
-def _value(words: list[str], word: str) -> str:
-    value = _next(words)
-    if value is None:
-        raise ScenarioError(f"{word} needs a value, and the command gives none")
-    return value
-
-
-def _nested(key: str, value: str) -> dict[str, Any]:
-    """Nest a value under ``a.b``; the value is parsed as JSON if possible."""
+def _nested(key: str, value: str) -> str:
+    """Return the JSON of a value under ``a.b``; the value is parsed as JSON if possible."""
     try:
         nested: Any = json.loads(value)
     except ValueError:
         nested = value
     for part in reversed(key.split(".")):
         nested = {part.removesuffix("+"): nested}
-    return dict(nested)
+    return json.dumps(nested)
 
 
 def _from_config(name: str, table: Table) -> list[Given]:

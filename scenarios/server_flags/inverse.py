@@ -19,7 +19,7 @@ from scenarios.server_flags.outcome import read_value
 from scenarios.server_flags.table import TABLES, Flag, Table, load_table
 from scenarios.server_flags.values import NotPriced
 
-_SECTIONS = ("engine", "kv", "offload")
+_SECTIONS = ("engine", "kv", "offload", "lora")
 _SIZES = ("tensor", "pipeline", "data", "prefill_context")
 Fields = Mapping[str, Any]
 """Values by dotted scenario field."""

@@ -36,7 +36,7 @@ class Flag:
     field: str = ""
     """Dotted field of the scenario that the flag sets, if it is mapped."""
     reads: str = ""
-    """Name of the reader in `values.READERS` that parses the text; empty: use `choices`."""
+    """Name of the reader in `server_flags.values` that parses the text; empty: use `choices`."""
     choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The field's value for each text; None leaves the field alone."""
     otherwise: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from calibrate.results.run import (
 )
 from reports.folder import read_requests, read_summary
 from reports.numbers import is_number
+from scenarios.files.messages import nearest
 from scenarios.validation.accuracy import AccuracyFigure
 from sim.books.metrics import statistics
 from sim.errors import ScenarioError
@@ -320,3 +321,64 @@ def _arrival_rate(run: MeasuredRun) -> float | None:
 def _bare(model: str) -> str:
     """Return a model's name without its owner or folder, in lower case."""
     return model.rstrip("/").rpartition("/")[2].lower()
+
+
+def read_tolerances(texts: Sequence[str]) -> dict[str | None, float]:
+    """Return relative tolerances by metric; None is the key for all metrics that are not named.
+
+    Each text is ``0.1`` or ``ttft=0.1``. Raises `ScenarioError`.
+    """
+    limits: dict[str | None, float] = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if equals and name not in METRICS:
+            raise ScenarioError(f"--tolerance {text}: no metric {name!r}; {nearest(name, METRICS)}")
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = -1.0
+        if not 0 <= limit < math.inf:
+            raise ScenarioError(
+                f"--tolerance {text}: {value!r} is not a share from 0, such as 0.15"
+            )
+        limits[name or None] = limit
+    return limits
+
+
+def choose_run(runs: Sequence[MeasuredRun], name: str | None) -> MeasuredRun:
+    """Return the run of a name, or the only one. Raises `ScenarioError`."""
+    names = ", ".join(run.name for run in runs)
+    if name is None:
+        if len(runs) > 1:
+            raise ScenarioError(
+                f"the measurements hold several runs: choose one with --run: {names}"
+            )
+        return runs[0]
+    for run in runs:
+        if run.name == name:
+            return run
+    raise ScenarioError(f"--run {name}: no such run; there are: {names}")
+
+
+def beyond_tolerance(
+    figures: Sequence[AccuracyFigure], limits: dict[str | None, float]
+) -> list[str]:
+    """Return a line for every figure beyond its tolerance.
+
+    Raises `ScenarioError` for a tolerance of a metric that was not compared.
+    """
+    compared = {figure.metric for figure in figures}
+    for name in limits:
+        if name is not None and name not in compared:
+            raise ScenarioError(
+                f"--tolerance {name}: was not compared; compared were {', '.join(sorted(compared))}"
+            )
+    lines = []
+    for figure in figures:
+        limit = limits.get(figure.metric, limits.get(None))
+        if limit is not None and abs(figure.error) > limit:
+            lines.append(
+                f"beyond tolerance: {figure.metric} {figure.statistic} {figure.error:+.1%}, "
+                f"allowed {limit:.1%}"
+            )
+    return lines

@@ -14,10 +14,9 @@ from calibrate.fits.engine_log import RequestRow, StepRows
 from scenarios.validation.conversations import are_conversations, conversation_chains, system_tokens
 from scenarios.validation.system import System
 from sim.clock import Clock
-from sim.engine.batch import Plan
 from sim.engine.engine import Engine
-from sim.engine.pipeline import InFlight
-from sim.fleet.cluster import PoolConfig
+from sim.engine.step import InFlight, Plan
+from sim.fleet.config import PoolConfig
 from sim.kv.pool import KVCache
 from sim.recorder import RequestLog
 from sim.request import Request
@@ -98,7 +97,7 @@ def _engine(rows: Sequence[RequestRow], pool: PoolConfig) -> tuple[Engine, Reque
     config = pool.engine
     chains = conversation_chains(rows, config.block_size) if are_conversations(rows) else None
     kv = KVCache(
-        config.num_gpu_blocks,
+        config.replica_blocks,
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
         chains=chains,

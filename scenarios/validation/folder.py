@@ -7,13 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibrate.fits.engine_log import (
-    RequestRow,
-    StepRows,
-    read_info,
-    read_request_runs,
-    read_step_runs,
-)
+from calibrate.fits.engine_log import RequestRow, StepRows, read_request_runs, read_step_runs
+from costmodels.datafile import read_json_object
 from sim.errors import ScenarioError
 
 _INFO = "_info.json"
@@ -29,7 +24,8 @@ FILE_ENDS = (
 class Recording:
     """The measurements of one engine, whose files are read on first access.
 
-    Every reader raises `TraceError` naming file, line and field if a file is damaged.
+    Every reader raises `ScenarioError` or `TraceError` naming file, line and field if a file is
+    damaged.
     """
 
     key: str
@@ -38,7 +34,7 @@ class Recording:
     @cached_property
     def info(self) -> dict[str, Any]:
         """The engine's settings, the controlled steps (``e1``) and what its runs were."""
-        return read_info(self.info_path)
+        return read_json_object(self.info_path)
 
     @cached_property
     def request_runs(self) -> dict[str, list[RequestRow]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibrate.fits.engine_log import StepRows
-from calibrate.fits.holdout import is_held_out, point_parameters
-from scenarios.validation.fields import InfoFields
+from calibrate.fits.engine_rows import is_held_out, point_parameters
+from costmodels.fields import POSITIVE, Fields
 from scenarios.validation.folder import Recording
 
 PARAMETERS = {
@@ -51,13 +49,13 @@ def read_points(recording: Recording) -> tuple[list[Point], list[str]]:
 
     Raises `ScenarioError` or `TraceError` if a file or a field is damaged.
     """
-    fields = InfoFields(recording.info_path, recording.info)
     points, unknown = [], set()
-    for index, row in enumerate(fields.rows("e1")):
-        if row.get("kind") in PARAMETERS:
-            points.append(_point(fields, recording.key, index, row))
+    for row in Fields(recording.info, str(recording.info_path)).children("e1"):
+        kind = str(row.first("kind"))
+        if kind in PARAMETERS:
+            points.append(_point(recording.key, row))
         else:
-            unknown.add(str(row.get("kind")))
+            unknown.add(kind)
     lines = [f"controlled steps of kind {kind!r} are not known: left out" for kind in unknown]
     prompts = {point.parameters["P"] for point in points if point.kind == "prefill"}
     for run, rows in recording.controlled_runs.items():
@@ -79,27 +77,21 @@ def point_of_run(run: str) -> dict[str, Any] | None:
     return {"kind": kind, **{name: int(value) for name, value in values.items()}}
 
 
-def _point(fields: InfoFields, key: str, index: int, row: Mapping[str, Any]) -> Point:
-    def positive(name: str, *kinds: type) -> Any:
-        value: Any = row.get(name)
-        is_number = type(value) in kinds  # true is an int, too
-        if not is_number or not 0 < value < math.inf:
-            raise fields.error(f"e1[{index}].{name}", f"must be a number above 0, not {value!r}")
-        return value
-
-    for name in PARAMETERS[row["kind"]]:
-        positive(name, int)
+def _point(key: str, row: Fields) -> Point:
+    for name in PARAMETERS[row.values["kind"]]:
+        row.count(name)
     median_ms, low_ms, high_ms = (
-        float(positive(f"ms_{statistic}", int, float)) for statistic in ("median", "min", "max")
+        row.need(POSITIVE, f"ms_{statistic}", what="a number above 0")
+        for statistic in ("median", "min", "max")
     )
     return Point(
-        kind=row["kind"],
-        parameters=point_parameters(row),
+        kind=row.values["kind"],
+        parameters=point_parameters(row.values),
         measured_ms=median_ms,
         min_ms=low_ms,
         max_ms=high_ms,
-        repeats=int(row.get("n") or 1),
-        held_out=is_held_out(key, row),
+        repeats=row.optional_count("n", default=1),
+        held_out=is_held_out(key, row.values),
     )
 
 

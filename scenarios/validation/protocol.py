@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.engine.pipeline import launch_step
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.shape import Clip, StepShape, chunk_shape, decode_shape, joined
 from sim.throttle import Heat
 
@@ -81,7 +81,7 @@ def predict_ms(
     if kind == "mixed":
         return _mixed_ms(pool, parameters["P"], parameters["D"], parameters["L"], heat_level)
     prompts = [(parameters.get("C", 0), parameters["P"])] * parameters.get("N", 1)
-    clips, budget = pool.engine.clip_tokens, pool.engine.max_num_batched_tokens
+    clips, budget = pool.engine.clip_tokens, pool.engine.step_token_limit
     prefills = [PlannedStep(s, len(prompts)) for s in _prefills(prompts, budget, clips)]
     times = run_steps(pool, prefills, heat_level)
     chunk = parameters.get("chunk")
@@ -107,7 +107,7 @@ def _mixed_ms(
     With async scheduling the outputs before a long step are read late, so only the sum of the two
     is meaningful. The prompt asks for one token, so it does not stay to decode.
     """
-    budget = pool.engine.max_num_batched_tokens - decodes
+    budget = pool.engine.step_token_limit - decodes
     if budget < 1:
         raise ScenarioError(f"{decodes} decodes leave no token of the step to a prompt")
     clips = pool.engine.clip_tokens

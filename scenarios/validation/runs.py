@@ -116,7 +116,7 @@ def score_run(
     table = _table(system, rows, is_closed=is_closed)
     log = run_cluster(table, stepped)
     metrics = request_metrics(log, Slo())
-    from_s = settled_s(steps, system.pool.engine.max_num_batched_tokens)
+    from_s = settled_s(steps, system.pool.engine.step_token_limit)
     scored = np.array([row.arrival >= from_s for row in rows])
     load, saturation_per_s = _load(log, metrics)
     regime = "light" if load < _BUSY else "busy" if load < _SATURATED else "saturated"
@@ -139,8 +139,8 @@ def score_run(
     pairs = compared(log, samples_s, metrics)
     bands = error_bands(
         predicted(pairs),
-        weakest(system.cost.evidence().values()),
-        lambda change: run_cluster(table, replace(stepped, cost=change(system.cost))),
+        weakest(system.replica.cost.evidence().values()),
+        lambda change: run_cluster(table, replace(stepped, cost=change(system.replica.cost))),
         predicted_of,
     )
     figures = [

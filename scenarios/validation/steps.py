@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.fits.engine_rows import clock_errors
-from calibrate.fits.holdout import point_parameters
+from calibrate.fits.engine_rows import clock_errors, point_parameters
 from scenarios.validation.folder import Recording
 from scenarios.validation.logs import controlled_logs
 from scenarios.validation.points import Point, point_of_run, read_points
@@ -25,7 +24,7 @@ def score_points(recording: Recording, system: System) -> tuple[list[dict[str, A
     points, warnings = read_points(recording)
     heat = _heat_levels(recording, system)
     # All sequences of a controlled step have equal contexts.
-    pool = replace(system.pool, cost=system.compile_cost(equal_contexts=True))
+    pool = replace(system.pool, cost=system.replica.plain_cost(equal_contexts=True))
     rows, refused = [], []
     for point in points:
         try:
@@ -46,7 +45,7 @@ def _heat_levels(recording: Recording, system: System) -> dict[tuple[Any, ...], 
     """
     levels = {}
     for log in controlled_logs(recording, system):
-        clock = clock_errors(log, system.cost.efficiency, system.profile)
+        clock = clock_errors(log, system.replica.cost.kernels.efficiency, system.replica.profile)
         prefill = log.columns["prefill_tokens"] > 0
         for run in dict.fromkeys(log.point.tolist()):
             point = point_of_run(run)

@@ -3,29 +3,34 @@ cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from costmodels.engines.calibration import load_constants
+from pydantic import TypeAdapter
+
 from costmodels.engines.profile import EngineProfile, is_known_profile
-from costmodels.hardware.efficiency import Efficiency
-from costmodels.hardware.gpus import GpuSpec, gpu_of_device
-from costmodels.layouts.shard import shard
+from costmodels.fields import NUMBER, TEXT, Fields
+from costmodels.hardware.gpus import gpu_of_device
+from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import kv_layout
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import DTYPE_BYTES, ModelSpec, quantized
-from costmodels.operators.sources import FITTED, Choice, load_operators
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.operators.sources import FITTED, Choice
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import router_factory, scheduler_factory
+from scenarios.build.replica import Replica
+from scenarios.build.resolve import resolve
+from scenarios.files.flags import ANY_WORKLOAD
+from scenarios.files.load import parse_scenario
 from scenarios.run.summary import engine_conditions
-from scenarios.validation.fields import InfoFields
 from scenarios.validation.folder import Recording
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
+
+_ABSENT = (None, "", "None", "none", "null")
+_SIZES: TypeAdapter[list[int]] = TypeAdapter(list[int])
 
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")
 
@@ -40,7 +45,7 @@ _REFUSED_ABOVE_ONE = (
     "decode_context_parallel_size",
 )
 _WARNED = {
-    "enable_lora": "adapters are not priced",
+    "enable_lora": "adapters of recorded requests are not read, and not priced",
     "cpu_offload_gb": "offloaded weights are not priced",
 }
 _WARNED_ABOVE = {
@@ -51,47 +56,61 @@ _WARNED_ABOVE = {
 }
 
 
-def refuse_options(fields: InfoFields) -> None:
+def _options(recording: Recording) -> Fields:
+    """Return the fields of an info file, and beside them the options that the engine was given,
+    as text."""
+    where = str(recording.info_path)
+    info = _given(recording.info)
+    if info.get("engine_args"):
+        info = _given(Fields(info, where).part("engine_args").values) | info
+    return Fields(info, where, is_text=True)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in _ABSENT}
+
+
+def refuse_options(fields: Fields) -> None:
     """Raise `ScenarioError` for an option with which a prediction would mislead."""
     for name, otherwise in _REFUSED.items():
-        value = fields.argument(name)
+        value = fields.first(name)
         if value is not None:
-            raise fields.error(name, f"is {value!r}, which is not modelled: {otherwise}")
-    quantization = fields.argument("quantization")
+            raise fields.wrong(name, f"is {value!r}, which is not modelled: {otherwise}")
+    quantization = fields.first("quantization")
     if quantization not in (None, "fp8"):
-        raise fields.error("quantization", f"is {quantization!r}; fp8 is priced, or none")
-    dtype = str(fields.argument("dtype") or "auto").removeprefix("torch.")
+        raise fields.wrong("quantization", f"is {quantization!r}; fp8 is priced, or none")
+    dtype = str(fields.first("dtype") or "auto").removeprefix("torch.")
     if dtype != "auto" and dtype not in DTYPE_BYTES:
-        raise fields.error("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
+        raise fields.wrong("dtype", f"is {dtype!r}; priced are {' and '.join(DTYPE_BYTES)}")
     for name in _REFUSED_ABOVE_ONE:
-        if fields.count(name, 1) > 1:
-            raise fields.error(name, f"is {fields.count(name)}, which is not modelled; use 1")
+        if fields.count(name, default=1) > 1:
+            raise fields.wrong(name, f"is {fields.count(name)}, which is not modelled; use 1")
 
 
-def warn_of_options(fields: InfoFields) -> list[str]:
+def warn_of_options(fields: Fields) -> list[str]:
     """Return a line for each option that is predicted as if it were not set."""
     lines = []
     for name, instead in _WARNED.items():
-        value = fields.argument(name)
+        value = fields.first(name)
         if value not in (None, False, "False", 0, "0", "0.0"):
             lines.append(f"{name} is {value}: {instead}")
     for name, (most, instead) in _WARNED_ABOVE.items():
-        if fields.number(name, most) > most:
-            lines.append(f"{name} is {fields.argument(name)}: {instead}")
-    policy = str(fields.argument("policy") or "fcfs")
+        if (fields.read(NUMBER, name) or 0) > most:
+            lines.append(f"{name} is {fields.first(name)}: {instead}")
+    policy = str(fields.first("policy") or "fcfs")
     if policy != "fcfs":
         lines.append(f"policy is {policy}: requests are scheduled first come, first served")
     if not fields.flag("chunked_prefill", True):
         lines.append("chunked_prefill is off: prompts are predicted cut to the token budget")
-    backends = fields.argument("attention_backends") or []
+    backends = fields.first("attention_backends") or []
     if isinstance(backends, list) and any("FLASH_ATTN" not in str(name) for name in backends):
         lines.append(f"attention backend {', '.join(map(str, backends))}: priced as FlashAttention")
     lines += _kv_cache_lines(fields)
     return lines
 
 
-def _kv_cache_lines(fields: InfoFields) -> list[str]:
-    name = str(fields.argument("kv_cache_dtype") or "auto")
+def _kv_cache_lines(fields: Fields) -> list[str]:
+    name = str(fields.first("kv_cache_dtype") or "auto")
     if name == "auto" or name in DTYPE_BYTES or name in FP8_KV_CACHE:
         return []
     return [
@@ -109,17 +128,11 @@ class System:
     """One recorded engine, ready to be predicted."""
 
     key: str
-    model: ModelSpec
-    gpu: GpuSpec
-    profile: EngineProfile
-    tensor_parallel_size: int
-    gpu_memory_utilization: float
+    replica: Replica
     pool: PoolConfig
-    cost: RooflineStepCost
+    """The engine with the KV blocks that were recorded."""
     conditions: dict[str, Any]
     """What was run, for the reader; as recorded."""
-    compile_cost: Callable[..., RooflineStepCost]
-    """Compiles the step cost again; takes ``equal_contexts``."""
     warnings: tuple[str, ...]
     """Options that cannot be modeled."""
 
@@ -132,131 +145,131 @@ def read_system(
     ``profile_name`` is a profile or calibration file; None: the one of the recorded version.
     ``operators`` names the source of kernel times, see `costmodels.operators.sources`.
     """
-    fields = InfoFields(recording.info_path, recording.info)
+    fields = _options(recording)
     refuse_options(fields)
     warnings = warn_of_options(fields)
-    name = fields.argument("model_name") or recording.key
-    config = fields.mapping("hf_config", required=True)
-    model = quantized(
-        read_hf_config(config, name=str(name), source=f"hf_config of {recording.key}"),
-        linear=fields.argument("quantization"),
-        kv_cache="fp8" if fields.argument("kv_cache_dtype") in FP8_KV_CACHE else "auto",
-    )
-    gpu = _gpu(fields)
-    profile, fitted, profile_warnings = _constants(fields, gpu, profile_name)
-    tokens, seqs = fields.count("max_num_batched_tokens"), fields.count("max_num_seqs")
-    ranks = fields.count("tensor_parallel_size", 1)
-    sources = load_operators(operators, gpu, model, fitted, ranks, profile.kernels)
+    replica = _replica(recording.key, fields, operators, profile_name, warnings)
     engine = EngineConfig(
-        max_num_batched_tokens=tokens,
-        max_num_seqs=seqs,
-        max_model_len=_max_model_len(fields, model),
+        step_token_limit=replica.max_num_batched_tokens,
+        running_seq_limit=replica.max_num_seqs,
+        max_model_len=_max_model_len(fields, replica.model),
         block_size=fields.count("block_size"),
-        num_gpu_blocks=fields.count("num_gpu_blocks"),
-        kv_layout=kv_layout(shard(model, ranks), fields.count("block_size")),
-        clip_tokens=model.clips,
+        replica_blocks=fields.count("num_gpu_blocks"),
+        kv_layout=kv_layout(replica.memory.rank, fields.count("block_size")),
+        clip_tokens=replica.model.clips,
         enable_prefix_caching=fields.flag("prefix_caching", True),
         async_scheduling=fields.flag("async_scheduling", True),
     )
-    compile_cost = partial(
-        compile_step_cost,
-        model,
-        gpu,
-        tensor_parallel_size=ranks,
-        max_num_batched_tokens=tokens,
-        max_num_seqs=seqs,
-        profile=profile,
-        operators=sources,
-    )
-    cost = compile_cost()
     pool = PoolConfig(
         engine=engine,
-        cost=cost,
+        cost=replica.cost,
         make_scheduler=scheduler_factory("fcfs", SCHEDULERS),
         make_router=router_factory("round_robin", ROUTERS),
     )
     return System(
         key=recording.key,
-        model=model,
-        gpu=gpu,
-        profile=profile,
-        tensor_parallel_size=ranks,
-        gpu_memory_utilization=fields.number("gpu_memory_utilization", _DEFAULT_UTILIZATION),
+        replica=replica,
         pool=pool,
-        cost=cost,
-        compile_cost=compile_cost,
         conditions={
-            **_conditions(fields, model, gpu, profile, engine, ranks, cost),
+            **_conditions(fields, replica, engine),
             "operators": operators if isinstance(operators, str) else dict(operators),
         },
-        warnings=(*warnings, *profile_warnings),
+        warnings=tuple(warnings),
     )
 
 
-def _gpu(fields: InfoFields) -> GpuSpec:
+def _replica(
+    key: str, fields: Fields, operators: Choice, profile_name: str | None, warnings: list[str]
+) -> Replica:
+    """Resolve the recorded options as a scenario's; adds to ``warnings``."""
+    name = str(fields.first("model_name") or key)
+    config = fields.part("hf_config").values
+    model = quantized(
+        read_hf_config(config, name=name, source=f"hf_config of {key}"),
+        linear=fields.first("quantization"),
+        kv_cache="fp8" if fields.first("kv_cache_dtype") in FP8_KV_CACHE else "auto",
+    )
+    ranks = fields.count("tensor_parallel_size", default=1)
+    profile = profile_name or _recorded_profile(fields, warnings)
+    scenario = parse_scenario(
+        {
+            "model": name,
+            "hardware": {"gpu": _gpu_name(fields)},
+            "engine": {
+                "profile": profile,
+                "operators": operators if isinstance(operators, str) else dict(operators),
+                "tensor_parallel_size": ranks,
+                "max_num_batched_tokens": fields.count("max_num_batched_tokens"),
+                "max_num_seqs": fields.count("max_num_seqs"),
+            },
+            "kv": {
+                "block_size": fields.count("block_size"),
+                "gpu_memory_utilization": fields.read(NUMBER, "gpu_memory_utilization")
+                or _DEFAULT_UTILIZATION,
+            },
+            "workload": ANY_WORKLOAD,
+        },
+        where=key,
+    )
+    replica = resolve(scenario, model=model)
+    # The ranks are taken as all in one node, whatever the device's usual number is.
+    layout = Layout(tensor_parallel_size=ranks)
+    return replace(replica, layout=layout, profile=_with_graphs(fields, replica.profile, warnings))
+
+
+def _gpu_name(fields: Fields) -> str:
     """Return the device that nvidia-smi names, e.g. ``NVIDIA A100-SXM4-80GB, 580.95, 81920 MiB,
     ...``."""
-    recorded = fields.text("gpu").split(",")[0].strip()
+    recorded = fields.need(TEXT, "gpu", what="text").split(",")[0].strip()
     try:
-        return gpu_of_device(recorded)
+        return gpu_of_device(recorded).name
     except ScenarioError as error:
-        raise fields.error("gpu", f"is {recorded!r}: {error}") from None
+        raise fields.wrong("gpu", f"is {recorded!r}: {error}") from None
 
 
-def _constants(
-    fields: InfoFields, gpu: GpuSpec, profile_name: str | None
-) -> tuple[EngineProfile, Efficiency, list[str]]:
-    """Return host times and efficiencies, with the CUDA graphs that the recorded engine
-    captured."""
-    version = str(fields.argument("vllm") or "unknown")
-    warnings = []
-    name = profile_name or f"vllm-{version}"
-    if profile_name is None and not is_known_profile(name):
-        name = _DEFAULT_PROFILE
-        warnings.append(f"vLLM {version} has no profile: host times are those of {name}")
-    profile, efficiency = load_constants(name, gpu)
-    compilation = fields.mapping("compilation")
-    mode = str(compilation.get("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
-    sizes = compilation.get("sizes")
+def _recorded_profile(fields: Fields, warnings: list[str]) -> str:
+    """Return the profile of the recorded version, or another with a warning."""
+    version = str(fields.first("vllm") or "unknown")
+    name = f"vllm-{version}"
+    if is_known_profile(name):
+        return name
+    warnings.append(f"vLLM {version} has no profile: host times are those of {_DEFAULT_PROFILE}")
+    return _DEFAULT_PROFILE
+
+
+def _with_graphs(fields: Fields, profile: EngineProfile, warnings: list[str]) -> EngineProfile:
+    """Return the profile with the CUDA graphs that the recorded engine captured."""
+    compilation = fields.child("compilation")
+    mode = str(compilation.first("cudagraph_mode") or "FULL_AND_PIECEWISE").rpartition(".")[2]
     if fields.flag("enforce_eager", False) or mode == "NONE":
-        return replace(profile, graph_sizes=()), efficiency, warnings
+        return replace(profile, graph_sizes=())
     if mode != "FULL_AND_PIECEWISE":
         warnings.append(
             f"cudagraph_mode {mode} is priced as FULL_AND_PIECEWISE: one graph for steps of "
             "decodes only, graphs between the attention calls with prefill"
         )
-    if sizes is not None:
-        if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes):
-            raise fields.error("compilation.sizes", "must be a list of integers")
-        profile = replace(profile, graph_sizes=tuple(sorted(set(sizes))))
-    return profile, efficiency, warnings
+    sizes = compilation.read(_SIZES, "sizes")
+    return profile if sizes is None else replace(profile, graph_sizes=tuple(sorted(set(sizes))))
 
 
-def _max_model_len(fields: InfoFields, model: ModelSpec) -> int:
+def _max_model_len(fields: Fields, model: ModelSpec) -> int:
     pool_tokens = (fields.count("num_gpu_blocks") - 1) * fields.count("block_size")
-    return fields.count("max_model_len", min(model.max_position_embeddings, pool_tokens))
+    return fields.count("max_model_len", default=min(model.max_position_embeddings, pool_tokens))
 
 
-def _conditions(
-    fields: InfoFields,
-    model: ModelSpec,
-    gpu: GpuSpec,
-    profile: EngineProfile,
-    engine: EngineConfig,
-    ranks: int,
-    cost: RooflineStepCost,
-) -> dict[str, Any]:
+def _conditions(fields: Fields, replica: Replica, engine: EngineConfig) -> dict[str, Any]:
+    model, cost, ranks = replica.model, replica.cost, replica.layout.tensor_parallel_size
     return {
-        "engine": f"vLLM {fields.argument('vllm') or 'of unknown version'}",
+        "engine": f"vLLM {fields.first('vllm') or 'of unknown version'}",
         "model": model.name,
-        "gpu": gpu.name,
+        "gpu": replica.gpu.name,
         "gpus": ranks,
         "tensor_parallel_size": ranks,
         "linear_dtype": model.linear_dtype,
         "kv_cache_dtype": model.kv_cache_dtype,
         **engine_conditions(engine),
-        "largest_cuda_graph": cost.largest_graph,
-        "profile": profile.name,
-        "efficiency": cost.efficiency.name,
+        "largest_cuda_graph": max(replica.profile.graphs_for(replica.max_num_seqs), default=0),
+        "profile": replica.profile.name,
+        "efficiency": cost.kernels.efficiency.name,
         "evidence": cost.evidence(),
     }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from calibrate.fits.engine_log import RequestRow, StepRows
-from costmodels.memory.plan import plan_memory
 from costmodels.operators.sources import FITTED, Choice
 from reports.schemas import VALIDATION
 from scenarios.validation.accuracy import AccuracyFigure
@@ -24,25 +26,14 @@ from sim.errors import FleetcastError, ScenarioError
 
 def score_blocks(system: System) -> AccuracyFigure:
     """Score the number of KV blocks. Raises `ScenarioError` if the plan does not fit the device."""
-    engine = system.pool.engine
-    memory = plan_memory(
-        system.model,
-        system.gpu,
-        tensor_parallel_size=system.tensor_parallel_size,
-        gpu_memory_utilization=system.gpu_memory_utilization,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
-        block_size=engine.block_size,
-        profile=system.profile,
-    )
     return AccuracyFigure(
         run=f"{system.key}:memory",
         regime="memory",
         metric="num_gpu_blocks",
         statistic="value",
         unit="count",
-        predicted=memory.num_gpu_blocks,
-        measured=engine.num_gpu_blocks,
+        predicted=system.replica.memory.blocks.num_gpu_blocks,
+        measured=system.pool.engine.replica_blocks,
         count=1,
     )
 
@@ -58,6 +49,23 @@ class Validation:
     """What accuracy.json holds: plain JSON values."""
     runs: dict[str, ScoredRun] = field(default_factory=dict)
     """Scored runs by ``key:run``, with the latencies that figures are drawn from."""
+
+    def write(self, folder: Path) -> None:
+        """Write ``accuracy.json`` and ``latencies.parquet``. Raises `ScenarioError` if it
+        cannot."""
+        frames = [
+            pd.DataFrame({"run": name, "metric": metric, **sample})
+            for name, scored in self.runs.items()
+            for metric, sample in scored.samples_s.items()
+        ]
+        empty = pd.DataFrame({name: [] for name in ("run", "metric", "predicted", "measured")})
+        try:
+            latencies = pd.concat(frames, ignore_index=True) if frames else empty
+            latencies.to_parquet(folder / "latencies.parquet", index=False)
+            text = json.dumps(self.content, indent=1, allow_nan=False)
+            (folder / "accuracy.json").write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ScenarioError(f"cannot write {folder}: {error.strerror}") from error
 
 
 def validate(

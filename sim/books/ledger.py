@@ -51,7 +51,6 @@ def time_books(log: RunLog) -> TimeBooks:
     finished = np.frombuffer(requests.status, np.int8) == Status.FINISHED
     replica = np.frombuffer(requests.replica, np.int32)
     apart = _set_apart(requests, log)
-    handed_over = None if decode is None else np.frombuffer(decode.first_row, np.int64) != UNSET
     for index, (steps, pool) in enumerate(zip(log.steps, log.fleet.pool_of, strict=True)):
         chosen = np.flatnonzero(finished & (replica == index))
         if not len(chosen):
@@ -60,10 +59,9 @@ def time_books(log: RunLog) -> TimeBooks:
             name: np.frombuffer(getattr(requests, name), np.int64)[chosen]
             for name in ("arrival_ns", "seen_ns", "first_row", "first_token_row", "last_row")
         }
-        if handed_over is not None:  # on this engine they end with their first token
-            rows["last_row"] = np.where(
-                handed_over[chosen], rows["first_token_row"], rows["last_row"]
-            )
+        # On this engine, requests that it handed over end with their first token.
+        ends_here = ~requests.handed_over[chosen]
+        rows["last_row"] = np.where(ends_here, rows["last_row"], rows["first_token_row"])
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
         rows["load_ns"] = _of_some(requests.load_ns, chosen)
         fetch_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
@@ -117,11 +115,11 @@ def _set_apart(residence: Residence, log: RunLog) -> _Apart:
 def _waits_for_batch(residence: Residence, log: RunLog) -> Int64:
     """Return the time that finished requests waited for the rest of their batch
     (`sim.request.Gang`)."""
-    samples, last_row = log.table.samples, log.requests.last_row
+    num_answers, last_row = log.table.num_answers, log.requests.last_row
     waits = [
         (request, row + 1, last_row[request])
         for request, row in residence.last_token_row.items()
-        if samples is None or not samples.further(request)
+        if num_answers[request] == 1
     ]
     found = np.array(waits, np.int64).reshape(-1, 3)
     return found[found[:, 1] <= found[:, 2]]
@@ -144,8 +142,7 @@ def _post_second_residences(
     e2e_ns: Int64, log: RunLog, decode: DecodeLog, finished: NDArray[np.bool_]
 ) -> None:
     """Add the decode-side time of each request that was handed over, from its first token on."""
-    replica = np.frombuffer(decode.replica, np.int32)
-    joined = np.frombuffer(decode.first_row, np.int64) != UNSET
+    replica, joined = np.frombuffer(decode.replica, np.int32), log.requests.handed_over
     apart = _set_apart(decode, log)
     columns = {
         "first": decode.first_row,

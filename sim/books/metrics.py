@@ -112,15 +112,12 @@ def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -
 
 
 def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float64]:
-    """Return, by metric name, each request's target, ``[n]`` or one for all; infinite where
-    there is none."""
+    """Return, by metric name, each request's target, ``[n]``; infinite where there is none."""
     slos = [slo] if isinstance(slo, Slo) else list(slo)
     names = [name for name in LATENCIES if any(name in s.targets for s in slos)]
     by_class = {name: np.array([s.targets.get(name, np.inf) for s in slos]) for name in names}
-    if table.class_index is None:
-        return by_class
     return {
-        name: np.broadcast_to(targets, max(len(targets), len(table.class_names)))[table.class_index]
+        name: np.broadcast_to(targets, max(len(targets), len(table.class_names)))[table.tenant]
         for name, targets in by_class.items()
     }
 

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.accounts import (
-    CACHE_LOAD,
     GPU_ACCOUNTS,
     LAUNCH_AND_HOST,
     OTHERS_PREFILL,
-    PREEMPTION_SWAP,
     PREFILL_COMPUTE,
     REMAINDER,
     TIME_ACCOUNTS,
@@ -65,14 +63,13 @@ def add_shares(steps: StepLog, cost: StepCost, sums: list[Share]) -> None:
     ]
     done = gpu_free_ns = 0
     totals = dict.fromkeys(("prefilling", "decoding"), np.zeros(len(TIME_ACCOUNTS), np.int64))
-    swap_ns = np.array(steps.swaps, np.int64).reshape(-1, 3)[:, [0, 2]]
-    apart = {PREEMPTION_SWAP: swap_ns, CACHE_LOAD: np.array(steps.stalls, np.int64).reshape(-1, 2)}
+    apart = {account: np.array(waits)[:, [0, 2]] for account, waits in steps.waits.items()}
     for columns in steps.chunks():
         posted = _account(columns, steps, gpu_free_ns, cost)
         size = len(columns["steps"])
         for account, moves in apart.items():
             here = moves[(moves[:, 0] >= done) & (moves[:, 0] < done + size)]
-            for of_runs in posted.values():  # blocks moved before a run: not the host's time
+            for of_runs in posted.values():  # what moves before a run is not the host's time
                 of_runs[here[:, 0] - done, COLUMN[LAUNCH_AND_HOST]] -= here[:, 1]
                 of_runs[here[:, 0] - done, COLUMN[account]] += here[:, 1]
         for lived_as, of_runs in posted.items():
@@ -162,9 +159,8 @@ def _posted(
     split = cost.split(shapes)
     posted = np.zeros((len(steps), len(TIME_ACCOUNTS)), np.int64)
     for account in GPU_ACCOUNTS:
-        seconds = split.get(account)
-        if seconds is not None:
-            posted[:, COLUMN[account]] = np.floor(seconds * steps * 1e9).astype(np.int64)
+        if account in split:
+            posted[:, COLUMN[account]] = np.floor(split[account] * steps * 1e9).astype(np.int64)
     rest_ns = gpu_ns - posted.sum(axis=1)
     # Steps were rounded one by one, so a few ns may be missing: the largest account gives them.
     column = np.where(rest_ns < 0, posted.argmax(axis=1), rest_column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from sim.arrays import Int64
 from sim.clock import to_s
 from sim.engine.config import EngineConfig, Speculation
-from sim.fleet.cluster import PoolConfig, RunLog
+from sim.fleet.cluster import RunLog
+from sim.fleet.config import PoolConfig
 from sim.fleet.handover import TransferConfig
 from sim.kv.layout import PLAIN
 from sim.protocols import StepCost
@@ -52,9 +54,9 @@ def saturation(log: RunLog) -> Saturation | None:
     """Estimate saturation from the mean request of a run, rejected ones excluded; None without
     requests.
 
-    The batch holds as many sequences as ``max_num_seqs`` and the KV pool allow, each at half of its
-    output; as many requests are prefilled per step as finish in one. A step lasts as long as the
-    busier of GPU and host. A test compares it with the throughput of simulated overload.
+    The batch holds as many sequences as ``running_seq_limit`` and the KV pool allow, each at half
+    of its output; as many requests are prefilled per step as finish in one. A step lasts as long as
+    the busier of GPU and host. A test compares it with the throughput of simulated overload.
 
     Pools of one role add up, assuming a router that sends each pool what it can bear. Prefill
     engines are limited by prompts, decode engines by what follows; blocks that prefill engines hold
@@ -108,10 +110,8 @@ def _pool_per_s(
     computed = (prompt - cached).astype(float)
     pairs = float((computed * cached + computed * (computed + 1) / 2).mean())
     # Over all answers: the first token of each comes from the prefill.
-    firsts = 1 if log.table.samples is None else 1 + np.diff(log.table.samples.offsets)[admitted]
-    given = np.maximum(log.table.all_output_tokens[admitted] - firsts, 0)
-    search = log.table.beams
-    widths = np.ones_like(prompt) if search is None else search.widths[admitted]
+    given = np.maximum((log.table.all_output_tokens - log.table.num_answers)[admitted], 0)
+    widths = log.table.beam_widths[admitted]
     decodes = float((given * widths).mean())
     if pool.role == "prefill":
         decodes = 0.0
@@ -120,27 +120,16 @@ def _pool_per_s(
     context = float(prompt.mean()) + float(
         np.maximum(log.table.output_tokens[admitted] - 1, 0).mean() / 2
     )
-
     # For beam search: one whole hypothesis and what the others hold alone, for ``width`` sequences.
-    if search is not None:
-        context += float(search.own_tokens(log.table.output_tokens)[admitted].mean())
+    context += float(log.table.beam_own_tokens[admitted].mean())
     fitting = float(widths.mean()) * _sequences_that_fit(config, context, float(prompt.mean()))
-    # Drafts depend on the batch, and the batch on the tokens that drafts leave room for.
-    drafts, seqs, tokens = 0, math.inf, decodes
-    for _ in range(1 if config.speculation is None else 3):
-        if config.speculation is not None:
-            drafts = config.speculation.drafts(round(min(seqs, config.max_num_seqs)))
-            decodes = tokens / _tokens_per_step(log, config.speculation, admitted, drafts)
-        a_prefill = float(computed.mean()) + decodes * (1 + drafts)
-        prefills = config.max_num_batched_tokens / a_prefill
-        if decodes:
-            prefills = min(prefills, min(config.max_num_seqs, fitting) / decodes)
-        seqs = prefills * decodes
+    batch = _full_batch(log, config, admitted, float(computed.mean()), decodes, fitting)
+    prefills, seqs, drafts = batch.prefills, batch.seqs, batch.drafts
     # A step has a whole number of prefills, with steps without any between them; or the mean prompt
     # takes several steps, each with a part of its tokens.
     parts = 1.0
     if prefills < 1:
-        room = config.max_num_batched_tokens - seqs * (1 + drafts)
+        room = config.step_token_limit - seqs * (1 + drafts)
         parts = max(1.0, float(computed.mean()) / room)
     a_step = 1.0 / parts if prefills < 1 else float(math.ceil(prefills))
     if pool.role == "prefill":
@@ -148,7 +137,7 @@ def _pool_per_s(
     before = float(cached.mean()) * parts + float(computed.mean()) * (parts - 1) / 2
     per_prefill = (computed.mean(), before, pairs)
     new, context_read, new_pairs = (round(a_step * value) for value in per_prefill)
-    new = min(new, config.max_num_batched_tokens - round(seqs) * (1 + drafts))
+    new = min(new, config.step_token_limit - round(seqs) * (1 + drafts))
     decoded = np.maximum(log.table.output_tokens[admitted] - 1, 0)
     clipped, more_clipped = list[int](), list[int]()
     for clip in config.clip_tokens:
@@ -184,12 +173,50 @@ def _pool_per_s(
         prefill_tokens=new,
         prefill_context_tokens=context_read,
         prefill_pairs=new_pairs,
-        logits=decoding.logits + min(math.ceil(a_step), config.max_num_seqs - round(seqs)),
+        logits=decoding.logits + min(math.ceil(a_step), config.running_seq_limit - round(seqs)),
     )
     share = 0.0 if pool.role == "decode" else prefills / a_step
     mixed_s, decoding_s = (_step_s(pool.cost, config, shape) for shape in (mixed, decoding))
     step_s = share * mixed_s + (1 - share) * decoding_s
     return pool.replicas * prefills / step_s
+
+
+class _Batch(NamedTuple):
+    """A step that is as full as it can be; as many requests are prefilled as finish."""
+
+    prefills: float
+    seqs: float
+    """Decoding sequences."""
+    drafts: int
+    """Drafts of each sequence."""
+
+
+def _full_batch(
+    log: RunLog,
+    config: EngineConfig,
+    admitted: NDArray[np.bool_],
+    computed: float,
+    decoded: float,
+    fitting: float,
+) -> _Batch:
+    """Return the batch of requests that compute and decode so many tokens on average, of which
+    ``fitting`` sequences fit into the KV pool."""
+
+    def batch(decodes: float, drafts: int) -> _Batch:
+        prefills = config.step_token_limit / (computed + decodes * (1 + drafts))
+        if decodes:
+            prefills = min(prefills, min(config.running_seq_limit, fitting) / decodes)
+        return _Batch(prefills, prefills * decodes, drafts)
+
+    if config.speculation is None:
+        return batch(decoded, 0)
+    seqs = math.inf
+    for _ in range(3):  # drafts depend on the batch, and the batch on the room that drafts leave
+        drafts = config.speculation.drafts(round(min(seqs, config.running_seq_limit)))
+        decodes = decoded / _tokens_per_step(log, config.speculation, admitted, drafts)
+        found = batch(decodes, drafts)
+        seqs = found.seqs
+    return found
 
 
 def _tokens_per_step(
@@ -199,10 +226,10 @@ def _tokens_per_step(
     requests."""
     chosen = np.flatnonzero(admitted & (log.table.output_tokens > 1))
     given = steps = 0
+    tenants = log.table.tenant
     for index in chosen[:: max(1, len(chosen) // _SAMPLED)].tolist():
-        tenant = 0 if log.table.class_index is None else int(log.table.class_index[index])
         length = int(log.table.output_tokens[index])
-        request = Request(index, 0, 1, length, tenant=tenant)
+        request = Request(index, 0, 1, length, tenant=int(tenants[index]))
         given += length - 1
         steps += len(speculation.acceptance.gains(request, 1, drafts))
     return given / steps if steps else 1.0
@@ -235,7 +262,7 @@ def _shared(logs: list[StepLog], decoding: StepShape) -> tuple[int, int, int]:
 
 def _sequences_that_fit(config: EngineConfig, context: float, prompt: float) -> float:
     """Return the decoding sequences with a mean context and prompt that the KV pool holds."""
-    usable = config.num_gpu_blocks - 1
+    usable = config.replica_blocks - 1
     if config.kv_layout == PLAIN:
         return usable * config.block_size / context
     return usable / config.kv_layout.pages(
@@ -262,7 +289,7 @@ def _kept_of_prompts(prompt: Int64, decoded: Int64, budgets: tuple[int, ...]) ->
 
 
 def _step_s(cost: StepCost, config: EngineConfig, shape: StepShape) -> float:
-    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.max_num_seqs)
+    seqs = min(shape.decode_seqs + shape.prefill_seqs, config.running_seq_limit)
     price = cost.price(shape)
     if cost.throttle is not None and price.compute_ns:
         gpu_ns = price.gpu_ns + cost.throttle.lasting_ns(price.gpu_ns, price.compute_ns)

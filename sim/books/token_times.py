@@ -30,7 +30,7 @@ def token_times_ns(log: RunLog, request: int) -> Int64:
 
 
 def gap_chunks(
-    log: RunLog, chosen: NDArray[np.bool_] | None = None
+    log: RunLog, chosen: NDArray[np.bool_] | bool = True
 ) -> Iterator[tuple[Int64, Int64]]:
     """Yield the gaps between consecutive tokens of finished requests, as chunks of (gap_ns, number
     of tokens).
@@ -40,7 +40,7 @@ def gap_chunks(
     weighted entry per step suffices. Otherwise each request's own token times are used.
     """
     is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
-    finished = np.flatnonzero(is_finished if chosen is None else is_finished & chosen)
+    finished = np.flatnonzero(is_finished & chosen)
     replica = np.frombuffer(log.requests.replica, np.int32)[finished]
     times = _TokenTimes(log)
     for index, steps in enumerate(log.steps):
@@ -91,19 +91,21 @@ class _TokenTimes:
         self._rounds = log.requests.rounds
         self._replicas: dict[int, _Steps] = {}
         self._first = _Notes(log.requests)
-        self._second = None if log.requests.decode is None else _Notes(log.requests.decode)
+        decode = log.requests.decode
+        self._second = None if decode is None else (decode, _Notes(decode))
 
     def of(self, request: int) -> Int64:
         """Return the token times of a finished request with output, in order."""
-        requests, decode = self._log.requests, self._log.requests.decode
-        rounds = self._rounds.get(request)
+        requests = self._log.requests
+        rounds = self._rounds.get(request, b"")
         first_row, last_row = requests.first_token_row[request], requests.last_row[request]
         here = self._steps(requests.replica[request])
-        if decode is None or self._second is None or decode.first_row[request] == UNSET:
+        if self._second is None or self._second[0].first_row[request] == UNSET:
             return here.times(request, first_row + 1, last_row, [first_row], self._first, rounds)
+        decode, notes = self._second
         there = self._steps(decode.replica[request])
         start = decode.first_row[request]
-        later = there.times(request, start, last_row, [], self._second, rounds)
+        later = there.times(request, start, last_row, [], notes, rounds)
         alone = here.times(request, 0, -1, [first_row], self._first)  # no decodes: rows 0 to -1
         return np.append(alone, later)
 
@@ -148,13 +150,13 @@ class _Steps:
         last: int,
         prefill_rows: list[int],
         notes: _Notes,
-        rounds: bytes | None = None,
+        rounds: bytes = b"",
     ) -> Int64:
         """Return when the tokens of one residence became visible, int64, in order.
 
         Decode steps lie in rows ``start`` to ``last``; each row of ``prefill_rows`` computed the
         end of a prompt (or of a recomputation) and gave one token. ``rounds``: tokens per decode
-        step; None: one. Intervals of `recomputes` include their last row, those of `swapped` do
+        step; empty: one. Intervals of `recomputes` include their last row, those of `swapped` do
         not.
         """
         rows = np.arange(start, notes.last_token_row.get(request, last) + 1)
@@ -172,7 +174,7 @@ class _Steps:
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         steps = np.repeat(self._first_step[rows], counts) + within
         chosen = np.append(self._first_step[prefill_rows], steps).astype(np.int64)
-        if rounds is not None:
+        if rounds:
             given = np.append(np.ones(len(prefill_rows), np.uint8), np.frombuffer(rounds, np.uint8))
             chosen = np.repeat(chosen, given)
         times: Int64 = self._visible_ns[np.sort(chosen)]

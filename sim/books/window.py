@@ -63,7 +63,7 @@ def kv_occupancy(log: RunLog, window: Window) -> tuple[float, float]:
 
     Engines that never had work do not count.
     """
-    usable = [pool.engine.num_gpu_blocks - 1 for pool in log.fleet.pool_of]
+    usable = [pool.engine.replica_blocks - 1 for pool in log.fleet.pool_of]
     mean, least, _ = _weighted(log, "free_blocks", window, usable)
     return 1 - mean, 1 - least
 

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
+from sim.engine.hooks import any_of
 from sim.engine.state import EngineState
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.request import Gang, Request, Status
-from sim.shape import StepShape, causal_pairs, chunk_sums, clipped
-
-UNTIL_CHANGE = 1 << 60
-"""For `BatchBuilder.plan`: the choice stands until a request arrives, a block is missing, or a
-request leaves while others wait."""
+from sim.shape import StepShape, causal_pairs, chunk_shape, chunk_sums, clipped
 
 
-class Plan(NamedTuple):
-    """What one step computes, and how often it may be repeated unchanged."""
+def standing_plan(view: EngineState) -> Plan | None:
+    """Return the plan of all decodes that a scheduler chose to repeat until something changes.
 
-    shape: StepShape
-    prefills: list[tuple[Request, int]]
-    """Prefilling requests, each with the number of tokens of its chunk."""
-    held_back: list[Request]
-    """Decoding requests that this step leaves out."""
-    decodes: bool
-    """Whether the decode group (without `held_back`) is part of the step."""
-    repeat: int
-    until_ns: int | None
-    preempted: int
+    None if something has changed: requests wait or prefill, none decodes, or budget or blocks are
+    short.
+    """
+    group = view.decode_group
+    if view.waiting or view.prefilling or not group.members:
+        return None
+    group.begin_step()
+    due, seqs = group.blocks_due(1), group.num_seqs
+    tokens = seqs * group.tokens_per_seq
+    if due > view.kv.free_blocks or tokens > view.config.step_token_limit:
+        return None
+    view.kv.take(due)
+    shape = StepShape(seqs, group.context_tokens, logits=seqs)
+    if view.config.clip_tokens:
+        clips = group.clipped_sums()
+        shape = shape._replace(clipped=tuple(n for decodes in clips for n in (*decodes, 0, 0)))
+    plan = Plan(group.with_drafts(shape, []), [], [], True, UNTIL_CHANGE, None, 0)
+    return _completed(plan, view)
+
+
+def chunk_step(
+    view: EngineState, computed_tokens: int, tokens: int, *, samples: bool = True
+) -> StepShape:
+    """Return the step that computes one chunk of one prompt alone; ``samples``: its last chunk."""
+    shape = chunk_shape(computed_tokens, tokens, view.config.clip_tokens, samples=samples)
+    plan = Plan(shape, [], [], decodes=False, repeat=1, until_ns=None, preempted=0)
+    return _completed(plan, view).shape
+
+
+def _completed(plan: Plan, view: EngineState) -> Plan:
+    """Return the plan with what features add to the shape of its step."""
+    for complete in view.hooks.shaped:
+        plan = plan._replace(shape=complete(plan.shape, plan))
+    return plan
 
 
 def newest(view: EngineState) -> Request:
@@ -37,9 +58,19 @@ def newest(view: EngineState) -> Request:
 class BatchBuilder:
     """One step under construction; it lives for one scheduler call."""
 
+    __slots__ = (
+        "_aligns",
+        "_all_decodes",
+        "_decoding",
+        "_preempted",
+        "_prefills",
+        "_token_budget",
+        "_view",
+    )
+
     def __init__(self, view: EngineState) -> None:
         self._view = view
-        self._token_budget = view.config.max_num_batched_tokens
+        self._token_budget = view.config.step_token_limit
         self._prefills: dict[Request, int] = {}
         # chosen request -> new blocks it was given
         self._decoding: dict[Request, int] | None = None
@@ -55,7 +86,7 @@ class BatchBuilder:
     @property
     def num_tokens(self) -> int:
         """Number of tokens in the step so far."""
-        return self._view.config.max_num_batched_tokens - self._token_budget
+        return self._view.config.step_token_limit - self._token_budget
 
     @property
     def has_preempted(self) -> bool:
@@ -102,30 +133,28 @@ class BatchBuilder:
     ) -> bool:
         """Take a request from the waiting queue and add the first chunk of its prompt.
 
-        Returns False and changes nothing if the token budget or ``max_num_seqs`` is used up, or if
-        the whole known sequence, less its prefix hits, does not fit into the free blocks (vLLM's
-        admission check; only the chunk's blocks are allocated). A request that was swapped out is
-        swapped in and continues where it was.
+        Returns False and changes nothing if the token budget or ``running_seq_limit`` is used up,
+        or if the whole known sequence, less its prefix hits, does not fit into the free blocks
+        (vLLM's admission check; only the chunk's blocks are allocated). A request that was swapped
+        out is swapped in and continues where it was.
 
-        If its prefix is worth loading from a tier below device memory, the load is started and True
-        is returned: the request is then in neither queue, and returns to the waiting queue when the
-        load is done (`sim.engine.loading`).
+        A feature may set the request aside, for example to load its prefix from a lower tier
+        (`sim.engine.loading`). Then True is returned, and the request is in neither queue until the
+        feature returns it to the waiting queue.
 
         ``max_tokens=0`` gives the request a place now, and tokens in a later step.
         ``reserve_tokens``: prompt and answer tokens whose blocks the request holds from now on, at
         most what the pool has; beyond them it grows block by block. ``gang``: the static batch with
         which it leaves.
         """
-        view = self._view
+        view, hooks = self._view, self._view.hooks
         if self._token_budget <= 0 and max_tokens != 0:
             return False
-        seqs = view.num_running + view.num_unforked
-        if request.samples is not None:
-            seqs += request.num_unforked
-        elif request.beams is not None:
-            seqs += request.width - 1
-        if seqs >= view.config.max_num_seqs:
+        seqs = view.num_running + view.num_unforked + request.num_unforked + request.width
+        if seqs > view.config.running_seq_limit:
             return False
+        if any_of(hooks.stands_aside, request):
+            return True
         if request.swapped_blocks:
             return self._swap_in(request, max_tokens)
         kv = view.kv
@@ -134,8 +163,7 @@ class BatchBuilder:
             reserve_tokens = kv.reservable(request, reserve_tokens)
         if not kv.fits(request, hit, reserve_tokens):
             return False
-        loading = view.loading
-        if loading is not None and loading.begin(request, hit):
+        if any_of(hooks.loads_first, request, hit):
             return True
         if self._aligns and max_tokens != 0:
             if not self._chunk(request, hit.blocks * view.config.block_size):
@@ -145,8 +173,8 @@ class BatchBuilder:
                 junction = (hit.common - hit.blocks) * view.config.block_size
                 max_tokens = junction if max_tokens is None else min(junction, max_tokens)
         kv.pin(request, hit)
-        if loading is not None:
-            loading.overlap(request, hit)
+        for admitted in hooks.admitted:
+            admitted(request, hit)
         if reserve_tokens or request.is_several:
             kv.hold(request, reserve_tokens)
         if gang is not None and request.gang is None:
@@ -206,11 +234,10 @@ class BatchBuilder:
         shape = StepShape(
             seqs, context, len(self._prefills), tokens, prefill_context, pairs, logits, sums
         )
-        if self._view.follows_prefixes:
-            shape = shape._replace(shared=self._view.shared_sums(seqs, held_back))
         shape = group.with_drafts(shape, held_back)
         chunks = list(self._prefills.items())
-        return Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+        plan = Plan(shape, chunks, held_back, decodes, repeat, until_ns, self._preempted)
+        return _completed(plan, self._view)
 
     def _clipped(self, decodes: bool, held_back: list[Request]) -> tuple[int, ...]:
         """Return `StepShape.clipped` of the step."""

@@ -1,4 +1,4 @@
-"""Engine options, named as vLLM names them, and which of them exclude each other."""
+"""Options of a replica's engine, and which of them exclude each other."""
 
 from __future__ import annotations
 
@@ -67,20 +67,24 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Engine options, named as vLLM names them."""
+    """Options of a replica's engine, named as vLLM names them.
 
-    max_num_batched_tokens: int = 8192
-    """Token budget of one step."""
-    max_num_seqs: int = 1024
-    """Most requests running at once."""
+    One engine stands for all data-parallel ranks and pipeline stages of a replica. What vLLM sets
+    per rank is their sum here, under a name of its own.
+    """
+
+    step_token_limit: int = 8192
+    """Token budget of a step: ``max_num_batched_tokens`` of every rank and micro-batch."""
+    running_seq_limit: int = 1024
+    """Most sequences running at once: ``max_num_seqs`` of every rank."""
     max_model_len: int = 32768
     """Longest prompt plus output; longer requests are rejected."""
     block_size: int = 16
     """Tokens per KV block."""
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in a step; 0: no limit but the token budget."""
-    num_gpu_blocks: int = 4096
-    """KV blocks in the pool, the null block included."""
+    replica_blocks: int = 4096
+    """KV blocks of all ranks (their ``num_gpu_blocks``), with one null block for the replica."""
     kv_layout: KVLayout = PLAIN
     """How many blocks, all of one size in bytes, a sequence holds."""
     preemption_mode: Literal["recompute", "swap"] = "recompute"
@@ -105,13 +109,14 @@ class EngineConfig:
     """Seed of the host's varying launch times."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "block_size"):
+        for name in ("step_token_limit", "running_seq_limit", "max_model_len", "block_size"):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.step_token_limit < self.running_seq_limit:
             raise ScenarioError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be smaller than "
-                f"max_num_seqs ({self.max_num_seqs}): every running request decodes every step"
+                f"step_token_limit ({self.step_token_limit}) must not be smaller than "
+                f"running_seq_limit ({self.running_seq_limit}): every running request decodes in "
+                "every step"
             )
         if self.shared_prefix_attention not in KINDS:
             raise ScenarioError(
@@ -120,19 +125,19 @@ class EngineConfig:
             )
         if self.speculation is not None:
             self._check_speculation(self.speculation)
-        longest = self.long_prefill_token_threshold or self.max_num_batched_tokens
-        if self.aligns_chunks and min(longest, self.max_num_batched_tokens) < self.block_size:
+        longest = self.long_prefill_token_threshold or self.step_token_limit
+        if self.aligns_chunks and min(longest, self.step_token_limit) < self.block_size:
             raise ScenarioError(
                 "with mamba_cache_mode align prompts are computed in whole blocks of "
                 f"{self.block_size:,} tokens: max_num_batched_tokens "
-                f"({self.max_num_batched_tokens:,}) and long_prefill_token_threshold "
+                f"({self.step_token_limit:,}) and long_prefill_token_threshold "
                 f"({self.long_prefill_token_threshold:,}; 0: none) must allow for one"
             )
 
     def _check_speculation(self, speculation: Speculation) -> None:
-        if self.max_num_batched_tokens <= speculation.most_drafts:
+        if self.step_token_limit <= speculation.most_drafts:
             raise ScenarioError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) has no room for one "
+                f"max_num_batched_tokens ({self.step_token_limit}) has no room for one "
                 f"sequence and the {speculation.most_drafts} tokens drafted for it"
             )
         if self.shared_prefix_attention != "none":

@@ -53,8 +53,6 @@ class DecodeGroup:
         block_size: int,
         clip_tokens: tuple[Clip, ...] = (),
         layout: KVLayout = PLAIN,
-        *,
-        follow_prefixes: bool = False,
     ) -> None:
         self.steps = 0
         """Number of decode steps planned so far."""
@@ -63,9 +61,9 @@ class DecodeGroup:
         self.context_tokens = 0
         """Computed tokens in the KV cache, summed over the sequences."""
         self.members: dict[Request, None] = {}
-        self.observer: Observer | None = None
-        self.prefixes = PrefixTree(block_size) if follow_prefixes else None
-        """Shared prefixes of the members, if they are followed; else None."""
+        self.observers: list[Observer] = []
+        self.prefix_trees: list[PrefixTree] = []
+        """Trees of the prefixes that members share, for kernels that read them once."""
         self._block_size = block_size
         self._growing_pages = 1 if layout.grows else 0
         # Pages that members' next tokens open when steps % block_size equals the index.
@@ -140,10 +138,10 @@ class DecodeGroup:
             self._track_reservation(request)
         self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
-        if self.observer is not None:
-            self.observer.joined(request)
-        if self.prefixes is not None:
-            self.prefixes.join(request)
+        for observer in self.observers:
+            observer.joined(request)
+        for tree in self.prefix_trees:
+            tree.join(request)
 
     def remove(self, request: Request) -> None:
         """Take out a preempted member and bring its own counts up to date."""
@@ -249,8 +247,8 @@ class DecodeGroup:
 
     def hold_back(self, request: Request) -> None:
         """Leave a member out of the next step; call it before `advance`."""
-        if self.observer is not None:
-            self.observer.left(request)
+        for observer in self.observers:
+            observer.left(request)
         self._forget_leave(request)
         self._count_pages(request, -1)
         if request.reserved_tokens:
@@ -268,8 +266,8 @@ class DecodeGroup:
             self._track_reservation(request)
         self._count_pages(request, 1)
         self._leave_at(self._last_step(request), request)
-        if self.observer is not None:
-            self.observer.joined(request)
+        for observer in self.observers:
+            observer.joined(request)
 
     def _track_reservation(self, request: Request) -> None:
         step = self._outgrown_at(request)
@@ -362,10 +360,10 @@ class DecodeGroup:
 
     def _settle(self, request: Request) -> None:
         del self.members[request]
-        if self.observer is not None:
-            self.observer.left(request)
-        if self.prefixes is not None:
-            self.prefixes.leave(request)
+        for observer in self.observers:
+            observer.left(request)
+        for tree in self.prefix_trees:
+            tree.leave(request)
         self._count_pages(request, -1)
         if request.reserved_tokens:
             self._forget_reservation(request)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.clock import Alarm
-from sim.engine.batch import Plan
 from sim.engine.decode_group import DecodeGroup
+from sim.engine.hooks import any_of
 from sim.engine.lifecycle import Lifecycle
-from sim.engine.pipeline import InFlight, RunTimes, run_async, run_sync
+from sim.engine.pipeline import RunTimes, run_async, run_sync
 from sim.engine.speculative_group import SpeculativeGroup
+from sim.engine.step import InFlight, Plan
 from sim.engine.view import EngineView
 from sim.kv.pool import KVCache
 from sim.protocols import DecodeRun, StepCost
@@ -105,7 +106,7 @@ def steps_to_jump(
         or plan.prefills
         or plan.held_back
         or not plan.decodes
-        or view.blocks_swapped
+        or any_of(view.hooks.must_step)
         or not config.fast_forward
         or len(in_flight) != depth - 1
         or (oldest is not None and _ends_plan(oldest, view, lifecycle))

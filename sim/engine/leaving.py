@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sim.engine.config import why_no_beams
-from sim.engine.pipeline import InFlight
+from sim.engine.step import InFlight
 from sim.engine.view import EngineView
-from sim.protocols import HandOver
 from sim.request import Request, Status
 
 
@@ -55,33 +54,30 @@ def take_out(request: Request, view: EngineView, in_flight: Iterable[InFlight]) 
     return done
 
 
-def refusal(request: Request, view: EngineView, hand_over: HandOver | None) -> str | None:
-    """Return why a request can never be served, or None. ``hand_over``: set in a prefill-only
-    engine."""
+def refusal(request: Request, view: EngineView) -> str | None:
+    """Return why a request can never be served by an engine, or None."""
     config, kv = view.config, view.kv
     tokens = request.prompt_tokens + request.output_tokens
     if tokens > config.max_model_len:
         return "longer than max_model_len"
+    for refuse in view.hooks.refusal:
+        reason = refuse(request)
+        if reason:
+            return reason
     if request.beams is not None:
-        reason = "P/D disaggregation" if hand_over else why_no_beams(config)
+        reason = why_no_beams(config)
         if reason:
             return f"beam search, which is not modelled with {reason}"
     # Assume that no tokens are dropped: preempted near its end, the request is recomputed in one
-    # piece.
-    if hand_over is not None:
-        if request.samples is not None:
-            return "several answers, which one engine has to decode"
-        reason = hand_over.refusal(request)
-        if reason:
-            return reason
+    # piece. Its drafts must fit too, when it runs alone.
+    tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
+    if not view.decodes_here:
         tokens = request.prompt_tokens + 1
-    else:  # its drafts must fit too, when it runs alone
-        tokens = max(tokens, min(tokens + config.tokens_beyond, config.max_model_len))
     if kv.blocks_for(tokens) > kv.usable_blocks:
         return "longer than the KV pool"
     if request.is_several:  # hypotheses may share no more blocks than separate answers do
         which = "answers" if request.beams is None else "beams"
-        if request.width + request.num_unforked > config.max_num_seqs:
+        if request.width + request.num_unforked > config.running_seq_limit:
             return f"more {which} than max_num_seqs"
         together = kv.blocks_for(tokens) + kv.further_blocks(request, tokens)
         if together > kv.usable_blocks:

@@ -1,11 +1,11 @@
 """The requests of one engine, from arrival to end, and what each step does to them.
 
 A request in an engine is in one of these places: ``inbox`` (submitted, not seen by the scheduler),
-``fetching`` (its prefix is fetched from a peer), ``arriving`` (prefilled by another engine),
-``view.waiting``, ``view.loading`` (its prefix is loaded from a lower tier), ``view.prefilling``,
-the decode group, ``finishing`` of a step in flight (last token planned), a gang's ``done``, or
-``handed_over`` (its KV is being sent on). `receive` takes in arrivals, `commit` books a planned
-step, `end` ends the requests whose last token was read. The clocks belong to `sim.engine.engine`.
+``view.waiting``, ``view.prefilling``, the decode group, ``finishing`` of a step in flight (last
+token planned), a gang's ``done``, or a place of a feature (``view.hooks.places``: its KV is being
+loaded, fetched, received or sent on, or it waits for an adapter). `receive` takes in arrivals,
+`commit` books a planned step, `end` ends the requests whose last token was read. The clocks belong
+to `sim.engine.engine`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sim.engine.arriving import ArrivingKV
-from sim.engine.batch import Plan
+from sim.engine.hooks import any_of
 from sim.engine.leaving import answers_of, refusal, take_out
-from sim.engine.pipeline import InFlight
+from sim.engine.step import InFlight, Plan
 from sim.engine.view import EngineView
-from sim.protocols import HandOver, ReplicaLoad
+from sim.protocols import ReplicaLoad
 from sim.recorder import DecodeLog, RequestLog
 from sim.request import Request, Status
 
@@ -33,75 +32,38 @@ class Lifecycle:
         log: RequestLog | DecodeLog,
         on_leave: Callable[[Request], None],
         replica: int,
-        wake: Callable[[], None],
     ) -> None:
-        """``wake``: make the engine look at a change from outside at its next plan."""
         self._log = log
         self._on_leave = on_leave
         self._replica = replica
-        self._wake = wake
         self.on_load: Callable[[ReplicaLoad], None] | None = None
         """Called with the engine's load whenever it has changed."""
-        self.hand_over: HandOver | None = None
-        """Takes over requests with a first token, if this engine only prefills."""
-        self.arriving: ArrivingKV | None = None
-        """Requests prefilled elsewhere, if this engine decodes them."""
 
     def start(self, view: EngineView) -> None:
         """Start with empty queues."""
         self.view = view
         self.inbox: list[Request] = []
         self.queued_tokens = 0
-        self.handed_over: dict[Request, None] = {}
-        """Requests prefilled here whose blocks stay until their KV has been sent."""
-        self.fetching: dict[Request, Callable[[], None]] = {}
-        """Requests sent here whose prefix is still being fetched -> callback that cancels the
-        fetch."""
-        self.pinned_for_peers = 0
-        """Number of prefixes that peers are fetching from here; their blocks stay pinned."""
         self._cancelled: list[Request] = []
-        if self.arriving is not None:
-            self.arriving = ArrivingKV(view, self.arriving.on_blocks)
 
-    def await_prefix(self, request: Request, give_up: Callable[[], None], now_ns: int) -> None:
-        """Hold an arriving request until `prefix_arrived`; until then it counts as waiting here.
-        ``give_up`` is called if it is cancelled before."""
+    def submit(self, request: Request, now_ns: int) -> bool:
+        """Take an arriving request for the next scheduler call. Returns False if it was
+        rejected."""
         self._note_arrival(request, now_ns)
-        self.fetching[request] = give_up
-        self.queued_tokens += request.prompt_tokens
-        self.publish_load()
-
-    def prefix_arrived(self, request: Request) -> None:
-        """The prefix of a request has been fetched, or will not come: let the request join the
-        queue."""
-        del self.fetching[request]
+        reason = refusal(request, self.view)
+        if reason:
+            request.status = Status.REJECTED
+            self._log.rejected(request, now_ns, reason)
+            self._on_leave(request)
+            return False
         self.inbox.append(request)
-        self._wake()
+        self._count_prompt(request)
+        return True
 
-    def lend(self, prefixes: int) -> None:
-        """Count ``prefixes`` more cached prefixes being fetched by peers; negative: that many
-        fewer."""
-        self.pinned_for_peers += prefixes
-        if prefixes < 0:
-            self._wake()
-
-    def expect(self, request: Request) -> None:
-        """Expect a request that was prefilled elsewhere; it gets blocks for its KV."""
-        assert self.arriving is not None, "an engine that takes KV"
-        self.arriving.waiting.append(request)
-        self.publish_load()
-        self._wake()
-
-    def join(self, request: Request) -> None:
-        """All KV of an expected request has arrived."""
-        assert self.arriving is not None, "an engine that takes KV"
-        self.arriving.ready(request)
-        self._wake()
-
-    def let_go(self, request: Request) -> None:
-        """Free the blocks of a request that was handed over; its KV has been sent."""
-        self._free(request)
-        self._wake()
+    def await_prompt(self, request: Request, now_ns: int) -> None:
+        """Note the arrival of a request that will join the inbox later; a place holds it."""
+        self._note_arrival(request, now_ns)
+        self._count_prompt(request)
 
     def _note_arrival(self, request: Request, now_ns: int) -> None:
         log, index = self._log, request.index
@@ -109,29 +71,9 @@ class Lifecycle:
             log.arrival_ns[index] = now_ns
         log.replica[index] = self._replica
 
-    def submit(self, request: Request, now_ns: int) -> bool:
-        """Take an arriving request for the next scheduler call. Returns False if it was
-        rejected."""
-        log = self._log
-        self._note_arrival(request, now_ns)
-        reason = self.refusal(request)
-        if reason:
-            request.status = Status.REJECTED
-            log.rejected(request, now_ns, reason)
-            self._on_leave(request)
-            return False
-        self.inbox.append(request)
+    def _count_prompt(self, request: Request) -> None:
         self.queued_tokens += request.prompt_tokens
         self.publish_load()
-        return True
-
-    def refusal(self, request: Request) -> str | None:
-        """Return why a request can never be served here, or None if it can."""
-        return refusal(request, self.view, self.hand_over)
-
-    def _free(self, request: Request) -> None:
-        del self.handed_over[request]
-        self.view.kv.release(request, request.num_computed_tokens, will_return=False)
 
     def cancel(self, request: Request, in_flight: Iterable[InFlight]) -> None:
         """Remove a request at the next plan, wherever it is; see `disown`."""
@@ -162,29 +104,19 @@ class Lifecycle:
                     self._log.seen_ns[request.index] = now_ns
                 self.view.waiting.add(request)
             self.inbox.clear()
-        if self.view.loading:
-            changed |= self.view.loading.take_in()
-        if self.arriving:
-            for request in self.arriving.take_in():
-                self._log.admitted(request, now_ns, row)
-                changed = True
+        for take_in in self.view.hooks.take_in:
+            changed |= take_in(row, now_ns)
         return changed
 
     def _drop_cancelled(self, in_flight: Iterable[InFlight], row: int, now_ns: int) -> None:
         """Remove the requests that were cancelled since the last plan and are still here."""
-        arriving = self.arriving
+        places = self.view.hooks.places
         for request in self._cancelled:
-            if not request.num_sampled_tokens and arriving is None:
+            if not request.num_sampled_tokens:
                 self.queued_tokens -= request.prompt_tokens
             if request in self.inbox:
                 self.inbox.remove(request)
-            elif request in self.fetching:
-                self.fetching.pop(request)()
-            elif request in self.handed_over:
-                self._free(request)
-            elif self.view.loading is not None and self.view.loading.drop(request):
-                pass  # what is being sent to it arrives for no request
-            elif arriving is None or not arriving.drop(request):
+            elif not any(place.drop(request) for place in places):
                 for done in take_out(request, self.view, in_flight):
                     self._leave_late(done, in_flight, row, now_ns)
         self._cancelled.clear()
@@ -210,8 +142,8 @@ class Lifecycle:
             request.loaded = ()  # preempted, it may load again
         for request in view.newly_preempted:
             log.preempted(request, row)
-            if self.hand_over is not None:
-                self.hand_over.preempted(request)
+            for preempted in view.hooks.preempted:
+                preempted(request)
         view.newly_admitted.clear()
         view.newly_preempted.clear()
         self.publish_load()
@@ -241,19 +173,12 @@ class Lifecycle:
             if request.num_sampled_tokens == 1:
                 batch.first_tokens.append(request)
                 self.queued_tokens -= request.prompt_tokens
-            if request.samples is not None and request.samples.unforked:
+            if request.num_unforked:
                 self._fork(request, batch)
             if request.num_sampled_tokens == request.output_tokens:
                 request.status = Status.FINISHING
                 self._add_finishing(request, batch)
-            elif self.hand_over is not None:
-                request.status = Status.FINISHING
-                del view.running[request]
-                self.handed_over[request] = None
-                batch.finishing.append(request)
-                if request.gang is not None:  # it leaves alone, and the others without it
-                    request.gang.leave(batch.finishing)
-            else:
+            elif not any_of(view.hooks.prefilled, request, batch):
                 request.status = Status.DECODING
                 # free the part of its prompt that exceeds the budgets of its layers, if any
                 view.kv.drop(request, request.num_computed_tokens)
@@ -265,7 +190,8 @@ class Lifecycle:
         view, samples = self.view, request.samples
         assert samples is not None
         lengths, samples.unforked = samples.unforked, ()
-        view.num_unforked -= len(lengths)
+        view.num_unforked -= request.num_unforked
+        request.num_unforked = 0
         for sample, output_tokens in enumerate(lengths, 1):
             answer = replace(
                 request,
@@ -321,10 +247,7 @@ class Lifecycle:
         view = self.view
         if request.rounds and not (request.sample or request.cancelled):
             self._log.rounds[request.index] = request.rounds
-        if self.hand_over is not None and request.num_sampled_tokens < request.output_tokens:
-            if not request.cancelled:
-                request.status = Status.TRANSFERRING
-                self.hand_over.prefilled(request, self._replica)
+        if any_of(view.hooks.read, request):
             return
         if request in view.running:  # not if it was preempted with its last token in flight
             view.remove_running(request)
@@ -347,29 +270,19 @@ class Lifecycle:
     @property
     def any_waiting(self) -> bool:
         """Whether a block that becomes free may be taken by a request that has no place yet."""
-        arriving = self.arriving
-        return bool(self.view.waiting) or (arriving is not None and bool(arriving.waiting))
-
-    @property
-    def any_kv_elsewhere(self) -> bool:
-        """Whether blocks are held for KV that moves between engines or comes from a lower tier."""
-        between = self.handed_over or self.arriving or self.fetching or self.pinned_for_peers
-        return bool(between or self.view.loading)
+        view = self.view
+        return bool(view.waiting) or any(place.wants_blocks for place in view.hooks.places)
 
     @property
     def is_empty(self) -> bool:
         """Whether no request is here, and none is on its way to or from here."""
         view = self.view
-        return not (self.inbox or view.waiting or view.running or self.any_kv_elsewhere)
+        return not (self.inbox or view.waiting or view.running or any(view.hooks.places))
 
     def publish_load(self) -> None:
         """Publish the engine's load to the subscriber."""
         if self.on_load is not None:
-            waiting, running = len(self.view.waiting) + len(self.inbox), self.view.num_running
-            if self.view.loading is not None:
-                waiting += len(self.view.loading)
-            waiting += len(self.fetching)
-            if self.arriving is not None:
-                waiting += len(self.arriving.waiting)
-                running += self.arriving.in_place
+            view, places = self.view, self.view.hooks.places
+            waiting = len(view.waiting) + len(self.inbox) + sum(p.num_waiting for p in places)
+            running = view.num_running + sum(place.num_running for place in places)
             self.on_load(ReplicaLoad(waiting, running, self.queued_tokens))

@@ -8,20 +8,21 @@ the step that begins its prefill waits for layers that are not there in time (`e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import simpy
 
+from sim.accounts import CACHE_LOAD
 from sim.clock import call_after
-from sim.engine.config import EngineConfig
-from sim.engine.waiting import WaitingQueue
-from sim.kv.pool import KVCache
+from sim.engine.batch import chunk_step
+from sim.engine.step import Plan
+from sim.engine.view import EngineView
 from sim.kv.prefix_index import Hit
 from sim.kv.tiers import Segment, Tiers
 from sim.protocols import StepCost
 from sim.request import Request, Status
-from sim.shape import chunk_shape
+from sim.step_log import StepLog
 
 
 class LoadLog(Protocol):
@@ -35,42 +36,54 @@ class LoadLog(Protocol):
 class LoadingKV:
     """The loads of one engine."""
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        kv: KVCache,
-        waiting: WaitingQueue,
-        tiers: Tiers,
-        log: LoadLog,
-        wake: Callable[[], None],
-    ) -> None:
+    num_running = 0
+    wants_blocks = False
+
+    def __init__(self, env: simpy.Environment, tiers: Tiers, log: LoadLog) -> None:
         self._env = env
-        self._kv = kv
-        self._waiting = waiting
         self._tiers = tiers
         self._log = log
+
+    def start(self, view: EngineView, wake: Callable[[], None]) -> None:
+        """Take part in a new process of the engine."""
+        self._view = view
+        self._kv = view.kv
+        self._kv.set_over(self._tiers)
         self._wake = wake
         self._under_way: dict[Request, None] = {}
         self._ready: list[Request] = []
-        self.due: list[tuple[int, int]] = []
-        """(start of transfer, end of transfer) of loads that the next step with prefills waits for.
-        """
+        # (start of transfer, end of transfer) of loads that the next step with prefills waits for
+        self._due: list[tuple[int, int]] = []
+        hooks = view.hooks
+        hooks.places.append(self)
+        hooks.take_in.append(self._take_in)
+        hooks.crashed.append(self._void)
+        if self._tiers.config.layerwise:
+            hooks.admitted.append(self._overlap)
+            hooks.wait_ns.append(self._stall_ns)
+        else:
+            hooks.loads_first.append(self._begin)
 
-    def __len__(self) -> int:
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests whose prefix is being loaded."""
         return len(self._under_way) + len(self._ready)
 
-    def __iter__(self) -> Iterator[Request]:
-        return iter((*self._under_way, *self._ready))
+    @property
+    def holding(self) -> Iterable[Request]:
+        """Requests whose prefix is being loaded; they hold its blocks."""
+        return (*self._under_way, *self._ready)
 
-    def begin(self, request: Request, hit: Hit) -> bool:
+    def __bool__(self) -> bool:
+        return bool(self._under_way or self._ready)
+
+    def _begin(self, request: Request, hit: Hit) -> bool:
         """Start loading the part of a request's prefix that is worth it, before the request is
         admitted.
 
         Returns False if nothing is worth loading. Happens once per admission: content that is
         evicted again before the request begins is computed.
         """
-        if self._tiers.config.layerwise:
-            return False
         found = self._find(request, hit)
         if not found:
             return False
@@ -79,30 +92,32 @@ class LoadingKV:
         if request.is_several:
             kv.hold(request, 0)
         end_ns = self._load(request, hit, found)[1]
-        self._waiting.remove(request)
+        self._view.waiting.remove(request)
         request.status = Status.TRANSFERRING
         self._under_way[request] = None
         self._log.loading(request, end_ns - now_ns)
         call_after(self._env, end_ns - now_ns, lambda: self._arrived(request))
         return True
 
-    def overlap(self, request: Request, hit: Hit) -> None:
+    def _overlap(self, request: Request, hit: Hit) -> None:
         """Start a layer-wise load for a request being admitted; loaded tokens count as computed."""
-        found = self._find(request, hit) if self._tiers.config.layerwise else []
+        found = self._find(request, hit)
         if not found:
             return
-        self.due.append(self._load(request, hit, found))
+        self._due.append(self._load(request, hit, found))
         tokens = request.num_blocks * self._kv.block_size
         request.num_computed_tokens = request.cached_tokens = tokens
         self._kv.register(request, tokens)
 
-    def stall_ns(self, start_ns: int, gpu_ns: int) -> int:
-        """Return how long a step that starts at ``start_ns`` waits for the loads of its
-        prefills."""
+    def _stall_ns(self, plan: Plan, start_ns: int, gpu_ns: int, log: StepLog) -> int:
+        """Return how long a step with prefills waits for their loads, and log it."""
+        if not (plan.prefills and self._due):
+            return 0
         layers = self._tiers.config.layers
-        stalls = [exposed_ns(*load, start_ns, gpu_ns, layers) for load in self.due]
-        self.due.clear()
-        return max(stalls, default=0)
+        stall_ns = max(exposed_ns(*load, start_ns, gpu_ns, layers) for load in self._due)
+        log.add_wait(CACHE_LOAD, len(self._due), stall_ns)
+        self._due.clear()
+        return stall_ns
 
     def drop(self, request: Request) -> bool:
         """Drop a cancelled request; returns False if it is not here."""
@@ -118,7 +133,7 @@ class LoadingKV:
         request.status = Status.ABANDONED
         return True
 
-    def take_in(self) -> bool:
+    def _take_in(self, row: int, now_ns: int) -> bool:
         """Put requests whose load is complete back at the head of the waiting queue."""
         if not self._ready:
             return False
@@ -127,11 +142,11 @@ class LoadingKV:
             kv.release(request, request.num_blocks * kv.block_size, will_return=False)
             request.num_computed_tokens = 0
             request.status = Status.WAITING
-            self._waiting.put_back(request)
+            self._view.waiting.put_back(request)
         self._ready.clear()
         return True
 
-    def void(self) -> None:
+    def _void(self) -> None:
         """Forget all loads, because the engine is gone."""
         self._under_way.clear()
         self._ready.clear()
@@ -160,13 +175,13 @@ class LoadingKV:
             self._wake()
 
 
-def prefill_ns(cost: StepCost, config: EngineConfig, request: Request, computed_tokens: int) -> int:
+def prefill_ns(cost: StepCost, view: EngineView, request: Request, computed_tokens: int) -> int:
     """Return the GPU time to prefill a request alone, from ``computed_tokens`` on."""
     total_ns = 0
     while computed_tokens < request.num_target_tokens:
-        chunk = min(request.num_target_tokens - computed_tokens, config.max_num_batched_tokens)
-        is_last = computed_tokens + chunk == request.num_target_tokens
-        shape = chunk_shape(computed_tokens, chunk, config.clip_tokens, samples=is_last)
+        left = request.num_target_tokens - computed_tokens
+        chunk = min(left, view.config.step_token_limit)
+        shape = chunk_step(view, computed_tokens, chunk, samples=chunk == left)
         total_ns += cost.price(shape).gpu_ns
         computed_tokens += chunk
     return total_ns

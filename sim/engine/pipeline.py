@@ -10,10 +10,8 @@ scheduling it blocks on the step it has just launched. All times are integer nan
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
 
 from sim.protocols import DecodeRun, StepPrice
-from sim.request import Request
 from sim.throttle import Heat
 
 
@@ -84,18 +82,18 @@ def launch_step(
     schedule_ns: int,
     price: StepPrice,
     heat: Heat,
-    swap_ns: int = 0,
+    wait_ns: int = 0,
 ) -> tuple[int, int, int]:
     """Launch one step planned now; return (host free again, GPU end, GPU time).
 
     The host schedules for ``schedule_ns``, then launches for ``price.launch_ns``; the first kernel
     reaches the GPU ``price.launch_delay_ns`` after scheduling, and the last ends at least
-    ``price.tail_ns`` after the launch. ``heat`` slows the step on a throttled device. Swapped
-    blocks move for ``swap_ns`` before its kernels, which wait for them.
+    ``price.tail_ns`` after the launch. ``heat`` slows the step on a throttled device. Its
+    kernels wait ``wait_ns`` more, for what must be moved to the device first.
     """
     scheduled_ns = now_ns + schedule_ns
     launched_ns = scheduled_ns + price.launch_ns
-    gpu_start_ns = max(gpu_free_ns, scheduled_ns + price.launch_delay_ns) + swap_ns
+    gpu_start_ns = max(gpu_free_ns, scheduled_ns + price.launch_delay_ns) + wait_ns
     gpu_ns = price.gpu_ns + heat.stretch_ns(gpu_start_ns, price.gpu_ns, price.compute_ns)
     return launched_ns, max(gpu_start_ns + gpu_ns, launched_ns + price.tail_ns), gpu_ns
 
@@ -157,15 +155,3 @@ def run_async(
         schedule_ns, update_ns = host_ns
         before_ns = after_ns
     return RunTimes(plans, ends, cumulative_ns)
-
-
-@dataclass(slots=True)
-class InFlight:
-    """A launched step whose outputs have not been read."""
-
-    gpu_end_ns: int
-    update_ns: int
-    row: int
-    is_empty: bool = False
-    first_tokens: list[Request] = field(default_factory=list)
-    finishing: list[Request] = field(default_factory=list)

@@ -51,8 +51,6 @@ class _Member:
 class SpeculativeGroup:
     """Decoding requests, their sums by step, and when the next of them leaves."""
 
-    prefixes = None
-
     def __init__(
         self,
         block_size: int,
@@ -67,7 +65,7 @@ class SpeculativeGroup:
         self.steps = 0
         self.context_tokens = 0
         self.members: dict[Request, None] = {}
-        self.observer: Observer | None = None
+        self.observers: list[Observer] = []
         self._speculation = speculation
         self.drafts = speculation.drafts(0)
         """Tokens that the next step verifies per member."""
@@ -145,8 +143,8 @@ class SpeculativeGroup:
         for index, clip in enumerate(self._clips):
             reach = clipped(clip, request.num_computed_tokens, request.prompt_tokens)
             self._clipped_tokens[index] += reach
-        if self.observer is not None:
-            self.observer.joined(request)
+        for observer in self.observers:
+            observer.joined(request)
 
     def remove(self, request: Request) -> None:
         """Take out a preempted member and bring its own counts up to date."""
@@ -155,16 +153,16 @@ class SpeculativeGroup:
 
     def hold_back(self, request: Request) -> None:
         """Leave a member out of the next step; call it before `advance`."""
-        if self.observer is not None:
-            self.observer.left(request)
+        for observer in self.observers:
+            observer.left(request)
         self._forget(request)
         member = self._laid_out[request]
         step = self.steps - member.start
         member.start += 1
         request.joined_at += 1
         self._add(request, member, step)
-        if self.observer is not None:
-            self.observer.joined(request)
+        for observer in self.observers:
+            observer.joined(request)
 
     def steps_to_leave(self) -> int:
         """Return the decode steps until the next member's last one; 0 for an empty group."""
@@ -387,8 +385,8 @@ class SpeculativeGroup:
 
     def _settle(self, request: Request) -> None:
         del self.members[request]
-        if self.observer is not None:
-            self.observer.left(request)
+        for observer in self.observers:
+            observer.left(request)
         held = self.held_tokens(request)
         self._note(request, self._laid_out.pop(request))
         computed = request.num_computed_tokens

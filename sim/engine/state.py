@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from sim.clock import to_s
 from sim.engine.config import EngineConfig
 from sim.engine.decode_group import DecodeGroup
-from sim.engine.loading import LoadingKV
+from sim.engine.hooks import Hooks
 from sim.engine.speculative_group import SpeculativeGroup
 from sim.engine.waiting import WaitingQueue
 from sim.kv.pool import KVCache
-from sim.kv.shared_prefix import common_prefix
 from sim.request import Request, Status
-from sim.shape import SharedSums
 
 
 class EngineState:
@@ -31,20 +27,21 @@ class EngineState:
         self.running: dict[Request, None] = {}
         self.prefilling: dict[Request, None] = {}
         self.decode_group = _decode_group(config)
-        self.follows_prefixes = config.shared_prefix_attention != "none"
-        """Whether step shapes carry shared prefixes (`StepShape.shared`)."""
+        self.hooks = Hooks()
+        """What the engine's optional features do, by moment."""
+        self.num_aside = 0
+        """Requests that a feature holds outside the queue, and that wait like those in it."""
+        self.decodes_here = True
+        """False in an engine that only prefills: requests are decoded elsewhere."""
         self.now_ns = 0
         self.num_unforked = 0
         """Answers of running requests that begin when the prompt is computed; they count against
-        ``max_num_seqs``."""
+        ``running_seq_limit``."""
         self.num_beams = 0
         """Hypotheses of running requests beyond the first of each; they count against
-        ``max_num_seqs``."""
+        ``running_seq_limit``."""
         self.newly_admitted: list[Request] = []
         self.newly_preempted: list[Request] = []
-        self.loading: LoadingKV | None = None
-        """Requests whose prefix is loaded from a tier below device memory; None: there are no
-        tiers."""
         self.blocks_swapped = 0
         """Blocks to move over the host link before the next step, in and out."""
 
@@ -58,14 +55,6 @@ class EngineState:
         """Number of running sequences: each request counts once per hypothesis."""
         return len(self.running) + self.num_beams
 
-    def shared_sums(self, decode_seqs: int, held_back: Iterable[Request] = ()) -> SharedSums:
-        """Return `StepShape.shared` of a step in which ``decode_seqs`` of the decode group
-        decode."""
-        if self.decode_group.prefixes is None:
-            loading = 0 if self.loading is None else len(self.loading)
-            return common_prefix(self.kv, self.running, self.prefilling, decode_seqs, loading)
-        return self.decode_group.prefixes.sums(held_back) if decode_seqs else SharedSums()
-
     def move_to_running(self, request: Request) -> None:
         """Move a request from waiting to running; called by `BatchBuilder.admit`."""
         self.waiting.remove(request)
@@ -77,18 +66,15 @@ class EngineState:
                 request.status = Status.DECODING
                 self.decode_group.join(request)
                 return
-        if request.samples is not None:
-            self.num_unforked += request.num_unforked
-        elif request.beams is not None:
-            self.num_beams += request.width - 1
+        self.num_unforked += request.num_unforked
+        self.num_beams += request.width - 1
         self.prefilling[request] = None
         request.status = Status.PREFILLING
 
     def remove_running(self, request: Request) -> None:
         """Remove a running request: it finished, was preempted or was cancelled."""
         del self.running[request]
-        if request.beams is not None:
-            self.num_beams -= request.width - 1
+        self.num_beams -= request.width - 1
 
     def start_decoding(self, request: Request) -> None:
         """Add a request whose prompt was computed elsewhere; it decodes from the next step on."""
@@ -104,7 +90,7 @@ class EngineState:
             self.decode_group.remove(request)
             held = self.kv.blocks_held(request, request.num_computed_tokens)
             request.num_blocks = held + extra_blocks
-        if self.prefilling.pop(request, self) is None and request.samples is not None:
+        if self.prefilling.pop(request, self) is None:
             self.num_unforked -= request.num_unforked
         self.remove_running(request)
         swapped = not finishing and self._swap_out(request)
@@ -171,5 +157,4 @@ def _decode_group(config: EngineConfig) -> DecodeGroup | SpeculativeGroup:
         config.block_size,
         config.clip_tokens,
         config.kv_layout,
-        follow_prefixes=config.shared_prefix_attention == "tree",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from sim.engine.batch import BatchBuilder, Plan
+from sim.engine.batch import BatchBuilder
 from sim.engine.state import EngineState
+from sim.engine.step import Plan
 
 
 class EngineView(EngineState):
@@ -26,7 +28,7 @@ class Scheduler(Protocol):
     order of that key; otherwise it is first come, first served. An optional method ``attach(view)``
     is called once, before anything arrives: it may read the configuration, put a queue of its own
     into ``view.waiting`` (`sim.engine.waiting.WaitingQueue`), or observe which requests decode
-    (``view.decode_group.observer``).
+    (``view.decode_group.observers``).
 
     The work of one call must not grow with the number of waiting requests; that of
     ``view.waiting.first()`` and ``BatchBuilder.admit_waiting`` does not. A plan that stands until
@@ -36,4 +38,13 @@ class Scheduler(Protocol):
 
     def __call__(self, view: EngineView, /) -> Plan:
         """Order and preempt through ``view.new_batch()``, and return its plan."""
+        ...
+
+
+class Feature(Protocol):
+    """An optional part of an engine (`sim.engine.hooks`)."""
+
+    def start(self, view: EngineView, wake: Callable[[], None], /) -> None:
+        """Take part in a new process of the engine, whose queues are empty, by appending to
+        ``view.hooks``. ``wake`` makes the engine plan again after a change from outside."""
         ...

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import simpy
 
 from sim.clock import call_after
 from sim.engine.engine import Engine
+from sim.engine.leaving import refusal
+from sim.engine.transfers import FetchedPrefixes
 from sim.fleet.handover import TransferConfig
 from sim.network import Flow, Network
 from sim.protocols import Fetch
@@ -58,10 +61,13 @@ class Fetches:
         self._engines = engines
         self._source = source
         self._position = {engine.replica: index for index, engine in enumerate(engines)}
+        self._fetched: dict[Engine, FetchedPrefixes] = {}
         self._to: dict[Engine, list[_UnderWay]] = {engine: [] for engine in engines}
         for engine in engines:
             network.add_link(f"in {engine.replica}", config.prefill_nic_bytes_per_s)
-            engine.on_crash = self._crashed
+            feature = FetchedPrefixes(engine.lifecycle, partial(self._crashed, engine))
+            self._fetched[engine] = feature
+            engine.add(feature)
 
     def submit(self, engine: Engine, request: Request) -> None:
         """Give a request to its engine, now or when its fetched prefix has arrived."""
@@ -71,7 +77,7 @@ class Fetches:
 
     def _start(self, here: Engine, peer: Engine, fetch: Fetch, request: Request) -> bool:
         """Start a fetch. False and no change if there is nothing to fetch, or no room for it."""
-        if peer is here or not peer.is_up or here.lifecycle.refusal(request) is not None:
+        if peer is here or not peer.is_up or refusal(request, here.view) is not None:
             return False
         tokens = min(fetch.tokens, request.prompt_tokens - 1)
         size = here.view.kv.block_size
@@ -86,7 +92,7 @@ class Fetches:
         if blocks <= 0 or there.is_fresh or not here.view.kv.fits(held, local):
             return False
         peer.view.kv.pin(lent, there)
-        peer.lifecycle.lend(1)
+        self._fetched[peer].lend(1)
         here.view.kv.pin(held, local)
         here.view.kv.extend(held, there.blocks * size)
         one = _UnderWay(here, peer, held, lent)
@@ -108,9 +114,8 @@ class Fetches:
 
     def _wait(self, one: _UnderWay, request: Request) -> None:
         one.requests[request] = int(self._env.now)
-        one.here.lifecycle.await_prefix(
-            request, lambda: self._leave(one, request), int(self._env.now)
-        )
+        give_up = partial(self._leave, one, request)
+        self._fetched[one.here].await_prefix(request, give_up, int(self._env.now))
 
     def _arrived(self, one: _UnderWay) -> None:
         if one.is_over:
@@ -124,7 +129,7 @@ class Fetches:
         for request, since_ns in one.requests.items():
             self._log.fetched[request.index] = (now_ns - since_ns, fetched)
             fetched = 0  # the time of those who waited with the first
-            one.here.lifecycle.prefix_arrived(request)
+            self._fetched[one.here].prefix_arrived(request)
 
     def _leave(self, one: _UnderWay, request: Request) -> None:
         """Drop a cancelled request; with the last one, cancel the fetch."""
@@ -144,7 +149,7 @@ class Fetches:
         if one.flow is not None:
             self._network.cancel(one.flow)
         one.peer.view.kv.release(one.lent, one.lent.cached_tokens, will_return=False)
-        one.peer.lifecycle.lend(-1)
+        self._fetched[one.peer].lend(-1)
 
     def _crashed(self, engine: Engine) -> None:
         """Handle a crash: fetches to the engine are lost, those from it are computed instead."""
@@ -153,7 +158,7 @@ class Fetches:
         for one in [one for to in self._to.values() for one in to if one.peer is engine]:
             self._give_up(one)
             for request in one.requests:
-                one.here.lifecycle.prefix_arrived(request)
+                self._fetched[one.here].prefix_arrived(request)
 
 
 def _residence(request: Request, tokens: int) -> Request:

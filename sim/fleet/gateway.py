@@ -2,14 +2,19 @@
 
 A logical request is one row of the table, however often it is sent: its latencies count from the
 first sending, all other columns describe its last attempt.
+
+The life of an attempt: `_send` asks admission and the router, `_dispatch` finds an engine that is
+up, `_wait` and `_look` are the client's patience. It ends in `left` (answered or refused for good),
+or in `_fail` and `_over`, where its client may send the next.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import simpy
 
@@ -17,23 +22,73 @@ from sim.clock import Timers, to_s
 from sim.engine.engine import Engine
 from sim.fleet.handover import Handovers
 from sim.fleet.routing import RoutedEngines
-from sim.fleet.service import RetryBudget, ServiceConfig, ServiceLog
+from sim.fleet.service import Deadline, RetryBudget, ServiceConfig, ServiceLog
+from sim.fleet.source import RequestMaker
 from sim.recorder import RequestLog
-from sim.request import Request, Samples, Status
-from sim.request_table import RequestTable
+from sim.request import Request, Status
 
 
 @dataclass(eq=False, slots=True)
-class _Attempt:
+class Attempt:
     """One sending of a request by its client; a proxy may try several engines."""
 
     request: Request
     number: int
-    engine: Engine | None = None
-    timer: simpy.Event | None = None
+    engine: Engine
     proxied: int = 0
     """Number of engines tried after the first."""
-    admitted: bool = False
+    timers: list[simpy.Event] = field(default_factory=list)
+    """When the client looks for what it waits for."""
+
+
+class Residences(Protocol):
+    """Where the engines of a fleet hold requests, and how they give them up."""
+
+    def is_at(self, attempt: Attempt, engine: Engine, /) -> bool:
+        """Whether an attempt would be lost with this engine."""
+        ...
+
+    def withdraw(self, attempt: Attempt, /, *, drop: bool) -> None:
+        """Take a request out of the engines; without ``drop``, it may be served to its end
+        without a client."""
+        ...
+
+
+class MixedEngines:
+    """The `Residences` of engines that serve requests from start to end."""
+
+    def is_at(self, attempt: Attempt, engine: Engine) -> bool:
+        """Whether an attempt was sent to this engine."""
+        return attempt.engine is engine
+
+    def withdraw(self, attempt: Attempt, *, drop: bool) -> None:
+        """Take a request out of its engine, or let it be served without a client."""
+        if attempt.engine.is_up and drop:
+            attempt.engine.cancel(attempt.request)
+        else:
+            attempt.engine.disown(attempt.request)
+
+
+class PrefillAndDecodeEngines:
+    """The `Residences` of engines that hand requests over; what is given up is always dropped."""
+
+    def __init__(self, handovers: Handovers) -> None:
+        self._handovers = handovers
+
+    def is_at(self, attempt: Attempt, engine: Engine) -> bool:
+        """Whether an attempt has KV, or a place for it, in this engine."""
+        if attempt.request.handover is None:
+            return attempt.engine is engine
+        return self._handovers.is_at(attempt.request, engine)
+
+    def withdraw(self, attempt: Attempt, *, drop: bool) -> None:
+        """Take a request out of both of its engines."""
+        if attempt.request.handover is not None:
+            self._handovers.cancel(attempt.request)
+        elif attempt.engine.is_up:
+            attempt.engine.cancel(attempt.request)
+        else:
+            attempt.engine.disown(attempt.request)
 
 
 class Gateway:
@@ -42,28 +97,28 @@ class Gateway:
     def __init__(
         self,
         env: simpy.Environment,
-        table: RequestTable,
+        requests: RequestMaker,
         log: RequestLog,
         service_log: ServiceLog,
         config: ServiceConfig,
     ) -> None:
         self._env = env
-        self._table = table
+        self._requests = requests
         self._log = log
         self._service_log = service_log
-        self._clients = config.clients
+        self._config = config
+        self._deadlines = config.clients.deadlines
         self._budget = RetryBudget(config.clients, config.seed)
-        self._proxy_retries = config.faults.proxy_retries if config.faults is not None else 0
-        self._live: dict[int, _Attempt] = {}
+        self._live: dict[int, Attempt] = {}
         self._timers = Timers(env)
         self._num_ended = 0
-        self._first_tokens: deque[tuple[int, int]] | None = None
+        self._first_tokens: deque[tuple[int, int]] = deque(maxlen=0)
+        """(time, TTFT) of first tokens, in order; none are kept until they are watched."""
 
     def connect(
         self,
-        config: ServiceConfig,
         entry: RoutedEngines,
-        handovers: Handovers | None,
+        residences: Residences,
         submit: Callable[[Engine, Request], None],
         on_end: Callable[[Request], None],
         on_all_ended: Callable[[], None],
@@ -71,59 +126,11 @@ class Gateway:
         """``on_end`` is called with every request that is over, ``on_all_ended`` after the last
         one."""
         self._entry = entry
-        self._handovers = handovers
+        self._residences = residences
         self._submit = submit
-        self._admission = None if config.admission is None else config.admission(entry)
+        self._admission = self._config.admission(entry)
         self._on_end = on_end
         self._on_all_ended = on_all_ended
-        if handovers is not None:
-            handovers.on_fail = self._fail_handover
-
-    def send(self, request: Request) -> None:
-        """Send a request for the first time."""
-        self._log.arrival_ns[request.index] = self._now_ns
-        self._budget.first_attempt()
-        self._send(_Attempt(request, 1))
-
-    def left(self, request: Request) -> None:
-        """Handle a request that an engine is done with: it finished, or can never be served."""
-        attempt = self._live.pop(request.index)
-        if self._first_tokens is not None:
-            first_ns = self._log.first_token_ns[request.index]
-            if first_ns >= 0:
-                self._first_tokens.append((first_ns, first_ns - attempt.request.arrival_ns))
-        self._let_go(attempt)
-        self._ended(request)
-
-    def crash(self, engine: Engine) -> None:
-        """Handle the crash of an engine, with all requests in it."""
-        lost = [attempt for attempt in self._live.values() if self._is_at(attempt, engine)]
-        engine.crash()
-        for attempt in lost:
-            self._withdraw(attempt)
-        for attempt in lost:
-            self._retry_elsewhere(attempt, "the engine it was in went down")
-
-    def watch_first_tokens(self) -> None:
-        """Start to record what `ttfts_s` needs."""
-        self._first_tokens = deque()
-
-    def ttfts_s(self, window_s: float) -> list[float]:
-        """Return what `sim.protocols.ServiceView.ttfts_s` promises."""
-        assert self._first_tokens is not None
-        now_ns = self._now_ns
-        start_ns = now_ns - round(window_s * 1e9)
-        while self._first_tokens and self._first_tokens[0][0] < start_ns:
-            self._first_tokens.popleft()
-        found = [ttft_ns for first_ns, ttft_ns in self._first_tokens if first_ns >= start_ns]
-        for attempt in self._live.values():
-            request = attempt.request
-            first_ns = -1 if attempt.engine is None else attempt.engine.first_token_ns(request)
-            if first_ns < 0:
-                found.append(now_ns - request.arrival_ns)
-            elif first_ns >= start_ns:
-                found.append(first_ns - request.arrival_ns)
-        return [to_s(ttft_ns) for ttft_ns in found]
 
     @property
     def num_live(self) -> int:
@@ -139,48 +146,30 @@ class Gateway:
     def _now_ns(self) -> int:
         return self._env.now  # type: ignore[return-value]  # an int: it starts at one
 
-    def _send(self, attempt: _Attempt) -> None:
-        request = attempt.request
+    # An attempt begins.
+
+    def send(self, request: Request) -> None:
+        """Send a request for the first time."""
+        self._log.arrival_ns[request.index] = self._now_ns
+        self._budget.first_attempt()
+        self._send(request, 1)
+
+    def _send_again(self, request: Request, number: int) -> None:
+        self._send(self._anew(request), number)
+
+    def _send(self, request: Request, number: int) -> None:
         self._service_log.sent.append(self._now_ns)
-        reason = None if self._admission is None else self._admission.admit(request)
+        reason = self._admission.admit(request)
         if reason is not None:
-            self._over(attempt, Status.REJECTED, reason)
+            self._over(request, number, Status.REJECTED, reason)
             return
-        attempt.admitted = True
+        position = self._entry.choose(request)
+        attempt = Attempt(request, number, self._entry.engines[position])
         self._live[request.index] = attempt
-        clients = self._clients
-        if clients.ttft_timeout_ns is not None:
-            look = partial(self._expect_first, attempt)
-            attempt.timer = self._timers.after(clients.ttft_timeout_ns, look)
-        elif clients.e2e_timeout_ns is not None:
-            self._expect_end(attempt)
-        self._dispatch(attempt, self._entry.choose(request))
+        self._wait(attempt, self._deadlines)
+        self._dispatch(attempt, position)
 
-    def _expect_first(self, attempt: _Attempt) -> None:
-        """Handle the time-out for the first token of an attempt."""
-        assert attempt.engine is not None
-        assert self._clients.ttft_timeout_ns is not None
-        if attempt.engine.first_token_ns(attempt.request) < 0:
-            after_s = to_s(self._clients.ttft_timeout_ns)
-            self._give_up(attempt, f"no first token after {after_s:g} s")
-        elif self._clients.e2e_timeout_ns is not None:
-            self._expect_end(attempt)
-
-    def _expect_end(self, attempt: _Attempt) -> None:
-        """Schedule the time-out for the end of an attempt's answer."""
-        timeout_ns = self._clients.e2e_timeout_ns
-        assert timeout_ns is not None
-        reason = f"no answer after {to_s(timeout_ns):g} s"
-        left_ns = max(timeout_ns - (self._clients.ttft_timeout_ns or 0), 0)
-        attempt.timer = self._timers.after(left_ns, lambda: self._give_up(attempt, reason))
-
-    def _give_up(self, attempt: _Attempt, reason: str) -> None:
-        """End an attempt whose client gives up."""
-        attempt.timer = None
-        self._withdraw(attempt, drop=self._clients.server_notices)
-        self._fail(attempt, Status.ABANDONED, reason)
-
-    def _dispatch(self, attempt: _Attempt, position: int) -> None:
+    def _dispatch(self, attempt: Attempt, position: int) -> None:
         """Hand an attempt to an engine that is up, as far as the proxy tries others."""
         entry = self._entry
         while True:
@@ -189,99 +178,129 @@ class Gateway:
                 self._submit(engine, attempt.request)
                 return
             other = entry.next_up(position)
-            if attempt.proxied >= self._proxy_retries or other == position:
+            if other == position or not self._tries_another(attempt):
                 break
-            attempt.proxied += 1
-            self._service_log.proxy_retries += 1
             position = other
         down = "no engine is up" if not entry.num_up else "its engine is down"
         self._fail(attempt, Status.FAILED, down)
 
-    def _retry_elsewhere(self, attempt: _Attempt, reason: str) -> None:
-        """Retry an attempt that lost its engine on another one, or fail it."""
-        if attempt.proxied >= self._proxy_retries:
-            self._fail(attempt, Status.FAILED, reason)
-            return
+    def _tries_another(self, attempt: Attempt) -> bool:
+        """Whether the proxy tries one more engine; counts it if so."""
+        if attempt.proxied >= self._config.faults.proxy_retries:
+            return False
         attempt.proxied += 1
         self._service_log.proxy_retries += 1
+        return True
+
+    # Its client waits.
+
+    def _wait(self, attempt: Attempt, deadlines: Sequence[Deadline], waited_ns: int = 0) -> None:
+        """Schedule the next look of a client; clients without deadlines wait forever."""
+        if deadlines:
+            look = partial(self._look, attempt, deadlines)
+            attempt.timers.append(self._timers.after(deadlines[0].after_ns - waited_ns, look))
+
+    def _look(self, attempt: Attempt, deadlines: Sequence[Deadline]) -> None:
+        """Give up what is not there at the first of the deadlines, or wait for the next."""
+        due, *later = deadlines
+        if not due.needs_answer and attempt.engine.first_token_ns(attempt.request) >= 0:
+            self._wait(attempt, later, due.after_ns)
+            return
+        self._residences.withdraw(attempt, drop=self._config.clients.server_notices)
+        self._fail(attempt, Status.ABANDONED, due.reason)
+
+    # It loses its engine.
+
+    def crash(self, engine: Engine) -> None:
+        """Handle the crash of an engine, with all requests in it."""
+        lost = [a for a in self._live.values() if self._residences.is_at(a, engine)]
+        engine.crash()
+        for attempt in lost:
+            self._residences.withdraw(attempt, drop=True)
+        for attempt in lost:
+            self._retry_elsewhere(attempt, "the engine it was in went down")
+
+    def fail_handover(self, request: Request, reason: str) -> None:
+        """Handle a request that no decode engine takes over."""
+        attempt = self._live[request.index]
+        self._residences.withdraw(attempt, drop=True)
+        self._retry_elsewhere(attempt, reason)
+
+    def _retry_elsewhere(self, attempt: Attempt, reason: str) -> None:
+        """Retry an attempt that lost its engine on another one, or fail it."""
+        if not self._tries_another(attempt):
+            self._fail(attempt, Status.FAILED, reason)
+            return
         attempt.request = self._anew(attempt.request)
         position = self._entry.choose(attempt.request)
         if self._entry.engines[position] is attempt.engine:
             position = self._entry.next_up(position)
         self._dispatch(attempt, position)
 
-    def _fail_handover(self, request: Request, reason: str) -> None:
-        attempt = self._live[request.index]
-        self._withdraw(attempt)
-        self._retry_elsewhere(attempt, reason)
+    def _anew(self, request: Request) -> Request:
+        """Return a fresh copy of a request; its row now describes the new attempt."""
+        self._log.sent_again(request.index, self._now_ns)
+        return self._requests.again(request, self._now_ns)
 
-    def _is_at(self, attempt: _Attempt, engine: Engine) -> bool:
-        if self._handovers is not None and attempt.request.handover is not None:
-            return self._handovers.is_at(attempt.request, engine)
-        return attempt.engine is engine
+    # It ends.
 
-    def _withdraw(self, attempt: _Attempt, *, drop: bool = True) -> None:
-        """Take an attempt's request out of the engines, or let it be served without a client."""
-        request, engine = attempt.request, attempt.engine
-        assert engine is not None
-        if self._handovers is not None and request.handover is not None:
-            self._handovers.cancel(request)
-        elif engine.is_up and (drop or self._handovers is not None):
-            engine.cancel(request)
-        else:
-            engine.disown(request)
+    def left(self, request: Request) -> None:
+        """Handle a request that an engine is done with: it finished, or can never be served."""
+        attempt = self._live.pop(request.index)
+        first_ns = self._log.first_token_ns[request.index]
+        if first_ns >= 0:
+            self._first_tokens.append((first_ns, first_ns - attempt.request.arrival_ns))
+        self._let_go(attempt)
+        self._ended(request)
 
-    def _fail(self, attempt: _Attempt, status: Status, reason: str) -> None:
+    def _fail(self, attempt: Attempt, status: Status, reason: str) -> None:
         del self._live[attempt.request.index]
         self._let_go(attempt)
-        self._over(attempt, status, reason)
+        self._over(attempt.request, attempt.number, status, reason)
 
-    def _let_go(self, attempt: _Attempt) -> None:
-        if attempt.timer is not None:
-            self._timers.off(attempt.timer)
-            attempt.timer = None
-        if self._admission is not None and attempt.admitted:
-            self._admission.left(attempt.request)
+    def _let_go(self, attempt: Attempt) -> None:
+        for timer in attempt.timers:
+            self._timers.off(timer)
+        self._admission.left(attempt.request)
 
-    def _over(self, attempt: _Attempt, status: Status, reason: str) -> None:
+    def _over(self, request: Request, number: int, status: Status, reason: str) -> None:
         """Handle a failed attempt: its client retries later, or gives up for good."""
-        request, log = attempt.request, self._log
-        delay_ns = self._budget.delay_ns(request.index, attempt.number)
-        if delay_ns is not None:
+        if self._budget.take(number):
             self._service_log.client_retries += 1
-            self._timers.after(delay_ns, partial(self._send_again, request, attempt.number + 1))
+            delay_ns = self._budget.delay_ns(request.index, number)
+            self._timers.after(delay_ns, partial(self._send_again, request, number + 1))
             return
         self._service_log.retries_denied = self._budget.denied
         if status is Status.REJECTED:
-            log.rejected(request, self._now_ns, reason)
+            self._log.rejected(request, self._now_ns, reason)
         else:
-            log.failed(request.index, self._now_ns, status, reason)
+            self._log.failed(request.index, self._now_ns, status, reason)
         self._ended(request)
-
-    def _send_again(self, request: Request, number: int) -> None:
-        self._send(_Attempt(self._anew(request), number))
-
-    def _anew(self, request: Request) -> Request:
-        """Return a fresh copy of a request; its row now describes the new attempt."""
-        index, now_ns = request.index, self._now_ns
-        self._log.sent_again(index, now_ns)
-        again = Request(
-            index,
-            now_ns,
-            request.prompt_tokens,
-            request.output_tokens,
-            request.priority,
-            request.tenant,
-        )
-        if self._table.samples is not None:
-            further = self._table.samples.further(index)
-            if further:
-                again.samples = Samples(further, 1 + len(further))
-        again.beams = request.beams
-        return again
 
     def _ended(self, request: Request) -> None:
         self._num_ended += 1
         self._on_end(request)
-        if self._num_ended == len(self._table):
+        if self._num_ended == self._requests.num_requests:
             self._on_all_ended()
+
+    # First tokens, for autoscalers.
+
+    def watch_first_tokens(self) -> Callable[[float], list[float]]:
+        """Start to record first tokens; return `sim.protocols.ServiceView.ttfts_s`."""
+        self._first_tokens = deque()
+        return self._ttfts_s
+
+    def _ttfts_s(self, window_s: float) -> list[float]:
+        now_ns = self._now_ns
+        start_ns = now_ns - round(window_s * 1e9)
+        while self._first_tokens and self._first_tokens[0][0] < start_ns:
+            self._first_tokens.popleft()
+        found = [ttft_ns for first_ns, ttft_ns in self._first_tokens if first_ns >= start_ns]
+        for attempt in self._live.values():
+            request = attempt.request
+            first_ns = attempt.engine.first_token_ns(request)
+            if first_ns < 0:
+                found.append(now_ns - request.arrival_ns)
+            elif first_ns >= start_ns:
+                found.append(first_ns - request.arrival_ns)
+        return [to_s(ttft_ns) for ttft_ns in found]

@@ -19,8 +19,9 @@ from typing import Literal, NamedTuple
 import simpy
 
 from sim.clock import NS_PER_S, call_after
-from sim.engine.arriving import ArrivingKV
 from sim.engine.engine import Engine
+from sim.engine.leaving import refusal
+from sim.engine.transfers import ArrivingKV, SendingKV
 from sim.errors import PolicyError
 from sim.network import Flow, Network
 from sim.protocols import Router
@@ -93,6 +94,8 @@ class Handovers:
     """Called if there is no decode engine to ask; None: there always is one."""
     sources: dict[int, Engine] = field(default_factory=dict)
     """Prefill engines by replica."""
+    _sending: dict[int, SendingKV] = field(default_factory=dict)
+    _arriving: dict[int, ArrivingKV] = field(default_factory=dict)
     under_way: dict[int, _Handover] = field(default_factory=dict)
     moved_bytes: int = 0
 
@@ -100,11 +103,14 @@ class Handovers:
         """Connect every engine to its network links."""
         config = self.config
         for source in sources:
-            source.lifecycle.hand_over = self
+            self._sending[source.replica] = SendingKV(self, source.replica)
+            source.add(self._sending[source.replica])
             self.sources[source.replica] = source
             self.network.add_link(f"out {source.replica}", config.prefill_nic_bytes_per_s)
         for target in self.targets:
-            target.lifecycle.arriving = ArrivingKV(target.view, self.has_blocks)
+            arriving = ArrivingKV(target.lifecycle, self.log, self.has_blocks)
+            self._arriving[target.replica] = arriving
+            target.add(arriving)
             self.network.add_link(f"in {target.replica}", config.decode_nic_bytes_per_s)
         if config.core_bytes_per_s is not None:
             self.network.add_link("core", config.core_bytes_per_s)
@@ -114,7 +120,7 @@ class Handovers:
         if request.output_tokens == 1:
             return None
         kinds = {id(target.view.config): target for target in self.targets}.values()
-        reasons = [target.lifecycle.refusal(request) for target in kinds]
+        reasons = [refusal(request, target.view) for target in kinds]
         return None if None in reasons else f"on decode engines: {reasons[0]}"
 
     def computed(self, request: Request, source: int, start_ns: int, end_ns: int) -> None:
@@ -196,10 +202,11 @@ class Handovers:
             request.tenant,
         )
         twin.num_target_tokens = request.prompt_tokens
+        twin.num_sampled_tokens = 1  # by the source
         self.log.replica[request.index] = target.replica
         handover = self.under_way[request.index] = _Handover(self.sources[source], target, twin)
         request.handover = handover
-        target.lifecycle.expect(twin)
+        self._arriving[target.replica].expect(twin)
         return True
 
     def _push(self, handover: _Handover) -> None:
@@ -260,7 +267,7 @@ class Handovers:
         del self.under_way[index]
         handover.is_under_way = False
         self.log.received_ns[index] = int(self.env.now)
-        handover.source.lifecycle.let_go(here)
+        self._sending[handover.source.replica].let_go(here)
         handover.twin.num_computed_tokens = here.num_computed_tokens
         handover.twin.num_sampled_tokens = here.num_sampled_tokens
-        handover.target.lifecycle.join(handover.twin)
+        self._arriving[handover.target.replica].join(handover.twin)

@@ -11,14 +11,14 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from sim.clock import Timers, to_s
+from sim.clock import FOREVER_NS, Timers, to_s
 from sim.engine.engine import Engine
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.gateway import Gateway
 from sim.fleet.routing import RoutedEngines
-from sim.fleet.service import Fault, ServiceConfig, ServiceLog, time_to_crash_ns
+from sim.fleet.service import Fault, ScalingConfig, ServiceConfig, ServiceLog, time_to_crash_ns
 from sim.network import Network
-from sim.protocols import DecodeRun, Rises, RoundCost, StepCost, StepPrice
+from sim.protocols import Autoscaler, DecodeRun, Rises, RoundCost, StepCost, StepPrice
 from sim.shape import StepShape
 from sim.throttle import PowerThrottle
 
@@ -114,7 +114,7 @@ class Operations:
         self._network = network
         self._gateway = gateway
         self._timers = Timers(env)
-        self._slow: dict[int, list[float]] = {}
+        self._slow: dict[Replica, list[float]] = {}
         self._thin: dict[str, list[float]] = {}
         self._full_bytes_per_s: dict[str, float] = {}
         self._bills: dict[Replica, list[int]] = {}
@@ -123,17 +123,14 @@ class Operations:
 
     def start(self) -> None:
         """Schedule faults and scaling, before anything has arrived."""
-        scaled = self._begin_scaling()
+        if self._config.scaling is not None:
+            self._begin_scaling(self._config.scaling)
         for replica in self._replicas:
             if replica.state == "serving":
                 self._bill(replica)
                 self._expect_crash(replica)
-        faults = self._config.faults
-        for fault in faults.schedule if faults is not None else ():
-            self._check(fault)
-            self._timers.after(fault.at_ns, partial(self._strike, fault))
-        for replica in scaled:
-            replica.group.on_load = self._note_load
+        for fault in self._config.faults.schedule:
+            self._timers.after(fault.at_ns, self._strike(fault))
 
     def stop(self) -> None:
         """Stop all timers, because the last request is over."""
@@ -145,50 +142,59 @@ class Operations:
 
     # Faults.
 
-    def _check(self, fault: Fault) -> None:
+    def _strike(self, fault: Fault) -> Callable[[], None]:
+        """Return what a fault does at its time; raises ScenarioError if its place is not there."""
         if fault.replica is not None and fault.replica >= len(self._replicas):
             raise ScenarioError(
                 f"a {fault.kind} is of replica {fault.replica}; there are {len(self._replicas)}, "
                 "from 0"
             )
-        if fault.kind in ("link_cut", "link_slow") and not self._links(fault):
+        if fault.kind in ("link_cut", "link_slow"):
+            share = 0.0 if fault.kind == "link_cut" else fault.factor
+            return partial(self._thin_out, self._links(fault), share, fault.duration_ns)
+        assert fault.replica is not None, "only links have names"
+        replica = self._replicas[fault.replica]
+        if fault.kind == "slow_node":
+            return partial(self._slow_down, replica, fault.factor, fault.duration_ns)
+        return partial(self._crash, replica, loses_gpu=fault.kind == "gpu_lost")
+
+    def _links(self, fault: Fault) -> list[str]:
+        """Return the names of the links that a fault concerns, at least one."""
+        names = [fault.link] if fault.link else [f"out {fault.replica}", f"in {fault.replica}"]
+        found = [name for name in names if name in self._network.moved_bytes]
+        if not found:
             of = f"link {fault.link!r}" if fault.link else f"replica {fault.replica}"
             known = ", ".join(self._network.moved_bytes) or "none: KV moves over no network here"
             raise ScenarioError(f"a {fault.kind} of {of}: there is no such link; known: {known}")
+        return found
 
-    def _links(self, fault: Fault) -> list[str]:
-        names = [fault.link] if fault.link else [f"out {fault.replica}", f"in {fault.replica}"]
-        return [name for name in names if name in self._network.moved_bytes]
+    def _slow_down(self, replica: Replica, factor: float, duration_ns: int) -> None:
+        """Slow a node for a time."""
+        self._slow.setdefault(replica, []).append(factor)
+        self._set_cost(replica)
 
-    def _strike(self, fault: Fault) -> None:
-        if fault.kind == "slow_node":
-            assert fault.replica is not None
-            self._slow.setdefault(fault.replica, []).append(fault.factor)
-            self._set_cost(fault.replica)
-            self._timers.after(fault.duration_ns, partial(self._recover, fault))
-        elif fault.kind in ("link_cut", "link_slow"):
-            share = 0.0 if fault.kind == "link_cut" else fault.factor
-            for name in self._links(fault):
-                self._thin.setdefault(name, []).append(share)
-                self._set_bandwidth(name)
-            self._timers.after(fault.duration_ns, partial(self._reconnect, fault, share))
-        else:
-            assert fault.replica is not None
-            self._crash(self._replicas[fault.replica], loses_gpu=fault.kind == "gpu_lost")
+        def over() -> None:
+            self._slow[replica].remove(factor)
+            self._set_cost(replica)
 
-    def _recover(self, fault: Fault) -> None:
-        assert fault.replica is not None
-        self._slow[fault.replica].remove(fault.factor)
-        self._set_cost(fault.replica)
+        self._timers.after(duration_ns, over)
 
-    def _reconnect(self, fault: Fault, share: float) -> None:
-        for name in self._links(fault):
-            self._thin[name].remove(share)
+    def _thin_out(self, links: list[str], share: float, duration_ns: int) -> None:
+        """Leave links a share of their bandwidth for a time."""
+        for name in links:
+            self._thin.setdefault(name, []).append(share)
             self._set_bandwidth(name)
 
-    def _set_cost(self, index: int) -> None:
+        def over() -> None:
+            for name in links:
+                self._thin[name].remove(share)
+                self._set_bandwidth(name)
+
+        self._timers.after(duration_ns, over)
+
+    def _set_cost(self, replica: Replica) -> None:
         """Set the step cost by the strongest slowdown that is active on a node."""
-        replica, factors = self._replicas[index], self._slow[index]
+        factors = self._slow[replica]
         cost = SlowCost(replica.cost, max(factors)) if factors else replica.cost
         replica.engine.set_cost(cost)
 
@@ -198,7 +204,7 @@ class Operations:
 
     def _expect_crash(self, replica: Replica) -> None:
         faults = self._config.faults
-        if faults is None or faults.mtbf_ns is None:
+        if faults.mtbf_ns >= FOREVER_NS:
             return
         index, life = replica.engine.replica, replica.lives
         when_ns = time_to_crash_ns(faults, self._config.seed, index, life)
@@ -212,8 +218,6 @@ class Operations:
         """Lose what runs there at once; that the replica is down becomes known later."""
         if not replica.engine.is_up:
             return  # it is down already, or not there
-        faults = self._config.faults
-        assert faults is not None
         was_draining = replica.state == "draining"
         replica.state = "crashed"
         replica.lives += 1
@@ -224,20 +228,23 @@ class Operations:
             self._stop(replica)
             return
 
+        life = replica.lives
+
         def detected() -> None:
             outage[2] = self._now_ns
             replica.group.down(replica.position)
             wait_ns = replica.start_ns + (replica.provision_ns if loses_gpu else 0)
-            self._timers.after(wait_ns, partial(self._serve, replica, replica.lives, outage))
+            self._timers.after(wait_ns, ready)
 
-        self._timers.after(faults.detection_ns, detected)
+        def ready() -> None:
+            if replica.lives == life:
+                outage[3] = self._now_ns
+                self._serve(replica)
 
-    def _serve(self, replica: Replica, life: int, outage: list[int] | None = None) -> None:
+        self._timers.after(self._config.faults.detection_ns, detected)
+
+    def _serve(self, replica: Replica) -> None:
         """Take requests again, because the process is ready."""
-        if replica.lives != life:
-            return
-        if outage is not None:
-            outage[3] = self._now_ns
         replica.state = "serving"
         replica.restart()
         replica.group.up(replica.position)
@@ -245,33 +252,27 @@ class Operations:
 
     # Scaling.
 
-    def _begin_scaling(self) -> list[Replica]:
-        """Take out replicas that are not there at first; return those that are scaled."""
-        scaling = self._config.scaling
-        if scaling is None:
-            return []
+    def _begin_scaling(self, scaling: ScalingConfig) -> None:
+        """Take out replicas that are not there at first, and schedule the first decision."""
         groups = dict.fromkeys(replica.group for replica in self._replicas)
         group = list(groups)[-1 if scaling.of_decode_engines else 0]
         scaled = [replica for replica in self._replicas if replica.group is group]
-        self._gateway.watch_first_tokens()
-        group.ttfts_s = self._gateway.ttfts_s
+        group.ttfts_s = self._gateway.watch_first_tokens()
         for replica in scaled[scaling.first(len(scaled)) :]:
             replica.state = "stopped"
             replica.engine.crash()
             group.down(replica.position)
-        self._scaler = scaling.make(group)
-        self._scaled = scaled
-        self._timers.after(scaling.interval_ns, self._scale)
-        return scaled
+        group.on_load = partial(self._note_load, scaled)
+        decide = partial(self._scale, scaling, scaling.make(group), scaled)
+        self._timers.after(scaling.interval_ns, decide)
 
-    def _scale(self) -> None:
-        scaling, scaled = self._config.scaling, self._scaled
-        assert scaling is not None
+    def _scale(self, scaling: ScalingConfig, scaler: Autoscaler, scaled: list[Replica]) -> None:
+        """Make one decision of the autoscaler, and schedule the next."""
         self._check_progress()
         for replica in scaled:
             self._stop_if_drained(replica)
         there = [r for r in scaled if r.state in ("serving", "starting", "crashed")]
-        wanted = min(max(self._scaler.wanted(), scaling.min_replicas), len(scaled))
+        wanted = min(max(scaler.wanted(), scaling.min_replicas), len(scaled))
         for replica in [r for r in scaled if r.state == "stopped"][: max(wanted - len(there), 0)]:
             self._launch(replica)
         serving = [r for r in scaled if r.state == "serving"]
@@ -280,8 +281,9 @@ class Operations:
         for replica in by_load[: max(spare, 0)]:
             replica.state = "draining"
             replica.group.down(replica.position)
-            self._note_load(replica.position)
-        self._timers.after(scaling.interval_ns, self._scale)
+            self._note_load(scaled, replica.position)
+        decide = partial(self._scale, scaling, scaler, scaled)
+        self._timers.after(scaling.interval_ns, decide)
 
     def _check_progress(self) -> None:
         """Stop scaling when nothing can happen any more: its checks alone would keep the run
@@ -305,13 +307,14 @@ class Operations:
 
         def ready() -> None:
             replica.group.num_starting -= 1
-            self._serve(replica, life)
+            if replica.lives == life:
+                self._serve(replica)
 
         self._timers.after(replica.provision_ns + replica.start_ns, ready)
 
-    def _note_load(self, position: int) -> None:
+    def _note_load(self, scaled: list[Replica], position: int) -> None:
         """Check at the end of this instant whether a draining replica is empty."""
-        replica = self._scaled[position]
+        replica = scaled[position]
         if replica.state == "draining" and not replica.group.load(position):
             self._timers.after(0, partial(self._stop_if_drained, replica))
 

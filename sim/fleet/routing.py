@@ -9,6 +9,7 @@ from functools import partial
 import simpy
 
 from sim.clock import NS_PER_S, to_s
+from sim.engine.batch import chunk_step
 from sim.engine.engine import Engine
 from sim.errors import PolicyError
 from sim.fleet.handover import TransferConfig
@@ -43,6 +44,8 @@ class RoutedEngines:
         self.on_load: Callable[[int], None] = lambda position: None
         """Called with the position of an engine whose load has changed."""
         self.ttfts_s: Callable[[float], list[float]] = lambda window_s: []
+        self._router_down: Callable[[int], None] = getattr(router, "down", _ignore)
+        self._router_up: Callable[[int], None] = getattr(router, "up", _ignore)
 
     @property
     def now_ns(self) -> int:
@@ -102,7 +105,7 @@ class RoutedEngines:
         self.takes[position] = False
         self.num_up -= 1
         self._add(self._loads[position], -1)
-        self._tell("down", position)
+        self._router_down(position)
 
     def up(self, position: int) -> None:
         """Allow requests to a position (again)."""
@@ -111,21 +114,20 @@ class RoutedEngines:
         self.takes[position] = True
         self.num_up += 1
         self._add(self._loads[position], 1)
-        self._tell("up", position)
+        self._router_up(position)
 
     def load(self, position: int) -> int:
         """Return the number of requests in an engine."""
         return self._loads[position].waiting + self._loads[position].running
 
-    def _tell(self, what: str, position: int) -> None:
-        tell = getattr(self._router, what, None)
-        if tell is not None:
-            tell(position)
-
     def _add(self, load: ReplicaLoad, sign: int) -> None:
         self.waiting += sign * load.waiting
         self.running += sign * load.running
         self.queued_tokens += sign * load.queued_tokens
+
+
+def _ignore(position: int) -> None:
+    """Stands for an optional method that a router does not have."""
 
 
 class Replicas:
@@ -143,9 +145,17 @@ class Replicas:
         self._env = env
         self._engines = engines
         self._table = table
-        self._transfer = transfer
         self.num_replicas = len(engines)
         self.seed = seed
+        self.fetch_bytes_per_s: float | None = None
+        """Bandwidth of the network between the replicas; None if they cannot fetch from each
+        other."""
+        self.kv_bytes_per_token = 0
+        """Bytes per token of a fetched prefix."""
+        if transfer is not None:
+            nic, core = transfer.prefill_nic_bytes_per_s, transfer.core_bytes_per_s
+            self.fetch_bytes_per_s = nic if core is None else min(nic, core)
+            self.kv_bytes_per_token = transfer.bytes_per_token
         self._changed_ns: int | None = None
 
     @property
@@ -159,6 +169,11 @@ class Replicas:
         """Return the conversation of a request; None if the workload has no sessions."""
         sessions = self._table.session
         return None if sessions is None else int(sessions[request.index])
+
+    def extra(self, name: str, request: Request) -> int | None:
+        """Return an optional column's value for a request; None if there is no such column."""
+        column = self._table.extras.get(name)
+        return None if column is None else int(column[request.index])
 
     def prefix_ids(self, request: Request) -> Sequence[int]:
         """Return the ids of the prompt's whole prefix blocks, shortest prefix first; may be
@@ -176,29 +191,14 @@ class Replicas:
         """Tokens per entry of `prefix_ids`; 0 if the workload has no prefixes."""
         return 0 if self._table.chains is None else self._table.chains.block_tokens
 
-    @property
-    def fetch_bytes_per_s(self) -> float | None:
-        """Bandwidth of the network between the replicas; None if they cannot fetch from each
-        other."""
-        transfer = self._transfer
-        if transfer is None:
-            return None
-        core = transfer.core_bytes_per_s
-        nic = transfer.prefill_nic_bytes_per_s
-        return nic if core is None else min(nic, core)
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes per token of a fetched prefix."""
-        return 0 if self._transfer is None else self._transfer.bytes_per_token
-
     def prefill_s(self, replica: int, cached_tokens: int, tokens: int) -> float:
         """Estimate the prefill time of a prompt on an idle engine, one chunk per step."""
         engine = self._engines[replica]
-        budget, done, gpu_ns = engine.view.config.max_num_batched_tokens, 0, 0
+        budget, done, gpu_ns = engine.view.config.step_token_limit, 0, 0
         while done < tokens:
             chunk = min(budget, tokens - done)
-            gpu_ns += engine.prefill_ns_alone(cached_tokens + done, chunk)
+            shape = chunk_step(engine.view, cached_tokens + done, chunk)
+            gpu_ns += engine.cost.price(shape).gpu_ns
             done += chunk
         return to_s(gpu_ns)
 

@@ -9,8 +9,9 @@ import numpy as np
 import simpy
 
 from sim.arrays import Int64
-from sim.request import Request, Samples
-from sim.request_table import RequestTable
+from sim.beams import BeamSearch
+from sim.request import Request
+from sim.request_table import RequestTable, SampleLengths
 
 _PROGRESS_EVERY = 256
 _ROWS_A_BATCH = 8192
@@ -20,6 +21,50 @@ _TURNAROUND_NS = 1  # a client that waited for an answer sends after that instan
 _Row = tuple[int, int, int, int, int]
 
 
+class RequestMaker:
+    """Makes the requests of a table's rows, with the answers or beams that they ask for."""
+
+    def __init__(self, table: RequestTable) -> None:
+        self.num_requests = len(table)
+        self._extras: list[Callable[[Request], None]] = []
+        if table.samples is not None:
+            self._extras.append(partial(_ask_for_answers, table.samples))
+        if table.beams is not None:
+            self._extras.append(partial(_ask_for_beams, table.beams))
+
+    def new(
+        self,
+        index: int,
+        now_ns: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        priority: int,
+        tenant: int,
+    ) -> Request:
+        """Return the request of a row, to be sent now."""
+        request = Request(index, now_ns, prompt_tokens, max(1, output_tokens), priority, tenant)
+        for ask in self._extras:
+            ask(request)
+        return request
+
+    def again(self, request: Request, now_ns: int) -> Request:
+        """Return a request as it was when it was first sent, to be sent now."""
+        lengths = request.prompt_tokens, request.output_tokens
+        return self.new(request.index, now_ns, *lengths, request.priority, request.tenant)
+
+
+def _ask_for_answers(samples: SampleLengths, request: Request) -> None:
+    further = samples.further(request.index)
+    if further:
+        request.ask_answers(further)
+
+
+def _ask_for_beams(beams: BeamSearch, request: Request) -> None:
+    asked = beams.of(request.index, request.output_tokens)
+    if asked is not None:
+        request.ask_beams(asked)
+
+
 class Source:
     """Sends the table's requests at their times, at most ``max_concurrency`` at once.
 
@@ -27,16 +72,19 @@ class Source:
     leaves; events of one instant are handled in the order in which they were made.
     """
 
+    send: Callable[[Request], None]
+    """Takes the requests; set before the run."""
+
     def __init__(
         self,
         env: simpy.Environment,
         table: RequestTable,
-        send: Callable[[Request], None],
-        progress: Callable[[int], None] | None,
+        requests: RequestMaker,
+        progress: Callable[[int], None],
     ) -> None:
         self._env = env
         self._table = table
-        self._send = send
+        self._requests = requests
         self._progress = progress
         self._in_flight = 0
         self._slot_free = env.event()
@@ -46,16 +94,14 @@ class Source:
     def run(self) -> Generator[simpy.Event, None, None]:
         """The SimPy process: one event per arrival instant."""
         table, env = self._table, self._env
-        limit = table.max_concurrency
         for index, (arrival_ns, *row) in _rows(table, self._columns):
             now_ns = int(env.now)
             if arrival_ns > now_ns:
                 yield env.timeout(arrival_ns - now_ns)
-            if limit is not None:
-                while self._in_flight >= limit:
-                    self._slot_free = env.event()
-                    yield self._slot_free
-                    yield env.timeout(_TURNAROUND_NS)
+            while self._in_flight >= table.max_concurrency:
+                self._slot_free = env.event()
+                yield self._slot_free
+                yield env.timeout(_TURNAROUND_NS)
             self._submit(index, *row)
 
     def left(self, request: Request) -> None:
@@ -79,33 +125,24 @@ class Source:
     ) -> None:
         self._in_flight += 1
         now_ns = int(self._env.now)
-        request = Request(index, now_ns, prompt_tokens, max(1, output_tokens), priority, tenant)
-        if self._table.samples is not None:
-            further = self._table.samples.further(index)
-            if further:
-                request.samples = Samples(further, 1 + len(further))
-        if self._table.beams is not None:
-            request.beams = self._table.beams.of(index, request.output_tokens)
-        self._send(request)
-        if self._progress is not None and index % _PROGRESS_EVERY == 0:
+        self.send(self._requests.new(index, now_ns, prompt_tokens, output_tokens, priority, tenant))
+        if index % _PROGRESS_EVERY == 0:
             self._progress(index)
 
 
 def _columns(table: RequestTable) -> tuple[Int64, ...]:
-    """Return the columns of a row. The tenant is the class of the table; without classes there
-    is one."""
-    tenant = np.zeros(len(table), np.int64) if table.class_index is None else table.class_index
     lengths = (table.prompt_tokens, table.output_tokens)
-    return (table.arrival_ns, *lengths, table.priority, tenant)
+    return (table.arrival_ns, *lengths, table.priority, table.tenant)
 
 
 def _rows(table: RequestTable, columns: tuple[Int64, ...]) -> Iterator[tuple[int, _Row]]:
     """Yield the table row by row as plain integers, converted in batches; later turns are left
     out."""
-    for start in range(0, len(table), _ROWS_A_BATCH):
-        batch = (column[start : start + _ROWS_A_BATCH].tolist() for column in columns)
-        rows = enumerate(zip(*batch, strict=True), start)
-        yield from rows if table.after is None else (r for r in rows if table.after[r[0]] < 0)
+    first_turns = np.flatnonzero(~table.is_later_turn)
+    for start in range(0, len(first_turns), _ROWS_A_BATCH):
+        rows = first_turns[start : start + _ROWS_A_BATCH]
+        batch = (column[rows].tolist() for column in columns)
+        yield from zip(rows.tolist(), zip(*batch, strict=True), strict=True)
 
 
 def _next_turns(table: RequestTable) -> dict[int, list[tuple[int, int, int]]]:

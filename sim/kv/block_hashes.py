@@ -7,6 +7,7 @@ those of one request that no other request can share.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sim.errors import ScenarioError
 from sim.kv.cached_content import CacheNodes
@@ -28,10 +29,8 @@ def check_blocks(chains: PrefixChains, block_size: int) -> None:
         )
 
 
-def chain_nodes(chains: PrefixChains | None, index: int, block_size: int) -> list[tuple[int, int]]:
+def chain_nodes(chains: PrefixChains, block_size: int, index: int) -> list[tuple[int, int]]:
     """Return (prefix id, number of whole blocks it names) for a request."""
-    if chains is None:
-        return []
     ids_per_node = max(1, block_size // chains.block_tokens)
     start, stop = int(chains.offsets[index]), int(chains.offsets[index + 1])
     tokens = int(chains.tokens[index])
@@ -59,44 +58,22 @@ class BlockHashes:
         pool: Pool,
         order: EvictionOrder,
         chains: PrefixChains | None,
-        layout: KVLayout | None,
+        layout: KVLayout,
     ) -> None:
-        """``layout``: given if it is not plain. Raises ScenarioError if ids and blocks cannot be
-        aligned."""
+        """Raises ScenarioError if ids and blocks cannot be aligned."""
         self._pool = pool
         self._layout = layout
-        self._chains = chains
         self._nodes = CacheNodes(order)
-        self._sides = self._new_sides()
+        self._sides = CacheSides(pool, self._nodes, layout)
+        self.watchers = self._nodes.watchers
+        self._chain: Callable[[int], list[tuple[int, int]]] = lambda index: []
+        """Returns the nodes of a request that others can share, if the workload names any."""
         if chains is not None:
             check_blocks(chains, pool.block_size)
-
-    def _new_sides(self) -> CacheSides | None:
-        layout = self._layout
-        if layout is None or not (layout.windows or layout.checkpoint_pages):
-            return None
-        return CacheSides(self._pool, self._nodes, layout)
+            self._chain = partial(chain_nodes, chains, pool.block_size)
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
-
-    @property
-    def on_change(self) -> Callable[[int, int], None] | None:
-        """The callback of `sim.kv.prefix_index.PrefixIndex` for this event."""
-        return self._nodes.on_change
-
-    @on_change.setter
-    def on_change(self, told: Callable[[int, int], None] | None) -> None:
-        self._nodes.on_change = told
-
-    @property
-    def on_evict(self) -> Callable[[int, int, int], None] | None:
-        """The callback of `sim.kv.prefix_index.PrefixIndex` for this event."""
-        return self._nodes.on_evict
-
-    @on_evict.setter
-    def on_evict(self, told: Callable[[int, int, int], None] | None) -> None:
-        self._nodes.on_evict = told
 
     @property
     def free_pages(self) -> int:
@@ -107,7 +84,7 @@ class BlockHashes:
         """Return (node id, blocks of that node in this request): its chain, then its private
         rest."""
         if request.nodes is None:
-            request.nodes = chain_nodes(self._chains, request.index, self._pool.block_size)
+            request.nodes = self._chain(request.index)
             request.nodes.append((-1 - request.index - (request.sample << 40), _UNBOUNDED))
         return request.nodes
 
@@ -125,10 +102,8 @@ class BlockHashes:
             evictable += max(0, depth - node.pinned)
             if depth < size:
                 break
-        if self._sides is not None and blocks:
-            nodes, evictable, is_fresh = self._sides.usable(hits)
-            return Hit(sum(depth for _, depth in nodes), evictable, nodes, blocks, is_fresh)
-        return Hit(blocks, evictable, hits)
+        hit = Hit(blocks, evictable, hits)
+        return self._sides.usable(hit) if blocks else hit
 
     def pin(self, request: Request, hit: Hit) -> None:
         """Let a request hold the blocks it hit."""
@@ -136,8 +111,7 @@ class BlockHashes:
             self._nodes.hit(node_id, depth)
             request.pinned.append((node_id, depth))
         request.pinned_blocks = hit.blocks
-        if self._sides is not None:
-            self._sides.touch(hit.nodes)
+        self._sides.touch(hit.nodes)
 
     def share(self, request: Request, answer: Request) -> None:
         """Let a further answer hold what the request holds."""
@@ -164,8 +138,7 @@ class BlockHashes:
             parent = nodes[position - 1] if position else None
             if not self._nodes.grow(node_id, had, depth, parent):
                 break  # another request computed these blocks too; ours stay private
-            if self._sides is not None:
-                self._sides.cache_windows(node_id, had, depth)
+            self._sides.cache_windows(node_id, had, depth)
             pinned[position : position + 1] = [(node_id, depth)]
             before += depth
             request.pinned_blocks = before
@@ -182,11 +155,10 @@ class BlockHashes:
 
     def released(self, request: Request, full: int) -> None:
         """Account for a released request, of which ``full`` leading blocks had been computed."""
-        if self._sides is None:
-            return
         self._sides.touch(request.pinned)
-        for blocks in range(request.num_target_tokens // self._pool.block_size + 1, full + 1):
-            self.checkpoint(request, blocks)  # a step ended at each of these boundaries
+        if self._sides.states:
+            for blocks in range(request.num_target_tokens // self._pool.block_size + 1, full + 1):
+                self.checkpoint(request, blocks)  # a step ended at each of these boundaries
 
     def evict(self, pages: int) -> int:
         """Evict at least ``pages`` free pages; return how many were evicted."""
@@ -194,9 +166,9 @@ class BlockHashes:
 
     def expire(self, now_ns: int) -> int:
         """Evict content past its lifetime; it is not written to lower tiers either."""
-        told, self._nodes.on_evict = self._nodes.on_evict, None
+        told, self.watchers.on_evict = self.watchers.on_evict, ()
         expired = expire(self._nodes.order, now_ns)
-        self._nodes.on_evict = told
+        self.watchers.on_evict = told
         return expired
 
     def next_expiry_ns(self) -> int | None:
@@ -206,7 +178,7 @@ class BlockHashes:
     def lose_all(self) -> None:
         """Forget all content and all holders."""
         self._nodes.lose_all()
-        self._sides = self._new_sides()
+        self._sides = CacheSides(self._pool, self._nodes, self._layout)
 
     def common_blocks(self, request: Request, holders: int) -> int:
         """Return the leading blocks of a running request that at least ``holders`` requests
@@ -224,10 +196,10 @@ class BlockHashes:
 
     def new_step(self) -> None:
         """Make the states computed by the step before usable."""
-        if self._sides is not None:
-            self._sides.new_step()
+        for states in self._sides.states:
+            states.new_step()
 
     def checkpoint(self, request: Request, blocks: int) -> None:
         """Keep the recurrent state after ``blocks`` blocks of a request."""
-        if self._sides is not None:
+        if self._sides.states:
             self._sides.checkpoint(first_blocks(self.path(request), blocks))

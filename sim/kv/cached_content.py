@@ -8,9 +8,8 @@ says how many.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sim.kv.eviction import EvictionOrder, FreeRun
+from sim.kv.prefix_index import Watchers
 
 
 class Node:
@@ -69,11 +68,7 @@ class CacheNodes:
     """
 
     def __init__(self, order: EvictionOrder) -> None:
-        self.on_change: Callable[[int, int], None] | None = None
-        """Called with (node, cached blocks) on every change, except for private nodes of
-        requests."""
-        self.on_evict: Callable[[int, int, int], None] | None = None
-        """Called with (node, first evicted block, block after the last), for the same nodes."""
+        self.watchers = Watchers()
         self.order = order
         self._is_tree = order.needs_tree
         self._nodes: dict[int, Node] = {}
@@ -101,10 +96,10 @@ class CacheNodes:
                 if node.at not in parent.children:
                     self.order.exposed(parent)
         if node.node_id >= 0:
-            if self.on_evict is not None:
-                self.on_evict(node.node_id, node.resident, had)
-            if self.on_change is not None:
-                self.on_change(node.node_id, node.resident)
+            for tell in self.watchers.on_evict:
+                tell(node.node_id, node.resident, had)
+            for note in self.watchers.on_change:
+                note(node.node_id, node.resident)
 
     def hit(self, node_id: int, depth: int) -> None:
         """Let one more request use and hold the first ``depth`` blocks of a node."""
@@ -140,8 +135,9 @@ class CacheNodes:
         elif node.resident > had:
             return False
         node.resident = depth
-        if self.on_change is not None and node_id >= 0:
-            self.on_change(node_id, depth)
+        if node_id >= 0:
+            for note in self.watchers.on_change:
+                note(node_id, depth)
         if had:
             _drop(node.depths, had)
         self.pin(node_id, depth)
@@ -171,10 +167,10 @@ class CacheNodes:
         gone = list(self._nodes)
         self._nodes.clear()
         self.order.clear()
-        if self.on_change is not None:
+        for note in self.watchers.on_change:
             for node_id in gone:
                 if node_id >= 0:
-                    self.on_change(node_id, 0)
+                    note(node_id, 0)
 
 
 def _drop(counts: dict[int, int], key: int) -> None:

@@ -106,10 +106,9 @@ class LeastRecent:
     """
 
     needs_tree = False
+    lifetime_ns: int | None = None
 
-    def __init__(self, clock: Callable[[], int], lifetime_ns: int | None = None) -> None:
-        self.lifetime_ns = lifetime_ns
-        self._clock = clock
+    def __init__(self) -> None:
         self._runs: OrderedDict[int, FreeRun] = OrderedDict()
         self._next_key = 0
 
@@ -119,8 +118,6 @@ class LeastRecent:
     def add(self, owner: Owner, start: int, stop: int, pages: int = 1) -> FreeRun:
         """Add a run as the youngest."""
         run = FreeRun(self._next_key, owner, start, stop, pages)
-        if self.lifetime_ns is not None:
-            run.freed_ns = self._clock()
         self._next_key += 1
         self._runs[run.key] = run
         return run
@@ -128,8 +125,6 @@ class LeastRecent:
     def refresh(self, run: FreeRun) -> None:
         """Make a run the youngest."""
         self._runs.move_to_end(run.key)
-        if self.lifetime_ns is not None:
-            run.freed_ns = self._clock()
 
     def forget(self, run: FreeRun) -> None:
         """Remove a run from the order."""
@@ -151,10 +146,32 @@ class LeastRecent:
         return sum((run.stop - run.start) * run.pages for run in self._runs.values())
 
     def next_expiry_ns(self) -> int | None:
-        """Return when the oldest run expires; None: never."""
-        if self.lifetime_ns is None or not self._runs:
-            return None
-        return self.first().freed_ns + self.lifetime_ns
+        """Content does not expire: always None."""
+        return None
+
+
+class Expiring(LeastRecent):
+    """LRU whose content is evicted too if it was not used for a lifetime."""
+
+    def __init__(self, clock: Callable[[], int], lifetime_ns: int) -> None:
+        super().__init__()
+        self.lifetime_ns: int = lifetime_ns
+        self._clock = clock
+
+    def add(self, owner: Owner, start: int, stop: int, pages: int = 1) -> FreeRun:
+        """Add a run as the youngest, used now."""
+        run = super().add(owner, start, stop, pages)
+        run.freed_ns = self._clock()
+        return run
+
+    def refresh(self, run: FreeRun) -> None:
+        """Make a run the youngest, used now."""
+        super().refresh(run)
+        run.freed_ns = self._clock()
+
+    def next_expiry_ns(self) -> int | None:
+        """Return when the oldest run expires; None: there is none."""
+        return self.first().freed_ns + self.lifetime_ns if self._runs else None
 
 
 class ByPriority:
@@ -235,7 +252,8 @@ def eviction_order(policy: Eviction | None, clock: Callable[[], int]) -> Evictio
     priority = getattr(policy, "priority", None)
     if priority is not None:
         return ByPriority(priority)
-    return LeastRecent(clock, getattr(policy, "lifetime_ns", None))
+    lifetime_ns = getattr(policy, "lifetime_ns", None)
+    return LeastRecent() if lifetime_ns is None else Expiring(clock, lifetime_ns)
 
 
 def evict(order: EvictionOrder, pages: int) -> int:

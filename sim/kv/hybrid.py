@@ -17,6 +17,7 @@ from typing import Protocol
 from sim.kv.cached_content import CacheNodes
 from sim.kv.eviction import FreeRun
 from sim.kv.layout import KVLayout
+from sim.kv.prefix_index import Hit
 
 Hits = list[tuple[int, int]]
 """(node, number of its leading blocks) in order."""
@@ -98,9 +99,10 @@ class States:
     def touch(self, node_id: int, depth: int) -> bool:
         """Make a state the youngest in LRU order; False if none is cached there."""
         run = self._checkpoints.get(node_id, {}).get(depth)
-        if run is not None:
-            self._nodes.order.refresh(run)
-        return run is not None
+        if run is None:
+            return False
+        self._nodes.order.refresh(run)
+        return True
 
     def longest(self, hits: Hits, blocks: int) -> int:
         """Return the most leading blocks of ``hits``, up to ``blocks``, that end at a
@@ -149,9 +151,9 @@ class Windows:
 
     def add(self, node_id: int, start: int, stop: int) -> None:
         """Cache blocks that are not cached yet; their pages are allocated."""
-        span = self._spans.get(node_id)
-        if span is None:
-            span = self._spans[node_id] = Span(self._spans, node_id, self._nodes.birth())
+        if node_id not in self._spans:
+            self._spans[node_id] = Span(self._spans, node_id, self._nodes.birth())
+        span = self._spans[node_id]
         span.uses += 1
         span.runs.append(self._nodes.order.add(span, start, stop, self.pages))
         span.runs.sort(key=lambda one: one.start)
@@ -182,8 +184,7 @@ class Windows:
 
     def runs(self, node_id: int) -> list[FreeRun]:
         """Return the cached runs of a node, ascending."""
-        span = self._spans.get(node_id)
-        return [] if span is None else list(span.runs)
+        return list(self._spans[node_id].runs) if node_id in self._spans else []
 
 
 class Pool(Protocol):
@@ -205,53 +206,49 @@ class Pool(Protocol):
 
 
 class CacheSides:
-    """All content cached beside leading blocks, for one layout."""
+    """All content cached beside leading blocks, for one layout; none, if it is full attention
+    alone."""
 
     def __init__(self, pool: Pool, nodes: CacheNodes, layout: KVLayout) -> None:
         self._pool = pool
         self._nodes = nodes
-        self._states = States(nodes, layout.checkpoint_pages) if layout.checkpoint_pages else None
+        self.states = [States(nodes, layout.checkpoint_pages)] if layout.checkpoint_pages else []
+        """The recurrent states of all layers together, if there are any."""
         self._windows = [
             # The token computed next is in its window too.
             Windows(nodes, -(-(window_tokens - 1) // pool.block_size), groups)
             for window_tokens, groups in layout.windows
         ]
+        self._all: list[States | Windows] = [*self.states, *self._windows]
 
-    def usable(self, hits: Hits) -> tuple[Hits, int, bool]:
-        """Return the longest part of a hit after which all layers can begin.
-
-        Also returns how many of its blocks no request holds, and whether the state at its end is
-        computed only by the step being planned.
-        """
-        blocks = sum(depth for _, depth in hits)
+    def usable(self, hit: Hit) -> Hit:
+        """Return the longest part of a hit after which all layers can begin."""
+        if not self._all:
+            return hit
+        blocks = hit.blocks
         while True:
-            found = blocks if self._states is None else self._states.longest(hits, blocks)
-            for window in self._windows:
-                found = window.longest(hits, found)
+            found = blocks
+            for side in self._all:
+                found = side.longest(hit.nodes, found)
             if found == blocks:
                 break
             blocks = found
-        hits = first_blocks(hits, blocks)
+        hits = first_blocks(hit.nodes, blocks)
         held = (min(depth, node.pinned) for n, depth in hits if (node := self._nodes.get(n)))
-        is_fresh = self._states is not None and self._states.is_fresh(hits)
-        return hits, blocks - sum(held), is_fresh
-
-    def new_step(self) -> None:
-        """Make the states of the step before usable."""
-        if self._states is not None:
-            self._states.new_step()
+        is_fresh = any(states.is_fresh(hits) for states in self.states)
+        return Hit(blocks, blocks - sum(held), hits, hit.blocks, is_fresh)
 
     def checkpoint(self, blocks: Hits) -> None:
-        """Keep the recurrent state after ``blocks`` blocks, if a page is free for it."""
-        states, pool = self._states, self._pool
-        if states is None or states.touch(*blocks[-1]) or states.pages > pool.free_blocks:
-            return
-        pool.make_empty(states.pages)
-        pool.fill(states.pages)
-        states.add(*blocks[-1])
+        """Keep the recurrent states after ``blocks``, if pages are free for them."""
+        pool = self._pool
+        for states in self.states:
+            if not states.touch(*blocks[-1]) and states.pages <= pool.free_blocks:
+                pool.make_empty(states.pages)
+                pool.fill(states.pages)
+                states.add(*blocks[-1])
 
     def touch(self, blocks: Hits) -> None:
-        """Mark the windows and the state that these blocks need as used now."""
+        """Mark the windows and the states that these blocks need as used now."""
         for window in self._windows:
             left = window.needed
             for node_id, depth in reversed(blocks):
@@ -259,8 +256,9 @@ class CacheSides:
                     break
                 self._cache(window, node_id, max(0, depth - left), depth)
                 left -= depth
-        if self._states is not None and blocks:
-            self._states.touch(*blocks[-1])
+        for states in self.states:
+            if blocks:
+                states.touch(*blocks[-1])
 
     def cache_windows(self, node_id: int, start: int, stop: int) -> None:
         """Cache the window blocks of newly computed blocks of a node."""

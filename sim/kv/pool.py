@@ -28,7 +28,7 @@ class KVCache:
 
     def __init__(
         self,
-        num_gpu_blocks: int,
+        num_blocks: int,
         block_size: int,
         *,
         prefix_caching: bool = True,
@@ -46,11 +46,11 @@ class KVCache:
         are for sequences that are swapped out. ``clock`` gives the time, for content with a
         lifetime. Raises ScenarioError if ids and blocks cannot be aligned.
         """
-        if num_gpu_blocks < 2:
-            raise ScenarioError(f"num_gpu_blocks is {num_gpu_blocks}; an engine needs at least 2")
+        if num_blocks < 2:
+            raise ScenarioError(f"num_gpu_blocks is {num_blocks}; an engine needs at least 2")
         self.block_size = block_size
         self._layout = None if layout == PLAIN else layout
-        self.usable_blocks = num_gpu_blocks - 1
+        self.usable_blocks = num_blocks - 1
         self.free_blocks = self.usable_blocks
         self.free_host_blocks = self._num_host_blocks = num_host_blocks
         self._grows = layout.grows
@@ -59,7 +59,7 @@ class KVCache:
         self._chains = chains if self._prefix_caching else None
         self._empty_blocks = self.usable_blocks
         self._clock = clock
-        self._index = self._new_index(cache, clock)
+        self._index = self._new_index(cache, layout, clock)
         self.tiers: Tiers | None = None
         """The tiers below device memory; None: there are none."""
         self.watched: Watch | None = None
@@ -67,18 +67,20 @@ class KVCache:
         self.evicting_ns: int | None = None
         """Time of the eviction being reported, while a jump reports; None: now."""
 
-    def _new_index(self, cache: CacheConfig, clock: Callable[[], int]) -> PrefixIndex:
+    def _new_index(
+        self, cache: CacheConfig, layout: KVLayout, clock: Callable[[], int]
+    ) -> PrefixIndex:
         policy = None if cache.make_eviction is None else cache.make_eviction()
         order = eviction_order(policy, clock)
         self.lifetime_ns = order.lifetime_ns
-        layout = self._layout if self._prefix_caching else None
+        layout = layout if self._prefix_caching else PLAIN
         if cache.prefix_index == "radix":
             return RadixIndex(order, self._chains, self.block_size, layout)
         return BlockHashes(self, order, self._chains, layout)
 
     def watch(self, on_change: Callable[[int, int], None], *, when: Watch) -> None:
         """Report (prefix id, number of its cached leading blocks) on every change."""
-        self._index.on_change = on_change
+        self._index.watchers.on_change = (on_change,)
         self.watched = when
 
     def set_over(self, tiers: Tiers) -> None:
@@ -88,7 +90,7 @@ class KVCache:
     @property
     def tells_at_once(self) -> bool:
         """Whether a watcher must be told of each eviction at its time."""
-        return self.watched == "immediate" or self._index.on_evict is not None
+        return self.watched == "immediate" or bool(self._index.watchers.on_evict)
 
     @property
     def index(self) -> PrefixIndex:

@@ -28,14 +28,23 @@ class Hit(NamedTuple):
     the next on."""
 
 
+class Watchers:
+    """What an index reports of content that several requests can share; nothing, by default."""
+
+    __slots__ = ("on_change", "on_evict")
+
+    def __init__(self) -> None:
+        self.on_change: tuple[Callable[[int, int], None], ...] = ()
+        """Called with (prefix id, number of its cached blocks) on every change."""
+        self.on_evict: tuple[Callable[[int, int, int], None], ...] = ()
+        """Called with (prefix id, first evicted block, block after the last)."""
+
+
 class PrefixIndex(Protocol):
     """The prefix cache of one engine. Requests carry what they hold (``pinned``,
     ``pinned_blocks``)."""
 
-    on_change: Callable[[int, int], None] | None
-    """Called with (prefix id, number of its cached blocks) on every change."""
-    on_evict: Callable[[int, int, int], None] | None
-    """Called with (prefix id, first evicted block, block after the last)."""
+    watchers: Watchers
 
     def __bool__(self) -> bool:
         """Whether anything is cached."""

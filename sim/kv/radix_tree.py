@@ -12,7 +12,7 @@ Source: Zheng et al. 2024 (SGLang, arXiv 2312.07104), section 3; ``page_size`` t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sim.errors import ScenarioError
 from sim.kv.eviction import EvictionOrder, FreeRun, evict, expire
 from sim.kv.hybrid import first_blocks
 from sim.kv.layout import KVLayout
-from sim.kv.prefix_index import Hit
+from sim.kv.prefix_index import Hit, Watchers
 from sim.request import Request
 from sim.request_table import PrefixChains
 
@@ -34,9 +34,10 @@ class _Edge:
 
     __slots__ = ("born", "children", "holders", "labels", "parent", "run", "tree", "uses")
 
-    def __init__(self, tree: RadixIndex, parent: _Edge | None, labels: Int64) -> None:
+    def __init__(self, tree: RadixIndex, labels: Int64) -> None:
         self.tree = tree
-        self.parent = parent
+        self.parent = self
+        """The edge above; the root is its own."""
         self.labels = labels
         """One label per page; equal labels in equal places are equal content."""
         self.children: dict[int, _Edge] = {}
@@ -62,16 +63,15 @@ class RadixIndex:
         order: EvictionOrder,
         chains: PrefixChains | None,
         page_tokens: int,
-        layout: KVLayout | None = None,
+        layout: KVLayout,
     ) -> None:
         """Raises ScenarioError if a hit needs more than leading pages."""
-        if layout is not None and (layout.windows or layout.checkpoint_pages):
+        if layout.windows or layout.checkpoint_pages:
             raise ScenarioError(
                 "a radix tree caches no windows or recurrent states; take kv.prefix_index "
                 "block_hash for this model"
             )
-        self.on_change: Callable[[int, int], None] | None = None
-        self.on_evict: Callable[[int, int, int], None] | None = None
+        self.watchers = Watchers()
         self._order = order
         self._chains = chains
         self._page_tokens = page_tokens
@@ -79,7 +79,7 @@ class RadixIndex:
         self._clear()
 
     def _clear(self) -> None:
-        self._root = _Edge(self, None, np.zeros(0, np.int64))
+        self._root = _Edge(self, np.zeros(0, np.int64))
         self._ends: dict[Request, _Edge] = {}  # the pages at which holders end
         self._resident: dict[int, int] = {}  # pages by prefix id, if there is a watcher
 
@@ -123,10 +123,9 @@ class RadixIndex:
 
     def share(self, request: Request, answer: Request) -> None:
         """Let a further answer hold what the request holds."""
-        end = self._ends.get(request)
-        if end is None:
+        if request not in self._ends:
             return
-        self._ends[answer] = end
+        end = self._ends[answer] = self._ends[request]
         for edge in self._up(end):
             edge.holders += 1
         answer.pinned.extend(request.pinned)
@@ -147,12 +146,13 @@ class RadixIndex:
         if in_place:
             end.labels = np.concatenate((end.labels, new))
         else:
-            edge = _Edge(self, end, new)
+            edge = _Edge(self, new)
+            edge.parent = end
             self._num_born += 1
             edge.born = self._num_born
             edge.holders = 1
             end.children[int(new[0])] = self._ends[request] = edge
-        if self.on_change is not None or self.on_evict is not None:
+        if self.watchers.on_change or self.watchers.on_evict:
             self._count(new, 1)
         pinned = request.pinned
         start = max(len(pinned) - 1, 0)
@@ -180,9 +180,9 @@ class RadixIndex:
 
     def expire(self, now_ns: int) -> int:
         """Evict content past its lifetime; it is not written to lower tiers either."""
-        told, self.on_evict = self.on_evict, None
+        told, self.watchers.on_evict = self.watchers.on_evict, ()
         expired = expire(self._order, now_ns)
-        self.on_evict = told
+        self.watchers.on_evict = told
         return expired
 
     def next_expiry_ns(self) -> int | None:
@@ -194,9 +194,9 @@ class RadixIndex:
         gone = [prefix_id for prefix_id in self._resident if prefix_id >= 0]
         self._clear()
         self._order.clear()
-        if self.on_change is not None:
+        for note in self.watchers.on_change:
             for prefix_id in gone:
-                self.on_change(prefix_id, 0)
+                note(prefix_id, 0)
 
     def common_blocks(self, request: Request, holders: int) -> int:
         """Return the leading pages of a running request that at least ``holders`` requests hold."""
@@ -212,7 +212,7 @@ class RadixIndex:
     def shrink(self, edge: _Edge, pages: int) -> None:
         """Account for the eviction of an edge's tail; its first ``pages`` pages are left."""
         parent, gone = edge.parent, edge.labels[pages:]
-        if not pages and parent is not None:
+        if not pages:
             del parent.children[int(edge.labels[0])]
             if not parent.children:
                 self._order.exposed(parent)
@@ -237,8 +237,8 @@ class RadixIndex:
     def _split(self, edge: _Edge, pages: int) -> _Edge:
         """Split an edge after ``pages`` pages; returns the new upper part, the lower part stays
         itself."""
-        upper, parent = _Edge(self, edge.parent, edge.labels[:pages]), edge.parent
-        assert parent is not None
+        upper, parent = _Edge(self, edge.labels[:pages]), edge.parent
+        upper.parent = parent
         parent.children[int(edge.labels[0])] = upper
         edge.labels = edge.labels[pages:]
         edge.parent = upper
@@ -256,7 +256,7 @@ class RadixIndex:
 
     def _up(self, edge: _Edge) -> Iterator[_Edge]:
         """Yield an edge and all edges above it, without the root."""
-        while edge.parent is not None:
+        while edge is not self._root:
             yield edge
             edge = edge.parent
 
@@ -274,10 +274,11 @@ class RadixIndex:
                 del self._resident[prefix_id]
             if prefix_id < 0:
                 continue
-            if sign < 0 and self.on_evict is not None:
-                self.on_evict(prefix_id, left, had)
-            if self.on_change is not None:
-                self.on_change(prefix_id, left)
+            if sign < 0:
+                for tell in self.watchers.on_evict:
+                    tell(prefix_id, left, had)
+            for note in self.watchers.on_change:
+                note(prefix_id, left)
 
 
 def _common(ours: Int64, theirs: Int64) -> int:

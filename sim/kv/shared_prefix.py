@@ -27,8 +27,9 @@ class _Node:
 
     __slots__ = ("at", "children", "ends", "parent", "passing")
 
-    def __init__(self, parent: _Node | None, at: int) -> None:
-        self.parent = parent
+    def __init__(self, parent: _Node | None = None, at: int = 0) -> None:
+        self.parent = self if parent is None else parent
+        """The node before this one; the root is its own."""
         self.at = at
         """Number of blocks of its parent that it follows."""
         # number of blocks held -> number of nodes that follow them
@@ -65,6 +66,7 @@ class PrefixTree:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
+        self._root = _Node()
         self._nodes: dict[int, _Node] = {}
         self._paths: dict[Request, list[tuple[int, int]]] = {}
         self._tokens = self._reads = self._parts = 0
@@ -102,25 +104,22 @@ class PrefixTree:
     def _count(self, path: list[tuple[int, int]], start: int, sign: int) -> None:
         """Add (``sign`` 1) or remove (-1) the nodes of a path from ``start`` on."""
         nodes = self._nodes
-        parent = nodes[path[start - 1][0]] if start else None
-        changed = [] if parent is None else [parent]
-        for node in changed:
-            self._post(node, -1)
+        parent = nodes[path[start - 1][0]] if start else self._root
+        self._post(parent, -1)
+        changed = [parent]
         for position in range(start, len(path)):
             node_id, depth = path[position]
-            found = nodes.get(node_id)
-            if found is None:
-                at = 0 if parent is None else path[position - 1][1]
-                found = nodes[node_id] = _Node(parent, at)
-                if parent is not None:
-                    _add(parent.children, at, 1)
+            if node_id not in nodes:
+                at = path[position - 1][1] if position else 0
+                nodes[node_id] = _Node(parent, at)
+                _add(parent.children, at, 1)
+            found = nodes[node_id]
             self._post(found, -1)
             changed.append(found)
             _add(found.ends if position == len(path) - 1 else found.passing, depth, sign)
             if not found.passing and not found.ends:
                 del nodes[node_id]
-                if found.parent is not None:
-                    _add(found.parent.children, found.at, -1)
+                _add(found.parent.children, found.at, -1)
             parent = found
         for node in changed:
             self._post(node, 1)

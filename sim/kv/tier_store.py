@@ -25,9 +25,8 @@ class TierConfig:
     """Latency of a load or a write, after its bytes."""
     is_shared: bool = False
     """Whether all engines of the pool can hit what one of them writes."""
-    pool_bytes_per_s: float | None = None
-    """Total bandwidth of all engines of the pool, if the tier is shared; None: never a
-    bottleneck."""
+    pool_bytes_per_s: float = math.inf
+    """Total bandwidth of all engines of the pool, if the tier is shared."""
     survives_crash: bool = False
     """Whether content survives a crash of its engine."""
 
@@ -56,6 +55,8 @@ class Pipe:
         return start_ns, self.free_ns
 
 
+_UNLIMITED = 1 << 62
+
 Piece = tuple[int, int, int]
 """(prefix id, first block, block after the last)."""
 
@@ -65,7 +66,7 @@ class TierStore:
     its tail."""
 
     def __init__(self, capacity_blocks: int | None) -> None:
-        self.capacity_blocks = capacity_blocks
+        self.capacity_blocks = _UNLIMITED if capacity_blocks is None else capacity_blocks
         self._spans: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self.held = self.most_held = 0
         self.added = self.evicted = self.lost = 0
@@ -98,24 +99,21 @@ class TierStore:
         """
         prefix_id, first, last = piece
         gone: list[Piece] = []
-        span = self._spans.pop(prefix_id, None)
-        if span is not None and (first > span[1] or last < span[0]):
-            gone.append((prefix_id, *span))
-            self._drop(span[1] - span[0])
-            span = None
-        before = 0
-        if span is not None:
-            before = span[1] - span[0]
-            first, last = min(first, span[0]), max(last, span[1])
+        start, stop = self._spans.pop(prefix_id, (first, first))
+        if first > stop or last < start:
+            gone.append((prefix_id, start, stop))
+            self._drop(stop - start)
+            start, stop = first, first
+        first, last = min(first, start), max(last, stop)
         self._spans[prefix_id] = (first, last)
-        self.added += last - first - before
-        self.held += last - first - before
+        self.added += last - first - (stop - start)
+        self.held += last - first - (stop - start)
         self._make_room(gone)
         self.most_held = max(self.most_held, self.held)
         return gone
 
     def _make_room(self, gone: list[Piece]) -> None:
-        while self.capacity_blocks is not None and self.held > self.capacity_blocks:
+        while self.held > self.capacity_blocks:
             prefix_id, (start, stop) = next(iter(self._spans.items()))
             left = max(start, stop - (self.held - self.capacity_blocks))
             gone.append((prefix_id, left, stop))

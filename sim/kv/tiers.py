@@ -8,8 +8,10 @@ own tier. Private content of a request is never written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import simpy
@@ -36,17 +38,22 @@ class TiersConfig:
     layers: int = 1
 
 
-SharedTiers = Sequence[tuple[TierStore, Pipe | None] | None]
-"""What all engines of a pool share of each tier: the store, and maybe a pipe."""
+SharedTiers = Sequence[Callable[[], tuple[TierStore, Pipe]]]
+"""What gives an engine each tier's store, and the pipe of all that use the store."""
 
 
-def shared_tiers(config: TiersConfig | None) -> SharedTiers:
-    """Create the shared parts of all tiers for one pool."""
-    found: list[tuple[TierStore, Pipe | None] | None] = []
-    for tier in () if config is None else config.tiers:
-        pipe = None if tier.pool_bytes_per_s is None else Pipe(tier.pool_bytes_per_s)
-        found.append((TierStore(tier.capacity_blocks), pipe) if tier.is_shared else None)
-    return found
+def shared_tiers(config: TiersConfig) -> SharedTiers:
+    """Return where the engines of one pool get the stores of all tiers."""
+    return [_shared(tier) if tier.is_shared else partial(_own, tier) for tier in config.tiers]
+
+
+def _shared(tier: TierConfig) -> Callable[[], tuple[TierStore, Pipe]]:
+    common = TierStore(tier.capacity_blocks), Pipe(tier.pool_bytes_per_s)
+    return lambda: common
+
+
+def _own(tier: TierConfig) -> tuple[TierStore, Pipe]:
+    return TierStore(tier.capacity_blocks), Pipe(math.inf)
 
 
 class Segment(NamedTuple):
@@ -69,7 +76,7 @@ class TierCounts:
 class _Way:
     """One engine's access to a tier."""
 
-    def __init__(self, config: TierConfig, store: TierStore, common: Pipe | None) -> None:
+    def __init__(self, config: TierConfig, store: TierStore, common: Pipe) -> None:
         self.config = config
         self.store = store
         self.counts = TierCounts()
@@ -83,17 +90,15 @@ class _Way:
     def load_ns(self, now_ns: int, blocks: int) -> int:
         """Return how long a load would take, its time in the queue included."""
         num_bytes = blocks * self.config.block_bytes
-        pipes = [self.to_device] if self._common is None else [self.to_device, self._common]
-        ends = [max(now_ns, pipe.free_ns) + pipe.duration_ns(num_bytes) for pipe in pipes]
-        return max(ends) + self.config.latency_ns - now_ns
+        pipes = (self.to_device, self._common)
+        end_ns = max(max(now_ns, pipe.free_ns) + pipe.duration_ns(num_bytes) for pipe in pipes)
+        return end_ns + self.config.latency_ns - now_ns
 
     def move(self, pipe: Pipe, now_ns: int, blocks: int) -> tuple[int, int]:
         """Queue a transfer; return when it begins and ends."""
         num_bytes = blocks * self.config.block_bytes
-        start_ns, end_ns = pipe.move(now_ns, num_bytes)
-        if self._common is not None:
-            other_ns, other_end_ns = self._common.move(now_ns, num_bytes)
-            start_ns, end_ns = max(start_ns, other_ns), max(end_ns, other_end_ns)
+        spans = (pipe.move(now_ns, num_bytes), self._common.move(now_ns, num_bytes))
+        start_ns, end_ns = (max(times) for times in zip(*spans, strict=True))
         return start_ns, end_ns + self.config.latency_ns
 
 
@@ -114,13 +119,13 @@ class Tiers:
         self._env = env
         self._index = index
         self.ways = [
-            _Way(tier, *(found or (TierStore(tier.capacity_blocks), None)))
-            for tier, found in zip(config.tiers, shared, strict=True)
+            _Way(tier, *store_and_pipe())
+            for tier, store_and_pipe in zip(config.tiers, shared, strict=True)
         ]
         self._lives = 0
         self._evicted: list[Piece] = []
         if config.write == "back":
-            index.on_evict = self._note_evicted
+            index.watchers.on_evict = (self._note_evicted,)
 
     @property
     def _now_ns(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import modules_of
 from scenarios.build.builder import build
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 from tests.bench.cpu_loop.operators import cases
@@ -121,7 +122,7 @@ def test_a_model_is_served_in_the_dtype_that_is_asked_for() -> None:
         "engine": {"dtype": "float16", "quantization": "fp8"},
         "workload": {"preset": "azure-conv", "num_requests": 5},
     }
-    precision = build(parse_scenario(scenario)).model.precision
+    precision = resolve(parse_scenario(scenario)).model.precision
     assert (precision.dtype, precision.kv, precision.embedding) == ("float16",) * 3
     assert precision.attention == "fp8"
 

@@ -12,15 +12,15 @@ import numpy as np
 
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.request_table import request_table
 from tests.properties.costs import AffineCost
 from tests.properties.engines import small_run
 
 _STEP_NS = 10_000_000
-_ENGINE = EngineConfig(max_num_seqs=64, fast_forward=False, num_gpu_blocks=8192)
+_ENGINE = EngineConfig(running_seq_limit=64, fast_forward=False, replica_blocks=8192)
 
 
 class Timed:

@@ -51,6 +51,7 @@ def test_every_file_is_part_of_a_recipe() -> None:
     assert set(FILES) - set(used) - set(SCENARIOS) == {
         "token_log.py",
         "slowest_report.py",
+        "first_step.py",
     }
 
 
@@ -89,14 +90,14 @@ def test_admission_policy(folder: Path) -> None:
 
 def test_gpu(folder: Path) -> None:
     result = run("gpu.yaml")
-    assert result.build.gpu.name == "Example-96GB"
+    assert result.build.replica.gpu.name == "Example-96GB"
     assert finished(result) == 40
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "layers.yaml"])
 def test_model(folder: Path, name: str) -> None:
     result = run(name)
-    assert len(result.build.model.layers) <= 2
+    assert len(result.build.replica.model.layers) <= 2
     assert finished(result) == 40
 
 
@@ -134,3 +135,10 @@ def test_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Page((folder / "slowest.html").read_text())
     assert len(page.all("tr")) == 6
     assert not page.open
+
+
+def test_engine_feature(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path("first_step.py", run_name="__main__")
+    first_s, last_s = map(float, re.findall(r"([\d.]+) s", capsys.readouterr().out))
+    assert 2.0 < first_s < 2.2
+    assert last_s < first_s

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet, PoolConfig
 from sim.request_table import RequestTable
 from tests.properties.conservation import audited, check_run_to_the_end
 from tests.properties.outcome import full_outcome

@@ -58,7 +58,7 @@ def test_a_small_run(model: str, blocks: float | None) -> None:
     if blocks is not None:
         longest = int((table.prompt_tokens + table.output_tokens).max())
         pages = engine.kv_layout.pages(longest, engine.block_size)
-        engine = replace(engine, num_gpu_blocks=1 + pages)
+        engine = replace(engine, replica_blocks=1 + pages)
     check_audited_jumps(table, replace(built.pool, engine=engine))
 
 
@@ -66,7 +66,7 @@ def test_a_small_run(model: str, blocks: float | None) -> None:
 def test_its_summary(model: str) -> None:
     asked = scenario(model)
     result = simulate(asked)
-    summary, clips = result.summary, result.build.model.clip_tokens
+    summary, clips = result.summary, result.build.replica.model.clip_tokens
     assert summary["requests"]["finished"] == 50
     device = dict(summary["device_bytes"])
     assert device.pop("total") == sum(device.values())

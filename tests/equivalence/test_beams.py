@@ -39,6 +39,6 @@ def test_beams_under_pressure(
     widths = data.draw(st.lists(st.sampled_from([1, 2, 3, 8]), min_size=n, max_size=n))
     widths = [w if o else 1 for w, o in zip(widths, table.output_tokens.tolist(), strict=True)]
     table = searched(replace(table, samples=None, beams=None), widths)
-    engine = replace(HARD, num_gpu_blocks=blocks, async_scheduling=asynchronous, clip_tokens=clips)
+    engine = replace(HARD, replica_blocks=blocks, async_scheduling=asynchronous, clip_tokens=clips)
     pool = small_pool(engine, cost=cost, scheduler=MAKERS[scheduler])
     check_audited_jumps(table, pool)

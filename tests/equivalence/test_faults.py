@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet
+from sim.fleet.config import Fleet
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.request import Status
@@ -34,11 +34,11 @@ def test_jumped_equals_stepped_and_all_is_conserved(
 def test_a_jump_after_a_crash_waits_for_what_the_lost_process_had_launched(is_async: bool) -> None:
     """Decode steps take 100 ms. The engine crashes 50 ms into one and serves again at once."""
     engine = EngineConfig(
-        max_num_batched_tokens=64,
-        max_num_seqs=4,
+        step_token_limit=64,
+        running_seq_limit=4,
         max_model_len=64,
         block_size=4,
-        num_gpu_blocks=33,
+        replica_blocks=33,
         async_scheduling=is_async,
     )
     fast, slow = (AffineCost(seconds, per_token_s=0, per_context_s=0) for seconds in (0.01, 0.1))

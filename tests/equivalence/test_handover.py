@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from policies import ROUTERS, SCHEDULERS
 from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, Role
+from sim.fleet.config import Fleet, Role
 from sim.fleet.handover import TransferConfig
 from sim.request import Status
 from sim.request_table import RequestTable

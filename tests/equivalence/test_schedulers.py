@@ -44,7 +44,7 @@ def test_jumped_equals_stepped(
 def test_a_run_ends_when_its_last_request_does() -> None:
     """A jump that was cut leaves an alarm behind; it must not make the run longer."""
     cost = AffineCost(base_s=1e-3, launch_ns=6_000_000, launch_spread=1.9)
-    engine = EngineConfig(max_model_len=200, num_gpu_blocks=100, async_scheduling=False)
+    engine = EngineConfig(max_model_len=200, replica_blocks=100, async_scheduling=False)
     ends = []
     for index in range(1, 8):  # prompts whose launches are drawn from fast to slow
         arrivals = np.array([0.0] + [0.05] * index)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from policies import SCHEDULERS
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet
+from sim.fleet.config import Fleet
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_jumps
 from tests.properties.costs import COSTS, AffineCost

@@ -8,7 +8,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, given, settings
 
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import Fleet
 from sim.kv.eviction import CacheConfig
 from sim.kv.layout import KVLayout
 from sim.request_table import RequestTable

@@ -15,7 +15,8 @@ from hypothesis import Phase, given, settings
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, PoolConfig, Role, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import Fleet, PoolConfig, Role
 from sim.protocols import ReplicaLoad, Router, RoutingContext, Watch
 from sim.request import Request
 from sim.request_table import RequestTable, request_table
@@ -25,7 +26,7 @@ from tests.properties.tables import chains_of
 
 WATCHES: list[Watch] = ["immediate", "deferred", "deferred_timed"]
 TIGHT = EngineConfig(
-    max_num_batched_tokens=64, max_num_seqs=6, max_model_len=200, block_size=4, num_gpu_blocks=70
+    step_token_limit=64, running_seq_limit=6, max_model_len=200, block_size=4, replica_blocks=70
 )
 
 

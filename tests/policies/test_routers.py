@@ -24,7 +24,8 @@ from policies.routers.session_sticky import SessionSticky
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import PoolConfig
 from sim.fleet.routing import Replicas
 from sim.kv.block_hashes import BlockHashes
 from sim.kv.pool import KVCache
@@ -36,7 +37,7 @@ from tests.properties.routing import Bench
 from tests.properties.tables import chains_of, table_of
 
 ENGINE = EngineConfig(
-    max_num_batched_tokens=512, max_num_seqs=8, max_model_len=400, block_size=8, num_gpu_blocks=150
+    step_token_limit=512, running_seq_limit=8, max_model_len=400, block_size=8, replica_blocks=150
 )
 
 

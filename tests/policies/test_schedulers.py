@@ -14,7 +14,7 @@ from policies import SCHEDULERS
 from policies.sjf import ShortestJobFirst
 from policies.vtc import VirtualTokenCounter
 from scenarios.build.plugins import scheduler_factory
-from sim.accounts import TIME_ACCOUNTS
+from sim.accounts import PREEMPTION_SWAP, TIME_ACCOUNTS
 from sim.beams import BeamSearch
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
@@ -69,8 +69,8 @@ def hard_workload(answers: int = 1, width: int = 1) -> RequestTable:
 
 def tiny_pool(**options: Any) -> EngineConfig:
     """51 blocks of 4 tokens: one long request takes nearly all."""
-    plain = {"max_num_batched_tokens": 48, "max_num_seqs": 10, "max_model_len": 200}
-    return EngineConfig(**(plain | {"block_size": 4, "num_gpu_blocks": 52} | options))
+    plain = {"step_token_limit": 48, "running_seq_limit": 10, "max_model_len": 200}
+    return EngineConfig(**(plain | {"block_size": 4, "replica_blocks": 52} | options))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def stream_against_one() -> tuple[RequestTable, int]:
 def test_nobody_starves_where_promised(scheduler: str) -> None:
     """With the others, the one is admitted last: the promise is not kept by chance."""
     table, victim = stream_against_one()
-    engine = EngineConfig(async_scheduling=False, max_num_seqs=3, block_size=4)
+    engine = EngineConfig(async_scheduling=False, running_seq_limit=3, block_size=4)
     log = small_run(table, engine=engine, cost=STEP, scheduler=scheduler)
     admitted = np.array(log.requests.admitted_ns)
     overtaken_by = int((admitted[victim + 1 :] < admitted[victim]).sum())
@@ -163,7 +163,7 @@ def test_a_static_batch_ends_with_its_longest_member() -> None:
 
 def test_a_static_batch_is_prefilled_before_it_decodes() -> None:
     policy = {"name": "static", "batch_size": 3}
-    options = {"max_num_batched_tokens": 16, "max_num_seqs": 4}
+    options = {"step_token_limit": 16, "running_seq_limit": 4}
     log = run([(0, 12, 2), (0, 12, 2), (0, 12, 2), (0, 12, 2)], policy, **options)
     steps = log.steps[0].columns()
     assert steps["prefill_tokens"].tolist()[:4] == [12 + 4, 8 + 8, 4, 0]
@@ -175,7 +175,7 @@ def test_orca_admits_what_it_can_reserve_for(reserve: str, together: int) -> Non
     # 16 usable blocks of 8: a request of 8 + 17 holds 8 blocks of a sequence of 64 tokens, 5 of
     # 8 + 32, or 4; fcfs begins with 2 each.
     policy = {"name": "orca", "reserve": reserve}
-    pool = {"block_size": 8, "num_gpu_blocks": 17, "max_model_len": 64}
+    pool = {"block_size": 8, "replica_blocks": 17, "max_model_len": 64}
     log = run([(0, 8, 17)] * 8, policy, **pool)
     steps = log.steps[0].columns()
     assert steps["running"].max() == together
@@ -185,7 +185,7 @@ def test_orca_admits_what_it_can_reserve_for(reserve: str, together: int) -> Non
 
 def test_a_buddy_allocator_rounds_up_once_more() -> None:
     # 8 + 17 tokens are 32 slots, 4 of 16 blocks; 8 + 32 are 64, 8 of them.
-    pool = {"block_size": 8, "num_gpu_blocks": 17, "max_model_len": 128}
+    pool = {"block_size": 8, "replica_blocks": 17, "max_model_len": 128}
     for reserve, together in (("oracle", 4), ("pow2", 2), ("max", 1)):
         policy = {"name": "orca", "reserve": reserve, "buddy": True}
         log = run([(0, 8, 17)] * 8, policy, **pool)
@@ -193,7 +193,7 @@ def test_a_buddy_allocator_rounds_up_once_more() -> None:
 
 
 def test_a_swapped_request_goes_on_where_it_was() -> None:
-    pool = {"block_size": 4, "num_gpu_blocks": 10, "max_model_len": 36}
+    pool = {"block_size": 4, "replica_blocks": 10, "max_model_len": 36}
     swap = {"preemption_mode": "swap", "num_cpu_blocks": 9, "swap_ns_per_block": 1e6}
     rows = [(0, 12, 16), (0.001, 12, 16)]
     log, again = run(rows, "fcfs", **pool, **swap), run(rows, "fcfs", **pool)
@@ -201,7 +201,7 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
     # Nothing is computed twice; its 4 blocks move out, and back.
     assert log.steps[0].column("prefill_tokens").sum() == 24
     assert again.steps[0].column("prefill_tokens").sum() > 24
-    (_, out, out_ns), (_, back, back_ns) = log.steps[0].swaps
+    (_, out, out_ns), (_, back, back_ns) = log.steps[0].waits[PREEMPTION_SWAP]
     assert out == back
     assert out_ns == back_ns == out * MS
     books, column = time_books(log), TIME_ACCOUNTS.index("preemption_swap")
@@ -211,11 +211,11 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
 
 
 def test_who_does_not_fit_the_host_is_recomputed() -> None:
-    pool = {"block_size": 4, "num_gpu_blocks": 10, "max_model_len": 36}
+    pool = {"block_size": 4, "replica_blocks": 10, "max_model_len": 36}
     rows = [(0, 12, 16), (0.001, 12, 16)]
     small = run(rows, "fcfs", preemption_mode="swap", num_cpu_blocks=2, **pool)
     assert small.requests.finished_ns == run(rows, "fcfs", **pool).requests.finished_ns
-    assert not small.steps[0].swaps
+    assert not small.steps[0].waits
 
 
 def test_sarathi_never_makes_a_step_larger_than_its_chunk() -> None:
@@ -239,7 +239,7 @@ def sharing(prompts: list[list[int]], outputs: list[int]) -> RequestTable:
 )
 def test_sglang_serves_the_longest_cached_prefix_first(policy: str, order: list[int]) -> None:
     table = sharing([[1, 2, 3], [8, 9], [1, 2, 3], [7]], [2, 2, 2, 2])
-    engine = EngineConfig(async_scheduling=False, block_size=4, max_num_seqs=1)
+    engine = EngineConfig(async_scheduling=False, block_size=4, running_seq_limit=1)
     log = small_run(table, engine=engine, cost=STEP, scheduler=policy)
     assert np.argsort(log.requests.admitted_ns).tolist() == order
 
@@ -248,13 +248,13 @@ def test_sglang_falls_back_to_arrival_order_where_many_wait() -> None:
     many = [[100 + i] for i in range(130)]
     for prompts, first in (([[1], *many[:100], [1]], 101), ([[1], *many, [1]], 1)):
         table = sharing(prompts, [200] + [2] * (len(prompts) - 1))
-        engine = EngineConfig(async_scheduling=False, block_size=4, max_num_seqs=1)
+        engine = EngineConfig(async_scheduling=False, block_size=4, running_seq_limit=1)
         log = small_run(table, engine=engine, cost=STEP, scheduler="sglang")
         assert int(np.argsort(log.requests.admitted_ns)[1]) == first
 
 
 def test_sglang_leaves_room_for_what_those_running_will_generate() -> None:
-    pool = {"block_size": 4, "num_gpu_blocks": 25, "max_model_len": 96}
+    pool = {"block_size": 4, "replica_blocks": 25, "max_model_len": 96}
     rows = [(0, 8, 40), (0.015, 8, 40), (0.035, 8, 40)]
     runs = {
         share: run(rows, {"name": "sglang", "schedule_conservativeness": share}, **pool)
@@ -267,7 +267,7 @@ def test_sglang_leaves_room_for_what_those_running_will_generate() -> None:
 
 def test_shortest_job_first_goes_by_predicted_answers() -> None:
     rows = [(0, 10, 9), *((0.001, 10, o) for o in (7, 3, 5, 1))]
-    log = run(rows, "sjf", max_num_seqs=1)
+    log = run(rows, "sjf", running_seq_limit=1)
     assert np.argsort(log.requests.admitted_ns).tolist() == [0, 4, 2, 3, 1]
 
 
@@ -297,7 +297,7 @@ def test_backlogged_tenants_are_served_alike(
     lengths = np.where(tenants == 0, outputs[0], outputs[1])
     table = request_table(np.zeros(n), np.full(n, prompt), lengths)
     table = replace(table, class_index=tenants, class_names=("a", "b"))
-    engine = EngineConfig(async_scheduling=False, max_num_seqs=seqs, fast_forward=False)
+    engine = EngineConfig(async_scheduling=False, running_seq_limit=seqs, fast_forward=False)
     # Between two admissions a counter grows by what is in the batch: M of the paper.
     bound = 2 * max(prompt + 2, 2 * seqs * max(outputs))
     watched = Watched()
@@ -324,7 +324,7 @@ def test_a_tenant_that_comes_late_is_not_owed_what_others_had() -> None:
     arrivals = np.where(tenants == 0, 0.0, 1.0)
     table = request_table(arrivals, np.full(50, 10), np.full(50, 10))
     table = replace(table, class_index=tenants, class_names=("early", "late"))
-    engine = EngineConfig(async_scheduling=False, max_num_seqs=1)
+    engine = EngineConfig(async_scheduling=False, running_seq_limit=1)
     log = small_run(table, engine=engine, cost=STEP, scheduler="vtc")
     after = np.argsort(log.requests.admitted_ns)[11:31]
     assert np.bincount(tenants[after]).tolist() == [10, 10]  # in turn, not all late ones first
@@ -346,7 +346,7 @@ def answers_of(n: int, lengths: list[int], prompt: int, output: int) -> RequestT
 )
 def test_answers_share_their_prompts_blocks(prompt: int, blocks: int) -> None:
     table = answers_of(4, [2, 2, 2], prompt, 2)
-    engine = EngineConfig(async_scheduling=False, block_size=4, num_gpu_blocks=101)
+    engine = EngineConfig(async_scheduling=False, block_size=4, replica_blocks=101)
     log = small_run(table, engine=engine, cost=STEP)
     steps = log.steps[0].columns()
     assert steps["decode_seqs"].tolist() == [0, 4]
@@ -364,7 +364,7 @@ def test_a_request_ends_with_its_longest_answer() -> None:
 
 
 def test_more_answers_than_an_engine_takes_are_refused() -> None:
-    engine = EngineConfig(max_num_seqs=2, num_gpu_blocks=40)
+    engine = EngineConfig(running_seq_limit=2, replica_blocks=40)
     log = small_run(answers_of(3, [2, 7], 10, 4), engine=engine, cost=STEP)
     assert log.requests.reject_reasons == {0: "more answers than max_num_seqs"}
 

@@ -15,12 +15,13 @@ from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
-from sim.engine.batch import Plan
+from sim.engine.adapters import Adapters
+from sim.engine.step import Plan
 from sim.engine.view import EngineView, Scheduler
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
 from sim.request import Request, SharedBlocks, Status
-from sim.shape import SharedSums, clipped
+from sim.shape import SharedSums, StepShape, clipped
 from tests.properties.token_gaps import decode_gaps
 
 Int64 = NDArray[np.int64]
@@ -43,7 +44,7 @@ def capricious(view: EngineView) -> Plan:
         for request in list(view.waiting):
             if not batch.admit(request, die.choice([None, 3])):
                 break
-    if die.random() < 0.5 or batch.token_budget == view.config.max_num_batched_tokens:
+    if die.random() < 0.5 or batch.token_budget == view.config.step_token_limit:
         batch.add_running()
     return batch.plan()
 
@@ -75,9 +76,9 @@ class Auditor:
         kept = [r for r in view.newly_admitted if r in view.running]  # not preempted at once
         self.due_tokens += sum(map(uncomputed_tokens, kept))
         self.due_tokens -= sum(left.get(r, 0) for r in view.newly_preempted)
-        assert plan.shape.num_tokens <= view.config.max_num_batched_tokens
+        assert plan.shape.num_tokens <= view.config.step_token_limit
         places = sum(request.width + request.num_unforked for request in view.running)
-        assert places <= view.config.max_num_seqs
+        assert places <= view.config.running_seq_limit
         return plan
 
 
@@ -103,12 +104,17 @@ def audited(make: Callable[[], Scheduler]) -> tuple[Callable[[], Scheduler], lis
     return make_audited, auditors
 
 
+def _set_aside(view: EngineView) -> list[Request]:
+    """Requests that hold blocks and neither run nor wait, because their prefix is being loaded."""
+    return [request for place in view.hooks.places for request in place.holding]
+
+
 def audit_blocks(view: EngineView) -> None:
     """Blocks of running requests, shared ones counted once, and free ones make up the pool."""
     kv = view.kv
     private, shared = 0, dict[int, int]()
     prompts: dict[SharedBlocks, int] = {}
-    for request in (*view.running, *(view.loading or ())):
+    for request in (*view.running, *_set_aside(view)):
         private += blocks_of(view, request) - sum(depth for _, depth in request.pinned)
         if request.is_several:
             private += kv.further_blocks(request, request.reserved_tokens)
@@ -122,7 +128,8 @@ def audit_blocks(view: EngineView) -> None:
     assert kv.empty_blocks + kv.cached_free_blocks == kv.free_blocks
     assert private + held_once + kv.free_blocks == kv.usable_blocks
     assert all(prompt.holders == holders for prompt, holders in prompts.items())
-    swapped = sum(request.swapped_blocks for request in view.waiting)
+    aside = [r for place in view.hooks.places if isinstance(place, Adapters) for r in place.aside]
+    swapped = sum(request.swapped_blocks for request in (*view.waiting, *aside))
     assert swapped + kv.free_host_blocks == view.config.num_cpu_blocks
     for request in view.waiting:
         assert not request.num_blocks
@@ -162,16 +169,27 @@ def audit_prefixes(view: EngineView) -> None:
     members, config = list(view.decode_group.members), view.config
     if config.shared_prefix_attention == "tree":
         paths = [held_blocks(request) for request in members]
-        assert view.shared_sums(len(members)) == shared_one_by_one(paths, config.block_size)
-        left = view.shared_sums(1, members[:-1]) if members else SharedSums()
+        assert _shared_sums(view, len(members)) == shared_one_by_one(paths, config.block_size)
+        left = _shared_sums(view, 1, members[:-1]) if members else SharedSums()
         assert left == SharedSums()
     elif config.shared_prefix_attention == "cascade" and members:
-        paths = [held_blocks(request) for request in (*view.running, *(view.loading or ()))]
+        paths = [held_blocks(request) for request in (*view.running, *_set_aside(view))]
         together = zip(*paths, strict=False) if len(view.running) > 1 else ()
         common = list(takewhile(lambda blocks: len(set(blocks)) == 1, together))
         computed = [r.num_computed_tokens for r in view.prefilling]
         tokens = min([len(common), *(c // config.block_size for c in computed)]) * config.block_size
-        assert view.shared_sums(len(members))[:2] == (tokens * len(members), tokens)
+        assert _shared_sums(view, len(members))[:2] == (tokens * len(members), tokens)
+
+
+def _shared_sums(
+    view: EngineView, decode_seqs: int, held_back: list[Request] | None = None
+) -> SharedSums:
+    """What the engine puts into the shape of a step without prefills."""
+    shape = StepShape(decode_seqs)
+    plan = Plan(shape, [], held_back or [], True, 1, None, 0)
+    for complete in view.hooks.shaped:
+        shape = complete(shape, plan)
+    return SharedSums(*shape.shared)
 
 
 def held_blocks(request: Request) -> list[tuple[int, int]]:
@@ -221,10 +239,8 @@ def check_requests(log: RunLog) -> None:
 
 def check_closed_loop(log: RunLog) -> None:
     """Check, for a complete run, that no request was sent before enough others had left."""
-    limit = log.table.max_concurrency
-    if limit is not None:
-        left_ns = np.sort(ns(log, "finished_ns"))
-        assert (ns(log, "arrival_ns")[limit:] >= left_ns[: max(len(left_ns) - limit, 0)]).all()
+    limit, left_ns = log.table.max_concurrency, np.sort(ns(log, "finished_ns"))
+    assert (ns(log, "arrival_ns")[limit:] >= left_ns[: max(len(left_ns) - limit, 0)]).all()
 
 
 def check_sampled_tokens(log: RunLog) -> None:

@@ -11,7 +11,8 @@ from policies import ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute, scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.engine.view import Scheduler
-from sim.fleet.cluster import PoolConfig, Role, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import PoolConfig, Role
 from sim.kv.eviction import PLAIN_CACHE, CacheConfig
 from sim.kv.layout import PLAIN, KVLayout, PromptPages, WindowPages
 from sim.protocols import Router, RoutingContext, StepCost
@@ -32,11 +33,11 @@ LAYOUTS = st.builds(
 
 ENGINES = st.builds(
     EngineConfig,
-    max_num_batched_tokens=st.sampled_from([8, 40, 512]),
-    max_num_seqs=st.sampled_from([1, 4, 8]),
+    step_token_limit=st.sampled_from([8, 40, 512]),
+    running_seq_limit=st.sampled_from([1, 4, 8]),
     max_model_len=st.just(200),
     block_size=st.sampled_from([4, 8]),
-    num_gpu_blocks=st.integers(20, 120),
+    replica_blocks=st.integers(20, 120),
     kv_layout=st.just(PLAIN) | LAYOUTS,
     clip_tokens=st.sampled_from(
         [(), (), (1,), (16,), (7, 64), (30, 31, 150), ((20,),), (16, (9, 40, 90))]
@@ -51,11 +52,11 @@ ENGINES = st.builds(
 
 
 HARD = EngineConfig(
-    max_num_batched_tokens=32,
-    max_num_seqs=8,
+    step_token_limit=32,
+    running_seq_limit=8,
     max_model_len=220,
     block_size=4,
-    num_gpu_blocks=80,
+    replica_blocks=80,
 )
 
 

@@ -24,7 +24,7 @@ def check_fleet_run(log: RunLog, *, to_its_end: bool) -> None:
         assert set(status.tolist()) <= FINAL_STATUSES
     for steps, pool in zip(log.steps, log.fleet.pool_of, strict=True):
         free = steps.column("free_blocks")
-        assert ((free >= 0) & (free <= pool.engine.num_gpu_blocks - 1)).all()
+        assert ((free >= 0) & (free <= pool.engine.replica_blocks - 1)).all()
         assert (np.diff(steps.column("gpu_end_ns")) >= 0).all()
     finished = status == Status.FINISHED
     arrival_ns = np.frombuffer(requests.arrival_ns, np.int64)

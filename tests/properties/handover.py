@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, PoolConfig, Role
+from sim.fleet.config import Fleet, PoolConfig, Role
 from sim.fleet.handover import TransferConfig
 from tests.properties.engines import small_pool
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodels.models.layers.compressed import CompressedMqa
+from costmodels.models.layers.delta import Gdn, Kda
 from costmodels.models.layers.dsa import Dsa
-from costmodels.models.layers.gdn import Gdn
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.kda import Kda
 from costmodels.models.layers.lightning import Lightning
 from costmodels.models.layers.mamba2 import Mamba2
 from costmodels.models.layers.mla import Mla

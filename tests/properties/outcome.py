@@ -28,6 +28,10 @@ def outcome(log: RunLog) -> dict[str, Any]:
         "preemptions": list(requests.preemptions),
         "visible": [s.step_visible_ns().tolist() for s in log.steps],
         "gpu_ns": [int(columns["gpu_ns"].sum()) for columns in steps],
+        "waits": [
+            {account: [wait[1:] for wait in waits] for account, waits in steps.waits.items()}
+            for steps in log.steps
+        ],
         "end": log.end_ns,
         **{name: [list(map(int, column)) for column in value] for name, value in expanded.items()},
     }
@@ -36,7 +40,7 @@ def outcome(log: RunLog) -> dict[str, Any]:
 def full_outcome(log: RunLog) -> dict[str, Any]:
     """`outcome`, and what service, speculation and cache tiers have done, where there are any."""
     found = outcome(log) | {"links": log.link_bytes, "replica": list(log.requests.replica)}
-    if log.service is not None:
+    if log.fleet.service is not None:
         found |= _service_outcome(log)
     if any(steps.speculates for steps in log.steps):
         found |= _speculation_outcome(log)
@@ -47,7 +51,6 @@ def full_outcome(log: RunLog) -> dict[str, Any]:
 
 def _service_outcome(log: RunLog) -> dict[str, Any]:
     service, requests = log.service, log.requests
-    assert service is not None
     return {
         "reasons": requests.reject_reasons | requests.fail_reasons,
         "sent": service.sent,

@@ -21,11 +21,11 @@ MEAN_SERVICE_S = MEAN_TOKENS * NS_PER_TOKEN * 1e-9
 
 
 ONE_AT_A_TIME = EngineConfig(
-    max_num_seqs=1,
-    max_num_batched_tokens=1 << 20,
+    running_seq_limit=1,
+    step_token_limit=1 << 20,
     max_model_len=1 << 20,
     block_size=1024,
-    num_gpu_blocks=2048,
+    replica_blocks=2048,
     enable_prefix_caching=False,
     async_scheduling=False,
 )

@@ -20,10 +20,14 @@ class Bench:
     now_ns: int = 0
     sessions: dict[int, int] = field(default_factory=dict)
     prefixes: dict[int, list[int]] = field(default_factory=dict)
+    extras: dict[str, dict[int, int]] = field(default_factory=dict)
     watcher: CacheWatcher | None = None
 
     def session(self, request: Request) -> int | None:
         return self.sessions.get(request.index)
+
+    def extra(self, name: str, request: Request) -> int | None:
+        return self.extras[name][request.index] if name in self.extras else None
 
     def prefix_ids(self, request: Request) -> Sequence[int]:
         return self.prefixes.get(request.index, ())

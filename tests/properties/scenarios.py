@@ -11,7 +11,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from scenarios.files.load import load_scenario
+from costmodels.models.spec import ModelSpec
+from scenarios.build.replica import Replica
+from scenarios.build.resolve import resolve
+from scenarios.files.flags import ANY_WORKLOAD
+from scenarios.files.load import load_scenario, parse_scenario
 from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
 from tests.properties.checkout import CHECKOUT
@@ -25,6 +29,14 @@ def small(**workload: Any) -> dict[str, Any]:
     generator = {"input_tokens": {"fixed": 100}, "output_tokens": {"fixed": 5}}
     base = {"generator": generator, "rate_per_s": 5, "num_requests": 10}
     return {"model": "meta-llama/Llama-3.1-8B", "workload": base | workload}
+
+
+def replica_of(model: str | ModelSpec, gpu: str, **sections: Any) -> Replica:
+    """A replica that simulates nothing: a model by name, or one that is made up, on a GPU."""
+    name = model if isinstance(model, str) else model.name
+    values = {"model": name, "hardware": {"gpu": gpu}, "workload": ANY_WORKLOAD, **sections}
+    made_up = None if isinstance(model, str) else model
+    return resolve(parse_scenario(values), model=made_up)
 
 
 def write(path: Path, values: object) -> Path:

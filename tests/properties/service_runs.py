@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,10 +11,20 @@ import hypothesis.strategies as st
 
 from policies import ADMISSIONS, AUTOSCALERS, ROUTERS, SCHEDULERS
 from scenarios.build.plugins import load_attribute
+from sim.clock import FOREVER_NS
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, Role, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet, Role
 from sim.fleet.handover import TransferConfig
-from sim.fleet.service import ClientConfig, Fault, FaultConfig, Kind, ScalingConfig, ServiceConfig
+from sim.fleet.service import (
+    AdmitAll,
+    ClientConfig,
+    Fault,
+    FaultConfig,
+    Kind,
+    ScalingConfig,
+    ServiceConfig,
+)
 from sim.request_table import RequestTable
 from tests.properties.costs import AffineCost
 from tests.properties.engines import small_pool
@@ -63,18 +74,18 @@ def faults(draw: st.DrawFn, replicas: int, links: bool) -> Fault:
 
 CLIENTS = st.builds(
     ClientConfig,
-    ttft_timeout_ns=st.sampled_from([None, 20 * MS, 150 * MS]),
-    e2e_timeout_ns=st.sampled_from([None, 150 * MS, 700 * MS]),
+    ttft_timeout_ns=st.sampled_from([FOREVER_NS, 20 * MS, 150 * MS]),
+    e2e_timeout_ns=st.sampled_from([FOREVER_NS, 150 * MS, 700 * MS]),
     max_retries=st.sampled_from([0, 1, 3]),
     backoff_ns=st.sampled_from([0, 10 * MS]),
     max_backoff_ns=st.just(40 * MS),
-    retry_budget=st.sampled_from([None, 0.2]),
-    budget_burst=st.sampled_from([0, 2]),
+    retry_budget=st.just(0.2),
+    budget_burst=st.sampled_from([0, 2, math.inf]),
     server_notices=st.booleans(),
 )
 ADMISSION = st.sampled_from(
     [
-        None,
+        AdmitAll,
         policy(ADMISSIONS, "concurrency_cap", max_requests=3),
         policy(ADMISSIONS, "queue_cap", max_waiting=2),
         policy(ADMISSIONS, "rate_limit", rate_per_s=30.0, burst=2.0, per_tenant=True),
@@ -116,7 +127,7 @@ def services(draw: st.DrawFn, replicas: int, links: bool) -> ServiceConfig:
         clients=draw(CLIENTS),
         faults=FaultConfig(
             schedule=tuple(scheduled),
-            mtbf_ns=draw(st.sampled_from([None, 200 * MS])),
+            mtbf_ns=draw(st.sampled_from([FOREVER_NS, 200 * MS])),
             detection_ns=draw(st.sampled_from([0, 7 * MS, 60 * MS])),
             proxy_retries=draw(st.integers(0, 2)),
         ),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 
 from sim.beams import BeamSearch
-from sim.request_table import PrefixChains, RequestTable, draw_lengths, request_table
+from sim.request_table import UNLIMITED, PrefixChains, RequestTable, draw_lengths, request_table
 
 
-def table_of(*rows: tuple[float, int, int], max_concurrency: int | None = None) -> RequestTable:
+def table_of(*rows: tuple[float, int, int], max_concurrency: int = UNLIMITED) -> RequestTable:
     """A table from (arrival_s, prompt_tokens, output_tokens) rows."""
     arrival_s, prompt_tokens, output_tokens = np.array(rows, float).reshape(-1, 3).T
     return request_table(
@@ -36,6 +37,12 @@ def chains_of(
         block_tokens=block_tokens,
         covers_output=covers_output,
     )
+
+
+def chain_lists(table: RequestTable) -> list[list[int]]:
+    """The block ids of each request's chain."""
+    assert table.chains is not None
+    return [table.chains.ids[a:b].tolist() for a, b in pairwise(table.chains.offsets.tolist())]
 
 
 @st.composite
@@ -65,7 +72,7 @@ def tables(draw: st.DrawFn) -> RequestTable:
         np.array(outputs),
         priority=np.array(priority),
         chains=chains,
-        max_concurrency=draw(st.sampled_from([None, None, 3])),
+        max_concurrency=draw(st.sampled_from([UNLIMITED, UNLIMITED, 3])),
     )
     tenants = draw(st.none() | st.lists(st.integers(0, 2), min_size=n, max_size=n))
     if tenants is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -23,7 +24,7 @@ TIERS = st.builds(
     write_bytes_per_s=st.sampled_from([None, 1e8, 1e10]),
     latency_ns=st.sampled_from([0, 100_000]),
     is_shared=st.booleans(),
-    pool_bytes_per_s=st.sampled_from([None, 5e8]),
+    pool_bytes_per_s=st.sampled_from([math.inf, 5e8]),
     survives_crash=st.booleans(),
 )
 CONFIGS = st.builds(

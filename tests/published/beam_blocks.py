@@ -39,14 +39,14 @@ def saved(option: str, seqs: int, requests: int = 500) -> float:
     engine = EngineConfig(
         block_size=BLOCK_TOKENS,
         max_model_len=2 * LONGEST,
-        num_gpu_blocks=seqs * 2 * LONGEST // BLOCK_TOKENS + 1,
+        replica_blocks=seqs * 2 * LONGEST // BLOCK_TOKENS + 1,
         enable_prefix_caching=False,
         async_scheduling=False,
         fast_forward=False,
     )
     steps = small_run(table, engine=engine).steps[0].columns()
     decodes = steps["decode_seqs"] > 0
-    held = (engine.num_gpu_blocks - 1 - steps["free_blocks"])[decodes]
+    held = (engine.replica_blocks - 1 - steps["free_blocks"])[decodes]
     context = steps["decode_context_tokens"][decodes] // seqs + 1
     apart = seqs * -(-context // BLOCK_TOKENS)
     return 1 - float(held.sum() / apart.sum())

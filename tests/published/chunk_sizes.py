@@ -14,7 +14,8 @@ import numpy as np
 from scenarios.build.builder import build
 from scenarios.files.load import parse_scenario
 from sim.books.metrics import Slo, itl_statistics, request_metrics
-from sim.fleet.cluster import PoolConfig, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import PoolConfig
 from sim.request_table import RequestTable, request_table
 from sim.shape import chunk_shape
 from tests.published.rows import Row, Section

@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from scenarios.experiments.plan.candidates import asked
 from scenarios.experiments.plan.find import judge_of, targeted
 from scenarios.experiments.plan.question import ask
-from scenarios.experiments.plan.read import asked
 from scenarios.experiments.plan.search import Search
+from scenarios.run.execution.workers import Workers
 from tests.published.models.economics import fleet_cost_usd, profit_margin, revenue_usd
 from tests.published.rows import Row, Section
 
@@ -94,7 +95,8 @@ def found() -> Search:
     question_of = asked(plan(), {(): "published day"}, folder=Path())
     every = targeted(question_of)
     question = ask(question_of.plan, every[0])
-    judge = judge_of(question_of.plan, question, looks=False)  # looks would see the warm-up
+    # looks would see the warm-up
+    judge = judge_of(question_of.plan, question, Workers(), looks=False)
     search = Search(plan=question_of.plan, question=question, judge=judge)
     search.run(every)
     return search

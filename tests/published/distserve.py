@@ -19,7 +19,8 @@ from policies.routers.least_loaded import LeastLoaded
 from policies.routers.least_work import LeastWork
 from sim.books.metrics import Slo, request_metrics
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet, PoolConfig
 from sim.fleet.handover import TransferConfig
 from sim.protocols import DecodeRun, StepPrice
 from sim.request_table import RequestTable, request_table
@@ -84,10 +85,10 @@ class DistServeFit:
 
 
 _ENGINE = EngineConfig(
-    max_num_batched_tokens=2_048,
-    max_num_seqs=256,
+    step_token_limit=2_048,
+    running_seq_limit=256,
     max_model_len=2_048,
-    num_gpu_blocks=(72_000_000_000 - 26_000_000_000) // (16 * _KV_BYTES_A_TOKEN),
+    replica_blocks=(72_000_000_000 - 26_000_000_000) // (16 * _KV_BYTES_A_TOKEN),
     enable_prefix_caching=False,
     async_scheduling=False,
 )

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from costmodels.hardware.efficiency import load_efficiency
-from costmodels.hardware.gpus import load_gpu
-from costmodels.models.catalog import load_model
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.cost import StepCost
 from sim.shape import StepShape
+from tests.properties.scenarios import replica_of
 from tests.published.rows import Row, Section, met
 
 BATCH, OUTPUT = 1024, 128
@@ -20,19 +18,12 @@ SHORT, LONG = 1024, 16_256
 
 
 @cache
-def cost(kernel: str) -> RooflineStepCost:
+def cost(kernel: str) -> StepCost:
     """CodeLlama-13B has the layers of Llama-2-13B."""
-    gpu = load_gpu("A100-SXM-40GB")
-    return compile_step_cost(
-        load_model("llama-2-13b"),
-        gpu,
-        max_num_batched_tokens=BATCH,
-        max_num_seqs=BATCH,
-        tensor_parallel_size=8,
-        efficiency=load_efficiency(gpu),
-        equal_contexts=True,
-        shared_prefix_attention=kernel,
-    )
+    limits = {"max_num_batched_tokens": BATCH, "max_num_seqs": BATCH}
+    engine = {"tensor_parallel_size": 8, **limits}
+    replica = replica_of("llama-2-13b", "A100-SXM-40GB", engine=engine)
+    return replica.plain_cost(equal_contexts=True, shared_prefix_attention=kernel)
 
 
 def tokens_per_s(kernel: str, prefix: int, seqs: int = BATCH) -> float:

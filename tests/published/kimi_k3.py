@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from costmodels.engines.profile import load_profile
-from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.shard import shard
 from costmodels.memory.paging import attention_block_tokens
 from costmodels.models.catalog import load_model
 from costmodels.models.spec import ModelSpec, quantized
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_table import step_seconds
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import step_seconds
 from sim.shape import decode_shape
+from tests.properties.scenarios import replica_of
 from tests.published.rows import Row, Section
 
 PUBLISHED = {8: 111.0, 16: 118.0}
@@ -32,16 +31,11 @@ def model() -> ModelSpec:
 
 
 @cache
-def cost(ranks: int) -> RooflineStepCost:
+def cost(ranks: int) -> StepCost:
     """On so many GB300."""
-    return compile_step_cost(
-        model(),
-        load_gpu("gb300"),
-        max_num_batched_tokens=2048,
-        max_num_seqs=16,
-        tensor_parallel_size=ranks,
-        profile=load_profile(),
-    )
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 16}
+    engine = {"tensor_parallel_size": ranks, **limits}
+    return replica_of(model(), "gb300", engine=engine).plain_cost()
 
 
 def tokens_per_s(ranks: int) -> float:
@@ -53,7 +47,7 @@ def parts_ms(ranks: int) -> dict[str, float]:
     """GPU time of a step by what binds it."""
     found = {"reads": 0.0, "links": 0.0, "launches": 0.0}
     for row in cost(ranks).describe(decode_shape(1, CONTEXT)):
-        part = {"fixed": "launches", "link": "links"}.get(row.bound, "reads")
+        part = {"launch": "launches", "network": "links"}.get(row.bound, "reads")
         if row.comm_bytes:
             part = "links"
         found[part] += row.seconds * 1e3

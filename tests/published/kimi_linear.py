@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import cache
 
 from costmodels.hardware.gpus import GpuSpec, load_gpu
-from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.mla import Mla
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from scenarios.build.replica import Replica
 from sim.shape import chunk_shape, decode_shape
+from tests.properties.scenarios import replica_of
 from tests.published.rows import Row, Section
 
 K, M = 1024, 1024 * 1024
@@ -42,30 +42,28 @@ def gpu_of(name: str) -> GpuSpec:
 
 
 @cache
-def costs(gpu_name: str, ranks: int = RANKS) -> tuple[RooflineStepCost, RooflineStepCost]:
-    """Step costs of both models."""
+def replicas(gpu_name: str, ranks: int = RANKS) -> tuple[Replica, Replica]:
+    """Both models on this part."""
+    limits = {"max_num_batched_tokens": CHUNK, "max_num_seqs": MOST_SEQS}
+    sections = {
+        "engine": {"tensor_parallel_size": ranks, **limits},
+        "kv": {"gpu_memory_utilization": 0.9},
+    }
     kimi, twin = (
-        compile_step_cost(
-            model,
-            gpu_of(gpu_name),
-            max_num_batched_tokens=CHUNK,
-            max_num_seqs=MOST_SEQS,
-            tensor_parallel_size=ranks,
-        )
-        for model in models()
+        replace(replica_of(model, gpu_name, **sections), gpu=gpu_of(gpu_name)) for model in models()
     )
     return kimi, twin
 
 
-def decode_ms(cost: RooflineStepCost, seqs: int, context: int) -> float:
+def decode_ms(replica: Replica, seqs: int, context: int) -> float:
     """Return the time of one decode step in ms."""
-    clips = cost.shard.model.clip_tokens
-    return cost.price(decode_shape(seqs, context, clips)).gpu_ns * 1e-6
+    clips = replica.model.clip_tokens
+    return replica.cost.price(decode_shape(seqs, context, clips)).gpu_ns * 1e-6
 
 
 def decode_ratio(gpu_name: str, context: int, ranks: int = RANKS) -> float:
     """The twin's step time over Kimi Linear's at batch 1."""
-    kimi, twin = (decode_ms(cost, 1, context) for cost in costs(gpu_name, ranks))
+    kimi, twin = (decode_ms(one, 1, context) for one in replicas(gpu_name, ranks))
     return twin / kimi
 
 
@@ -73,10 +71,10 @@ def prefill_ratio(gpu_name: str, tokens: int, ranks: int = RANKS) -> float:
     """Return the twin's prefill time over Kimi Linear's, for a prompt computed chunk by chunk."""
     kimi, twin = (
         sum(
-            cost.price(chunk_shape(start, CHUNK, cost.shard.model.clip_tokens)).gpu_ns
+            one.cost.price(chunk_shape(start, CHUNK, one.model.clip_tokens)).gpu_ns
             for start in range(0, tokens, CHUNK)
         )
-        for cost in costs(gpu_name, ranks)
+        for one in replicas(gpu_name, ranks)
     )
     return twin / kimi
 
@@ -87,17 +85,11 @@ def filled(gpu_name: str, context: int) -> list[tuple[int, float]]:
     A latent is one head, so every rank keeps all of it.
     """
     found = []
-    for cost in costs(gpu_name):
-        memory = plan_memory(
-            cost.shard.model,
-            cost.gpu,
-            tensor_parallel_size=RANKS,
-            max_num_batched_tokens=CHUNK,
-            max_num_seqs=MOST_SEQS,
-        )
-        a_sequence = memory.layout.pages(context, memory.block_size)
-        seqs = (memory.num_gpu_blocks - 1) // a_sequence
-        found.append((seqs, decode_ms(cost, seqs, context) / seqs))
+    for one in replicas(gpu_name):
+        blocks = one.memory.blocks
+        a_sequence = blocks.layout.pages(context, blocks.block_size)
+        seqs = (blocks.num_gpu_blocks - 1) // a_sequence
+        found.append((seqs, decode_ms(one, seqs, context) / seqs))
     return found
 
 

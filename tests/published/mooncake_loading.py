@@ -19,7 +19,7 @@ from sim.request_table import PrefixChains
 from tests.properties.checkout import SHARED
 from tests.published.rows import Row, Section
 from workloads.readers.detect import read_trace
-from workloads.reuse.hit_curve import hit_curve
+from workloads.reuse import hit_curve
 
 _LAYERS, _D, _GQA, _ELEMENT_BYTES, _A, _B = 80, 8192, 8, 2, 4, 22
 _TOKENS, _BLOCK = 8192, 512

@@ -13,7 +13,8 @@ import numpy as np
 
 from scenarios.build.builder import build
 from scenarios.files.load import parse_scenario
-from sim.fleet.cluster import PoolConfig, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import PoolConfig
 from sim.request_table import request_table
 from tests.published.rows import Row, Section
 

@@ -13,7 +13,7 @@ from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gemm_paths import PATHS, PrecisionPath
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.shard import shard
-from costmodels.memory.device import DevicePlan, fill_device
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
@@ -97,7 +97,7 @@ def max_batch(model: ModelSpec, gpu: GpuSpec) -> int:
 
 
 def _plan(model: ModelSpec, gpu: GpuSpec, batch: int) -> DevicePlan:
-    return fill_device(
+    return DevicePlan(
         model,
         gpu,
         max_num_batched_tokens=batch * PROMPT,

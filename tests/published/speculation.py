@@ -12,9 +12,9 @@ from statistics import mean
 from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.hardware.gpus import load_gpu
-from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import make_drafter
+from costmodels.steps.compile import StepOptions
 from policies.acceptance.rounds import survivals, tokens_per_step
 from policies.acceptance.tree import best_tree, ranked_rates
 from sim.evidence import Evidence
@@ -108,11 +108,9 @@ def cost(
         target,
         make_drafter(method, target, tree=tree, draft_vocab_size=vocab),
         load_gpu(gpu),
-        Layout(),
+        StepOptions(max_num_batched_tokens=2048, max_num_seqs=8),
         drafts_by_seqs=((1, drafts),),
         acceptance=Evidence(label="reported", source="the paper's tokens a step"),
-        max_num_batched_tokens=2048,
-        max_num_seqs=8,
     )
 
 

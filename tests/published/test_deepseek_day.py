@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.experiments.plan.candidates import asked
 from scenarios.experiments.plan.find import targeted
 from scenarios.experiments.plan.question import ask
-from scenarios.experiments.plan.read import asked
 from tests.published import deepseek_day as day
 from tests.published.rows import met
 

@@ -89,7 +89,7 @@ def _means(log: RunLog) -> Batch:
     to_middle = columns["decode_seqs"] * (columns["steps"] - 1) / 2
     contexts = columns["decode_context_tokens"] + columns["prefill_tokens"] + to_middle
     # Slots of the pool, not of reservations: what a buddy allocator cannot use is not used.
-    held = (log.pool.engine.num_gpu_blocks - 1 - columns["free_blocks"]) * BLOCK_TOKENS
+    held = (log.pool.engine.replica_blocks - 1 - columns["free_blocks"]) * BLOCK_TOKENS
     decodes = for_ns * (columns["prefill_tokens"] == 0)  # then all that run are in the step
     return Batch(
         float(np.average(columns["running"], weights=for_ns)),

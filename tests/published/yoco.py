@@ -10,11 +10,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from costmodels.hardware.gpus import load_gpu
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec
-from costmodels.steps.step_cost import compile_step_cost
 from sim.shape import chunk_shape
+from tests.properties.scenarios import replica_of
 from tests.published.rows import Row, Section
 
 K = 1024
@@ -41,9 +40,8 @@ def models() -> tuple[ModelSpec, ModelSpec]:
 
 def prefill_s(model: ModelSpec, tokens: int) -> float:
     """GPU seconds of one prompt in chunks, on an H100."""
-    cost = compile_step_cost(
-        model, load_gpu("h100"), max_num_batched_tokens=_CHUNK, max_num_seqs=16
-    )
+    limits = {"max_num_batched_tokens": _CHUNK, "max_num_seqs": 16}
+    cost = replica_of(model, "h100", engine=limits).cost
     chunks = (
         chunk_shape(start, min(_CHUNK, tokens - start), model.clips)
         for start in range(0, tokens, _CHUNK)

@@ -15,17 +15,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from reports.run.report import write_run_page
-from scenarios.calibration.commands import import_facts
+from scenarios.calibration.kernels import import_facts
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import simulate
-from scenarios.validation.command import run_validate
 from tests.calibrate.kernel_lines import GRIDS, made_lines, write_lines
 from tests.properties.scenarios import azure_trace
 from tests.reports.html_page import Page, check_figures
 from tests.reports.sample import write_sample as write_report_sample
 from tests.scenarios.experiments.sweep.samples import SCENARIO, write_sweep_file
-from tests.scenarios.experiments.sweep.samples import run as run_sweep_file
 from tests.scenarios.validation.samples import write_sample as write_validation_sample
 
 BROWSER = next(
@@ -53,15 +51,7 @@ def page_of_a_sample(folder: Path) -> Path:
 
 def page_of_a_validation(folder: Path) -> Path:
     write_validation_sample(folder / "measured", "x1")
-    run_validate(
-        folder / "measured",
-        only=[],
-        skip=[],
-        profile=None,
-        operators="fitted",
-        out=folder,
-        as_json=True,
-    )
+    app(["validate", str(folder / "measured"), "--out", str(folder)], standalone_mode=False)
     return folder / "validation.html"
 
 
@@ -82,8 +72,9 @@ def page_of_a_sweep(folder: Path) -> Path:
     axes = {"workload.rate_per_s": [4, 16, 60], "engine.max_num_seqs": [2, 8, 64]}
     gpus = {"hardware.gpu": ["H200", "H100"]}
     values = {"scenario": SCENARIO, "axes": axes | gpus, "require": "attainment >= 0.9"}
-    run_sweep_file(write_sweep_file(folder, values), folder / "out")
-    return folder / "out" / "sweep.html"
+    folder.mkdir(exist_ok=True)
+    file = write_sweep_file(folder, values)
+    return page_of_a_command("sweep.html", "sweep", str(file), "--jobs", "1")(folder)
 
 
 def page_of_a_step(folder: Path) -> Path:

@@ -76,6 +76,13 @@ def test_a_table_that_is_none(tmp_path: Path) -> None:
         read_steps(tmp_path)
 
 
+def test_folders_of_older_versions_have_no_adapters(tmp_path: Path) -> None:
+    columns = {name: [0] for name in REQUEST_COLUMNS}
+    del columns["adapters_ns"]
+    pd.DataFrame(columns).to_parquet(tmp_path / "requests.parquet")
+    assert read_requests(tmp_path)["adapters_ns"].tolist() == [0]
+
+
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     pd.DataFrame({"replica": [0]}).to_parquet(tmp_path / "steps.parquet")
     with pytest.raises(ScenarioError, match=r"lacks the columns plan_s, gpu_end_s"):

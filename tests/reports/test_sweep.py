@@ -23,13 +23,21 @@ from scenarios.commands import app
 from scenarios.run.replications import t_interval
 from sim.errors import ScenarioError
 from tests.reports.html_page import Page, check_figures
-from tests.scenarios.experiments.sweep.samples import SCENARIO, run, write_sweep_file
+from tests.scenarios.experiments.sweep import samples
+from tests.scenarios.experiments.sweep.samples import SCENARIO, write_sweep_file
 
 AXES = {
     "workload.rate_per_s": [4, 16, 60],
     "engine.max_num_seqs": [2, 64],
     "pool.replicas": [1, 2, 0],
 }
+
+
+def run(file: Path, out: Path) -> pd.DataFrame:
+    """Run a sweep, write its page, and return its table."""
+    table = samples.run(file, out)
+    write_sweep_page(out)
+    return table
 
 
 @pytest.fixture(scope="module")

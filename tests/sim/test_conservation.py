@@ -140,7 +140,7 @@ def test_shipped_scenario_conserves_everything(path: Path) -> None:
     assert counts["arrived"] == sum(counts[fate] for fate in fates)
     assert counts["finished"] == int((statuses(log) == Status.FINISHED).sum()) > 0
     bytes_of = dict(summary["device_bytes"])
-    assert bytes_of.pop("total") == sum(bytes_of.values()) == built.gpu.hbm_bytes
+    assert bytes_of.pop("total") == sum(bytes_of.values()) == built.replica.gpu.hbm_bytes
     assert min(bytes_of.values()) >= 0
 
 

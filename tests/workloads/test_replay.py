@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim.errors import ScenarioError
 from sim.request_table import RequestTable, request_table
-from tests.properties.tables import chains_of
+from tests.properties.tables import chain_lists, chains_of
 from workloads.replay import draw_sessions, poisson_arrivals, replayed
 from workloads.transform import (
     earliest_arrival_ns,
@@ -62,12 +61,9 @@ def links(table: RequestTable) -> dict[tuple[int, int], int]:
 
 
 def contents(table: RequestTable) -> list[tuple[int, int, int, list[int]]]:
-    assert table.chains is not None
     assert table.session is not None
-    ids = table.chains.ids
-    chains = [ids[a:b].tolist() for a, b in pairwise(table.chains.offsets.tolist())]
     columns = (table.prompt_tokens.tolist(), table.output_tokens.tolist(), table.session.tolist())
-    return list(zip(*columns, chains, strict=True))
+    return list(zip(*columns, chain_lists(table), strict=True))
 
 
 def stretched(table: RequestTable, factor: float) -> RequestTable:

@@ -27,8 +27,7 @@ from tests.properties.tables import chains_of
 from workloads.chains import regroup
 from workloads.readers.detect import read_trace
 from workloads.replay import draw_sessions, replayed
-from workloads.reuse.hit_curve import HitCurve, hit_curve
-from workloads.reuse.stack_distance import NEVER, stack_distances, sums_before_below
+from workloads.reuse import NEVER, HitCurve, hit_curve, stack_distances, sums_before_below
 
 TRACES = SHARED / "data" / "traces"
 BLOCK_TOKENS = 4
@@ -301,7 +300,7 @@ def test_an_engine_with_many_requests_at_once_hits_about_as_much(agentic: Reques
     table = draw_sessions(agentic, 30, duration_s=3 * 3600, seed=0)
     curve = curve_after_an_hour(table)
     for capacity in (2_000_000, 5_000_000):
-        engine = replace(pool.engine, num_gpu_blocks=capacity // 16 + 1, max_model_len=1_000_000)
+        engine = replace(pool.engine, replica_blocks=capacity // 16 + 1, max_model_len=1_000_000)
         hits = {}
         for how in ("open", "closed"):
             sent = replayed(table, how)

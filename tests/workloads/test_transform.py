@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.errors import ScenarioError
 from sim.request_table import PrefixChains, RequestTable, request_table
+from tests.properties.tables import chain_lists
 from workloads.statistics.describe import describe
 from workloads.transform import limit, mean_rate_per_s, repeat, scale_rate, window, with_concurrency
 
@@ -28,12 +28,6 @@ def table_at(*arrival_s: float) -> RequestTable:
     return request_table(
         np.array(arrival_s), np.arange(1, n + 1), np.full(n, 7), chains=chains, source="test"
     )
-
-
-def chain_lists(table: RequestTable) -> list[list[int]]:
-    assert table.chains is not None
-    offsets = table.chains.offsets.tolist()
-    return [table.chains.ids[a:b].tolist() for a, b in pairwise(offsets)]
 
 
 def arrivals_s(table: RequestTable) -> list[float]:

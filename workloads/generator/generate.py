@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.arrays import Int64
 from sim.clock import NS_PER_S
-from sim.request_table import PrefixChains, RequestTable
+from sim.request_table import UNLIMITED, PrefixChains, RequestTable
 from workloads.generator.chain_ids import Lineage, build_chains
 from workloads.generator.distributions import sample_tokens, stream
 from workloads.generator.sessions import continue_earlier, grow_contexts
@@ -53,7 +53,7 @@ def generate(spec: GeneratorSpec, seed: int) -> RequestTable:
         output_tokens=contents.output[kept],
         priority=np.zeros(len(kept), np.int64),
         chains=_chains(spec, timeline, contents, place),
-        max_concurrency=spec.max_concurrency,
+        max_concurrency=UNLIMITED if spec.max_concurrency is None else spec.max_concurrency,
         after=place[timeline.after[kept]] if waits else None,
         think_ns=timeline.think_ns[kept] if waits else None,
         session=timeline.start[kept] if has_sessions else None,

@@ -74,9 +74,6 @@ def with_silences(operational_s: Float64, on_off: OnOff, seed: int) -> Float64:
 
 _SINE_STEPS = 120
 
-# libyaml's loader is about ten times faster; it is missing from some builds of PyYAML.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
@@ -148,5 +145,5 @@ def drifted(operational_s: Float64, drift: Drift) -> Float64:
 @lru_cache(maxsize=1)
 def _profiles() -> dict[str, tuple[tuple[float, ...], float]]:
     text = Path(__file__).with_name("profiles.yaml").read_text(encoding="utf-8")
-    blocks = yaml.load(text, Loader=_LOADER)
+    blocks = yaml.safe_load(text)
     return {name: (tuple(b["factors"]), float(b["period_s"])) for name, b in blocks.items()}

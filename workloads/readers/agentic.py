@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.arrays import Int64
-from sim.errors import TraceError
+from sim.errors import TraceError, shown
 from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.csv_table import Column, CsvTable, read_csv, require, time_ns, whole
 from workloads.readers.format import Format, has_all
 from workloads.readers.recording import Recording, record
-from workloads.readers.rows import MAX_ID, raise_at, shown
+from workloads.readers.rows import MAX_ID, raise_at
 
 BLOCK_TOKENS = 64
 COLUMNS = (

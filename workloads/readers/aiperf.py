@@ -8,14 +8,60 @@ from typing import Any
 
 from sim.errors import TraceError
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, block_ids, name_of, need
+from workloads.readers.json_rows import (
+    DelayMs,
+    Id,
+    JsonRow,
+    JsonRows,
+    Name,
+    PromptTokens,
+    Row,
+    TimeMs,
+    Tokens,
+    check_blocks,
+)
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_TIME_S, duration_ns, shown, whole_number
 
 KEYS = ("input_length", "output_length")
 
 _BLOCK_TOKENS = 512
-_EXPECTED = ", ".join(KEYS)
+_EXPECTED = f"{', '.join(KEYS)} (text has no token counts)"
+
+
+class Turn(JsonRow):
+    """A request with its time or its delay."""
+
+    input_length: PromptTokens
+    output_length: Tokens
+    timestamp: TimeMs | None = None
+    delay: DelayMs | None = None
+    hash_ids: list[Id] | None = None
+
+    def row(self, session: Any, block_tokens: int) -> Row:
+        """Return the request; raises TraceError if it does not have an id for each block."""
+        if self.hash_ids is not None:
+            check_blocks(self.hash_ids, self.input_length, block_tokens)
+        return Row(
+            self.timestamp,
+            self.input_length,
+            self.output_length,
+            self.hash_ids or (),
+            session,
+            -1 if self.delay is None else self.delay,
+        )
+
+
+class SingleTurn(Turn):
+    """A line with one request."""
+
+    session_id: Name = None
+
+
+class Session(JsonRow):
+    """A line with all turns of a session."""
+
+    session_id: Name = None
+    turns: list[Turn]
 
 
 def read_aiperf(
@@ -31,38 +77,22 @@ def read_aiperf(
     rows = JsonRows(path)
 
     def parse(row: dict[str, Any]) -> Iterator[Row]:
-        session = name_of(row.get("session_id"), "session_id")
         if "turns" not in row:
-            yield _turn(row, session, size)
+            single = SingleTurn.model_validate(row)
+            yield single.row(single.session_id, size)
             return
-        if not isinstance(row["turns"], list) or not row["turns"]:
-            raise TraceError(f"turns is {shown(row['turns'])}; expected a list of turns")
-        session = ("line", len(rows)) if session is None else session
-        for number, turn in enumerate(row["turns"]):
-            if not isinstance(turn, dict):
-                raise TraceError(f"turn {number} is {shown(turn)}; expected {_EXPECTED}")
-            parsed = _turn(turn, session, size)
-            if number and parsed.time_ns is None and parsed.think_ns < 0:
+        given = Session.model_validate(row)
+        if not given.turns:
+            raise TraceError("turns is empty; expected a list of turns")
+        session = ("line", len(rows)) if given.session_id is None else given.session_id
+        for number, turn in enumerate(given.turns):
+            parsed = turn.row(session, size)
+            if number and turn.timestamp is None and turn.delay is None:
                 parsed = parsed._replace(think_ns=0)
             yield parsed
 
     rows.read(parse, expected=_EXPECTED, skip_bad_rows=skip_bad_rows)
     return rows.recording("aiperf", block_tokens=size)
-
-
-def _turn(turn: dict[str, Any], session: Any, size: int) -> Row:
-    need(turn, KEYS, f"{_EXPECTED} (text has no token counts)")
-    prompt_tokens = whole_number(turn["input_length"], "input_length", 1)
-    time_ns, think_ns = None, -1
-    if turn.get("timestamp") is not None:
-        time_ns = duration_ns(turn["timestamp"], "timestamp", "ms", MAX_TIME_S)
-    if turn.get("delay") is not None:
-        think_ns = duration_ns(turn["delay"], "delay", "ms")
-    blocks: list[int] = []
-    if turn.get("hash_ids") is not None:
-        blocks = block_ids(turn["hash_ids"], "hash_ids", "input_length", prompt_tokens, size)
-    output_tokens = whole_number(turn["output_length"], "output_length", 0)
-    return Row(time_ns, prompt_tokens, output_tokens, blocks, session, think_ns)
 
 
 def _matches(row: dict[str, Any]) -> bool:

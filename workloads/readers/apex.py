@@ -6,10 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, need
+from workloads.readers.json_rows import JsonRow, JsonRows, PromptTokens, Row, TimeNs, Tokens
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_TIME_S, duration_ns, whole_number
+
+
+class Request(JsonRow):
+    """A request; its time is in nanoseconds."""
+
+    time_ns: TimeNs = Field(alias="StartTimeOffset")
+    prompt_tokens: PromptTokens = Field(alias="ContextTokens")
+    output_tokens: Tokens = Field(alias="GeneratedTokens")
+
 
 KEYS = ("StartTimeOffset", "ContextTokens", "GeneratedTokens")
 
@@ -19,18 +29,13 @@ def read_apex(path: Path, *, skip_bad_rows: bool = False) -> Recording:
 
     Raises TraceError, naming file, line and key; with ``skip_bad_rows`` bad rows are counted.
     """
-    expected = ", ".join(KEYS)
 
     def parse(row: dict[str, Any]) -> Iterator[Row]:
-        need(row, KEYS, expected)
-        yield Row(
-            duration_ns(row["StartTimeOffset"], "StartTimeOffset", "ns", MAX_TIME_S),
-            whole_number(row["ContextTokens"], "ContextTokens", 1),
-            whole_number(row["GeneratedTokens"], "GeneratedTokens", 0),
-        )
+        given = Request.model_validate(row)
+        yield Row(given.time_ns, given.prompt_tokens, given.output_tokens)
 
     rows = JsonRows(path)
-    rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
+    rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)
     return rows.recording("apex")
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from sim.errors import TraceError
+from sim.errors import TraceError, shown
 from workloads.readers.csv_table import Column, datetime_ns, read_csv, time_ns, whole
 from workloads.readers.format import Format, has_all, has_only
 from workloads.readers.recording import Recording, record
-from workloads.readers.rows import shown
 
 PUBLISHED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 REDUCED = ("t_s", "input_tokens", "output_tokens")

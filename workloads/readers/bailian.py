@@ -7,23 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from sim.errors import TraceError
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, block_ids, need
+from workloads.readers.json_rows import (
+    Id,
+    JsonRow,
+    JsonRows,
+    PromptTokens,
+    Row,
+    TimeS,
+    Tokens,
+    check_blocks,
+)
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_ID, MAX_TIME_S, duration_ns, shown, whole_number
+from workloads.readers.rows import MAX_ID
 
 BLOCK_TOKENS = 16
-KEYS = (
-    "chat_id",
-    "parent_chat_id",
-    "timestamp",
-    "input_length",
-    "output_length",
-    "hash_ids",
-)
+
+
+class Chat(JsonRow):
+    """A request; ``parent_chat_id`` is -1 for the first of a tree."""
+
+    chat_id: Id
+    parent_chat_id: Annotated[int, Field(ge=-1, le=MAX_ID)]
+    timestamp: TimeS
+    input_length: PromptTokens
+    output_length: Tokens
+    hash_ids: list[Id]
+
+
+KEYS = tuple(Chat.model_fields)
 
 
 def read_bailian(path: Path, *, skip_bad_rows: bool = False) -> Recording:
@@ -34,24 +51,26 @@ def read_bailian(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     counted instead.
     """
     root_of: dict[int, int] = {}
-    expected = ", ".join(KEYS)
 
     def parse(row: dict[str, Any]) -> Iterator[Row]:
-        need(row, KEYS, expected)
-        chat = whole_number(row["chat_id"], "chat_id", 0, MAX_ID)
-        parent = whole_number(row["parent_chat_id"], "parent_chat_id", -1, MAX_ID)
+        given = Chat.model_validate(row)
+        chat, parent = given.chat_id, given.parent_chat_id
         if chat in root_of:
-            raise TraceError(f"chat_id {shown(chat)} appears twice; expected one row a chat")
-        prompt_tokens = whole_number(row["input_length"], "input_length", 1)
-        output_tokens = whole_number(row["output_length"], "output_length", 0)
-        time_ns = duration_ns(row["timestamp"], "timestamp", "s", MAX_TIME_S)
-        ids = block_ids(row["hash_ids"], "hash_ids", "input_length", prompt_tokens, BLOCK_TOKENS)
+            raise TraceError(f"chat_id {chat} appears twice; expected one row a chat")
+        check_blocks(given.hash_ids, given.input_length, BLOCK_TOKENS)
         root = root_of[chat] = root_of.get(parent, chat)
-        after = None if parent < 0 else parent
-        yield Row(time_ns, prompt_tokens, output_tokens, ids, root, name=chat, after=after)
+        yield Row(
+            given.timestamp,
+            given.input_length,
+            given.output_length,
+            given.hash_ids,
+            root,
+            name=chat,
+            after=None if parent < 0 else parent,
+        )
 
     rows = JsonRows(path)
-    rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
+    rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)
     return rows.recording("bailian", block_tokens=BLOCK_TOKENS)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock import NS_PER_S
-from sim.errors import TraceError
+from sim.errors import TraceError, shown
 from workloads.readers.rows import (
     MAX_SPAN_S,
     MAX_TIME_S,
@@ -28,8 +28,6 @@ from workloads.readers.rows import (
     check_span,
     open_text,
     raise_at,
-    shown,
-    whole_number,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,7 +56,7 @@ def whole(name: str, minimum: int = 0, maximum: int = MAX_TOKENS) -> Column:
     """Return a column of whole numbers from ``minimum`` to ``maximum``."""
 
     def parse(text: str, name: str) -> int:
-        return whole_number(_int_if_digits(text), name, minimum, maximum)
+        return _whole_number(_int_if_digits(text), name, minimum, maximum)
 
     def parse_all(texts: list[str]) -> NDArray[np.int64] | None:
         digits = "".join(texts)
@@ -142,6 +140,15 @@ def text(name: str, known: Sequence[str] = ()) -> Column:
         return texts
 
     return Column(name, parse, parse_all)
+
+
+def _whole_number(value: object, name: str, minimum: int, maximum: int = MAX_TOKENS) -> int:
+    """Return ``value`` if it is an int from ``minimum`` to ``maximum``, else raise TraceError."""
+    if type(value) is int and minimum <= value <= maximum:
+        return value
+    raise TraceError(
+        f"{name} is {shown(value)}; expected a whole number from {minimum} to {maximum}"
+    )
 
 
 def _int_if_digits(text: str) -> int | str:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
-from sim.errors import TraceError
+from sim.errors import TraceError, shown
 from sim.request_table import RequestTable
 from workloads.readers.csv_table import split_row
 from workloads.readers.format import Format
 from workloads.readers.recording import Recording
-from workloads.readers.rows import open_text, shown
+from workloads.readers.rows import open_text
 
-# Modules of the formats, in order: the first whose `FORMAT` matches a file reads it.
+# Modules of the formats, in order: the first `Format` that matches a file reads it.
 _READERS = (
     "azure",
     "burstgpt",
     "mooncake",
-    "mooncake_delta",
     "bailian",
     "agentic",
     "ragpulse",
@@ -32,45 +31,50 @@ _READERS = (
     "trie",
     "blis",
 )
-_MODULES = [import_module(f"workloads.readers.{name}") for name in _READERS]
-FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
+FORMATS: dict[str, Format] = {
+    known.name: known
+    for name in _READERS
+    for known in vars(import_module(f"workloads.readers.{name}")).values()
+    if isinstance(known, Format)
+}
 """Known formats by name."""
 
 _TEXT_KEYS = {"prompt", "text", "texts", "text_input", "messages", "conversations"}
 
 
-def read_trace(path: str | Path, **options: Any) -> RequestTable:
-    """Read the requests of a trace file as they were recorded, with the options of
-    `read_recording`."""
+class ReadOptions(TypedDict, total=False):
+    """How a trace file is read; a format ignores the last two if it does not have them."""
+
+    format: str | None
+    """A key of FORMATS, or None to detect it."""
+    skip_bad_rows: bool
+    """Whether malformed rows are counted in the table's ``skipped_rows`` instead of raised."""
+    spread_ticks: bool
+    """Whether the coarse clock of Mooncake files is undone (the default)."""
+    block_tokens: int | None
+    """Tokens that a hash id stands for."""
+
+
+def read_trace(path: str | Path, **options: Unpack[ReadOptions]) -> RequestTable:
+    """Read the requests of a trace file as they were recorded, as `read_recording` does."""
     return read_recording(path, **options).table
 
 
-def read_recording(
-    path: str | Path,
-    *,
-    format: str | None = None,  # noqa: A002
-    skip_bad_rows: bool = False,
-    spread_ticks: bool = True,
-    block_tokens: int | None = None,
-) -> Recording:
-    """Read a trace file; ``format`` is a key of FORMATS, or None to detect it.
+def read_recording(path: str | Path, **options: Unpack[ReadOptions]) -> Recording:
+    """Read a trace file.
 
-    ``skip_bad_rows`` counts malformed rows in the table's ``skipped_rows`` instead of raising. If
-    the format has these options, ``spread_ticks`` undoes the coarse clock of Mooncake files, and
-    ``block_tokens`` says how many tokens a hash id stands for. Raises TraceError for a file that
-    cannot be read as its format, and for ``servegen``, which has no requests (see
-    `workloads.servegen`).
+    Raises TraceError for a file that cannot be read as its format, and for ``servegen``, which has
+    no requests (see `workloads.servegen`).
     """
     path = Path(path)
-    name = detect_format(path) if format is None else format
+    name = options.get("format") or detect_format(path)
     if name not in FORMATS:
         raise TraceError(f"{path}: unknown format {shown(name)}; known formats:\n{_known()}")
     known = FORMATS[name]
     if known.read is None:
         raise TraceError(f"{path}: holds the rates of clients, not requests; simulate it")
-    given = {"spread_ticks": spread_ticks, "block_tokens": block_tokens}
-    options = {option: given[option] for option in known.options}
-    return known.read(path, skip_bad_rows=skip_bad_rows, **options)
+    given = {option: options[option] for option in known.options if option in options}
+    return known.read(path, skip_bad_rows=options.get("skip_bad_rows", False), **given)
 
 
 def detect_format(path: str | Path) -> str:

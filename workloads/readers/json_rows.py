@@ -2,69 +2,93 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import from_json
 
 from sim.arrays import Int64
-from sim.errors import TraceError
+from sim.clock import NS_PER_S
+from sim.errors import TraceError, first_fault, shown
 from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.recording import Clock, Recording, record, session_numbers
-from workloads.readers.rows import MAX_ID, check_span, open_text, raise_at, shown
+from workloads.readers.rows import (
+    MAX_ID,
+    MAX_SPAN_S,
+    MAX_TIME_S,
+    MAX_TOKENS,
+    UNITS,
+    UNITS_NS,
+    check_span,
+    open_text,
+    raise_at,
+)
+
+
+class JsonRow(BaseModel):
+    """The keys of an object that a reader knows; others are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+
+def duration_of(value: object, unit: str, longest_s: int) -> int:
+    """Convert a number of ``unit`` to nanoseconds. Raises ValueError outside 0 to ``longest_s``."""
+    unit_ns = UNITS_NS[unit]
+    most = longest_s * (NS_PER_S // unit_ns)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most:
+        return round(value * unit_ns)
+    raise ValueError(f"must be {UNITS[unit]} from 0 to {most}, not {shown(value)}")
+
+
+def name_of(value: object) -> Hashable | None:
+    """Check a name, text or a whole number; None for an empty one. Raises ValueError."""
+    if value is None or value == "":
+        return None
+    if type(value) in (str, int):
+        return value
+    raise ValueError(f"must be text or a whole number, not {shown(value)}")
+
+
+PromptTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+Id = Annotated[int, Field(ge=0, le=MAX_ID)]
+"""Id of a block, a chunk or a token."""
+Name = Annotated[Hashable | None, PlainValidator(name_of)]
+"""Name of a session or request, text or a whole number."""
+TimeS = Annotated[int, PlainValidator(partial(duration_of, unit="s", longest_s=MAX_TIME_S))]
+"""A recorded time, converted to nanoseconds; so are the next ones."""
+TimeMs = Annotated[int, PlainValidator(partial(duration_of, unit="ms", longest_s=MAX_TIME_S))]
+TimeNs = Annotated[int, PlainValidator(partial(duration_of, unit="ns", longest_s=MAX_TIME_S))]
+DelayS = Annotated[int, PlainValidator(partial(duration_of, unit="s", longest_s=MAX_SPAN_S))]
+DelayMs = Annotated[int, PlainValidator(partial(duration_of, unit="ms", longest_s=MAX_SPAN_S))]
+DelayNs = Annotated[int, PlainValidator(partial(duration_of, unit="ns", longest_s=MAX_SPAN_S))]
 
 
 def parse_object(line: str, expected: str) -> dict[str, Any]:
     """Parse a line as a JSON object, or raise TraceError."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = from_json(line)
+    except ValueError as error:
         raise TraceError(f"not JSON ({error}); expected an object with {expected}") from None
     if not isinstance(row, dict):
         raise TraceError(f"found {shown(row)}; expected an object with {expected}")
     return row
 
 
-def need(row: dict[str, Any], keys: Sequence[str], expected: str) -> None:
-    """Raise TraceError naming the first key that is missing."""
-    for key in keys:
-        if key not in row:
-            raise TraceError(f"{key} is missing; expected {expected}")
-
-
-def block_ids(value: object, name: str, prompt_name: str, tokens: int, size: int) -> list[int]:
-    """Check for a list with one id per started ``size`` tokens of ``tokens``, or raise
-    TraceError."""
-    num_blocks = -(-tokens // size)
-    if not isinstance(value, list) or len(value) != num_blocks:
-        found = f"{len(value)} ids" if isinstance(value, list) else shown(value)
+def check_blocks(ids: Sequence[int], prompt_tokens: int, size: int) -> None:
+    """Raise TraceError unless there is an id for each ``size`` tokens begun of a prompt."""
+    num_blocks = -(-prompt_tokens // size)
+    if len(ids) != num_blocks:
         raise TraceError(
-            f"{name} is {found}; expected a list of {num_blocks} ids, one for each "
-            f"{size} tokens begun of {prompt_name} {tokens}"
+            f"hash_ids is {len(ids)} ids; expected a list of {num_blocks} ids, one for each "
+            f"{size} tokens begun of input_length {prompt_tokens}"
         )
-    return ids(value, name)
-
-
-def ids(value: Any, name: str) -> list[int]:
-    """Check for a list of whole numbers from 0, or raise TraceError."""
-    is_ids = isinstance(value, list) and set(map(type, value)) <= {int}
-    if is_ids and (not value or 0 <= min(value) <= max(value) <= MAX_ID):
-        good: list[int] = value
-        return good
-    raise TraceError(f"{name} is {shown(value)}; expected whole numbers from 0 to 2**63 - 1")
-
-
-def name_of(value: object, name: str) -> Hashable | None:
-    """Check a session or request name, text or a whole number; None if there is none."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, str) or type(value) is int:
-        return value
-    raise TraceError(f"{name} is {shown(value)}; expected text or a whole number")
 
 
 class Row(NamedTuple):
@@ -118,9 +142,9 @@ class JsonRows:
     ) -> None:
         """Parse every line that is not blank; an empty file raises TraceError.
 
-        ``parse`` returns the rows of one object, or raises TraceError saying what is wrong. The
-        error is raised again with file and line, or counted in ``skipped_rows`` if
-        ``skip_bad_rows``.
+        ``parse`` returns the rows of one object, or raises TraceError saying what is wrong, or a
+        ValidationError. The error is raised again, as TraceError with file and line, or counted in
+        ``skipped_rows`` if ``skip_bad_rows``.
         """
         with open_text(self.path) as text:
             for line_number, line in enumerate(text, 1):
@@ -128,9 +152,9 @@ class JsonRows:
                     continue
                 try:
                     self._add(parse(parse_object(line, expected)), line_number)
-                except TraceError as error:
+                except (TraceError, ValidationError) as error:
                     if not skip_bad_rows:
-                        raise_at(self.path, line_number, error)
+                        raise_at(self.path, line_number, _fault(error, expected))
                     self.skipped_rows += 1
         if not len(self) and not self.skipped_rows:
             raise TraceError(f"{self.path}: the file is empty; expected a JSON object a line")
@@ -272,6 +296,13 @@ class JsonRows:
             if session is not None:
                 last_row[session] = row
         return out, lost
+
+
+def _fault(error: TraceError | ValidationError, expected: str) -> TraceError:
+    if isinstance(error, TraceError):
+        return error
+    fault = first_fault(error)
+    return TraceError(f"{fault}; expected {expected}" if fault.endswith("is missing") else fault)
 
 
 def _roots(after: Int64) -> Int64:

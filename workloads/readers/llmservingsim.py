@@ -9,11 +9,38 @@ from typing import Any
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie, token_groups
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, ids, name_of, need
+from workloads.readers.json_rows import (
+    DelayNs,
+    Id,
+    JsonRow,
+    JsonRows,
+    Name,
+    PromptTokens,
+    Row,
+    TimeNs,
+    Tokens,
+)
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_TIME_S, duration_ns, shown, whole_number
 
 KEYS = ("input_toks", "output_toks", "arrival_time_ns")
+
+
+class Request(JsonRow):
+    """A single request, or one of a session: the next one waits ``tool_duration_ns`` for it."""
+
+    input_toks: PromptTokens
+    output_toks: Tokens
+    arrival_time_ns: TimeNs | None = None
+    tool_duration_ns: DelayNs = 0
+    input_tok_ids: list[Id] | None = None
+
+
+class Session(JsonRow):
+    """A session that starts at ``arrival_time_ns``."""
+
+    session_id: Name = None
+    arrival_time_ns: TimeNs | None = None
+    sub_requests: list[Request]
 
 
 def read_llmservingsim(path: Path, *, skip_bad_rows: bool = False) -> Recording:
@@ -26,40 +53,26 @@ def read_llmservingsim(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     trie = ChunkTrie()
     rows = JsonRows(path)
 
+    def request_row(request: Request) -> Row:
+        tokens = (request.input_tok_ids or [])[: request.input_toks]
+        blocks = trie.chain(token_groups(tokens))
+        return Row(request.arrival_time_ns, request.input_toks, request.output_toks, blocks)
+
     def parse(row: dict[str, Any]) -> Iterator[Row]:
-        time_ns = None
-        if row.get("arrival_time_ns") is not None:
-            time_ns = duration_ns(row["arrival_time_ns"], "arrival_time_ns", "ns", MAX_TIME_S)
         if "sub_requests" not in row:
-            yield _sub_request(row, trie)._replace(time_ns=time_ns)
+            yield request_row(Request.model_validate(row))
             return
-        requests = row["sub_requests"]
-        if not isinstance(requests, list) or not requests:
-            raise TraceError(f"sub_requests is {shown(requests)}; expected a list of requests")
-        session = name_of(row.get("session_id"), "session_id")
-        session = ("line", len(rows)) if session is None else session
-        think_ns = -1
-        for number, request in enumerate(requests):
-            if not isinstance(request, dict):
-                raise TraceError(f"sub-request {number} is {shown(request)}; expected an object")
-            own_ns = None if number else time_ns
-            yield _sub_request(request, trie)._replace(
-                time_ns=own_ns, session=session, think_ns=think_ns
-            )
-            think_ns = duration_ns(request.get("tool_duration_ns", 0), "tool_duration_ns", "ns")
+        given = Session.model_validate(row)
+        if not given.sub_requests:
+            raise TraceError("sub_requests is empty; expected a list of requests")
+        session = ("line", len(rows)) if given.session_id is None else given.session_id
+        time_ns, think_ns = given.arrival_time_ns, -1
+        for request in given.sub_requests:
+            yield request_row(request)._replace(time_ns=time_ns, session=session, think_ns=think_ns)
+            time_ns, think_ns = None, request.tool_duration_ns
 
     rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)
     return rows.recording("llmservingsim", block_tokens=BLOCK_TOKENS)
-
-
-def _sub_request(row: dict[str, Any], trie: ChunkTrie) -> Row:
-    need(row, KEYS[:2], ", ".join(KEYS))
-    prompt_tokens = whole_number(row["input_toks"], "input_toks", 1)
-    blocks: list[int] = []
-    if row.get("input_tok_ids"):
-        tokens = ids(row["input_tok_ids"], "input_tok_ids")
-        blocks = trie.chain(token_groups(tokens[:prompt_tokens]))
-    return Row(None, prompt_tokens, whole_number(row["output_toks"], "output_toks", 0), blocks)
 
 
 def _matches(row: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ deltas are extensions of NVIDIA Dynamo and AIPerf (Apache-2.0).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,42 @@ from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS as CHUNK_BLOCK_TOKENS
 from workloads.readers.chunk_trie import ChunkTrie
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, block_ids, name_of, need
+from workloads.readers.json_rows import (
+    DelayMs,
+    Id,
+    JsonRow,
+    JsonRows,
+    Name,
+    PromptTokens,
+    Row,
+    TimeMs,
+    Tokens,
+    check_blocks,
+)
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_TIME_S, duration_ns, shown, whole_number
 
 BLOCK_TOKENS = 512
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
-_KEY_SET = set(KEYS)
 _EXPECTED = ", ".join(KEYS)
-_TIMES = ("timestamp", "created_time")
-_DELAYS = ("delay", "delay_ms")
+_NO_WAITS = (None, None, None)
+
+
+class Request(JsonRow):
+    """A row; a time or a delay is needed."""
+
+    timestamp: TimeMs | None = None
+    created_time: TimeMs | None = None
+    input_length: PromptTokens
+    output_length: Tokens
+    hash_ids: list[Id]
+    delay: DelayMs | None = None
+    delay_ms: DelayMs | None = None
+    tool_wait_ms: DelayMs | None = None
+    session_id: Name = None
+    request_id: Name = None
+    wait_for: list[Name] | None = None
+    text_input: Any = None
 
 
 def read_mooncake(
@@ -104,45 +130,33 @@ class _Parser:
         self._num_texts = self._num_joins = 0
 
     def __call__(self, row: dict[str, Any]) -> tuple[Row]:
-        if row.keys() == _KEY_SET and not self._deltas:
-            return (self._plain(row),)
-        return (self._extended(row),)
-
-    def _plain(self, row: dict[str, Any]) -> Row:
-        prompt_tokens = whole_number(row["input_length"], "input_length", 1)
-        return Row(
-            duration_ns(row["timestamp"], "timestamp", "ms", MAX_TIME_S),
-            prompt_tokens,
-            whole_number(row["output_length"], "output_length", 0),
-            block_ids(
-                row["hash_ids"], "hash_ids", "input_length", prompt_tokens, self._block_tokens
-            ),
-        )
-
-    def _extended(self, row: dict[str, Any]) -> Row:
-        is_delayed = any(row.get(key) is not None for key in _DELAYS)
-        given = [key for key in _TIMES if row.get(key) is not None]
-        if "timestamp" not in row and not given and not is_delayed:
-            need(row, KEYS, _EXPECTED)
-        need(row, KEYS[1:3], _EXPECTED)
-        prompt_tokens = whole_number(row["input_length"], "input_length", 1)
-        need(row, KEYS[3:], _EXPECTED)
-        ids = block_ids(
-            row["hash_ids"], "hash_ids", "input_length", prompt_tokens, self._block_tokens
-        )
-        output_tokens = whole_number(row["output_length"], "output_length", 0)
-        session = name_of(row.get("session_id"), "session_id")
-        is_timed = bool(given) or ("timestamp" in row and not is_delayed)
-        time_key = given[0] if given else "timestamp"
-        time_ns = duration_ns(row.get(time_key), time_key, "ms", MAX_TIME_S) if is_timed else None
-        think_ns, after = _think_ns(row), self._last_dependency(row)
-        name = name_of(row.get("request_id"), "request_id")
+        given = Request.model_validate(row)
+        ids, prompt_tokens, session = given.hash_ids, given.input_length, given.session_id
+        check_blocks(ids, prompt_tokens, self._block_tokens)
+        time_ns = given.created_time if given.timestamp is None else given.timestamp
+        if time_ns is None and given.delay is None and given.delay_ms is None:
+            raise TraceError(f"timestamp is missing; expected {_EXPECTED}")
         if self._deltas:
             chunks = self._chunks[session] = self._whole_prompt(session, prompt_tokens, ids)
             prompt_tokens = sum(tokens for _, tokens in chunks)
             ids = self._trie.chain(chunks)
+        waits = (given.delay, given.delay_ms, given.tool_wait_ms)
+        think_ns = -1 if waits == _NO_WAITS else sum(wait_ns or 0 for wait_ns in waits)
+        after = given.wait_for[-1] if given.wait_for else None
+        self._num_joins += len(given.wait_for or ()) > 1
         self._num_texts += "text_input" in row
-        return Row(time_ns, prompt_tokens, output_tokens, ids, session, think_ns, name, after)
+        return (
+            Row(
+                time_ns,
+                prompt_tokens,
+                given.output_length,
+                ids,
+                session,
+                think_ns,
+                given.request_id,
+                after,
+            ),
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what was left out."""
@@ -165,20 +179,6 @@ class _Parser:
         added = [(id_, min(size, tokens - at * size)) for at, id_ in enumerate(ids)]
         return [*self._chunks.get(session, ()), *added]
 
-    def _last_dependency(self, row: dict[str, Any]) -> Any:
-        names = row.get("wait_for")
-        if names is None:
-            return None
-        if not isinstance(names, list):
-            raise TraceError(f"wait_for is {shown(names)}; expected a list of request ids")
-        self._num_joins += len(names) > 1
-        return name_of(names[-1], "wait_for") if names else None
-
-
-def _think_ns(row: dict[str, Any]) -> int:
-    given = [key for key in (*_DELAYS, "tool_wait_ms") if row.get(key) is not None]
-    return sum(duration_ns(row[key], key, "ms") for key in given) if given else -1
-
 
 def _matches(row: dict[str, Any]) -> bool:
     """Match Mooncake's keys without chat_id.
@@ -196,3 +196,10 @@ FORMAT = Format(
     options=("spread_ticks", "block_tokens"),
     matches_object=_matches,
 )
+DELTA_FORMAT = Format(
+    name="mooncake-delta",
+    description="the same, a row only what its turn adds (name the format: it looks alike)",
+    read=partial(read_mooncake, deltas=True),
+    options=("spread_ticks", "block_tokens"),
+)
+"""Rows of NVIDIA Dynamo and AIPerf that hold only what a turn adds to its session's prompt."""

@@ -15,15 +15,40 @@ from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie
 from workloads.readers.csv_table import Column, read_csv, require, whole
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, ids, name_of, need
+from workloads.readers.json_rows import (
+    Id,
+    JsonRow,
+    JsonRows,
+    Name,
+    PromptTokens,
+    Row,
+    TimeS,
+    Tokens,
+)
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_ID, MAX_TIME_S, companion, duration_ns, whole_number
+from workloads.readers.rows import MAX_ID, companion
 
 PARTS = ("sys", "psg", "hist", "web", "user")
 """Kinds of chunks in the order of the prompt."""
 _LONGEST_CHUNK = 1_000_000
 _CHUNK_COLUMNS = ("chunk_id", "kind", "tokens")
-KEYS = ("t_s", "session", "input_tokens", "output_tokens", *PARTS)
+
+
+class Request(JsonRow):
+    """A request; its prompt is the chunks of all kinds, by their ids."""
+
+    t_s: TimeS
+    session: Name
+    input_tokens: PromptTokens
+    output_tokens: Tokens
+    sys: list[Id]
+    psg: list[Id]
+    hist: list[Id]
+    web: list[Id]
+    user: list[Id]
+
+
+KEYS = tuple(Request.model_fields)
 
 
 def read_ragpulse(path: Path, *, skip_bad_rows: bool = False) -> Recording:
@@ -36,29 +61,21 @@ def read_ragpulse(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     instead.
     """
     tokens_of = _chunk_tokens(path)
-    expected = ", ".join(KEYS)
     trie = ChunkTrie()
 
     def parse(row: dict[str, Any]) -> Iterator[Row]:
-        need(row, KEYS, expected)
-        prompt_tokens = whole_number(row["input_tokens"], "input_tokens", 1)
+        given = Request.model_validate(row)
         chunks = []
         for part in PARTS:
-            for chunk in ids(row[part], part):
+            for chunk in getattr(given, part):
                 if chunk not in tokens_of:
                     raise TraceError(f"{part} names chunk {chunk}, which has no length")
                 chunks.append((chunk, tokens_of[chunk]))
-        output_tokens = whole_number(row["output_tokens"], "output_tokens", 0)
-        yield Row(
-            duration_ns(row["t_s"], "t_s", "s", MAX_TIME_S),
-            prompt_tokens,
-            output_tokens,
-            trie.chain(chunks, prompt_tokens),
-            name_of(row["session"], "session"),
-        )
+        blocks = trie.chain(chunks, given.input_tokens)
+        yield Row(given.t_s, given.input_tokens, given.output_tokens, blocks, given.session)
 
     rows = JsonRows(path)
-    rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
+    rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)
     return rows.recording("ragpulse", block_tokens=BLOCK_TOKENS)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import reprlib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,9 +23,6 @@ MAX_ID = 2**63 - 1
 """Largest id of a block, session or chunk, which are int64."""
 
 GZIP_MAGIC = b"\x1f\x8b"
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = 80
 
 
 @contextmanager
@@ -67,34 +63,8 @@ def check_span(since_first_ns: int) -> None:
         )
 
 
-def whole_number(value: object, name: str, minimum: int, maximum: int = MAX_TOKENS) -> int:
-    """Return ``value`` if it is an int from ``minimum`` to ``maximum``, else raise TraceError."""
-    if type(value) is int and minimum <= value <= maximum:
-        return value
-    raise TraceError(
-        f"{name} is {shown(value)}; expected a whole number from {minimum} to {maximum}"
-    )
-
-
-def duration_ns(value: object, name: str, unit: str, longest_s: int = MAX_SPAN_S) -> int:
-    """Convert the ``value`` of a JSON field in ``unit`` ("s", "ms", "us" or "ns") to nanoseconds.
-
-    Raises TraceError unless it is a number from 0 to ``longest_s`` (MAX_TIME_S for a time).
-    """
-    unit_ns = UNITS_NS[unit]
-    most = longest_s * (NS_PER_S // unit_ns)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most:
-        return round(value * unit_ns)
-    raise TraceError(f"{name} is {shown(value)}; expected {UNITS[unit]} from 0 to {most}")
-
-
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 UNITS_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1000, "ns": 1}
-
-
-def shown(value: object) -> str:
-    """Return a short repr for messages, safe for values of any size or depth."""
-    return _REPR.repr(value)
 
 
 def companion(path: Path, word: str, other: str, ending: str = "", other_ending: str = "") -> Path:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.arrays import Int64
-from sim.errors import TraceError
+from sim.errors import TraceError, shown
 from workloads.readers.csv_table import Column, number, read_csv, require, text, whole
 from workloads.readers.format import Format, has_all
-from workloads.readers.rows import companion, shown
+from workloads.readers.rows import companion
 
 BIN_S = 600
 COLUMNS = ("model", "client", "bin", "rate", "cv", "pat", "shape")

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS, ChunkTrie, token_groups
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, ids, need
+from workloads.readers.json_rows import Id, JsonRow, JsonRows, PromptTokens, Row, TimeMs, Tokens
 from workloads.readers.recording import Recording
-from workloads.readers.rows import MAX_TIME_S, duration_ns, whole_number
 
 KEYS = ("prompt_len", "output_len")
+
+
+class Request(JsonRow):
+    """A request; a ``prompt`` that is text has no token ids."""
+
+    prompt_len: PromptTokens
+    output_len: Tokens
+    timestamp: TimeMs | None = None
+    prompt: Annotated[
+        list[Id] | None, BeforeValidator(lambda value: value if isinstance(value, list) else None)
+    ] = None
 
 
 def read_sglang(path: Path, *, skip_bad_rows: bool = False) -> Recording:
@@ -26,20 +38,14 @@ def read_sglang(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     trie = ChunkTrie()
 
     def parse(row: dict[str, Any]) -> Iterator[Row]:
-        need(row, KEYS, ", ".join(KEYS))
-        prompt_tokens = whole_number(row["prompt_len"], "prompt_len", 1)
-        blocks: list[int] = []
-        if isinstance(row.get("prompt"), list):
-            tokens = ids(row["prompt"], "prompt")
-            if len(tokens) != prompt_tokens:
-                raise TraceError(
-                    f"prompt has {len(tokens)} token ids; expected prompt_len, {prompt_tokens}"
-                )
-            blocks = trie.chain(token_groups(tokens))
-        time_ns = None
-        if row.get("timestamp") is not None:
-            time_ns = duration_ns(row["timestamp"], "timestamp", "ms", MAX_TIME_S)
-        yield Row(time_ns, prompt_tokens, whole_number(row["output_len"], "output_len", 0), blocks)
+        given = Request.model_validate(row)
+        tokens = given.prompt
+        if tokens is not None and len(tokens) != given.prompt_len:
+            raise TraceError(
+                f"prompt has {len(tokens)} token ids; expected prompt_len, {given.prompt_len}"
+            )
+        blocks = trie.chain(token_groups(tokens or []))
+        yield Row(given.timestamp, given.prompt_len, given.output_len, blocks)
 
     rows = JsonRows(path)
     rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)

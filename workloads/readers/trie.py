@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from sim.errors import TraceError
 from workloads.readers.chunk_trie import BLOCK_TOKENS
 from workloads.readers.format import Format, has_all
-from workloads.readers.json_rows import JsonRows, Row, need
+from workloads.readers.json_rows import DelayS, JsonRow, JsonRows, Row, Tokens
 from workloads.readers.recording import Recording
-from workloads.readers.rows import duration_ns, shown, whole_number
 
-KEYS = (
-    "num_turns",
-    "input_prompt_length",
-    "assistant_response_length",
-    "tool_call_output_length",
-    "tool_call_latency",
-    "final_assistant_response_length",
-)
 _LONGEST_TURN = 2_000_000
+Length = Annotated[int, Field(ge=0, le=_LONGEST_TURN)]
+
+
+class Session(JsonRow):
+    """A session; the lists have an entry for each turn but the last one."""
+
+    num_turns: Tokens
+    input_prompt_length: Annotated[int, Field(ge=1, le=_LONGEST_TURN)]
+    assistant_response_length: list[Length]
+    tool_call_output_length: list[Length]
+    tool_call_latency: list[DelayS]
+    final_assistant_response_length: Length
+
+
+KEYS = tuple(Session.model_fields)
+_LISTS = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
 
 
 def read_trie(path: Path, *, skip_bad_rows: bool = False) -> Recording:
@@ -32,41 +41,30 @@ def read_trie(path: Path, *, skip_bad_rows: bool = False) -> Recording:
     included, and sessions have no times. Raises TraceError, naming file, line and key; with
     ``skip_bad_rows`` bad rows are counted instead.
     """
-    expected = ", ".join(KEYS)
     num_ids = 0
     rows = JsonRows(path)
 
-    def lengths(row: dict[str, Any], key: str, turns: int) -> list[int]:
-        values = row[key]
-        if not isinstance(values, list) or len(values) != turns:
-            raise TraceError(f"{key} is {shown(values)}; expected a list of num_turns ({turns})")
-        return [whole_number(value, key, 0, _LONGEST_TURN) for value in values]
-
     def parse(row: dict[str, Any]) -> Iterator[Row]:
         nonlocal num_ids
-        need(row, KEYS, expected)
-        turns = whole_number(row["num_turns"], "num_turns", 0)
-        answers = lengths(row, "assistant_response_length", turns)
-        tool_outputs = lengths(row, "tool_call_output_length", turns)
-        waits = row["tool_call_latency"]
-        if not isinstance(waits, list) or len(waits) != turns:
-            raise TraceError(f"tool_call_latency is {shown(waits)}; expected {turns} numbers")
-        last = "final_assistant_response_length"
-        answers.append(whole_number(row[last], last, 0, _LONGEST_TURN))
-        prompt_tokens = whole_number(
-            row["input_prompt_length"], "input_prompt_length", 1, _LONGEST_TURN
-        )
+        given = Session.model_validate(row)
+        turns = given.num_turns
+        for key in _LISTS:
+            entries = len(getattr(given, key))
+            if entries != turns:
+                raise TraceError(f"{key} has {entries} entries; expected num_turns, {turns}")
+        answers = [*given.assistant_response_length, given.final_assistant_response_length]
         session, think_ns, parsed = len(rows), -1, []
+        prompt_tokens = given.input_prompt_length
         for turn, answer in enumerate(answers):
             blocks = range(num_ids, num_ids + (prompt_tokens + answer) // BLOCK_TOKENS)
             parsed.append(Row(None, prompt_tokens, answer, blocks, session, think_ns))
             if turn < turns:
-                think_ns = duration_ns(waits[turn], "tool_call_latency", "s")
-                prompt_tokens += answer + tool_outputs[turn]
+                think_ns = given.tool_call_latency[turn]
+                prompt_tokens += answer + given.tool_call_output_length[turn]
         num_ids += len(parsed[-1].block_ids)
         yield from parsed
 
-    rows.read(parse, expected=expected, skip_bad_rows=skip_bad_rows)
+    rows.read(parse, expected=", ".join(KEYS), skip_bad_rows=skip_bad_rows)
     return rows.recording("trie", block_tokens=BLOCK_TOKENS, covers_output=True)
 
 

@@ -8,9 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from sim.arrays import Int64
 from sim.clock import NS_PER_S
 from sim.request_table import PrefixChains, RequestTable
-from workloads.reuse.hit_curve import HitCurve, hit_curve
-from workloads.reuse.stack_distance import (
+from workloads.reuse import (
     NEVER,
+    HitCurve,
+    hit_curve,
     previous_accesses,
     requests_of_accesses,
     stack_distances,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
-from calibrate.measure.kernels.attention_shapes import (
+from calibrate.measure.kernels.attention_inputs import (
     FULL,
     GEMMA3_12B,
     GPT_OSS,

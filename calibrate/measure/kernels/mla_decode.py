@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from calibrate.measure.case import Case, Prepared, num_copies, relative_error
-from calibrate.measure.kernels.kv_pool import MOST_NUMBERS, shared_pool
+from calibrate.measure.kernels.attention_inputs import MOST_NUMBERS, shared_pool
 from calibrate.measure.machine import l2_bytes
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}

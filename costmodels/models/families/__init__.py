@@ -1,2 +1,2 @@
-"""Readers of ``config.json``, one function per family; `costmodels.models.families.table` lists
+"""Readers of ``config.json``, one function per family; `costmodels.models.hf_config` lists
 them."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from costmodels.models.hf_fields import Fields
+from costmodels.fields import Fields
+from costmodels.models.layers.bounded import SlidingWindow
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.models.spec import LayerGroup, Residual
 
 FULL = ("full_attention", "attention")
@@ -137,7 +137,7 @@ def moe_layers(fields: Fields) -> list[bool]:
     frequency = fields.first("moe_layer_freq")
     if isinstance(frequency, list | tuple):
         return [bool(flag) for flag in frequency[:count]]
-    first = fields.number("first_k_dense_replace")
+    first = fields.optional_count("first_k_dense_replace")
     step = fields.count("moe_layer_freq", default=1)
     sparse = fields.count("decoder_sparse_step", default=1)
     plain = fields.items("mlp_only_layers")

@@ -1,7 +1,12 @@
-"""Mixtures of experts with grouped-query attention."""
+"""Mixtures of experts with grouped-query attention.
+
+MiniMax-M3 has block-sparse attention in some layers; it is read from the field names alone, and its
+indexer is taken to store one key per token.
+"""
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import (
     Decoder,
     dense,
@@ -15,11 +20,11 @@ from costmodels.models.families.decoder import (
     windows,
 )
 from costmodels.models.families.plain import text_windows
-from costmodels.models.hf_fields import Fields
+from costmodels.models.layers.block_sparse import BlockSparse
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.moe import Moe
-from costmodels.models.layers.parts import Ffn
+from costmodels.models.layers.parts import Ffn, Mixer
 
 
 def read_mixtral(fields: Fields) -> Decoder:
@@ -37,7 +42,7 @@ def read_qwen_moe(fields: Fields) -> Decoder:
         out_bias=fields.flag("attention_bias", default=False) and not is_second,
         qk_norm=not is_second,
     )
-    shared = fields.number("shared_expert_intermediate_size")
+    shared = fields.optional_count("shared_expert_intermediate_size")
     experts = moe(fields, shared_width=shared, shared_gate=shared > 0)
     flags = moe_layers(fields)
     plain = None if all(flags) else dense(fields)
@@ -68,7 +73,7 @@ def read_glm4_moe(fields: Fields) -> Decoder:
 
 def _with_shared_experts(fields: Fields, attention: Gqa) -> Decoder:
     width = fields.count("moe_intermediate_size")
-    shared = fields.number("n_shared_experts") * width
+    shared = fields.optional_count("n_shared_experts") * width
     experts = moe(fields, shared_width=shared, router_bias=True)
     flags = moe_layers(fields)
     plain = None if all(flags) else dense(fields)
@@ -91,7 +96,7 @@ def read_minimax_m2(fields: Fields) -> Decoder:
         raise fields.error("attn_type_list must be a list of 1: MiniMax-M2 has full attention only")
     layer_types(fields, ("full_attention",))
     attention = gqa(fields, qk_norm=True, qk_norm_all_heads=True)
-    shared = fields.number("shared_intermediate_size")
+    shared = fields.optional_count("shared_intermediate_size")
     ffn = moe(fields, width="intermediate_size", shared_width=shared)
     layers = [(attention, ffn)] * fields.count("num_hidden_layers")
     return Decoder(layers=grouped(layers), mtp=mtp_layers(fields, layers[-1], "num_mtp_modules"))
@@ -121,3 +126,51 @@ def read_llama4(fields: Fields) -> Decoder:
         for layer, window in enumerate(found)
     )
     return Decoder(layers=grouped(layers))
+
+
+def read_minimax_m3(fields: Fields) -> Decoder:
+    """Read MiniMax-M3. ``sparse_attention_freq`` is a flag per layer, or an interval of layers;
+    absent: all sparse."""
+    count = fields.count("num_hidden_layers")
+    full = gqa(fields, qk_norm=fields.flag("use_qk_norm", default=True))
+    flags = moe_layers(fields)
+    experts = moe(
+        fields,
+        width="moe_intermediate_size"
+        if fields.first("moe_intermediate_size")
+        else "intermediate_size",
+        shared_width=fields.optional_count("shared_intermediate_size"),
+        router_bias=True,
+    )
+    plain: Ffn | None = None
+    if not all(flags):
+        plain = dense(fields, "dense_intermediate_size", "intermediate_size")
+    mixers: list[Mixer] = [full] * count
+    if fields.first("sparse_attention_config") is not None:
+        mixers = _sparse(fields.part("sparse_attention_config"), full, count)
+    layers = [
+        (mixer, experts if flag else plain) for mixer, flag in zip(mixers, flags, strict=True)
+    ]
+    return Decoder(
+        layers=grouped(layers),
+        mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers", "num_mtp_modules"),
+    )
+
+
+def _sparse(part: Fields, full: Gqa, count: int) -> list[Mixer]:
+    sparse = BlockSparse(
+        gqa=full,
+        block_tokens=part.count("sparse_block_size"),
+        topk_blocks=part.count("sparse_topk_blocks"),
+        index_heads=part.count("sparse_num_index_heads"),
+        index_dim=part.count("sparse_index_dim"),
+    )
+    frequency = part.first("sparse_attention_freq")
+    if isinstance(frequency, list | tuple):
+        flags = [bool(flag) for flag in frequency[:count]]
+    else:
+        step = part.count("sparse_attention_freq", default=1)
+        flags = [(layer + 1) % step == 0 for layer in range(count)]
+    if len(flags) < count:
+        raise part.error(f"sparse_attention_freq names {len(flags)} of {count} layers")
+    return [sparse if flag else full for flag in flags]

@@ -1,7 +1,9 @@
-"""Grouped-query attention beside linear layers: Qwen3-Next, Qwen3.5, MiniMax-M1, Nemotron-H."""
+"""Full attention beside linear layers: Qwen3-Next, Qwen3.5, MiniMax-M1, Nemotron-H, Kimi-Linear and
+Kimi-K3 (delta attention in most layers, latent attention in the others)."""
 
 from __future__ import annotations
 
+from costmodels.fields import Fields
 from costmodels.models.families.decoder import (
     Decoder,
     dense,
@@ -12,13 +14,14 @@ from costmodels.models.families.decoder import (
     moe_layers,
     mtp_layers,
 )
-from costmodels.models.hf_fields import Fields
+from costmodels.models.families.latent import mla, shared_experts
+from costmodels.models.layers.delta import Gdn, Kda
 from costmodels.models.layers.dense import Dense
-from costmodels.models.layers.gdn import Gdn
 from costmodels.models.layers.lightning import Lightning
 from costmodels.models.layers.mamba2 import Mamba2
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
+from costmodels.models.spec import Residual
 
 _LINEAR = ("linear_attention", "full_attention")
 _BLOCKS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
@@ -42,7 +45,7 @@ def read_qwen_next(fields: Fields) -> Decoder:
     ]
     has_experts = fields.first("num_experts", "num_local_experts") is not None
     flags = moe_layers(fields) if has_experts else [False] * count
-    shared = fields.number("shared_expert_intermediate_size")
+    shared = fields.optional_count("shared_expert_intermediate_size")
     experts = moe(fields, shared_width=shared, shared_gate=shared > 0) if has_experts else None
     plain = None if all(flags) else dense(fields)
     layers: list[tuple[Mixer, Ffn | None]] = [
@@ -107,8 +110,71 @@ def _mamba(fields: Fields) -> Mamba2:
 def _experts(fields: Fields) -> Moe:
     return moe(
         fields,
-        shared_width=fields.number("moe_shared_expert_intermediate_size"),
-        latent=fields.number("moe_latent_size"),
+        shared_width=fields.optional_count("moe_shared_expert_intermediate_size"),
+        latent=fields.optional_count("moe_latent_size"),
         router_bias=True,
         gated=False,
     )
+
+
+def read_kimi(fields: Fields) -> Decoder:
+    """Read kimi_linear and kimi_k3. K3 gates its latent attention and routes in a latent space."""
+    is_third = str(fields.first("model_type")).startswith("kimi_k3")
+    latent = mla(fields, gated=fields.flag("mla_use_output_gate", default=is_third))
+    linear = _linear(fields)
+    flags = moe_layers(fields)
+    plain: Ffn | None = None if all(flags) else dense(fields)
+    experts = shared_experts(fields, latent=fields.optional_count("routed_expert_hidden_size"))
+    count, full = fields.count("num_hidden_layers"), _full_layers(fields)
+    layers: list[tuple[Mixer, Ffn | None]] = [
+        (latent if layer in full else linear, experts if flags[layer] else plain)
+        for layer in range(count)
+    ]
+    # Attention residuals add a query and a norm over earlier outputs before every mixer and FFN.
+    block = fields.optional_count("attn_res_block_size")
+    return Decoder(
+        layers=grouped(layers),
+        extra_params=4 * fields.count("hidden_size") * count if block else 0,
+        residual=_attention_residuals(count, block) if block else None,
+    )
+
+
+def _attention_residuals(layers: int, block: int) -> Residual:
+    """Return the traffic of attention over the outputs of earlier blocks (arXiv 2603.15031), in two
+    phases.
+
+    Queries are learned, so the outputs of completed blocks are read once for all mixers and FFNs of
+    a block, which writes a part for each; each reads its part and merges it with the block's own
+    sum. The mean number of completed blocks counts, the embedding among them; one kernel each.
+    """
+    blocks = -(-layers // block)
+    completed = (blocks + 1) / 2
+    return Residual(
+        "attention_residuals", moved=2 + completed / (2 * block), kept=blocks, launches=1
+    )
+
+
+def _linear(fields: Fields) -> Kda:
+    if fields.first("linear_attn_config") is None:
+        return Kda(
+            heads=fields.count("linear_num_heads"),
+            head_dim=fields.count("linear_head_dim"),
+            conv=fields.count("linear_conv_kernel_dim", default=4),
+            full_rank_gate=fields.flag("use_full_rank_gate", default=False),
+        )
+    part = fields.part("linear_attn_config")
+    return Kda(
+        heads=part.count("num_heads"),
+        head_dim=part.count("head_dim"),
+        conv=part.count("short_conv_kernel_size", default=4),
+        full_rank_gate=part.flag("use_full_rank_gate", default=False),
+    )
+
+
+def _full_layers(fields: Fields) -> set[int]:
+    """Return the layers with latent attention, counted from 0; the config counts them from 1."""
+    if fields.first("linear_attn_config") is not None:
+        listed = fields.part("linear_attn_config").items("full_attn_layers")
+        return {int(layer) - 1 for layer in listed}
+    types = layer_types(fields, ("full_attention", "linear_attention"))
+    return {layer for layer, kind in enumerate(types) if kind == "full_attention"}

@@ -11,24 +11,22 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from costmodels.datafile import find_name
+from costmodels.fields import WHOLE, Fields
 from costmodels.models.families.decoder import Decoder
-from costmodels.models.hf_fields import Fields
 from costmodels.models.layers.kinds import FFNS, MIXERS
 from costmodels.models.spec import LayerGroup
+from sim.errors import shown
 
 Kind = TypeVar("Kind")
-_NUMBERS = ("norms", "all_reduces")
 
 
 def read_layer_list(fields: Fields) -> Decoder:
     """Read a list of layers. Raises `ScenarioError` for an unknown kind or field, or a value of
     the wrong type."""
     groups = []
-    for index, value in enumerate(fields.items("layers")):
-        if not isinstance(value, Mapping):
-            raise fields.error(f"layers[{index}] must be an object, not {value!r}")
-        group = Fields(value, f"{fields.where}: layers[{index}]")
-        numbers = {name: int(value[name]) for name in _NUMBERS if name in value}
+    for group in fields.children("layers"):
+        given = {name: group.read(WHOLE, name) for name in ("norms", "all_reduces")}
+        numbers = {name: value for name, value in given.items() if value is not None}
         groups.append(
             LayerGroup(
                 count=group.count("count", default=1),
@@ -44,28 +42,27 @@ def read_layer_list(fields: Fields) -> Decoder:
 
 
 def _read(group: Fields, key: str, kinds: Mapping[str, type[Kind]]) -> Kind | None:
-    if group.first(key) is None:
+    if key not in group:
         return None
     part = group.part(key)
     kind = find_name(f"kind of {key}", str(part.first("kind")), {name: name for name in kinds})
-    values = {name: value for name, value in part.values.items() if name != "kind"}
-    return _build(kinds[kind], values, part)
+    return _build(kinds[kind], part)
 
 
-def _build(kind: type[Kind], values: Mapping[str, Any], part: Fields) -> Kind:
+def _build(kind: type[Kind], part: Fields) -> Kind:
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given = {}
-    for name, value in values.items():
+    given: dict[str, Any] = {}
+    for name, value in part.values.items():
+        if name == "kind":
+            continue
         if name not in known:
             raise part.error(f"no field {name}; known: {', '.join(known)}")
-        if isinstance(value, Mapping):
-            inner = MIXERS.get(name)
-            if inner is None:
-                raise part.error(f"field {name} must be a number, not an object")
-            value = _build(inner, value, part)
-        elif not isinstance(value, int):
-            raise part.error(f"field {name} must be an integer or true or false, not {value!r}")
-        given[name] = value
+        if name in MIXERS:
+            given[name] = _build(MIXERS[name], part.part(name))
+        elif isinstance(value, int):
+            given[name] = value
+        else:
+            raise part.wrong(name, f"must be an integer or true or false, not {shown(value)}")
     missing = [
         name
         for name, field in known.items()

@@ -1,1 +1,1 @@
-"""Kinds of layers, one per file; `costmodels.models.layers.kinds` lists them."""
+"""Kinds of layers; `costmodels.models.layers.kinds` lists them."""

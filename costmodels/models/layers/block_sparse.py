@@ -12,8 +12,7 @@ from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params, load_format
 from costmodels.models.layers.gqa import OverGqa
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State
-from costmodels.models.layers.split import split_kv_heads
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, split_kv_heads
 from costmodels.work import Array, Operator, attention_launch, linear
 
 

@@ -13,8 +13,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params, load_format
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window
-from costmodels.models.layers.split import split
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window, split
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 
 _SCALE_GROUP = 64

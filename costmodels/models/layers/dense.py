@@ -1,4 +1,5 @@
-"""A dense FFN: gate, up and down matrices (SwiGLU, GeGLU), or two matrices (OPT, Falcon)."""
+"""A dense FFN: gate, up and down matrices (SwiGLU, GeGLU), or two matrices (OPT, Falcon); and a
+single matrix in its place, which joins or projects features in a drafter."""
 
 from __future__ import annotations
 
@@ -6,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from costmodels.formats import Params
-from costmodels.models.layers.parts import Frame
-from costmodels.models.layers.split import split_width
+from costmodels.models.layers.parts import Frame, split_width
 from costmodels.work import Array, Operator, elementwise, linear
 
 
@@ -61,3 +61,36 @@ def ffn_operators(
         ),
         linear(f"{prefix}down", calls, width, hidden, tokens, precision, weights),
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix of ``inner`` by ``outer`` features; whole on every rank, as drafters keep it."""
+
+    kind: ClassVar[str] = "matrix"
+
+    inner: int
+    outer: int
+
+    def params(self, hidden: int, *, active: bool = False) -> Params:
+        """Count all parameters: every one is active."""
+        return Params(ffn=self.inner * self.outer)
+
+    def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
+        """Return a single GEMM."""
+        precision = frame.precision
+        return [
+            linear("join", calls, self.inner, self.outer, tokens, precision, precision.ffn),
+        ]
+
+    def block_inputs(self, hidden: int) -> tuple[int, ...]:
+        """Return the width of its input."""
+        return (self.inner,)
+
+    def row_elements(self, hidden: int) -> int:
+        """Count both sides of the matrix."""
+        return self.inner + self.outer
+
+    def sharded(self, ranks: int) -> Matrix:
+        """Return the whole matrix: it is not split."""
+        return self

@@ -10,8 +10,15 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 from costmodels.formats import ModelPrecision, Params, load_format
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, Window
-from costmodels.models.layers.split import split, split_kv_heads
+from costmodels.models.layers.parts import (
+    AttentionWork,
+    ContextTerm,
+    Frame,
+    State,
+    Window,
+    split,
+    split_kv_heads,
+)
 from costmodels.work import (
     Array,
     Operator,

@@ -4,22 +4,18 @@ here."""
 from __future__ import annotations
 
 from costmodels.models.layers.block_sparse import BlockSparse
+from costmodels.models.layers.bounded import Evicting, PromptBudget, SlidingWindow
 from costmodels.models.layers.compressed import CompressedMqa
-from costmodels.models.layers.dense import Dense
+from costmodels.models.layers.delta import Gdn, Kda
+from costmodels.models.layers.dense import Dense, Matrix
 from costmodels.models.layers.dsa import Dsa
-from costmodels.models.layers.evicting import Evicting
-from costmodels.models.layers.gdn import Gdn
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.kda import Kda
 from costmodels.models.layers.lightning import Lightning
 from costmodels.models.layers.mamba2 import Mamba2
-from costmodels.models.layers.matrix import Matrix
 from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
-from costmodels.models.layers.prompt_budget import PromptBudget
 from costmodels.models.layers.shared_kv import SharedKv, YocoMemory
-from costmodels.models.layers.sliding import SlidingWindow
 
 MIXERS: dict[str, type[Mixer]] = {
     "gqa": Gqa,

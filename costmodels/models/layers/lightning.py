@@ -6,9 +6,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params
-from costmodels.models.layers.parts import AttentionWork, Frame, State
-from costmodels.models.layers.recurrent import recurrent_state, recurrent_work
-from costmodels.models.layers.split import split
+from costmodels.models.layers.parts import (
+    AttentionWork,
+    Frame,
+    State,
+    recurrent_state,
+    recurrent_work,
+    split,
+)
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 
 

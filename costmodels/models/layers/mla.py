@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params, load_format
-from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State
-from costmodels.models.layers.split import split
+from costmodels.models.layers.parts import AttentionWork, ContextTerm, Frame, State, split
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 
 SERVED_FP8 = "fp8_ds_mla"

@@ -14,8 +14,7 @@ import numpy as np
 from costmodels.formats import Params
 from costmodels.models.expert_load import Placement, busiest_rank
 from costmodels.models.layers.dense import ffn_operators
-from costmodels.models.layers.parts import Frame
-from costmodels.models.layers.split import split_width
+from costmodels.models.layers.parts import Frame, split_width
 from costmodels.work import Array, Operator, elementwise, linear, operator, plain_gemm
 
 

@@ -1,8 +1,12 @@
 """What every kind of layer says about itself: parameters, state, attention work, operators.
 
 A layer has a mixer (attention, or its replacement) and an FFN; either may be absent. A kind is a
-frozen dataclass of its dimensions in a file of its own, with the methods of `Mixer` or `Ffn`,
-listed by name in `costmodels.models.layers.kinds`. All figures are per layer.
+frozen dataclass of its dimensions, with the methods of `Mixer` or `Ffn`, listed by name in
+`costmodels.models.layers.kinds`. All figures are per layer.
+
+Linear-attention kinds share a state of fixed size, read and written once per step. Their prompts
+are computed in chunks of 64 tokens (the flash-linear-attention kernels' size), so their FLOPs are
+linear in the new tokens, whatever the context.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple, Protocol, Self
 
-from costmodels.formats import ModelPrecision, Params
+from costmodels.formats import ModelPrecision, Params, load_format
 from costmodels.work import Array, Operator
+from sim.errors import ScenarioError
 from sim.shape import Clip
 
 
@@ -187,3 +192,56 @@ class Ffn(Protocol):
 
     def sharded(self, ranks: int) -> Self:
         """Return one rank's part, as `Mixer.sharded` does."""
+
+
+def split(count: int, ranks: int, what: str) -> int:
+    """Return one rank's part of ``count``. Raises `ScenarioError` if it does not divide."""
+    if count % ranks:
+        raise ScenarioError(f"its {what} are not a multiple of {ranks}")
+    return count // ranks
+
+
+def split_width(width: int, ranks: int, what: str) -> int:
+    """Return one rank's part of a matrix's width. Raises `ScenarioError` if it does not divide."""
+    if width % ranks:
+        raise ScenarioError(f"its {what} {width} is not a multiple of {ranks}")
+    return width // ranks
+
+
+def split_kv_heads(kv_heads: int, ranks: int) -> int:
+    """Return the KV heads on one rank: more ranks than heads replicate each head, as in vLLM."""
+    if kv_heads % ranks and ranks % kv_heads:
+        raise ScenarioError(
+            f"its {kv_heads} KV heads neither divide into nor replicate over {ranks} ranks"
+        )
+    return max(1, kv_heads // ranks)
+
+
+_CHUNK = 64
+
+
+def recurrent_state(elements: int, conv_elements: int, precision: ModelPrecision) -> State:
+    """Return the recurrent state, and the newest inputs of the short convolutions."""
+    state = load_format(precision.state).num_bytes(elements)
+    return State(fixed=state + load_format(precision.conv).num_bytes(conv_elements))
+
+
+def recurrent_work(
+    state: State, heads: int, d_k: int, d_v: int, *, delta_rule: bool
+) -> AttentionWork:
+    """Return the work of reading and writing ``state`` once per sequence and step.
+
+    A decode decays the state, adds an outer product and multiplies by a query: 5 d_k d_v FLOPs per
+    head; the delta rule first reads what the state holds for the key: 2 more. A chunk's token meets
+    the state twice (three times with the delta rule) and half the other tokens of its chunk.
+    """
+    square = d_k * d_v
+    products = 3 if delta_rule else 2
+    # Scores and their product with values; the delta rule also solves for its corrections.
+    within = 3 * d_k + 2 * d_v if delta_rule else d_k + d_v
+    return AttentionWork(
+        decode_seq_flops=float(heads * (5 + 2 * delta_rule) * square),
+        decode_seq_bytes=2.0 * state.fixed,
+        prefill_seq_bytes=2.0 * state.fixed,
+        prefill_token_flops=float(heads * (2 * products * square + _CHUNK * within)),
+    )

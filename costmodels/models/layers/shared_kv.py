@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import AttentionWork, Frame, State
-from costmodels.models.layers.split import split_kv_heads
+from costmodels.models.layers.parts import AttentionWork, Frame, State, split_kv_heads
 from costmodels.work import Array, Operator, attention_launch, converted, elementwise, linear
 
 

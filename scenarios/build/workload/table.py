@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from scenarios.build import features
 from scenarios.build.workload.classes import build_classes
 from scenarios.build.workload.generated import generator_spec
 from scenarios.build.workload.trace import trace_table
@@ -14,7 +15,7 @@ from scenarios.schema.workload import Source
 from sim.beams import BeamSearch
 from sim.clock import to_s
 from sim.errors import ScenarioError
-from sim.request_table import RequestTable, draw_lengths
+from sim.request_table import UNLIMITED, RequestTable, draw_lengths
 from workloads import transform
 from workloads.generator.generate import generate
 
@@ -24,7 +25,7 @@ def build_table(scenario: Scenario) -> RequestTable:
 
     Raises `TraceError` if a file cannot be read, `ScenarioError` for settings that do not fit.
     """
-    table = _one_answer_each(scenario)
+    table = features.with_columns(scenario, _one_answer_each(scenario))
     workload = scenario.workload
     if workload.beam_width > 1:  # a request without output has no hypotheses
         widths = np.where(table.output_tokens > 0, workload.beam_width, 1)
@@ -62,7 +63,7 @@ def describe_workload(scenario: Scenario, table: RequestTable) -> str:
         text += f", {scenario.workload.n} answers each"
     if scenario.workload.beam_width > 1:
         text += f", beam search of width {scenario.workload.beam_width}"
-    if table.max_concurrency is not None:
+    if table.max_concurrency < UNLIMITED:
         text += f", at most {table.max_concurrency} in flight"
     if scenario.workload.sessions_per_h is not None:
         text += f", {scenario.workload.sessions_per_h:g} sessions/h"

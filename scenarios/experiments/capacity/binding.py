@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.numbers import humanised, percent, whole_percent
-from scenarios.experiments.capacity.curve import Row, nearest
+from scenarios.experiments.capacity.measure import Row, nearest
 from sim.accounts import TIME_ACCOUNTS
 
 _OFTEN = 0.01  # share of time at a limit, or of requests preempted, that shows in the tail

@@ -1,12 +1,18 @@
-"""What the search keeps of one run: its tally, its latencies, and where slow requests' time went.
+"""What a search keeps of a run, and its curve: attainment, latencies and state against load.
 
-Only the steady part of a run counts: requests by their order of arrival, without the first (the
-system fills) and, in a closed loop, the last (it empties).
+Of a run it keeps the tally, the latencies, and where slow requests' time went. Only the steady
+part of a run counts: requests by their order of arrival, without the first (the system fills) and,
+in a closed loop, the last (it empties).
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +20,15 @@ from numpy.typing import NDArray
 from costmodels.hardware.uncertainty import host_time_error, step_time_error
 from scenarios.build.workload.classes import class_slos
 from scenarios.experiments.capacity.question import BLOCKS, Counting, RunPlan
-from scenarios.experiments.capacity.samples import Tally
+from scenarios.experiments.capacity.search import Samples, Tally
 from scenarios.run.result import RunResult
 from sim.accounts import TIME_ACCOUNTS
 from sim.arrays import Float64
 from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.clock import to_ns
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet
 from sim.recorder import UNSET
 
 Bool = NDArray[np.bool_]
@@ -32,10 +39,28 @@ PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """The result of one run for one percentile target: requests by consecutive stretch."""
+
+    good: tuple[int, ...]
+    arrived: tuple[int, ...]
+    value_s: float
+    """The percentile itself, over the requests that arrived; infinite if too few finished."""
+
+    @property
+    def share(self) -> float:
+        """Share of the arrived requests that were good; 1 if none arrived."""
+        arrived = sum(self.arrived)
+        return sum(self.good) / arrived if arrived else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Everything that the search keeps of a run."""
+    """Everything that a search keeps of a run; picklable, a few kilobytes."""
 
     tally: Tally
+    simulated: int
+    """Requests sent, counted or not."""
     requests: int
     """Measured requests."""
     missed: int
@@ -60,10 +85,12 @@ class RunFacts:
     saturation_per_s: float | None
     slower: tuple[Tally, Tally] | None = None
     """Tallies with a slower GPU and with a slower host."""
+    met: tuple[Met, ...] = ()
+    """Results target by target, for a plan."""
 
 
 def measure(result: RunResult, plan: RunPlan) -> RunFacts:
-    """Reduce a run to what the search needs; picklable, a few kilobytes."""
+    """Reduce a run to what a capacity search needs."""
     log, metrics = result.log, result.metrics
     counting = plan.counting(plan.level_of(result.scenario))
     counted = counted_requests(metrics, counting)
@@ -73,6 +100,7 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
     missed_by = {name: int((finished & ~met).sum()) for name, met in metrics.met.items()}
     return RunFacts(
         tally=_tally(log, metrics, counted),
+        simulated=len(log.table),
         requests=int(counted.sum()),
         missed=int((counted & ~metrics.good).sum()),
         missed_by=missed_by | {"unfinished": int((counted & ~metrics.finished).sum())},
@@ -197,10 +225,8 @@ def _state(log: RunLog, metrics: RequestMetrics, counted: Bool, window: Window) 
         "kv_occupancy_max": most_occupied,
         "preempted_share": float((preempted > 0).mean()) if len(preempted) else 0.0,
         "cached_share": cached / prompts if prompts else 0.0,
-        "at_max_num_seqs": _time_share(log, window, "running", engine.max_num_seqs),
-        "at_max_num_batched_tokens": _time_share(
-            log, window, "tokens", engine.max_num_batched_tokens
-        ),
+        "at_max_num_seqs": _time_share(log, window, "running", engine.running_seq_limit),
+        "at_max_num_batched_tokens": _time_share(log, window, "tokens", engine.step_token_limit),
     }
 
 
@@ -227,7 +253,7 @@ def _time_share(log: RunLog, window: Window, what: str, limit: int) -> float:
 def _errors(result: RunResult) -> tuple[float, float]:
     labels = (figure["evidence"] for figure in result.summary["figures"])
     label = next((label for label in labels if label), "assumed")
-    return step_time_error(label), host_time_error(result.build.profile.host_evidence.label)
+    return step_time_error(label), host_time_error(result.build.replica.profile.host_evidence.label)
 
 
 def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
@@ -245,3 +271,70 @@ def _slower(result: RunResult, counting: Counting) -> tuple[Tally, Tally]:
         tally(built.with_costs(lambda cost: cost.slower(gpu=1 + gpu))),
         tally(built.with_costs(lambda cost: cost.slower(host=1 + host))),
     )
+
+
+Row = dict[str, Any]
+
+
+class RunsByLoad(Protocol):
+    """The runs of all loads of a search."""
+
+    def of(self, level: float) -> list[RunFacts]:
+        """Return the facts of a load, by replication."""
+        ...
+
+
+def curve(samples: Samples, runs: RunsByLoad) -> list[Row]:
+    """Return rows in order of load; every number is a mean over the runs of that load."""
+    return [_row(level, samples, runs.of(level)) for level in samples.levels]
+
+
+def nearest(rows: Sequence[Row], level: float, *, stable: bool = False) -> Row:
+    """Return the row with the nearest load, among those with many requests.
+
+    With ``stable``, only rows whose queue does not grow count, if there are any.
+    """
+    rows = [row for row in rows if row["stable"] or not stable] or rows
+    most = max(row["requests"] for row in rows)
+    many = [row for row in rows if 2 * row["requests"] >= most]
+    return min(many, key=lambda row: abs(row["level"] - level))
+
+
+def _row(level: float, samples: Samples, facts: list[RunFacts]) -> Row:
+    _, arrived = samples.counts(level)
+    left = fmean(one.tally.throughput for one in facts)
+    saturation = [one.saturation_per_s for one in facts if one.saturation_per_s]
+    missed = sum(one.missed for one in facts)
+    names = facts[0].missed_by
+    return {
+        "level": level,
+        "replications": len(facts),
+        "requests": arrived,
+        "attainment": samples.attainment(level),
+        "interval": list(samples.interval(level)) if arrived else None,
+        "stable": samples.is_stable(level),
+        "saturation_per_s": fmean(saturation) if saturation else None,
+        "throughput_per_s": None if math.isnan(left) else left,
+        "missed": missed,
+        "missed_by": {name: sum(one.missed_by[name] for one in facts) for name in names},
+        "reject_reasons": _counts([one.reject_reasons for one in facts]),
+        "latency_s": _means([one.latency_s for one in facts]),
+        "accounts_s": _means([one.accounts_s for one in facts]),
+        "state": _means([one.state for one in facts]),
+        "evidence": _means([one.evidence for one in facts]),
+    }
+
+
+def _counts(every: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in every:
+        total.update(one)
+    return dict(total)
+
+
+def _means(every: Sequence[Any]) -> Any:
+    """Return means of equal structures of numbers, without the keys that some of them lack."""
+    if isinstance(every[0], dict):
+        keys = [key for key in every[0] if all(key in one for one in every)]
+        return {key: _means([one[key] for one in every]) for key in keys}
+    return fmean(every)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from costmodels.hardware.uncertainty import NORMAL_90
 from scenarios.experiments.capacity.estimate import pooled_crossing
 from scenarios.experiments.capacity.measure import RunFacts
 from scenarios.experiments.capacity.runs import Runs
-from scenarios.experiments.capacity.samples import Tally
-from scenarios.experiments.capacity.search import Found, rounded
+from scenarios.experiments.capacity.search import Found, Tally, rounded
 
 _BELOW = (0.8, -1.0, -2.5, -4.5)  # loads to look at, in standard deviations from the capacity
 _FURTHER = (-8.0, -13.0)
@@ -46,7 +45,8 @@ def model_error(runs: Runs, found: Found) -> ModelError | None:
     capacity = found.capacity
     if capacity is None:
         return None
-    slow, replications = runs.slower(), min(_REPLICATIONS, found.replications)
+    slow = runs.other(plan=replace(runs.plan, slower=True), task="model error")
+    replications = min(_REPLICATIONS, found.replications)
     gpu_error, host_error = runs.of(found.near[0])[0].errors
     if found.limit == "stability":
         level = next(at for at in found.near if not found.samples.is_stable(at))

@@ -8,11 +8,10 @@ from reports.schemas import CAPACITY
 from scenarios.build.layout import replica_gpus
 from scenarios.build.workload.classes import class_slos
 from scenarios.experiments.capacity.binding import binding
-from scenarios.experiments.capacity.curve import Row, curve, nearest
+from scenarios.experiments.capacity.measure import Row, curve, nearest
 from scenarios.experiments.capacity.model_error import ModelError
-from scenarios.experiments.capacity.pilot import Pilot
 from scenarios.experiments.capacity.question import Question
-from scenarios.experiments.capacity.runs import Runs
+from scenarios.experiments.capacity.runs import Pilot, Runs
 from scenarios.experiments.capacity.search import Found
 from scenarios.run.warnings import CLOSE_TO_SATURATION
 from scenarios.schema import Scenario

@@ -2,7 +2,7 @@
 
 Everything is bounded on the very requests that the first run of a fleet would serve: the least time
 that their prompts and answers take on idle engines, and the least GPU time that all of them take
-together (`costmodels.steps.step_bounds`). If the bounds alone miss a target, every fleet misses it;
+together (`costmodels.steps.bounds`). If the bounds alone miss a target, every fleet misses it;
 if a number of engines cannot do the work by the times that the targets allow, fewer engines cannot
 either.
 """
@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.steps.step_bounds import StepBounds, step_bounds
-from scenarios.build.built import Build
+from costmodels.steps.bounds import StepBounds
+from scenarios.build.pools import PoolBuild
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.targets import percentile_of
 from scenarios.schema.plan import Target
@@ -58,7 +57,7 @@ class _Role(NamedTuple):
     """One kind of engine of a candidate."""
 
     name: str
-    part: Build
+    part: PoolBuild
     bounds: StepBounds
     shares: bool
     """Whether requests may share prefixes."""
@@ -75,7 +74,7 @@ class _Due(NamedTuple):
 
 def find_bounds(
     candidate: Candidate,
-    parts: Sequence[Build],
+    parts: Sequence[PoolBuild],
     table: RequestTable,
     counted: Bool,
     targets: Sequence[Target],
@@ -85,8 +84,7 @@ def find_bounds(
     In a closed loop, or if clients retry, only latencies are bounded. Engines that speculate have
     no bounds at all, because the tokens that a step gives are drawn.
     """
-    costs = [part.cost for part in parts if not isinstance(part.cost, SpeculativeStepCost)]
-    if len(costs) < len(parts):
+    if any(part.replica.cost.drafts_by_seqs for part in parts):
         return Bounds(units=1, least_s=(0.0,) * len(targets), refused=None)
     outputs = table.output_tokens[counted].astype(np.float64)
     prompt = table.prompt_tokens[counted].astype(np.float64)
@@ -97,10 +95,7 @@ def find_bounds(
         decodes=decodes,
         context=decodes * prompt + decodes * (decodes - 1) / 2,
     )
-    least = [
-        step_bounds(cost, part.pool.engine.max_num_batched_tokens)
-        for cost, part in zip(costs, parts, strict=True)
-    ]
+    least = [part.replica.cost.bounds(part.pool.engine.step_token_limit) for part in parts]
     shares = table.chains is not None
     # The first engine takes the prompts, the last the answers; without P/D they are one engine.
     computed = work.prompt
@@ -192,9 +187,9 @@ def _busy_s(role: _Role, work: _Work, prompts: Float64, decodes: Float64, wanted
     prompts, decodes = prompts[wanted], decodes[wanted]
     tokens = prompts + decodes
     # Each step has limits on decoding sequences and tokens, and what it reads must fit.
-    steps = [decodes / engine.max_num_seqs, tokens / engine.max_num_batched_tokens]
-    if role.part.memory.layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
-        steps.append(context / ((engine.num_gpu_blocks - 1) * engine.block_size))
+    steps = [decodes / engine.running_seq_limit, tokens / engine.step_token_limit]
+    if engine.kv_layout == PLAIN and not (role.shares and engine.enable_prefix_caching):
+        steps.append(context / ((engine.replica_blocks - 1) * engine.block_size))
     fewest = max(steps, key=lambda of: float(of.sum()))
     totals = bounds.lines[:, 0] * fewest.sum() + bounds.lines[:, 1] * tokens.sum()
     a_step, a_token = bounds.lines[int(np.argmax(totals))]

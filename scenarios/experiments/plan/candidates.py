@@ -1,4 +1,7 @@
-"""The candidates of a plan: every GPU, layout and combination of options, as fleets of any size."""
+"""Read a plan file, and list its candidates: every GPU, layout and combination of options.
+
+A candidate is a fleet of any size.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,67 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from scenarios.build.layout import replica_gpus
 from scenarios.build.pools import pool_scenarios
-from scenarios.experiments.plan.read import Asked
 from scenarios.files.load import apply_setting, validate
+from scenarios.files.messages import explain
+from scenarios.files.paths import anchor_paths
+from scenarios.files.scenario_file import read_scenario_file
+from scenarios.files.yaml_text import Places, parse_yaml, read_text
 from scenarios.schema import Scenario
 from scenarios.schema.fleet import Prices
-from scenarios.schema.plan import EngineLayout, GpuOffer, LayoutChoice
+from scenarios.schema.plan import EngineLayout, GpuOffer, LayoutChoice, PlanFile
 from sim.errors import ScenarioError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A plan file that was read."""
+
+    plan: PlanFile
+    values: dict[str, Any]
+    """Values of the scenario that all candidates share, not validated yet."""
+    places: Places
+    """Where each of the values was given."""
+    text: str
+
+
+def read_plan(path: Path) -> Asked:
+    """Read a plan file. Raises `ScenarioError` naming file, line and field."""
+    text = read_text(path, "plan")
+    values, places = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{path}: a plan is a mapping with scenario, targets and gpus")
+    return asked(values, places, folder=path.parent, text=text)
+
+
+def asked(values: dict[str, Any], places: Places, *, folder: Path, text: str = "") -> Asked:
+    """Read a plan from values in memory; relative paths start at ``folder``.
+
+    Raises `ScenarioError` naming place and field.
+    """
+    try:
+        plan = PlanFile.model_validate(values)
+    except ValidationError as error:
+        raise ScenarioError(explain(error, places, PlanFile)) from None
+    if isinstance(plan.scenario, str):
+        scenario, where = read_scenario_file(folder / plan.scenario)
+        return Asked(plan=plan, values=scenario, places=where, text=text)
+    scenario = values["scenario"]
+    if "base" in scenario:
+        raise ScenarioError(
+            f"{places.get(('scenario', 'base'), places[()])}: scenario.base is for scenario files; "
+            "give the file as `scenario: FILE`, and what differs as options with one value each"
+        )
+    anchor_paths(scenario, folder)
+    inner = {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
+    return Asked(plan=plan, values=scenario, places={(): places[()]} | inner, text=text)
+
 
 _SIZES = {
     "tensor_parallel_size": "TP",

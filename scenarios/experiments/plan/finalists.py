@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scenarios.experiments.capacity.binding import binding
-from scenarios.experiments.capacity.curve import Row, curve
+from scenarios.experiments.capacity.measure import Row, curve
 from scenarios.experiments.capacity.search import Found, search
 from scenarios.experiments.plan.judge import Judge, Verdict
-from scenarios.experiments.plan.outcome import Outcome, rank_key
-from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.search import Outcome, Search, rank_key
 from scenarios.schema.plan import Target
 
 _LOADS = (1.0, 1.08, 1.2, 1.4)

@@ -11,15 +11,21 @@ rest of a run that has already missed enough: what is skipped changes no verdict
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from scenarios.experiments.capacity.measure import RunFacts
 from scenarios.experiments.capacity.question import RunPlan
-from scenarios.experiments.capacity.samples import Goal, Samples
+from scenarios.experiments.capacity.runs import Runs
+from scenarios.experiments.capacity.search import Goal, Samples
 from scenarios.experiments.plan.candidates import Candidate
-from scenarios.experiments.plan.measure import FleetFacts, Runs
+from scenarios.experiments.plan.targets import Look, look, measure_fleet
+from scenarios.experiments.points import seeded_points, simulated
+from scenarios.run.execution.workers import Workers
+from scenarios.run.progress import Progress
 from scenarios.schema import Scenario
 from scenarios.schema.plan import Target
 
@@ -31,7 +37,7 @@ class Verdict:
     """The verdict on one fleet at the load that is planned for."""
 
     kept: bool
-    runs: tuple[FleetFacts, ...]
+    runs: tuple[RunFacts, ...]
     """The fleet's runs; empty if a look at the first was enough."""
     worst: int
     """The target that is nearest to being missed, or that is missed."""
@@ -56,13 +62,15 @@ class Judge:
     """Time at which a first run is checked early; None: never."""
     allowed: tuple[int, ...]
     """Target by target: requests of a run that may miss it."""
-    jobs: int | None = None
-    note: Callable[[str], None] | None = None
-    simulated: int = 0
-    """Requests simulated, over all runs so far."""
+    workers: Workers
+    progress: Progress | None = None
     verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     firsts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     _runs: dict[tuple[str, int], Runs] = field(default_factory=dict)
+    _facts: dict[str, RunFacts] = field(default_factory=dict)
+    """Facts of every run by its address, whatever the fleet."""
+    _looked_at: int = 0
+    """Requests simulated in looks at the beginning of a run."""
 
     def verdict(self, candidate: Candidate, units: int) -> Verdict:
         """Return the verdict on a fleet of this many units."""
@@ -70,7 +78,6 @@ class Judge:
         if key not in self.verdicts:
             first = self.first(candidate, units)
             if first.kept:
-                self._say(f"{units:,} x {candidate.name}, {self.replications} runs")
                 stages = {min(_FEW, self.replications), self.replications}
                 first = self._of_runs(self.runs(candidate, units), sorted(stages))
             self.verdicts[key] = first
@@ -85,7 +92,6 @@ class Judge:
         if key in self.verdicts:
             return self.verdicts[key]
         if key not in self.firsts or not (looks or self.firsts[key].runs):
-            self._say(f"{units:,} x {candidate.name}")
             runs = self.runs(candidate, units)
             hopeless = self._looked(runs) if looks else None
             self.firsts[key] = hopeless or self._of_runs(runs, (1,))
@@ -99,22 +105,31 @@ class Judge:
         """Return the runner of this fleet, with everything that it has run."""
         key = (candidate.name, units)
         if key not in self._runs:
-            self._runs[key] = self.runs_of(candidate.fleet(units))
+            name = f"{units:,} x {candidate.name}"
+            self._runs[key] = self.runs_of(candidate.fleet(units), name)
         return self._runs[key]
 
-    def runs_of(self, scenario: Scenario) -> Runs:
-        """Return a new runner of any fleet."""
+    def runs_of(self, scenario: Scenario, name: str) -> Runs:
+        """Return a new runner of any fleet, which is called ``name`` while it runs."""
         return Runs(
             scenario=scenario,
             plan=self.plan,
-            targets=self.targets,
-            jobs=self.jobs,
-            told=self._count,
+            workers=self.workers,
+            reduce=partial(measure_fleet, targets=self.targets),
+            progress=self.progress,
+            task=f"simulating {name}",
+            memo=self._facts,
         )
 
     def judged(self, scenario: Scenario) -> Verdict:
         """Return the verdict on any fleet, without keeping it."""
-        return self._of_runs(self.runs_of(scenario), sorted({1, _FEW, self.replications}))
+        runs = self.runs_of(scenario, "with an engine down")
+        return self._of_runs(runs, sorted({1, _FEW, self.replications}))
+
+    @property
+    def simulated(self) -> int:
+        """Requests simulated, over all runs so far."""
+        return self._looked_at + sum(one.simulated for one in self._facts.values())
 
     @property
     def goal(self) -> Goal:
@@ -130,18 +145,11 @@ class Judge:
             most=1 if fixed else 2,
         )
 
-    def _count(self, requests: int) -> None:
-        self.simulated += requests
-
-    def _say(self, what: str) -> None:
-        if self.note is not None:
-            self.note(what)
-
     def _looked(self, runs: Runs) -> Verdict | None:
         """Return a verdict from the beginning of the first run, if that is enough."""
         if self.look_s is None:
             return None
-        early = runs.look(self.level, self.look_s)
+        early = self._look(runs, self.look_s)
         over = [m - a for m, a in zip(early.misses, self.allowed, strict=True)]
         if max(over) <= 0:
             return None
@@ -154,13 +162,24 @@ class Judge:
             finished_share=early.finished / max(early.sent, 1),
         )
 
+    def _look(self, runs: Runs, horizon_s: float) -> Look:
+        """Simulate the first run up to a horizon, in this process."""
+        if self.progress is not None:
+            self.progress(0, 1, task=runs.task)
+        first = runs.point(self.level, 0).scenario
+        cut = first.model_copy(update={"horizon_s": horizon_s})
+        (point,) = seeded_points(cut, [cut.seed], {"level": self.level})
+        early = simulated(point, reduce=partial(look, plan=self.plan, targets=self.targets))
+        self._looked_at += early.simulated
+        return early
+
     def _of_runs(self, runs: Runs, stages: Sequence[int]) -> Verdict:
         """Judge by the first runs, stage by stage; one run below a target is enough to fail."""
         samples = Samples(goal=self.goal, run=runs)
-        done: tuple[FleetFacts, ...] = ()
+        done: tuple[RunFacts, ...] = ()
         for replications in stages:
             samples.add([self.level], replications)
-            done = tuple(runs.done[self.level, r] for r in range(replications))
+            done = tuple(runs.facts[self.level, r] for r in range(replications))
             lowest = [min(run.met[i].share for run in done) for i in range(len(self.targets))]
             worst, room = self._worst(lowest)
             if room < -1e-9:
@@ -181,12 +200,12 @@ class Judge:
         worst = int(np.argmin(room))
         return worst, room[worst]
 
-    def _likely(self, run: FleetFacts, target: int) -> float:
+    def _likely(self, run: RunFacts, target: int) -> float:
         met = run.met[target]
         return next_share(met.good, met.arrived, self.confidence)
 
     def _verdict(
-        self, done: tuple[FleetFacts, ...], lowest: Sequence[float], worst: int, why: str
+        self, done: tuple[RunFacts, ...], lowest: Sequence[float], worst: int, why: str
     ) -> Verdict:
         return Verdict(
             kept=not why,

@@ -10,9 +10,8 @@ from typing import Any
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.finalists import Finalist
 from scenarios.experiments.plan.judge import Judge, Verdict
-from scenarios.experiments.plan.outcome import Outcome
 from scenarios.experiments.plan.question import Question
-from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.search import Outcome, Search
 from scenarios.schema.plan import Target
 from sim.accounts import TIME_ACCOUNTS
 
@@ -63,7 +62,7 @@ def attained_rows(verdict: Verdict, targets: Sequence[Target]) -> list[dict[str,
 def _account(verdict: Verdict, targets: Sequence[Target]) -> tuple[str, float] | None:
     """Return the largest account of the slowest requests by the worst target, and its share."""
     metric = targets[verdict.worst].metric
-    tails = [run.facts.accounts_s.get(metric, {}).get("tail") for run in verdict.runs]
+    tails = [run.accounts_s.get(metric, {}).get("tail") for run in verdict.runs]
     known = [tail for tail in tails if tail]
     if not known:
         return None

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scenarios.experiments.plan.candidates import (
+    Asked,
     Candidate,
     Hardware,
     candidate_of,
@@ -23,9 +24,7 @@ from scenarios.experiments.plan.candidates import (
     option_fields,
 )
 from scenarios.experiments.plan.judge import Judge
-from scenarios.experiments.plan.outcome import Outcome
-from scenarios.experiments.plan.read import Asked
-from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.search import Outcome, Search
 from scenarios.experiments.plan.targets import check_targets, with_slo
 from scenarios.schema.plan import Range, SearchMethod
 from sim.errors import ScenarioError

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 from scenarios.build.builder import build
-from scenarios.experiments.plan.bounds import find_bounds
+from scenarios.build.pools import Build
+from scenarios.experiments.plan.bounds import Bounds, find_bounds
 from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.judge import Judge, Verdict
-from scenarios.experiments.plan.outcome import Outcome, fleet_key, least_key, rank_key
 from scenarios.experiments.plan.question import Question
 from scenarios.schema.plan import PlanFile
 from sim.errors import ScenarioError
@@ -25,6 +26,63 @@ from sim.errors import ScenarioError
 _ALONE = 0.1
 """Mean requests per engine below which more engines change nothing."""
 _AT_FIRST = 1.25  # times the fewest units by the bounds, where a search begins
+
+Stage = Literal["memory", "latency", "supply", "cost", "simulated", "ranked"]
+"""Stage at which a candidate was given up; ``supply``: availability, budget or most_replicas."""
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """The outcome of one candidate."""
+
+    candidate: Candidate
+    stage: Stage
+    build: Build | None = None
+    """Its pools, built; None if they cannot be, as when the model does not fit."""
+    bounds: Bounds | None = None
+    most: int = 0
+    """Units that are available."""
+    limit: str = ""
+    """What limits the available units."""
+    units: int | None = None
+    """The fewest units that pass, if they were found."""
+    tried: int | None = None
+    """The most units that were found not to pass."""
+    alone: bool = False
+    """Whether it fails although its engines hold hardly more than one request at a time."""
+    why: str = ""
+    """Why it cannot be built, in a few words."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether any of its fleets was simulated."""
+        return self.units is not None or self.tried is not None
+
+    @property
+    def least_usd_per_h(self) -> float | None:
+        """The least cost of a fleet that could do the work, by the bounds, in USD per hour."""
+        return None if self.bounds is None else self.candidate.usd_per_h(self.bounds.units)
+
+
+Key = tuple[float, int, str]
+
+
+def fleet_key(candidate: Candidate, units: int, *, spare: int = 0) -> Key:
+    """Return a sort key of fleets: cheapest first, then fewest GPUs, then by name."""
+    gpus = sum(candidate.gpus_by_name(units, spare=spare).values())
+    return (round(candidate.usd_per_h(units, spare=spare), 9), gpus, candidate.name)
+
+
+def rank_key(outcome: Outcome, *, spare: int = 0) -> Key:
+    """Return the `fleet_key` of the fewest units that pass, with ``spare`` more engines of each
+    kind."""
+    assert outcome.units is not None
+    return fleet_key(outcome.candidate, outcome.units, spare=spare)
+
+
+def least_key(outcome: Outcome) -> tuple[float, str]:
+    """Return a sort key by the least possible cost, then by name."""
+    return (round(outcome.least_usd_per_h or 0.0, 9), outcome.candidate.name)
 
 
 @dataclass(kw_only=True)
@@ -60,16 +118,17 @@ class Search:
     def bounded(self, candidate: Candidate) -> Outcome:
         """Return what is known of a candidate without a simulation."""
         try:
-            parts = build(candidate.scenario).parts
+            built = build(candidate.scenario)
         except ScenarioError as error:
             return Outcome(candidate=candidate, stage="memory", why=str(error))
         question = self.question
-        bounds = find_bounds(candidate, parts, question.table, question.counted, question.targets)
+        counted, targets = question.counted, question.targets
+        bounds = find_bounds(candidate, built.parts, question.table, counted, targets)
         most, limit = self._supply(candidate)
         outcome = Outcome(
             candidate=candidate,
             stage="simulated",
-            parts=parts,
+            build=built,
             bounds=bounds,
             most=most,
             limit=limit,
@@ -204,7 +263,7 @@ class Search:
         nothing."""
         if not verdict.runs:
             return False
-        e2e = verdict.runs[0].facts.latency_s["e2e"].get("mean", math.inf)
+        e2e = verdict.runs[0].latency_s["e2e"].get("mean", math.inf)
         engines = units * min(engine.count for engine in candidate.engines)
         load = self.question.level
         present = load if self.question.plan.variable.closed_loop else load * e2e

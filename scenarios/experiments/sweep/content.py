@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from reports.schemas import SWEEP
 from scenarios.experiments.sweep.axes import Axis, Expression, as_cell
-from scenarios.experiments.sweep.points import Points
-from scenarios.experiments.sweep.run import Spent
+from scenarios.experiments.sweep.grid import Grid
+from scenarios.experiments.sweep.results import Spent
 from scenarios.experiments.sweep.sweep_file import Sweep
 from scenarios.files.identity import code_address
 from scenarios.files.messages import nearest
@@ -123,7 +123,7 @@ def _keeps(expression: Expression, row: dict[Any, Any]) -> bool:
 
 
 def make_content(
-    sweep: Sweep, points: Points, frame: pd.DataFrame, spent: Spent | None
+    sweep: Sweep, grid: Grid, frame: pd.DataFrame, spent: Spent | None
 ) -> dict[str, Any]:
     """Return the content of sweep.json as plain values.
 
@@ -133,26 +133,27 @@ def make_content(
     is_measured = bool((frame["status"] == "done").any())
     if is_measured:
         check_columns(sweep, columns)
-    scenario = next(run.scenario for point in points.points for run in point.runs)
+    points = grid.points
+    scenario = points[0].scenario
     where = "require" if sweep.file.require is None else sweep.place("require")
     return {
         "schema": SWEEP,
         "fleetcast_version": __version__,
         "code_sha256": code_address(),
         "name": sweep.name,
-        "axes": [_axis_facts(axis) for axis in points.axes],
+        "axes": [_axis_facts(axis) for axis in grid.axes],
         "columns": column_facts(columns),
-        "points": len(points.points),
-        "left_out": points.left_out,
-        "runs": len(points.runs),
-        "missing": len(points.runs) + _refused(points) - len(frame),
-        "replications": max(len(point.runs) for point in points.points),
+        "points": len(grid.combinations),
+        "left_out": grid.left_out,
+        "runs": len(points),
+        "missing": len(points) + grid.refused - len(frame),
+        "replications": max(len(one.points) for one in grid.combinations),
         "choice": choose(frame, sweep.file.best, sweep.file.require, where)
         if is_measured
         else None,
         "plots": [plot.model_dump() for plot in sweep.file.plots],
         "slo": scenario.slo.model_dump(),
-        "base": _base_facts(scenario, {axis.key for axis in points.axes}),
+        "base": _base_facts(scenario, {axis.key for axis in grid.axes}),
         "run": None
         if spent is None
         else {
@@ -187,10 +188,6 @@ def _base_facts(scenario: Scenario, axes: set[str]) -> dict[str, Any]:
         "seed": scenario.seed,
     }
     return {key: as_cell(value) for key, value in facts.items() if key not in axes}
-
-
-def _refused(points: Points) -> int:
-    return sum(point.refused is not None for point in points.points)
 
 
 def check_columns(sweep: Sweep, columns: list[str]) -> None:

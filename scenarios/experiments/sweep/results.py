@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from scenarios.experiments.sweep.points import Points
+from scenarios.experiments.sweep.grid import Grid
 from scenarios.run.result import RunResult
 from sim.errors import ScenarioError
 
@@ -80,6 +80,20 @@ class Result:
     error: str | None = None
     core_s: float = 0.0
     """CPU seconds that the run took."""
+    files: dict[str, bytes] | None = None
+    """A full result folder on its way from a worker, if it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What this start of a sweep did."""
+
+    known: int
+    """Results that existed before."""
+    simulated: int
+    wall_s: float
+    core_s: float
+    """CPU seconds inside simulations."""
 
 
 class Results:
@@ -152,30 +166,30 @@ def _locked(file: IO[str]) -> bool:
 TABLE_FILE = "sweep.parquet"
 
 
-def sweep_table(points: Points, known: Mapping[str, Result]) -> pd.DataFrame:
-    """Return rows in order of points and seeds, for runs that have a result and for refused points.
+def sweep_table(grid: Grid, known: Mapping[str, Result]) -> pd.DataFrame:
+    """Return rows in order of points and seeds, for points that have a result and refused ones.
 
     Columns are ``point``, the axes by field, ``seed``, ``status`` (done, failed, lost, refused),
-    ``error``, ``key``, then the columns of `scenarios.experiments.sweep.results`. Equal results
-    give equal tables, wherever and in whatever order they were computed.
+    ``error``, ``key``, then those of `row_of`. Equal results give equal tables, wherever and in
+    whatever order they were computed.
     """
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
     figures: dict[str, None] = {}
-    for point in points.points:
-        head = {"point": point.index, **point.cells}
-        if point.refused is not None:
-            rows.append({**head, "status": "refused", "error": point.refused})
-        for run in point.runs:
-            result = known.get(run.key)
+    for one in grid.combinations:
+        if one.refused is not None:
+            head = {"point": one.index, **one.cells}
+            rows.append({**head, "status": "refused", "error": one.refused})
+        for point in one.points:
+            result = known.get(point.address)
             if result is None:
                 continue
-            of_run = {"seed": run.seed, "status": result.status, "error": result.error}
+            of_run = {"seed": point.seed, "status": result.status, "error": result.error}
             figures |= dict.fromkeys(result.row)
             # If an axis and a figure share a name, the axis wins.
-            rows.append({**result.row, **head, **of_run, "key": run.key})
-    axes = [axis.key for axis in points.axes]
+            rows.append({**result.row, **point.labels, **of_run, "key": point.address})
+    axes = [axis.key for axis in grid.axes]
     first = list(dict.fromkeys(["point", *axes, "seed", "status", "error", "key"]))
     columns = [*first, *(name for name in figures if name not in first)]
     frame = pd.DataFrame(rows, columns=columns)

@@ -1,141 +1,169 @@
-"""Run what has no result yet, keep each result as it comes, and report progress."""
+"""Run a sweep: simulate what has no result yet, keep each result as it comes, write the table."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scenarios.build.memo import keep_between_runs
 from scenarios.build.policy_checks import describe
-from scenarios.experiments.sweep.points import Run
-from scenarios.experiments.sweep.results import Result, Results, Row, row_of
-from scenarios.files.identity import result_address
-from scenarios.run.execution.errors import WorkerLostError
-from scenarios.run.execution.spread import spread
+from scenarios.experiments.points import Point, check_worker, run_points
+from scenarios.experiments.sweep.content import check_columns, make_content
+from scenarios.experiments.sweep.grid import Grid, make_grid
+from scenarios.experiments.sweep.results import (
+    Result,
+    Results,
+    Spent,
+    row_of,
+    sweep_table,
+    write_table,
+)
+from scenarios.experiments.sweep.sweep_file import Sweep, read_sweep
+from scenarios.files.dump import dump_scenario
+from scenarios.run.execution import WorkerLostError
+from scenarios.run.execution.workers import Workers
+from scenarios.run.progress import Progress
 from scenarios.run.result import RunResult
+from scenarios.run.result_folder import json_text, make_folder, write_files
 from scenarios.run.simulate import simulate
 from sim.errors import FleetcastError, ScenarioError
 
-Progress = Callable[[int, int, int], None]
-"""Called with the numbers of finished runs, of all runs, and of failed runs."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-class Done(NamedTuple):
-    """What a worker returns for one run."""
+class Swept(NamedTuple):
+    """A sweep whose table was written."""
 
-    result: Result
-    files: dict[str, bytes] | None
-    """A full result folder, if it was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What this start of a sweep did."""
-
-    known: int
-    """Results that existed before."""
-    simulated: int
-    wall_s: float
-    core_s: float
-    """CPU seconds inside simulations."""
+    folder: Path
+    content: dict[str, Any]
+    """What sweep.json holds, as plain values."""
+    table: pd.DataFrame
 
 
-def run_all(
-    runs: Sequence[Run],
-    results: Results,
+def run_sweep(
+    path: Path,
     *,
+    out: Path | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
-    keep: Path | None = None,
+    keep: bool = False,
+    retry_failed: bool = False,
     progress: Progress | None = None,
-    check: Callable[[Row], None] | None = None,
-) -> Spent:
-    """Simulate the runs that ``results`` lacks and add each result as soon as it is there.
+    say: Callable[[str], None] = lambda text: None,
+) -> Swept:
+    """Run every point of a sweep file that has no result yet, and write the table and its facts.
 
-    Runs with one address are simulated once. ``keep`` is a folder for full result folders, by
-    address. ``check`` is called with the first available row before the others are waited for, and
-    may raise. Whatever a run raises becomes its error. Raises `ScenarioError` if workers would
-    compute something else: other code, or other files under the same names.
+    Results are kept in ``out``, by default ``results/<name of the file>``; with ``keep`` the full
+    result folder of every run is, too. ``retry_failed`` runs points again that failed before.
+    ``jobs`` and ``cluster``: see `scenarios.run.execution.workers.Workers`. ``say`` is called with
+    what there is to do, and with what was done if it is interrupted. Raises `ScenarioError` for a
+    file that cannot be used, and KeyboardInterrupt after writing what is done.
     """
-    wanted = {run.key: run for run in runs}
-    kept = {key for key in wanted if keep is None or (keep / key / "summary.json").is_file()}
-    there = {
-        key
+    with Workers(jobs, cluster) as workers:
+        sweep = read_sweep(path)
+        grid = make_grid(sweep)
+        folder = Path("results") / sweep.name if out is None else out
+        make_folder(folder)
+        results = Results(folder)
+        if retry_failed:
+            results.forget_failed()
+        say(_plan_text(grid, results, folder))
+        runs = folder / "runs" if keep else None
+        try:
+            spent = _run_all(sweep, grid, results, workers, runs, progress)
+        except KeyboardInterrupt:
+            _write(sweep, grid, results, folder, None)
+            done = sum(point.address in results.known for point in grid.points)
+            say(
+                f"stopped: {done:,} of {len(grid.points):,} runs are kept in {folder}; the same "
+                "command goes on from there"
+            )
+            raise
+        finally:
+            results.close()
+        return _write(sweep, grid, results, folder, spent)
+
+
+def _run_all(
+    sweep: Sweep,
+    grid: Grid,
+    results: Results,
+    workers: Workers,
+    runs: Path | None,
+    progress: Progress | None,
+) -> Spent:
+    """Simulate the points that ``results`` lacks and add each result as soon as it is there.
+
+    ``runs`` is a folder for full result folders, by address. The columns that the file names are
+    checked with the first row, before the others are waited for. Raises `ScenarioError` for a
+    column that is not there, or if workers would compute something else.
+    """
+    addresses = {point.address for point in grid.points}
+    memo = {
+        key: result
         for key, result in results.known.items()
-        if key in wanted and (key in kept or result.status != "done")
+        if key in addresses
+        and (result.status != "done" or runs is None or (runs / key / "summary.json").is_file())
     }
-    todo = [run for key, run in wanted.items() if key not in there]
-    failed = sum(results.known[key].status != "done" for key in there)
-    if progress is not None:
-        progress(len(there), len(wanted), failed)
-    rows = (results.known[key].row for key in there if results.known[key].row)
-    first = next(rows, None)
-    if check is not None and first is not None:
-        check(first)
-    started, core_s = time.perf_counter(), 0.0
-    outcomes = spread(partial(run_one, keep=keep is not None), todo, jobs=jobs, cluster=cluster)
-    for done, (index, outcome) in enumerate(outcomes, len(there) + 1):
+    known = set(memo)
+    is_checked = False
+
+    def check(result: Result) -> None:
+        nonlocal is_checked
+        if result.row and not is_checked:
+            is_checked = True
+            check_columns(sweep, list(result.row))
+
+    def kept(point: Point, outcome: Result | WorkerLostError) -> Result:
         if isinstance(outcome, WorkerLostError):
-            result, files = Result(key=todo[index].key, status="lost", error=str(outcome)), None
-        else:
-            result, files = outcome
-        if keep is not None and files is not None:
-            _write_folder(keep / result.key, files)
+            outcome = Result(key=point.address, status="lost", error=str(outcome))
+        if runs is not None and outcome.files is not None:
+            _write_folder(runs / outcome.key, outcome.files)
+        result = replace(outcome, files=None)
         results.add(result)
-        if check is not None and first is None and result.row:
-            first = result.row
-            check(first)
-        failed += result.status != "done"
-        core_s += result.core_s
-        if progress is not None:
-            progress(done, len(wanted), failed)
-    wall_s = time.perf_counter() - started
-    return Spent(known=len(there), simulated=len(todo), wall_s=wall_s, core_s=core_s)
+        check(result)
+        return result
 
-
-def run_one(run: Run, *, keep: bool) -> Done:
-    """Run one simulation, in any process; its errors become part of the result."""
-    keep_between_runs()
-    _check_same(run)
-    started = time.process_time()
-    files = None
-    try:
-        simulated = simulate(run.scenario)
-        row = row_of(simulated)
-        if keep:
-            files = _folder_of(simulated)
-        result = Result(key=run.key, status="done", row=row)
-    except FleetcastError as error:
-        result = Result(key=run.key, status="failed", error=str(error))
-    except Exception as error:  # a bug of ours, or no memory: the other points go on
-        result = Result(key=run.key, status="lost", error=f"the simulator broke: {describe(error)}")
-    spent = time.process_time() - started
-    return Done(
-        Result(
-            key=result.key,
-            status=result.status,
-            row=result.row,
-            error=result.error,
-            core_s=spent,
-        ),
-        files,
+    for result in memo.values():
+        check(result)
+    started = time.perf_counter()
+    run_points(
+        grid.points,
+        partial(run_one, keep=runs is not None),
+        workers,
+        memo=memo,
+        keep=kept,
+        has_failed=lambda result: result.status != "done",
+        progress=progress,
+    )
+    return Spent(
+        known=len(known),
+        simulated=len(memo) - len(known),
+        wall_s=time.perf_counter() - started,
+        core_s=sum(result.core_s for key, result in memo.items() if key not in known),
     )
 
 
-def _check_same(run: Run) -> None:
-    """Raise `ScenarioError` if this worker has other code, or other files where the scenario
-    names some."""
-    if result_address(run.scenario) != run.key:
-        raise ScenarioError(
-            "a worker has another fleetcast, other libraries, or other files than this machine: "
-            "install the same on all, and put traces and calibrations where all find them by the "
-            "same path"
-        )
+def run_one(point: Point, *, keep: bool) -> Result:
+    """Run one simulation, in any process; its errors become part of the result."""
+    check_worker(point)
+    started = time.process_time()
+    try:
+        simulated = simulate(point.scenario)
+        row = row_of(simulated)
+        files = _folder_of(simulated) if keep else None
+        result = Result(key=point.address, status="done", row=row, files=files)
+    except FleetcastError as error:
+        result = Result(key=point.address, status="failed", error=str(error))
+    except Exception as error:  # a bug of ours, or no memory: the other points go on
+        why = f"the simulator broke: {describe(error)}"
+        result = Result(key=point.address, status="lost", error=why)
+    return replace(result, core_s=time.process_time() - started)
 
 
 def _folder_of(result: RunResult) -> dict[str, bytes]:
@@ -152,3 +180,31 @@ def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
             (folder / name).write_bytes(files[name])
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror}") from None
+
+
+def _write(sweep: Sweep, grid: Grid, results: Results, folder: Path, spent: Spent | None) -> Swept:
+    """Write the table, the sweep, its scenario and, last, sweep.json."""
+    table = sweep_table(grid, results.known)
+    content = make_content(sweep, grid, table, spent)
+    write_table(table, folder)
+    files = {
+        "sweep.yaml": sweep.text,
+        "scenario.yaml": dump_scenario(grid.points[0].scenario),
+        "sweep.json": json_text(content),
+    }
+    write_files(folder, files)
+    return Swept(folder, content, table)
+
+
+def _plan_text(grid: Grid, results: Results, folder: Path) -> str:
+    points = grid.points
+    there = sum(point.address in results.known for point in points)
+    left_out = sum(grid.left_out.values())
+    words = f"{_counted(len(grid.combinations), 'point')}, {_counted(len(points), 'run')}"
+    words += f"; constraints leave out {_counted(left_out, 'point')}" if left_out else ""
+    words += f"; {grid.refused:,} cannot be built" if grid.refused else ""
+    return words + (f"; {there:,} done before in {folder}" if there else f"; results in {folder}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

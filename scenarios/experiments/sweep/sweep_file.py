@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from scenarios.files.load import anchored_settings, apply_setting
-from scenarios.files.messages import dotted, nearest
+from scenarios.files.messages import nearest
 from scenarios.files.paths import anchor_paths
 from scenarios.files.scenario_file import read_scenario_file
 from scenarios.files.yaml_text import KeyPath as Place
 from scenarios.files.yaml_text import Places, parse_yaml, read_text
 from scenarios.schema.sweep import RandomAxes, Span, SweepFile
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, dotted
 
 _SET_FOR_ALL = {
     "replications": "give replications beside axes",

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
+from scenarios.experiments.points import Point, run_points, seeded_points, simulated
 from scenarios.experiments.whatif.changes import Change, Variant, check_refusals, make_variants
 from scenarios.experiments.whatif.content import check_figure, make_content
-from scenarios.experiments.whatif.method import Method, choose_method
-from scenarios.experiments.whatif.runs import Run, reduce_run
+from scenarios.experiments.whatif.figures import Run, reduce_run
+from scenarios.experiments.whatif.intervals import Method, choose_method
 from scenarios.files.yaml_text import Places
+from scenarios.run.execution.workers import Workers
 from scenarios.run.progress import Progress
-from scenarios.run.replications import with_seed
-from scenarios.run.simulate import run_many
-from scenarios.schema import Scenario
 from sim.errors import FleetcastError
 
 
@@ -61,6 +61,7 @@ def what_if(
     replications: int | None = None,
     by: str | None = None,
     jobs: int | None = None,
+    cluster: str | None = None,
     progress: Progress | None = None,
 ) -> WhatIf:
     """Compare a scenario, given as nested values, with changes to it.
@@ -68,9 +69,9 @@ def what_if(
     Every change is simulated alone, and all that join together, on common random numbers.
     ``places`` says where the user gave each value, for errors. ``replications`` is the number of
     seeds, from the scenario's on; None chooses it by the size of the workload. ``by`` is the key of
-    the figure that decides what is best; None chooses one. ``jobs`` is the number of processes,
-    None for one per core; ``progress(done, total)`` is called after each run. Raises
-    `ScenarioError` for wrong settings, and if the baseline or every change cannot be run.
+    the figure that decides what is best; None chooses one. ``jobs`` and ``cluster``: see
+    `scenarios.run.execution.workers.Workers`. Raises `ScenarioError` for wrong settings, and if the
+    baseline or every change cannot be run.
     """
     check_figure(by)
     where: Places = {(): "scenario"} if places is None else places
@@ -80,48 +81,39 @@ def what_if(
     assert baseline is not None
     running = [variant for variant in variants if variant.refused is None]
     method = choose_method(baseline, len(running), replications)
-    runs = _run(running, method, jobs, progress)
+    with Workers(jobs, cluster) as workers:
+        runs = _run(running, method, workers, progress)
     check_refusals(variants)
     content = make_content(variants, runs, method, why_not_together=why_not_together, by=by)
     return WhatIf(variants=tuple(variants), content=content)
 
 
 def _run(
-    variants: Sequence[Variant], method: Method, jobs: int | None, progress: Progress | None
+    variants: Sequence[Variant], method: Method, workers: Workers, progress: Progress | None
 ) -> dict[str, list[Run]]:
     """Return each variant's runs by its name, one per seed; variants that fail are marked as
     refused."""
-    reduce = partial(reduce_run, with_sections=not method.independent)
+    run = partial(simulated, reduce=partial(reduce_run, with_sections=not method.independent))
+    points = {variant.name: _points(variant, method) for variant in variants}
+    memo: dict[str, Run] = {}
     try:
-        return _run_all(variants, method, reduce, jobs, progress)
+        run_points([*chain(*points.values())], run, workers, memo=memo, progress=progress)
     except FleetcastError:
         # Rare: an error that only a run finds, e.g. in a user's policy. Find out which variant has
         # it.
         for variant in variants:
             try:
-                run_many(_seeded(variant, method)[:1], reduce, jobs=1)
+                run_points(points[variant.name][:1], run, workers, memo=memo)
             except FleetcastError as error:
                 variant.refuse(error)
         check_refusals(variants)
-        left = [variant for variant in variants if variant.refused is None]
-        return _run_all(left, method, reduce, jobs, progress)
+        points = {one.name: points[one.name] for one in variants if one.refused is None}
+        run_points([*chain(*points.values())], run, workers, memo=memo, progress=progress)
+    return {
+        name: [memo[point.address] for point in of_variant] for name, of_variant in points.items()
+    }
 
 
-def _run_all(
-    variants: Sequence[Variant],
-    method: Method,
-    reduce: Callable[..., Run],
-    jobs: int | None,
-    progress: Progress | None,
-) -> dict[str, list[Run]]:
-    scenarios = [scenario for variant in variants for scenario in _seeded(variant, method)]
-    runs = iter(run_many(scenarios, reduce, jobs=jobs, progress=progress))
-    return {variant.name: [next(runs) for _ in method.seeds] for variant in variants}
-
-
-def _seeded(variant: Variant, method: Method) -> list[Scenario]:
-    """Return a variant's runs, without bands, because the model's error is common to all
-    variants."""
+def _points(variant: Variant, method: Method) -> list[Point]:
     assert variant.scenario is not None
-    scenario = variant.scenario.model_copy(update={"bands": False})
-    return [with_seed(scenario, seed) for seed in method.seeds]
+    return seeded_points(variant.scenario, method.seeds, {"variant": variant.name})

@@ -10,9 +10,15 @@ from typing import Any
 
 from reports.schemas import WHATIF
 from scenarios.experiments.whatif.changes import Variant
-from scenarios.experiments.whatif.intervals import paired
-from scenarios.experiments.whatif.method import Method
-from scenarios.experiments.whatif.runs import FIGURES, KEYS, SHARES, Run, Values, mean_accounts_ns
+from scenarios.experiments.whatif.figures import (
+    FIGURES,
+    KEYS,
+    SHARES,
+    Run,
+    Values,
+    mean_accounts_ns,
+)
+from scenarios.experiments.whatif.intervals import Method, paired
 from scenarios.files.messages import nearest
 from scenarios.run.replications import LEVEL
 from sim import __version__

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
-from scenarios.run.execution.errors import WorkerLostError
+from scenarios.run.execution import WorkerLostError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ _ONE_THREAD = dict.fromkeys(
 def run_local(
     function: Callable[[T], R], items: Sequence[T], jobs: int
 ) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """Do what `scenarios.run.execution.spread.spread` does, on ``jobs`` processes.
+    """Do what `scenarios.run.execution.workers.spread` does, on ``jobs`` processes.
 
     When a process dies, everything that was running is run again, because the pool does not say
     which item it had.

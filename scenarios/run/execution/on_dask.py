@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
-from scenarios.run.execution.errors import WorkerLostError
+from scenarios.run.execution import WorkerLostError
 from sim.errors import ScenarioError
 
 T = TypeVar("T")
@@ -16,15 +17,15 @@ _IN_FLIGHT_PER_THREAD = 2
 _CONNECT_S = 20
 
 
-def run_dask(
-    function: Callable[[T], R], items: Sequence[T], cluster: str, jobs: int | None
-) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """Do what `scenarios.run.execution.spread.spread` does, on the cluster of a scheduler's
-    address.
+@contextmanager
+def dask_cluster(
+    cluster: str, jobs: int | None
+) -> Iterator[Callable[..., Iterator[tuple[int, Any]]]]:
+    """Connect to a scheduler's address; what is yielded runs a function on items.
 
-    ``dask`` means a new local cluster of ``jobs`` workers, which ends with the call. Workers need
-    the same version of fleetcast, and one thread each: a simulation leaves no time for a second
-    thread.
+    ``dask`` means a new local cluster of ``jobs`` workers, which ends with the connection. Workers
+    need the same version of fleetcast, and one thread each: a simulation leaves no time for a
+    second thread.
     """
     distributed = _import()
     with ExitStack() as stack:
@@ -41,7 +42,7 @@ def run_dask(
             raise ScenarioError(
                 f"--cluster {cluster}: no Dask scheduler answers: {error}"
             ) from None
-        yield from _run(distributed, client, function, items)
+        yield partial(_run, distributed, client)
 
 
 def _run(

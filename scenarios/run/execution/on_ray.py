@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
-from scenarios.run.execution.errors import WorkerLostError
+from scenarios.run.execution import WorkerLostError
 from sim.errors import ScenarioError
 
 T = TypeVar("T")
@@ -16,20 +18,21 @@ _RETRIES = 3
 _IN_FLIGHT_PER_CPU = 2
 
 
-def run_ray(
-    function: Callable[[T], R], items: Sequence[T], cluster: str, jobs: int | None
-) -> Iterator[tuple[int, R | WorkerLostError]]:
-    """Do what `scenarios.run.execution.spread.spread` does, on the cluster of an address.
+@contextmanager
+def ray_cluster(
+    cluster: str, jobs: int | None
+) -> Iterator[Callable[..., Iterator[tuple[int, Any]]]]:
+    """Connect to the cluster of an address; what is yielded runs a function on items.
 
     ``ray`` means the cluster of this process, that of RAY_ADDRESS, or else a new local one of
-    ``jobs`` workers, which ends with the call. Workers need the same version of fleetcast.
+    ``jobs`` workers, which ends with the connection. Workers need the same version of fleetcast.
     """
     ray = _import()
     is_ours = not ray.is_initialized()
     if is_ours:
         _connect(ray, cluster, jobs)
     try:
-        yield from _run(ray, function, items)
+        yield partial(_run, ray)
     finally:
         if is_ours:
             ray.shutdown()

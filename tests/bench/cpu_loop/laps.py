@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from statistics import median
 
-from calibrate.measure.quiet import Waiting, is_quiet, quiet_repeats
+from calibrate.measure.timing import Waiting, is_quiet, quiet_repeats
 
 
 class Laps:

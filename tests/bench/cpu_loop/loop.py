@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from calibrate.measure.quiet import Waiting
+from calibrate.measure.timing import Waiting
 from tests.bench.cpu_loop.decoder import Decoder
 from tests.bench.cpu_loop.kernels import NoKernels, TorchKernels
 from tests.bench.cpu_loop.laps import Laps

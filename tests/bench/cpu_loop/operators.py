@@ -10,8 +10,7 @@ from calibrate.measure.case import Case
 from calibrate.measure.kernels import modules_of
 from calibrate.measure.machine import device_name
 from calibrate.measure.plan import Plan, Planned
-from calibrate.measure.record import Record
-from calibrate.measure.run import Run
+from calibrate.measure.run import Record, Run
 from tests.bench.cpu_loop.shape import DTYPE, LoopModel
 
 # Each in full, and for quick runs.

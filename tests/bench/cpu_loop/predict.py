@@ -12,8 +12,9 @@ from calibrate.tables.kernel_tables import build_tables, target_of, write_tables
 from costmodels.engines.profile import EngineProfile, load_profile, scale_host
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.operators.sources import load_operators
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_table import step_seconds
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import step_seconds
 from sim.errors import ScenarioError
 from sim.evidence import Evidence
 from tests.bench.cpu_loop.shape import GROUPS, LoopModel, LoopStep
@@ -33,7 +34,7 @@ _GROUPS = {
 
 def loop_step_cost(
     model: LoopModel, lines: Sequence[Path], folder: Path, host_s: float, steps: Sequence[LoopStep]
-) -> RooflineStepCost:
+) -> StepCost:
     """Import the lines into tables in ``folder`` and compile the model's step cost from them.
 
     ``host_s``: what a step takes beside its kernels, which on a processor run in their call.
@@ -49,20 +50,22 @@ def loop_step_cost(
     return compile_step_cost(
         spec,
         gpu,
-        max_num_batched_tokens=max(step.tokens for step in steps),
-        max_num_seqs=max(step.logits for step in steps),
-        profile=_host(host_s),
-        operators=sources,
-        equal_contexts=True,
+        StepOptions(
+            max_num_batched_tokens=max(step.tokens for step in steps),
+            max_num_seqs=max(step.logits for step in steps),
+            profile=_host(host_s),
+            operators=sources,
+            equal_contexts=True,
+        ),
     )
 
 
-def predicted_s(cost: RooflineStepCost, step: LoopStep) -> float:
+def predicted_s(cost: StepCost, step: LoopStep) -> float:
     """Seconds from one step to the next."""
     return step_seconds(cost, step.shape(), async_scheduling=False)
 
 
-def predicted_operator_s(cost: RooflineStepCost, step: LoopStep) -> dict[str, float]:
+def predicted_operator_s(cost: StepCost, step: LoopStep) -> dict[str, float]:
     """Return the seconds that kernels take of a step, by kind of operator: `GROUPS`."""
     found = dict.fromkeys(GROUPS, 0.0)
     for row in cost.describe(step.shape()):

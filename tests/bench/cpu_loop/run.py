@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from calibrate.measure.machine import cpu_name
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.cost import StepCost
 from tests.bench.cpu_loop.loop import Loop
 from tests.bench.cpu_loop.operators import measure_operators
 from tests.bench.cpu_loop.predict import loop_step_cost, predicted_operator_s, predicted_s
@@ -47,7 +47,7 @@ class Comparison:
     steps: list[ComparedStep]
     host_s: float
     """Seconds of a step without its kernels."""
-    cost: RooflineStepCost
+    cost: StepCost
     machine: str
     load: float
     """Load of the machine over the last minute, this run included."""

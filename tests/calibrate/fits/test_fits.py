@@ -14,7 +14,7 @@ from costmodels.engines.calibration import load_calibration
 from costmodels.engines.profile import load_profile
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import load_gpu
-from scenarios.build.builder import build
+from scenarios.build.resolve import resolve
 from scenarios.commands import app
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
@@ -74,9 +74,9 @@ def test_a_calibration_can_be_used_and_says_what_it_rests_on(calibration: Path) 
     assert content["machine"] == "a laptop"
     assert len(content["inputs"]) == 4
     assert all(len(digest) == 64 for digest in content["inputs"].values())
-    cost = build(scenario).cost
-    assert cost.efficiency.gemm_memory == content["efficiency"]["gemm_memory"]
-    assert content["hash"][:12] in cost.efficiency.evidence["gemm_memory"].source
+    cost = resolve(scenario).cost
+    assert cost.kernels.efficiency.gemm_memory == content["efficiency"]["gemm_memory"]
+    assert content["hash"][:12] in cost.kernels.efficiency.evidence["gemm_memory"].source
     assert simulate(scenario).summary["conditions"]["engine"] == str(calibration)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter
 
-from calibrate.measure.record import case_of
+from calibrate.measure.run import case_of
 
 _patch_tensor = interpreter._patch_lang_tensor
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +15,10 @@ from hypothesis import strategies as st
 
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import attention_decode, attention_prefill, mla_decode
-from calibrate.measure.kernels.attention_shapes import Heads, causal_pairs
+from calibrate.measure.kernels.attention_inputs import Heads, causal_pairs
 from calibrate.measure.kernels.split_plan import MAX_SPLITS, SMS, split_tiles
 from tests.calibrate.measure.triton_compile import H200_SHARED_BYTES, Compiled, compile_for_h200
-from tests.properties.checkout import CHECKOUT
+from tests.properties.checkout import module_output
 
 MODULES = {
     "attention_decode": attention_decode,
@@ -141,15 +139,8 @@ def test_kernels_are_right_in_the_interpreter(tmp_path: Path, lines: Any) -> Non
     asked = list(lines())
     path = tmp_path / "cases.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in asked))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.calibrate.measure.measure_triton", str(path)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    errors = [float(text) for text in done.stdout.split()]
+    output = module_output("tests.calibrate.measure.measure_triton", str(path))
+    errors = [float(text) for text in output.split()]
     for one, error in zip(asked, errors, strict=True):
         assert error <= MODULES[one["module"]].TOLERANCE[one["formats"]["activations"]], one
 

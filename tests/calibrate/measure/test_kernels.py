@@ -16,8 +16,8 @@ import pytest
 from calibrate.measure import cli
 from calibrate.measure.case import Case
 from calibrate.measure.kernels import elementwise, gemm, sampling
-from calibrate.measure.record import case_of
-from tests.properties.checkout import CHECKOUT
+from calibrate.measure.run import case_of
+from tests.properties.checkout import CHECKOUT, module_output
 
 pytestmark = pytest.mark.slow
 
@@ -197,15 +197,8 @@ def test_compiled_kernels_say_what_they_should(monkeypatch: pytest.MonkeyPatch, 
 def interpreted(folder: Path, lines: list[dict[str, Any]]) -> list[float]:
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.calibrate.measure.measure_triton", str(path)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(text) for text in done.stdout.split()]
+    output = module_output("tests.calibrate.measure.measure_triton", str(path))
+    return [float(text) for text in output.split()]
 
 
 def test_triton_kernels_compile_for_hopper() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from calibrate.measure.kernels import linear_chunk, linear_recurrent
 from calibrate.measure.kernels.linear_inputs import HEADS, make_inputs
 from tests.calibrate.measure.triton_launches import fits, launches_of
-from tests.properties.checkout import CHECKOUT
+from tests.properties.checkout import module_output
 
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3}
 KINDS = ("kda", "gdn")
@@ -58,10 +56,7 @@ def test_torch_steps_as_the_recurrence_says() -> None:
 @pytest.mark.slow
 def test_kernels_compute_the_recurrence() -> None:
     pytest.importorskip("triton")
-    command = [sys.executable, "-m", "tests.calibrate.measure.interpret_linear"]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    errors = json.loads(done.stdout)
+    errors = json.loads(module_output("tests.calibrate.measure.interpret_linear"))
     assert len(errors) == 44
     wrong = {
         name: error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from calibrate.measure.kernels import grouped_gemm, moe_layer
 from calibrate.measure.kernels.moe_routing import Experts, experts_of, route
 from tests.calibrate.measure.triton_launches import Launch, fits, launches_of
-from tests.properties.checkout import CHECKOUT
+from tests.properties.checkout import module_output
 
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "fp8": 0.2}
 """The interpreter's own rounding to fp8 is coarse; a wrong scale would show."""
@@ -116,10 +114,7 @@ def test_torch_computes_the_layer_as_its_reference_does() -> None:
 @cache
 def interpreted() -> dict[str, float]:
     """Errors by check, of MoE layers and of products with int4 weights."""
-    command = [sys.executable, "-m", "tests.calibrate.measure.interpret_moe"]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    errors: dict[str, float] = json.loads(done.stdout)
+    errors: dict[str, float] = json.loads(module_output("tests.calibrate.measure.interpret_moe"))
     return errors
 
 

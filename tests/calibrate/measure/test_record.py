@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibrate.measure.errors import MeasureError
-from calibrate.measure.record import Record, case_of
+from calibrate.measure.run import MeasureError, Record, case_of
 from tests.calibrate.measure.measure_modules import lines
 
 COUNT = 8

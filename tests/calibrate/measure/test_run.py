@@ -12,12 +12,9 @@ import pytest
 
 from calibrate.measure import bench, timing
 from calibrate.measure import run as running
-from calibrate.measure.errors import DeviceLostError
 from calibrate.measure.plan import Plan
-from calibrate.measure.quiet import Waiting
-from calibrate.measure.record import Record
-from calibrate.measure.run import Counts, Run
-from calibrate.measure.timing import Pacer, time_calls
+from calibrate.measure.run import Counts, DeviceLostError, Record, Run
+from calibrate.measure.timing import Pacer, Waiting, time_calls
 from tests.calibrate.measure.measure_modules import case, module, planned
 
 MACHINE = {"kind": "machine", "id": "abc", "device": "made up"}

@@ -179,9 +179,15 @@ def test_unknown_files_list_the_formats(tmp_path: Path) -> None:
         ),
         (vllm_bench(SMALL, detailed=True, ttfts=[0.1]), "ttfts has 1 entries; expected 4"),
         (vllm_bench(SMALL, detailed=True, errors=[]), "errors has 0 entries; expected 4"),
-        (vllm_bench(SMALL, detailed=True, itls=[1, 2, 3, 4]), "itls[0] is 1; expected a list"),
-        (vllm_bench(SMALL, detailed=True, ttfts=[0, 0, 0, None]), "ttfts[3] is None; expected"),
-        (vllm_bench(SMALL, detailed=False, mean_ttft_ms=float("nan")), "mean_ttft_ms is nan"),
+        (vllm_bench(SMALL, detailed=True, itls=[1, 2, 3, 4]), "itls[0] must be a list, not 1"),
+        (
+            vllm_bench(SMALL, detailed=True, ttfts=[0, 0, 0, None]),
+            "ttfts[3] must be a number, 0 or",
+        ),
+        (
+            vllm_bench(SMALL, detailed=False, mean_ttft_ms=float("nan")),
+            "field mean_ttft_ms must be a number, 0 or more, not nan",
+        ),
         (vllm_bench(SMALL, detailed=False, completed=None), "completed is missing; expected"),
         (guidellm(SMALL) | {"benchmarks": []}, "benchmarks is []; expected a list with"),
         (guidellm(SMALL) | {"metadata": {"version": 3}}, "metadata.version is 3; expected at"),

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from costmodels.hardware.gpus import load_gpu
 from costmodels.tables.store import load_folder
 from scenarios.build.builder import build
-from scenarios.calibration.commands import import_facts, run_measure
+from scenarios.build.resolve import resolve
+from scenarios.calibration.kernels import import_facts, measure
 from scenarios.commands import app
 from scenarios.files.load import load_scenario, parse_scenario
 from sim.errors import ScenarioError
@@ -65,9 +66,9 @@ def test_a_scenario_runs_on_it(folder: Path, tmp_path: Path) -> None:
         "workload: {preset: azure-conv, num_requests: 5}\n",
         encoding="utf-8",
     )
-    made = build(load_scenario(tmp_path / "s.yaml"))
+    made = resolve(load_scenario(tmp_path / "s.yaml"))
     assert made.gpu.name == "Some Processor"
-    sources = {one.family: one.source for one in made.operators.families}
+    sources = {one.family: one.source for one in made.kernels.operators.families}
     assert sources["gemm"] == str(tmp_path / "cpu")
     assert sources["elementwise"] == "fitted"
 
@@ -99,12 +100,12 @@ def test_tables_of_a_processor_are_refused_on_another_device(folder: Path) -> No
         (
             "{name: x, label: assumed, source: y, bf16_flop_per_s: fast, hbm_bytes: 1, "
             "hbm_bytes_per_s: 1}",
-            "bf16_flop_per_s must be a number, not 'fast'",
+            "bf16_flop_per_s must be a number above 0, not 'fast'",
         ),
         (
             "{name: x, label: assumed, source: y, bf16_flop_per_s: 0, hbm_bytes: 1, "
             "hbm_bytes_per_s: 1}",
-            "bf16_flop_per_s must be above 0",
+            "bf16_flop_per_s must be a number above 0, not 0",
         ),
     ],
 )
@@ -120,13 +121,13 @@ def test_a_file_that_describes_no_device_is_refused(
 def test_without_torch_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("scenarios.calibration.commands.find_spec", lambda name: None)
+    monkeypatch.setattr("scenarios.calibration.kernels.find_spec", lambda name: None)
     with pytest.raises(ScenarioError, match=r"pip install 'fleetcast\[calibrate\]'"):
-        run_measure(tmp_path, device="cpu", quick=True, families=None)
+        measure(tmp_path, device="cpu", quick=True, families=None)
 
 
 def test_a_failed_measurement_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("scenarios.calibration.commands.find_spec", lambda name: True)
+    monkeypatch.setattr("scenarios.calibration.kernels.find_spec", lambda name: True)
 
     def failed(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[:3] == [sys.executable, "-m", "calibrate.measure"]
@@ -138,12 +139,18 @@ def test_a_failed_measurement_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "measuring ended with exit code 2" in result.output
 
 
+def measured(folder: Path, families: str) -> None:
+    options = ("--out", str(folder), "--device", "cpu", "--quick", "--families", families)
+    result = CliRunner().invoke(app, ["calibrate", "run", *options])
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.slow
 def test_this_processor_is_measured_and_simulated(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if find_spec("calibrate.measure") is None:
         pytest.skip("no measuring loop in this checkout")
-    run_measure(tmp_path / "cpu", device="cpu", quick=True, families="gemm,copy")
+    measured(tmp_path / "cpu", "gemm,copy")
     gpu = load_gpu(str(tmp_path / "cpu" / "gpu.yaml"))
     assert gpu.bf16_flop_per_s > 1e9
     assert {table.meta.kind for table in load_folder(tmp_path / "cpu")} == {"gemm", "copy"}
@@ -156,7 +163,7 @@ def test_a_calibration_of_this_processor_serves_a_model_in_float32(tmp_path: Pat
 
     folder, page = tmp_path / "cpu", tmp_path / "out" / "report.html"
     served = ["gemm", "prefill_attention", "decode_attention", "elementwise", "embedding"]
-    run_measure(folder, device="cpu", quick=True, families=",".join([*served, "sampling", "copy"]))
+    measured(folder, ",".join([*served, "sampling", "copy"]))
     (tmp_path / "config.json").write_text(json.dumps(LoopModel().hf_config()), encoding="utf-8")
     options = {
         "hardware.gpu": folder / "gpu.yaml",

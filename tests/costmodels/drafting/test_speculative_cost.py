@@ -11,12 +11,12 @@ import pytest
 from costmodels.drafting.speculative_cost import SpeculativeStepCost
 from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.shard import shard
-from costmodels.memory.device import fill_device
 from costmodels.models.catalog import load_model
 from costmodels.models.drafters import make_drafter, method_facts
-from costmodels.steps.step_cost import risen_steps
+from costmodels.steps.compiled import risen_steps
 from scenarios.build.builder import build
-from scenarios.build.built import Build
+from scenarios.build.replica import Replica
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError
@@ -49,20 +49,20 @@ SERVED: dict[str, dict[str, Any]] = {
 WORKLOAD = {"preset": "azure-conv", "rate_per_s": 1.0, "num_requests": 10}
 
 
-def built(method: dict[str, Any] | None, served: dict[str, Any]) -> Build:
+def built(method: dict[str, Any] | None, served: dict[str, Any]) -> Replica:
     """A scenario of it."""
     engine = {**served.get("engine", {}), "speculative": method}
-    return build(parse_scenario({"workload": WORKLOAD, **served, "engine": engine}))
+    return resolve(parse_scenario({"workload": WORKLOAD, **served, "engine": engine}))
 
 
-def cost_of(method: str, served: str) -> tuple[SpeculativeStepCost, Build]:
-    """Return the step cost of a method, and the build it comes from."""
+def cost_of(method: str, served: str) -> tuple[SpeculativeStepCost, Replica]:
+    """Return the step cost of a method, and the replica it prices."""
     found = built(METHODS[method], SERVED[served])
     assert isinstance(found.cost, SpeculativeStepCost)
     return found.cost, found
 
 
-def verify(found: Build, seqs: int, context: int, drafts: int) -> StepShape:
+def verify(found: Replica, seqs: int, context: int, drafts: int) -> StepShape:
     """A step of equal decodes that verifies so many drafts of each."""
     clips = tuple(
         value
@@ -87,8 +87,8 @@ def test_a_run_costs_what_its_steps_cost(method: str, served: str) -> None:
     if served == "latent" and method != "mtp":
         pytest.skip("the layer of a latent model drafts by itself")
     cost, found = cost_of(method, served)
-    assert found.speculating is not None
-    drafts = found.speculating.speculation.most_drafts
+    assert found.speculation is not None
+    drafts = found.speculation.speculation.most_drafts
     for seqs, context in ((1, 700), (7, 3000)):
         shape = verify(found, seqs, context, drafts)
         growths = np.random.default_rng(0).integers(seqs, seqs * (1 + drafts) + 1, 5).tolist()
@@ -105,7 +105,7 @@ def test_a_run_costs_what_its_steps_cost(method: str, served: str) -> None:
         assert total * 1e9 == pytest.approx(each[0], rel=2e-3)
 
 
-def split(cost: SpeculativeStepCost, found: Build, shape: StepShape) -> dict[str, Any]:
+def split(cost: SpeculativeStepCost, found: Replica, shape: StepShape) -> dict[str, Any]:
     """One step by account."""
     names = shape_columns(found.model.clips, speculates=True)
     values = zip(names, shape_values(shape), strict=True)
@@ -116,9 +116,9 @@ def split(cost: SpeculativeStepCost, found: Build, shape: StepShape) -> dict[str
 def test_drafting_and_rejected_work_have_accounts(method: str) -> None:
     """Rejected work is none where all is accepted; without drafts a step is the target's own."""
     cost, found = cost_of(method, "dense")
-    assert set(cost.evidence()) == set(accounts.GPU_ACCOUNTS)
-    assert found.speculating is not None
-    drafts = found.speculating.speculation.drafts(1)
+    assert set(cost.evidence()) == set(accounts.GPU_ACCOUNTS) - {accounts.ADAPTERS}
+    assert found.speculation is not None
+    drafts = found.speculation.speculation.drafts(1)
     shape = verify(found, 1, 2000, drafts)
     none = split(cost, found, shape._replace(speculated=(drafts, 0, 0)))
     every = split(cost, found, shape._replace(speculated=(drafts, drafts, 0)))
@@ -168,18 +168,19 @@ def test_a_latent_cache_is_bound_by_compute_when_verified() -> None:
 def test_weights_and_keys_of_a_drafter_take_memory(method: str) -> None:
     """Blocks are larger by the drafter's layers, and fewer; bytes still add up."""
     plain, with_draft = built(None, SERVED["dense"]), built(METHODS[method], SERVED["dense"])
-    assert with_draft.speculating is not None
-    drafter, memory = with_draft.speculating.drafter, with_draft.memory
+    drafter, memory = with_draft.drafter, with_draft.memory
+    assert drafter is not None
+    blocks, plain_blocks = memory.blocks, plain.memory.blocks
     assert memory.draft_weight_bytes == draft_weight_bytes(drafter, with_draft.layout)
     assert memory.weight_bytes == plain.memory.weight_bytes + memory.draft_weight_bytes
-    assert (memory.block_bytes > plain.memory.block_bytes) == drafter.has_state
-    assert memory.num_gpu_blocks <= plain.memory.num_gpu_blocks
-    parts = memory.weight_bytes + memory.workspace_bytes + memory.kv_cache_bytes
-    assert parts + memory.free_bytes == memory.device_bytes
+    assert (blocks.block_bytes > plain_blocks.block_bytes) == drafter.has_state
+    assert blocks.num_gpu_blocks <= plain_blocks.num_gpu_blocks
+    parts = memory.weight_bytes + memory.workspace_bytes + blocks.num_bytes
+    assert parts + blocks.free_bytes == memory.gpu.hbm_bytes
     if drafter.has_state:
-        layers = with_draft.model_with_drafter.num_layers / with_draft.model.num_layers
+        layers = memory.rank.model.num_layers / with_draft.model.num_layers
         if method != "draft model":
-            assert memory.block_bytes == pytest.approx(plain.memory.block_bytes * layers)
+            assert blocks.block_bytes == pytest.approx(plain_blocks.block_bytes * layers)
 
 
 def test_sizes_of_known_drafters() -> None:
@@ -213,7 +214,7 @@ def test_sizes_of_known_drafters() -> None:
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str) -> None:
     """With a message that says what would be right."""
     with pytest.raises(ScenarioError, match=said):
-        built(changes, SERVED["dense"])
+        _ = built(changes, SERVED["dense"]).cost
 
 
 @pytest.mark.parametrize(
@@ -228,23 +229,16 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str
 )
 def test_what_is_not_modelled_is_refused(served: dict[str, Any], said: str) -> None:
     """Rather than priced as if it were."""
+    engine = {**served.get("engine", {}), "speculative": {"method": "eagle"}}
     with pytest.raises(ScenarioError, match=said):
-        built({"method": "eagle"}, served)
+        build(parse_scenario({"workload": WORKLOAD, **served, "engine": engine}))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_account_of_a_device_has_the_drafter(method: str) -> None:
     """``fleetcast memory``: bytes still add up, and are those that the engine's plan has."""
     found = built(METHODS[method], SERVED["dense"])
-    assert found.speculating is not None
-    plan = fill_device(
-        found.model,
-        found.gpu,
-        max_num_batched_tokens=8192,
-        max_num_seqs=1024,
-        gpu_memory_utilization=0.92,
-        drafter=found.speculating.drafter,
-    )
+    assert found.speculation is not None
+    plan = found.memory
     assert sum(entry.num_bytes for entry in plan.entries(4096, 512)) == found.gpu.hbm_bytes
-    assert plan.weight_bytes == found.memory.weight_bytes
-    assert plan.paged_bytes(16, 0) == found.memory.block_bytes
+    assert plan.paged_bytes(16, 0) == plan.blocks.block_bytes

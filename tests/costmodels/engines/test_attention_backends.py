@@ -15,8 +15,9 @@ from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import gpu_names, load_gpu
 from costmodels.hardware.kernel_curves import attention_curve, attention_shares
 from costmodels.models.catalog import load_model
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from scenarios.build.builder import build
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim.errors import ScenarioError
 from sim.shape import StepShape, chunk_shape, decode_shape, grown
@@ -27,16 +28,18 @@ LAYERS = 32
 LLAMA = load_model("llama-3.1-8b")
 
 
-def compiled(name: BackendName, gpu: str, model: str = "llama-3.1-8b") -> RooflineStepCost:
+def compiled(name: BackendName, gpu: str, model: str = "llama-3.1-8b") -> StepCost:
     spec, device = load_model(model), load_gpu(gpu)
     efficiency = load_efficiency(device)
     return compile_step_cost(
         spec,
         device,
-        max_num_batched_tokens=16_384,
-        max_num_seqs=256,
-        efficiency=efficiency,
-        backend=attention_backend(name, device, spec, efficiency),
+        StepOptions(
+            max_num_batched_tokens=16_384,
+            max_num_seqs=256,
+            efficiency=efficiency,
+            backend=attention_backend(name, device, spec, efficiency),
+        ),
     )
 
 
@@ -50,13 +53,13 @@ COSTS = {
 }
 
 
-def attention_s(cost: RooflineStepCost, shape: StepShape) -> float:
+def attention_s(cost: StepCost, shape: StepShape) -> float:
     return next(row.seconds for row in cost.describe(shape) if row.name.endswith("_attention"))
 
 
 def test_auto_is_todays_price() -> None:
     plain = compile_step_cost(
-        LLAMA, load_gpu("h100"), max_num_batched_tokens=16_384, max_num_seqs=256
+        LLAMA, load_gpu("h100"), StepOptions(max_num_batched_tokens=16_384, max_num_seqs=256)
     )
     for shape in (decode_shape(64, 900), chunk_shape(1000, 4000)):
         assert COSTS["h100 auto"].price(shape) == plain.price(shape)
@@ -198,7 +201,7 @@ def test_a_scenario_takes_one_and_says_how_well_it_is_known() -> None:
             "engine": engine,
             "workload": {"preset": "chat-short", "rate_per_s": 1, "num_requests": 1},
         }
-        return build(parse_scenario(values))
+        return resolve(parse_scenario(values))
 
     auto, fa2 = built("H100"), built("H100", attention_backend="fa2")
     assert auto.cost.evidence()["prefill_compute"] == "extrapolated"
@@ -210,6 +213,6 @@ def test_a_scenario_takes_one_and_says_how_well_it_is_known() -> None:
     unfused = built("H100", attention_backend="unfused")
     scores = 32 * 8192**2 * 2
     assert unfused.memory.workspace_bytes >= scores
-    assert unfused.memory.num_gpu_blocks < auto.memory.num_gpu_blocks
+    assert unfused.memory.blocks.num_gpu_blocks < auto.memory.blocks.num_gpu_blocks
     with pytest.raises(ScenarioError, match="must be auto with"):
-        built("H200", attention_backend="fa3", operators="ours")
+        _ = built("H200", attention_backend="fa3", operators="ours").cost

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
-from costmodels.memory.buffers import communication_buffers, low_latency_bytes
-from costmodels.memory.device import fill_device
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
+from costmodels.memory.entries import communication_buffers, low_latency_bytes
 from costmodels.models.catalog import load_model
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
@@ -53,24 +52,23 @@ def run(command: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids=lambda value: str(value)[:60])
 def test_books_of_a_rank(name: str, layout: Layout) -> None:
     model, gpu = load_model(name), load_gpu("h200")
-    plan = fill_device(model, gpu, layout=layout, **LIMITS)
+    plan = DevicePlan(model, gpu, layout=layout, **LIMITS)
     assert plan.weight_bytes == plan.rank.weight_bytes
     assert sum(entry.num_bytes for entry in plan.entries(3000, 500)) == gpu.hbm_bytes
-    memory = plan_memory(model, gpu, layout=layout, **LIMITS)
-    assert memory.workspace_bytes == plan.workspace_bytes
     buffers = communication_buffers(plan.rank, LIMITS["max_num_batched_tokens"])
-    assert memory.communication_bytes == sum(buffer.num_bytes for buffer in buffers) > 0
+    assert plan.communication_bytes == sum(buffer.num_bytes for buffer in buffers) > 0
+    blocks = plan.blocks
     # What blocks hold beyond their tokens: half a block a group, and the padding of groups.
-    wasted = memory.fragmentation_bytes(plan.rank, 3000)
-    groups = 1 + sum(groups for _, groups in memory.layout.windows) + memory.layout.fixed_pages
-    assert 0 < wasted < 2 * groups * memory.block_bytes
+    wasted = blocks.fragmentation_bytes(plan.rank, 3000)
+    groups = 1 + sum(groups for _, groups in blocks.layout.windows) + blocks.layout.fixed_pages
+    assert 0 < wasted < 2 * groups * blocks.block_bytes
 
 
 def test_stages_hold_their_part_of_the_state() -> None:
     """Half of 80 layers, or half of the heads: a block of either is half as large."""
     model, gpu = load_model("llama-3.1-70b"), load_gpu("h200")
     whole, split, staged = (
-        plan_memory(model, gpu, layout=layout, **LIMITS | {"num_gpu_blocks": 100})
+        DevicePlan(model, gpu, layout=layout, num_gpu_blocks=100, **LIMITS).blocks
         for layout in (
             Layout(tensor_parallel_size=2),
             Layout(tensor_parallel_size=4),
@@ -92,7 +90,7 @@ def test_a_deepep_buffer() -> None:
 def test_who_has_which_buffers() -> None:
     def of(name: str, **layout: Any) -> list[str]:
         rank = shard(load_model(name), Layout(**layout))
-        return [what for what, _ in communication_buffers(rank, 8192)]
+        return [buffer.what for buffer in communication_buffers(rank, 8192)]
 
     assert of("llama-3.1-8b") == []
     assert of("llama-3.1-8b", tensor_parallel_size=4) == [

@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import gpu_names, load_gpu
-from costmodels.memory.plan import DeviceMemory, plan_memory
+from costmodels.layouts.layout import Layout
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model, model_names
 from sim.errors import ScenarioError
 from sim.kv.layout import PLAIN
 
 
-def plan(model: str, gpu: str = "h200", **options: Any) -> DeviceMemory:
+def plan(model: str, gpu: str = "h200", tp: int = 1, **options: Any) -> DevicePlan:
     limits = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
-    return plan_memory(load_model(model), load_gpu(gpu), **(limits | options))
+    layout = Layout(tensor_parallel_size=tp)
+    return DevicePlan(load_model(model), load_gpu(gpu), layout=layout, **(limits | options))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ def plan(model: str, gpu: str = "h200", **options: Any) -> DeviceMemory:
 )
 def test_blocks_of_a_real_engine(model: str, blocks: int, tolerance: float) -> None:
     """vLLM 0.25.1 on one H200 with its default limits, block size 16, utilization 0.9."""
-    planned = plan(model).num_gpu_blocks
+    planned = plan(model).blocks.num_gpu_blocks
     print(f"\n{model}: {planned} blocks planned, {blocks} allocated ({planned / blocks - 1:+.2%})")
     assert planned == pytest.approx(blocks, rel=tolerance)
 
@@ -46,56 +48,52 @@ def test_parts_add_up_to_the_device(
         memory = plan(
             model,
             gpu,
-            tensor_parallel_size=ranks,
+            ranks,
             gpu_memory_utilization=utilization,
             block_size=block_size,
             max_num_batched_tokens=tokens,
             max_num_seqs=256,
         )
+        blocks = memory.blocks
     except ScenarioError:
         return
-    parts = (
-        memory.weight_bytes,
-        memory.workspace_bytes,
-        memory.kv_cache_bytes,
-        memory.free_bytes,
-    )
+    parts = (memory.weight_bytes, memory.workspace_bytes, blocks.num_bytes, blocks.free_bytes)
     assert all(isinstance(part, int) and part >= 0 for part in parts)
-    assert sum(parts) == memory.device_bytes == load_gpu(gpu).hbm_bytes
-    assert memory.kv_cache_bytes == memory.num_gpu_blocks * memory.block_bytes
-    assert memory.block_size % block_size == 0
-    if memory.layout == PLAIN:
-        longest = memory.layout.most_tokens(memory.num_gpu_blocks, memory.block_size)
-        assert longest == memory.num_gpu_blocks * memory.block_size
+    assert sum(parts) == load_gpu(gpu).hbm_bytes
+    assert blocks.num_bytes == blocks.num_gpu_blocks * blocks.block_bytes
+    assert blocks.block_size % block_size == 0
+    if blocks.layout == PLAIN:
+        longest = blocks.layout.most_tokens(blocks.num_gpu_blocks, blocks.block_size)
+        assert longest == blocks.num_gpu_blocks * blocks.block_size
     # One more block would not fit what the engine is granted.
-    ungranted = memory.device_bytes - int(memory.device_bytes * utilization)
-    assert memory.free_bytes - ungranted < memory.block_bytes
+    ungranted = memory.gpu.hbm_bytes - int(memory.gpu.hbm_bytes * utilization)
+    assert blocks.free_bytes - ungranted < blocks.block_bytes
 
 
 def test_given_number_of_blocks() -> None:
-    memory = plan("llama-3.1-8b", num_gpu_blocks=1000)
-    assert memory.num_gpu_blocks == 1000
-    assert memory.kv_cache_bytes == 1000 * 16 * 131_072
-    assert plan("llama-3.1-8b", num_gpu_blocks=60_000).free_bytes > 0
+    blocks = plan("llama-3.1-8b", num_gpu_blocks=1000).blocks
+    assert blocks.num_gpu_blocks == 1000
+    assert blocks.num_bytes == 1000 * 16 * 131_072
+    assert plan("llama-3.1-8b", num_gpu_blocks=60_000).blocks.free_bytes > 0
     with pytest.raises(ScenarioError, match=r"90000 KV blocks exceed 150\.11 GB"):
-        plan("llama-3.1-8b", num_gpu_blocks=90_000)
+        _ = plan("llama-3.1-8b", num_gpu_blocks=90_000).blocks
 
 
 def test_too_big_names_the_smallest_size_that_fits() -> None:
     with pytest.raises(ScenarioError) as caught:
-        plan("llama-3.1-405b")
+        _ = plan("llama-3.1-405b").blocks
     message = str(caught.value)
     assert "811.71 GB weights" in message
     assert "exceed 135.10 GB" in message
     assert "smallest tensor_parallel_size that fits: 8" in message
-    assert plan("llama-3.1-405b", tensor_parallel_size=8).num_gpu_blocks > 1000
+    assert plan("llama-3.1-405b", tp=8).blocks.num_gpu_blocks > 1000
     with pytest.raises(ScenarioError, match="does not fit"):
-        plan("llama-3.1-405b", tensor_parallel_size=4)
+        _ = plan("llama-3.1-405b", tp=4).blocks
 
 
 def test_hopelessly_small_device() -> None:
     with pytest.raises(ScenarioError, match="tensor_parallel_size that fits: none"):
-        plan("opt-13b", "t4", gpu_memory_utilization=0.01)
+        _ = plan("opt-13b", "t4", gpu_memory_utilization=0.01).blocks
 
 
 @pytest.mark.parametrize(
@@ -106,9 +104,9 @@ def test_hopelessly_small_device() -> None:
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
         ({"block_size": 0}, "block_size"),
         ({"num_gpu_blocks": 0}, "num_gpu_blocks must be at least 1"),
-        ({"tensor_parallel_size": 3}, "32 attention heads"),
+        ({"tp": 3}, "32 attention heads"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
-        plan("llama-3.1-8b", **options)
+        _ = plan("llama-3.1-8b", **options).blocks

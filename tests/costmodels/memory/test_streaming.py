@@ -16,12 +16,13 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.links import host_link, stage_link
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.catalog import load_model
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from scenarios.build.builder import build
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
@@ -39,14 +40,16 @@ LOAD: dict[str, Any] = {
 LOAD |= {"rate_per_s": 5.0, "num_requests": 40}
 
 
-def compiled(offload: Offload | None, layout: Layout | None = None) -> StepCosts:
-    return compile_layout_cost(
+def compiled(offload: Offload | None, layout: Layout | None = None) -> StepCost:
+    return compile_step_cost(
         LLAMA,
         H100,
-        layout or Layout(),
-        max_num_batched_tokens=4096,
-        max_num_seqs=512,
-        offload=offload,
+        StepOptions(
+            layout=layout or Layout(),
+            max_num_batched_tokens=4096,
+            max_num_seqs=512,
+            offload=offload,
+        ),
     )
 
 
@@ -170,7 +173,7 @@ def test_streamed_weights_leave_the_device_but_for_two_layers(percent: int, rank
     layers = rank.layer_weight_bytes
     assert away.host_weight_bytes == layers * percent // 100
     assert away.buffer_bytes == pytest.approx(layers * percent / 100 * 2 / 32, abs=1)
-    memory = plan_memory(
+    memory = DevicePlan(
         LLAMA,
         H100,
         layout=Layout(tensor_parallel_size=ranks),
@@ -178,8 +181,8 @@ def test_streamed_weights_leave_the_device_but_for_two_layers(percent: int, rank
         max_num_batched_tokens=4096,
         max_num_seqs=256,
     )
-    parts = memory.weight_bytes + memory.workspace_bytes + memory.kv_cache_bytes
-    assert parts + memory.free_bytes == memory.device_bytes
+    parts = memory.weight_bytes + memory.workspace_bytes + memory.blocks.num_bytes
+    assert parts + memory.blocks.free_bytes == H100.hbm_bytes
     assert memory.weight_bytes == rank.weight_bytes - away.freed_bytes
 
 
@@ -203,11 +206,11 @@ def test_a_70b_model_runs_on_one_h100() -> None:
     with pytest.raises(ScenarioError, match="does not fit"):
         built("llama-3.1-70b", "H100")
     found = built("llama-3.1-70b", "H100", engine={"cpu_offload_gb": 80})
-    assert found.memory.host_weight_bytes == 80 * GIB
-    assert found.memory.num_gpu_blocks > 1000
-    step_s = found.cost.price(decode_shape(1, 500)).gpu_ns * 1e-9
+    assert found.replica.memory.away.host_weight_bytes == 80 * GIB
+    assert found.replica.memory.blocks.num_gpu_blocks > 1000
+    step_s = found.replica.cost.price(decode_shape(1, 500)).gpu_ns * 1e-9
     assert step_s > 80 * GIB / 64e9
-    assert found.cost.evidence()["decode_weight_reads"] == "datasheet"
+    assert found.replica.cost.evidence()["decode_weight_reads"] == "datasheet"
     assert any("80.00 GiB of weights" in note for note in found.notes)
     scenario = parse_scenario(
         {
@@ -234,10 +237,11 @@ def test_flexgen_beats_zero_inference_by_its_batch() -> None:
     zero = built("opt-30b", "T4", hardware, offload=all_on_host)
 
     def sequences(found: Build) -> int:
-        return (found.memory.num_gpu_blocks - 1) // -(-544 // found.memory.block_size)
+        blocks = found.replica.memory.blocks
+        return (blocks.num_gpu_blocks - 1) // -(-544 // blocks.block_size)
 
     def tokens_per_s(found: Build, batch: int) -> float:
-        return batch / (found.cost.price(decode_shape(batch, 528)).gpu_ns * 1e-9)
+        return batch / (found.replica.cost.price(decode_shape(batch, 528)).gpu_ns * 1e-9)
 
     assert sequences(flexgen) >= 144  # the batches of the authors' scripts: 144, and 4
     assert 4 <= sequences(zero) < 16
@@ -246,7 +250,8 @@ def test_flexgen_beats_zero_inference_by_its_batch() -> None:
     assert rates[1] == pytest.approx(0.60, rel=0.5)
     # State on the host is bounded by the host: half its memory, half the blocks.
     less = built("opt-30b", "T4", {"host_memory_gb": 100}, offload=weights | kv)
-    assert less.memory.num_gpu_blocks < 0.6 * flexgen.memory.num_gpu_blocks
+    blocks, fewer = flexgen.replica.memory.blocks, less.replica.memory.blocks
+    assert fewer.num_gpu_blocks < 0.6 * blocks.num_gpu_blocks
 
 
 @pytest.mark.parametrize(
@@ -303,7 +308,7 @@ def test_windows_and_shared_experts_are_not_priced_with_it() -> None:
 
 def test_more_than_the_layers_is_all_of_them_and_says_so() -> None:
     found = built("llama-3.1-8b", "H100", engine={"cpu_offload_gb": 500})
-    assert found.memory.host_weight_bytes == shard(LLAMA, 1).layer_weight_bytes
+    assert found.replica.memory.away.host_weight_bytes == shard(LLAMA, 1).layer_weight_bytes
     assert any("all of them are in host memory" in note for note in found.notes)
 
 
@@ -339,7 +344,9 @@ def test_petals_beats_offloading_a_model_of_176b() -> None:
     whole = {"weights_gpu_percent": 0, "weights_host_percent": 100}
     streamed = built("bloom-176b", "A100", offload=whole)
     step = decode_shape(1, 500)
-    petals_s, streamed_s = (found.cost.price(step).gpu_ns * 1e-9 for found in (petals, streamed))
+    petals_s, streamed_s = (
+        found.replica.cost.price(step).gpu_ns * 1e-9 for found in (petals, streamed)
+    )
     assert 0.3 < petals_s < 1.5
     assert streamed_s > 8 * petals_s
     assert any("5 hops between them, and 2 to and from" in note for note in petals.notes)

@@ -9,12 +9,11 @@ import pytest
 
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model
-from costmodels.models.families.table import FAMILIES
-from costmodels.models.hf_config import read_hf_config
+from costmodels.models.hf_config import FAMILIES, read_hf_config
 from costmodels.models.layers.parts import Mixer
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.operators import logit_operators, token_operators
-from scenarios.commands.listing import model_rows
+from scenarios.commands.names import model_rows
 from sim.errors import ScenarioError
 
 BASE: dict[str, Any] = {

@@ -179,7 +179,7 @@ def test_unused_window_is_accepted() -> None:
         (LLAMA | {"layer_types": ["full_attention"]}, "names 1 of 4 layers"),
         (LLAMA | {"layer_types": ["sliding_attention"] * 4}, "sliding_window .* is missing"),
         (LLAMA | {"layer_types": 3}, "layer_types must be a list"),
-        (LLAMA | {"quantization_config": {"quant_method": "awq"}}, r"\(awq\) has no field bits"),
+        (LLAMA | {"quantization_config": {"quant_method": "awq"}}, "bits or w_bit is missing"),
         (
             LLAMA | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
             r"weight_block_size \[64, 64\] is not supported",

@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
+from costmodels.memory.device import DevicePlan
 from costmodels.memory.paging import kv_layout, page_bytes
-from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.kv_policies import pyramid_kv, quest, snapkv
+from costmodels.models.layers.bounded import pyramid_budgets
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.prompt_budget import pyramid_budgets
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from scenarios.build.builder import build
 from scenarios.build.workload.table import build_table
 from scenarios.run.simulate import simulate
@@ -46,7 +47,7 @@ def test_pages_are_given_back_when_the_prompt_is_computed() -> None:
     """A prompt of 100 in blocks of 4 is 25 pages; a budget of 20 leaves 5, and 5 more a 20th."""
     layout = KVLayout(grows=False, prompts=(PromptPages(20, 1),))
     engine = EngineConfig(
-        block_size=4, num_gpu_blocks=41, kv_layout=layout, max_num_batched_tokens=64, max_num_seqs=8
+        block_size=4, replica_blocks=41, kv_layout=layout, step_token_limit=64, running_seq_limit=8
     )
     (steps,) = small_run(table_of((0, 100, 9)), engine=engine).steps
     free, seqs = steps.column("free_blocks"), steps.column("decode_seqs")
@@ -92,7 +93,7 @@ def test_a_decode_reads_what_is_kept(budget: int) -> None:
     """As long as a decode of full attention over min(prompt, budget) + generated."""
     gpu = load_gpu("h200")
     model = snapkv(LLAMA, budget)
-    ours, plain = (compile_step_cost(one, gpu, **SMALL) for one in (model, LLAMA))
+    ours, plain = (compile_step_cost(one, gpu, StepOptions(**SMALL)) for one in (model, LLAMA))
     shape = decode_shape(16, 16_100, model.clips, prompt=16_000)
     kept = decode_shape(16, min(16_000, budget) + 100)
     assert ours.price(shape).gpu_ns == plain.price(kept).gpu_ns
@@ -104,7 +105,7 @@ def test_a_decode_reads_what_is_kept(budget: int) -> None:
 def test_votes_are_priced_with_the_prompt() -> None:
     """16 pairs' worth of compute a token: seen in prefill, and small."""
     gpu, model = load_gpu("h200"), snapkv(LLAMA, 1024)
-    ours, plain = (compile_step_cost(one, gpu, **SMALL) for one in (model, LLAMA))
+    ours, plain = (compile_step_cost(one, gpu, StepOptions(**SMALL)) for one in (model, LLAMA))
     for start, tokens in ((0, 8192), (24_000, 8192)):
         voted = ours.price(chunk_shape(start, tokens, model.clips)).gpu_ns
         whole = plain.price(chunk_shape(start, tokens)).gpu_ns
@@ -115,7 +116,7 @@ def test_pyramid_reads_as_much_as_snapkv() -> None:
     gpu = load_gpu("h200")
     costs = {}
     for model in (snapkv(LLAMA, 512), pyramid_kv(LLAMA, 512)):
-        cost = compile_step_cost(model, gpu, **SMALL)
+        cost = compile_step_cost(model, gpu, StepOptions(**SMALL))
         costs[model] = cost.price(decode_shape(32, 9000, model.clips, prompt=8900)).gpu_ns
     one, other = costs.values()
     assert one == pytest.approx(other, rel=1e-3)
@@ -173,12 +174,12 @@ def test_latent_attention_has_nothing_to_drop() -> None:
 
 def test_hybrids_keep_their_windows_and_states() -> None:
     """Sliding layers stay as they are; a recurrent state still fits a page."""
-    memory = plan_memory(snapkv(load_model("gpt-oss-20b"), 512), load_gpu("h200"), **SMALL)
-    assert (len(memory.layout.windows), memory.layout.prompts) == (1, (PromptPages(512, 1),))
-    hybrid = plan_memory(
+    blocks = DevicePlan(snapkv(load_model("gpt-oss-20b"), 512), load_gpu("h200"), **SMALL).blocks
+    assert (len(blocks.layout.windows), blocks.layout.prompts) == (1, (PromptPages(512, 1),))
+    hybrid = DevicePlan(
         snapkv(load_model("qwen3-next-80b-a3b"), 2048),
         load_gpu("h200"),
-        tensor_parallel_size=2,
+        layout=Layout(tensor_parallel_size=2),
         **SMALL,
-    )
+    ).blocks
     assert (hybrid.block_size, hybrid.layout.fixed_pages) == (1072, 3)

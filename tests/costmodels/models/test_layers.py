@@ -12,12 +12,10 @@ from costmodels.formats import load_format, precision_of
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model
 from costmodels.models.kv_policies import h2o, pyramid_kv, snapkv, streaming_llm
-from costmodels.models.layers.evicting import Evicting
+from costmodels.models.layers.bounded import Evicting, PromptBudget, SlidingWindow, pyramid_budgets
 from costmodels.models.layers.kinds import FFNS, MIXERS
 from costmodels.models.layers.parts import Frame, Mixer
-from costmodels.models.layers.prompt_budget import PromptBudget, pyramid_budgets
 from costmodels.models.layers.shared_kv import SharedKv
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.models.spec import LayerGroup, ModelSpec, quantized
 from costmodels.operators.operators import DecodeSums, decode_operators, token_operators
 from sim.errors import ScenarioError

@@ -15,8 +15,9 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.shard import shard, valid_sizes
 from costmodels.models.catalog import load_model
 from costmodels.models.quantization import load_method, method_names, quantize
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from costmodels.steps.precision_report import precision_rows
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
 from scenarios.build.builder import build
 from scenarios.commands import app
 from scenarios.files.load import parse_scenario
@@ -31,12 +32,12 @@ LLAMA = load_model("llama-3.1-8b")
 WEIGHTS, CACHES = method_names(), method_names("cache")
 
 
-def compiled(
-    weights: str | None = None, cache: str = "auto", gpu: str = "a100"
-) -> RooflineStepCost:
+def compiled(weights: str | None = None, cache: str = "auto", gpu: str = "a100") -> StepCost:
     device = load_gpu(gpu)
     model = quantize(LLAMA, device, weights=weights, cache_dtype=cache).model
-    return compile_step_cost(model, device, max_num_batched_tokens=8192, max_num_seqs=512)
+    return compile_step_cost(
+        model, device, StepOptions(max_num_batched_tokens=8192, max_num_seqs=512)
+    )
 
 
 COSTS = {
@@ -264,7 +265,9 @@ def test_a_fall_back_is_stated(name: str, gpu: str, stored: str, note: str) -> N
     assert served.model.precision.attention == stored
     assert (note in " ".join(served.notes)) if note else not served.notes
     device = load_gpu(gpu)
-    cost = compile_step_cost(served.model, device, max_num_batched_tokens=2048, max_num_seqs=8)
+    cost = compile_step_cost(
+        served.model, device, StepOptions(max_num_batched_tokens=2048, max_num_seqs=8)
+    )
     assert cost.price(decode_shape(1, 100)).gpu_ns > 0
 
 
@@ -306,8 +309,10 @@ def test_scenarios_run_with_them() -> None:
     assert slow_s is not None
     assert tpot_s["awq"] is not None
     assert tpot_s["awq"] < 0.6 * slow_s
-    blocks = {name: result.build.memory.num_gpu_blocks for name, result in results.items()}
-    assert blocks["kivi2"] > 5 * plain.build.memory.num_gpu_blocks
-    assert blocks["w4a8kv4"] > 3.5 * plain.build.memory.num_gpu_blocks
+    memory = {name: result.build.replica.memory for name, result in results.items()}
+    blocks = {name: plan.blocks.num_gpu_blocks for name, plan in memory.items()}
+    fewest = plain.build.replica.memory.blocks.num_gpu_blocks
+    assert blocks["kivi2"] > 5 * fewest
+    assert blocks["w4a8kv4"] > 3.5 * fewest
     notes = " ".join(results["kivi2"].build.notes)
     assert "kivi2 is no option of vLLM" in notes

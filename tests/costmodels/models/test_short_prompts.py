@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.dsa import Dsa
 from costmodels.operators.operators import token_operators
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from sim.shape import StepShape, chunk_shape, decode_shape, joined
 from tests.properties.priced_steps import columns_of
 from tests.published import yoco
@@ -33,9 +34,9 @@ DENSE = replace(
 LIMITS: dict[str, Any] = {
     "max_num_batched_tokens": 8192,
     "max_num_seqs": 64,
-    "tensor_parallel_size": 8,
+    "layout": Layout(tensor_parallel_size=8),
 }
-COST = compile_step_cost(SPARSE, GPU, **LIMITS)
+COST = compile_step_cost(SPARSE, GPU, StepOptions(**LIMITS))
 TOPK = 2048
 
 

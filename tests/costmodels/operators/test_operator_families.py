@@ -12,16 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.steps.explain import family_labels
-from costmodels.steps.step_cost import RooflineStepCost
-from costmodels.steps.step_table import simple_step
+from costmodels.steps.describe import simple_step
+from costmodels.steps.evidence import family_labels
 from costmodels.tables.shapes import DecodeAttentionTable, ExpertShape, GroupedGemmTable, Heads
 from costmodels.tables.store import load_folder
 from reports.run.tables import operator_table
-from scenarios.build.builder import build
-from scenarios.build.built import Build
-from scenarios.calibration.commands import import_facts
+from scenarios.build.replica import Replica
+from scenarios.build.resolve import resolve
 from scenarios.calibration.contents import parse_operators
+from scenarios.calibration.kernels import import_facts
 from scenarios.commands import app
 from scenarios.files.load import load_scenario, parse_scenario
 from scenarios.run.engine_sections import calibration_address
@@ -64,8 +63,8 @@ def imported(folder: Path, **changes: float) -> Path:
     return folder / "tables"
 
 
-def built(operators: str | dict[str, str], model: str = "llama-3.1-8b", tp: int = 1) -> Build:
-    return build(scenario(operators, model, tp))
+def built(operators: str | dict[str, str], model: str = "llama-3.1-8b", tp: int = 1) -> Replica:
+    return resolve(scenario(operators, model, tp))
 
 
 def scenario(operators: str | dict[str, str], model: str = "llama-3.1-8b", tp: int = 1) -> Any:
@@ -85,12 +84,11 @@ def scenario(operators: str | dict[str, str], model: str = "llama-3.1-8b", tp: i
     )
 
 
-def kernels_of(made: Build) -> KernelTimes:
-    assert isinstance(made.cost, RooflineStepCost)
+def kernels_of(made: Replica) -> KernelTimes:
     return made.cost.kernels
 
 
-def rows(made: Build, shape: StepShape) -> dict[str, float]:
+def rows(made: Replica, shape: StepShape) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in made.cost.describe(shape):
         found[row.name] = found.get(row.name, 0.0) + row.seconds
@@ -101,11 +99,11 @@ def rows(made: Build, shape: StepShape) -> dict[str, float]:
 def test_a_folder_serves_all_it_has_and_a_note_says_what_not(model: str, folder: Path) -> None:
     gpus, served = MODELS[model]
     made = built(str(folder), model, gpus)
-    sources = {one.family: one.source for one in made.operators.families}
+    sources = {one.family: one.source for one in made.kernels.operators.families}
     assert {family for family, source in sources.items() if source == str(folder)} == served
     rest = set(sources) - served
     assert all(sources[family] == "fitted" for family in rest)
-    assert all(family in " ".join(made.notes) for family in rest)
+    assert all(family in " ".join(made.kernels.operators.notes) for family in rest)
     labels = family_labels(kernels_of(made))
     assert set(labels) == served
 
@@ -171,7 +169,7 @@ def test_jumping_equals_stepping_and_a_price_takes_microseconds(model: str, fold
     assert best_s < 10e-6
 
 
-def _timed(made: Build, shape: StepShape) -> float:
+def _timed(made: Replica, shape: StepShape) -> float:
     start = time.perf_counter()
     for _ in range(200):
         made.cost.price(shape)
@@ -194,15 +192,15 @@ def test_a_named_family_without_tables_is_refused(
 ) -> None:
     choice = {name: str(folder) if s == "FOLDER" else s for name, s in operators.items()}
     if message is None:  # the model has no such layers
-        assert built(choice, "gpt-oss-20b").operators.tables is None
+        assert built(choice, "gpt-oss-20b").kernels.operators.tables is None
         return
     with pytest.raises(ScenarioError, match=message):
-        built(choice, "gpt-oss-20b")
+        _ = built(choice, "gpt-oss-20b").kernels
 
 
 def test_a_gpu_that_we_have_not_measured_is_refused() -> None:
     with pytest.raises(ScenarioError, match="no measurements of L4 in fleetcast"):
-        build(
+        _ = resolve(
             parse_scenario(
                 {
                     "model": "qwen3-0.6b",
@@ -211,7 +209,7 @@ def test_a_gpu_that_we_have_not_measured_is_refused() -> None:
                     "workload": {"preset": "azure-conv", "num_requests": 10},
                 }
             )
-        )
+        ).kernels
 
 
 def test_one_changed_timing_is_another_answer_at_another_address(tmp_path: Path) -> None:

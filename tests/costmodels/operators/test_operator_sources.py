@@ -12,12 +12,12 @@ import pytest
 
 from costmodels.engines.profile import load_profile
 from costmodels.operators.sources import Choice
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from costmodels.tables.kinds import Precision
 from costmodels.tables.store import save_table
 from costmodels.tables.table import OperatorTable, TableMeta, operator_table
-from scenarios.build.builder import build
-from scenarios.build.built import Build
+from scenarios.build.replica import Replica
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError
@@ -32,8 +32,8 @@ PREFILL = StepShape(
 )
 
 
-def built(operators: Choice, model: str = "llama-3.1-8b", **engine: Any) -> Build:
-    return build(
+def built(operators: Choice, model: str = "llama-3.1-8b", **engine: Any) -> Replica:
+    return resolve(
         parse_scenario(
             {
                 "model": model,
@@ -69,7 +69,7 @@ def gemm_table(gpu: str, scale: float = 1.0) -> OperatorTable:
 
 def test_the_datasheet_alone_has_no_fitted_constant() -> None:
     plain, datasheet = built("fitted"), built("datasheet")
-    assert datasheet.cost.efficiency.name == "generic"
+    assert datasheet.cost.kernels.efficiency.name == "generic"
     labels = datasheet.cost.evidence()
     assert labels[accounts.DECODE_WEIGHT_READS] == "datasheet"
     assert plain.cost.evidence()[accounts.DECODE_WEIGHT_READS] == "fitted"
@@ -106,7 +106,7 @@ def test_measured_kernels_leave_the_engines_own_to_its_profile() -> None:
         found[operators] = {row.name: row.seconds for row in cost.describe(DECODE)}
         assert sum(found[operators].values()) == pytest.approx(cost.price(DECODE).gpu_ns / 1e9)
     profile = load_profile("vllm-0.25")
-    tables = built("ours").operators.tables
+    tables = built("ours").kernels.operators.tables
     assert tables is not None
     assert tables.tables("elementwise")[0].meta.kernel == profile.kernels["elementwise"]
     sampler = next(row for row in built("ours").cost.describe(DECODE) if row.name == "sampling")
@@ -117,10 +117,12 @@ def test_measured_kernels_leave_the_engines_own_to_its_profile() -> None:
         cost = compile_step_cost(
             gemms.model,
             gemms.gpu,
-            max_num_batched_tokens=8192,
-            max_num_seqs=256,
-            profile=other,
-            operators=gemms.operators,
+            StepOptions(
+                max_num_batched_tokens=8192,
+                max_num_seqs=256,
+                profile=other,
+                operators=gemms.kernels.operators,
+            ),
         )
         assert cost.price(DECODE) == gemms.cost.price(DECODE)
     assert any("between_passes_s" in str(s["what"]) for s in built("ours").cost.sources())
@@ -135,19 +137,19 @@ def test_measured_kernels_leave_the_engines_own_to_its_profile() -> None:
 )
 def test_unknown_sources_are_refused(operators: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
-        built(operators)
+        _ = built(operators).kernels
 
 
 def test_a_table_of_another_gpu_is_refused(tmp_path: Path) -> None:
     save_table(gemm_table("H100-SXM"), tmp_path / "gemm.parquet")
     with pytest.raises(ScenarioError, match="measured on H100-SXM, the scenario's GPU is H200-SXM"):
-        built(str(tmp_path / "gemm.parquet"))
+        _ = built(str(tmp_path / "gemm.parquet")).kernels
 
 
 @pytest.mark.skipif(find_spec("aiconfigurator_core") is not None, reason="it is installed")
 def test_a_missing_package_is_asked_for() -> None:
     with pytest.raises(ScenarioError, match=r"fleetcast\[aic\]"):
-        built("aic")
+        _ = built("aic").kernels
 
 
 @needs_aic

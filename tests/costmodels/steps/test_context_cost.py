@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.links import load_links
+from costmodels.layouts.dealing import prompt_share
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
-from costmodels.memory.plan import DeviceMemory, plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
-from costmodels.steps.context_cost import ContextStepCost
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from scenarios.build.builder import build
 from scenarios.build.layout import replica_gpus
 from scenarios.files.load import parse_scenario
@@ -74,12 +73,14 @@ def context_parallel(
     return ContextParallel(each_s + exposed_s, exposed_s, sent)
 
 
-def compiled(model: str, **layout: Any) -> StepCosts:
-    return compile_layout_cost(load_model(model), H200, Layout(**layout), **LIMITS)
+def compiled(model: str, **layout: Any) -> StepCost:
+    return compile_step_cost(
+        load_model(model), H200, StepOptions(layout=Layout(**layout), **LIMITS)
+    )
 
 
-def planned(model: str, **layout: Any) -> DeviceMemory:
-    return plan_memory(load_model(model), H200, layout=Layout(**layout), **LIMITS)
+def planned(model: str, **layout: Any) -> DevicePlan:
+    return DevicePlan(load_model(model), H200, layout=Layout(**layout), **LIMITS)
 
 
 ALONE = compiled("llama-3.1-8b")
@@ -102,7 +103,7 @@ COSTS = {
 STEPS = mixed_steps(decodes=300, context=30_000, tokens=5000, start=50_000)
 
 
-def seconds(cost: StepCosts, shape: StepShape) -> float:
+def seconds(cost: StepCost, shape: StepShape) -> float:
     return cost.price(shape).gpu_ns * 1e-9
 
 
@@ -118,7 +119,7 @@ def test_longer_with_more_tokens_and_the_accounts_are_the_step(
     assert cost.price(longer(shape, more)).gpu_ns >= 0.999 * gpu_ns
     split = {account: float(s[0]) for account, s in cost.split(columns_of(shape)).items()}
     assert min(split.values()) >= 0
-    if not isinstance(cost, ReplicaStepCost):
+    if cost.replica is None:
         assert sum(split.values()) * 1e9 == pytest.approx(gpu_ns, abs=20)
         described = cost.describe(shape)
         assert sum(row.seconds for row in described) * 1e9 == pytest.approx(gpu_ns, abs=2000)
@@ -136,7 +137,6 @@ def test_a_run_is_its_steps(name: str, seqs: int, context: int) -> None:
 
 def test_one_rank_is_todays_cost() -> None:
     same = compiled("llama-3.1-8b", prefill_context_parallel_size=1, decode_context_parallel_size=1)
-    assert isinstance(same, RooflineStepCost)
     assert same.price(decode_shape(64, 900)) == ALONE.price(decode_shape(64, 900))
 
 
@@ -148,11 +148,10 @@ def test_what_a_prompt_exchanges(mode: str, tokens: int) -> None:
     cost = compiled(
         "llama-3.1-8b", prefill_context_parallel_size=ranks, prefill_context_parallel_mode=mode
     )
-    assert isinstance(cost, ContextStepCost)
     shape = chunk_shape(start, tokens)
-    own = cost.own(shape)
+    own = prompt_share(shape, ranks)
     model, links = load_model("llama-3.1-8b"), load_links(H200.name).fabric
-    kernel = cost.kernel_cost
+    kernel = cost.compiled
     attention_ns = own.prefill_pairs * kernel.prefill_pair_fixed_ns
     kv_tokens = own.prefill_context_tokens + own.prefill_tokens
     assert kv_tokens == start + tokens
@@ -215,21 +214,21 @@ def test_a_split_cache_is_read_in_parts() -> None:
 
 
 def test_the_cache_of_a_rank_holds_as_many_more_tokens() -> None:
-    def tokens(memory: DeviceMemory) -> int:
-        return memory.num_gpu_blocks * memory.block_size
+    def tokens(memory: DevicePlan) -> int:
+        return memory.blocks.num_gpu_blocks * memory.blocks.block_size
 
     whole = planned("deepseek-v3", tensor_parallel_size=8)
     for ranks in (2, 4, 8):
         split = planned("deepseek-v3", tensor_parallel_size=8, decode_context_parallel_size=ranks)
         # Less the buffers of one more group that exchanges.
         more = split.communication_bytes - whole.communication_bytes
-        lost = more // whole.block_bytes
-        blocks = split.num_gpu_blocks
-        assert whole.num_gpu_blocks - lost - 1 <= blocks <= whole.num_gpu_blocks - lost
-        assert split.block_size == 16 * ranks
+        lost = more // whole.blocks.block_bytes
+        blocks, unsplit = split.blocks, whole.blocks.num_gpu_blocks
+        assert unsplit - lost - 1 <= blocks.num_gpu_blocks <= unsplit - lost
+        assert blocks.block_size == 16 * ranks
         assert split.weight_bytes == whole.weight_bytes
-        parts = split.weight_bytes + split.workspace_bytes + split.kv_cache_bytes
-        assert parts + split.free_bytes == split.device_bytes
+        parts = split.weight_bytes + split.workspace_bytes + blocks.num_bytes
+        assert parts + blocks.free_bytes == H200.hbm_bytes
     shared = planned("llama-3.1-8b", prefill_context_parallel_size=4)
     alone = planned("llama-3.1-8b")
     assert tokens(shared) == pytest.approx(4 * tokens(alone), rel=3e-3)
@@ -276,7 +275,7 @@ def test_ranks_of_two_nodes_exchange_over_the_network() -> None:
     far = replace(near, gpus_per_node=8)
     shape = chunk_shape(10_000, 4000)
     inside, across = (
-        compile_layout_cost(load_model("llama-3.1-70b"), H200, layout, **LIMITS)
+        compile_step_cost(load_model("llama-3.1-70b"), H200, StepOptions(layout=layout, **LIMITS))
         for layout in (near, far)
     )
     assert seconds(across, shape) > seconds(inside, shape)
@@ -303,7 +302,7 @@ def test_a_scenario_says_what_it_assumes() -> None:
     scenario = parse_scenario(values)
     assert replica_gpus(scenario) == 16
     found = build(scenario)
-    assert found.memory.block_size == 128
+    assert found.replica.memory.blocks.block_size == 128
     text = " ".join(found.notes)
     for part in ("split over 2 ranks", "4 ranks of a tensor-parallel", "16 on each of the 8 ranks"):
         assert part in text

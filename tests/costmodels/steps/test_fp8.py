@@ -7,13 +7,14 @@ import pytest
 
 from costmodels.hardware.gpus import load_gpu
 from costmodels.hardware.roofline import operator_seconds
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec, quantized
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from costmodels.work import linear
-from scenarios.build.builder import build
+from scenarios.build.resolve import resolve
 from scenarios.files.load import parse_scenario
 from sim import accounts
 from sim.errors import ScenarioError
@@ -22,17 +23,19 @@ from sim.shape import StepShape, causal_pairs
 LLAMA, MOE = load_model("llama-3.1-8b"), load_model("qwen3-30b-a3b")
 
 
-def compiled(model: ModelSpec, gpu: str = "h200") -> RooflineStepCost:
-    return compile_step_cost(model, load_gpu(gpu), max_num_batched_tokens=8192, max_num_seqs=256)
+def compiled(model: ModelSpec, gpu: str = "h200") -> StepCost:
+    return compile_step_cost(
+        model, load_gpu(gpu), StepOptions(max_num_batched_tokens=8192, max_num_seqs=256)
+    )
 
 
 @pytest.mark.parametrize("model", [LLAMA, MOE], ids=["dense", "experts"])
 def test_only_the_layers_matrices_are_halved(model: ModelSpec) -> None:
     fp8 = quantized(model, linear="fp8")
     assert model.weight_bytes == 2 * model.total_params
-    assert fp8.weight_bytes == 2 * model.total_params - model.linear_params
+    assert fp8.weight_bytes == 2 * model.total_params - model.params().matrices
     tables = 2 * model.embedding_params
-    others = model.total_params - model.linear_params - tables
+    others = model.total_params - model.params().matrices - tables
     assert 0 < others < 0.002 * model.total_params  # norms and routers
     assert fp8.kv_bytes_per_token == model.kv_bytes_per_token
 
@@ -75,7 +78,8 @@ def test_an_fp8_cache_holds_and_reads_half() -> None:
 
     def blocks(model: ModelSpec) -> int:
         gpu = load_gpu("h200")
-        return plan_memory(model, gpu, max_num_batched_tokens=8192, max_num_seqs=256).num_gpu_blocks
+        plan = DevicePlan(model, gpu, max_num_batched_tokens=8192, max_num_seqs=256)
+        return plan.blocks.num_gpu_blocks
 
     assert blocks(fp8) // 2 == blocks(LLAMA)
 
@@ -99,7 +103,7 @@ def test_a_scenario_asks_for_it() -> None:
         "kv": {"cache_dtype": "fp8"},
         "workload": {"preset": "azure-conv", "num_requests": 10},
     }
-    model = build(parse_scenario(scenario)).model
+    model = resolve(parse_scenario(scenario)).model
     assert (model.linear_dtype, model.kv_cache_dtype) == ("fp8", "fp8")
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from costmodels.hardware.gpus import load_gpu
-from costmodels.memory.plan import plan_memory
+from costmodels.layouts.layout import Layout
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec, quantized
-from costmodels.steps.step_cost import compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
 from sim.shape import StepShape, causal_pairs
 
 FILE = Path(__file__).with_name("step_prices.json")
@@ -87,16 +88,17 @@ def _steps() -> list[StepShape]:
 def _figures(case: str) -> dict[str, Any]:
     name, gpu, ranks, linear, kv_cache = CASES[case]
     model = quantized(_model(name), linear=linear, kv_cache=kv_cache)
-    limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 1024, "tensor_parallel_size": ranks}
-    cost = compile_step_cost(model, load_gpu(gpu), **limits)  # type: ignore[arg-type]
+    limits: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 1024}
+    layout = Layout(tensor_parallel_size=ranks)
+    cost = compile_step_cost(model, load_gpu(gpu), StepOptions(layout=layout, **limits))
     steps = _steps()
     runs = [cost.price_decodes(step, 5).gpu_cumulative_ns[-1] for step in steps[:18]]
-    memory = plan_memory(model, load_gpu(gpu), **limits)  # type: ignore[arg-type]
+    plan = DevicePlan(model, load_gpu(gpu), layout=layout, **limits)
     return {
         "prices": [list(cost.price(step)) for step in steps],
         "runs": runs,
-        "workspace_bytes": memory.workspace_bytes - memory.communication_bytes,
-        "block_bytes": memory.block_bytes,
+        "workspace_bytes": plan.workspace_bytes - plan.communication_bytes,
+        "block_bytes": plan.blocks.block_bytes,
     }
 
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.engines.profile import padded_sizes
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.block_sparse import BlockSparse
+from costmodels.models.layers.bounded import Evicting, PromptBudget, SlidingWindow
 from costmodels.models.layers.dense import Dense
-from costmodels.models.layers.evicting import Evicting
 from costmodels.models.layers.parts import Mixer
-from costmodels.models.layers.prompt_budget import PromptBudget
 from costmodels.models.layers.shared_kv import SharedKv, YocoMemory
-from costmodels.models.layers.sliding import SlidingWindow
 from costmodels.models.spec import LayerGroup, ModelSpec, quantized
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.operators import (
@@ -32,8 +32,8 @@ from costmodels.operators.operators import (
     prefill_operators,
     token_operators,
 )
-from costmodels.operators.step_tables import padded_sizes
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from costmodels.work import Operator
 from sim.shape import (
     Clip,
@@ -73,7 +73,7 @@ H200 = load_gpu("h200")
 
 
 @cache
-def compiled(groups: tuple[tuple[int, int], ...], kv: str) -> RooflineStepCost:
+def compiled(groups: tuple[tuple[int, int], ...], kv: str) -> StepCost:
     """A model of so many layers (by place in `MIXERS`) with dense FFNs."""
     ffn = Dense(width=1024)
     layers = tuple(LayerGroup(count=count, mixer=MIXERS[place], ffn=ffn) for place, count in groups)
@@ -86,7 +86,7 @@ def compiled(groups: tuple[tuple[int, int], ...], kv: str) -> RooflineStepCost:
         max_position_embeddings=1 << 20,
     )
     model = quantized(model, kv_cache=kv)
-    return compile_step_cost(model, H200, **SMALL)
+    return compile_step_cost(model, H200, StepOptions(**SMALL))
 
 
 mixtures = st.dictionaries(
@@ -234,7 +234,9 @@ def test_speed_of_a_price(name: str) -> None:
     """Printed; bars: 0.75 us for full attention alone, 10 us for any architecture."""
     model = load_model(name)
     limits: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
-    cost = compile_step_cost(model, load_gpu("b300"), tensor_parallel_size=8, **limits)
+    cost = compile_step_cost(
+        model, load_gpu("b300"), StepOptions(layout=Layout(tensor_parallel_size=8), **limits)
+    )
     clips = model.clip_tokens
     decodes = decode_shape(64, 2000, clips)
     figures = {}

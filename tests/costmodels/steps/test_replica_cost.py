@@ -14,12 +14,11 @@ from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.dealing import Limits, deal, deal_columns
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
-from costmodels.memory.plan import plan_memory
+from costmodels.memory.device import DevicePlan
 from costmodels.models.catalog import load_model
 from costmodels.operators.operators import group_operators, token_operators
-from costmodels.steps.layout_cost import StepCosts, compile_layout_cost
-from costmodels.steps.replica_cost import ReplicaStepCost
-from costmodels.steps.step_cost import RooflineStepCost
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
 from costmodels.work import EXCHANGES
 from scenarios.files.load import parse_scenario
 from scenarios.run.result import RunResult
@@ -42,9 +41,11 @@ LAYOUTS = {
 }
 
 
-def compiled(model: str, gpu: str, layout: Layout) -> StepCosts:
-    return compile_layout_cost(
-        load_model(model), load_gpu(gpu), layout, max_num_batched_tokens=2048, max_num_seqs=256
+def compiled(model: str, gpu: str, layout: Layout) -> StepCost:
+    return compile_step_cost(
+        load_model(model),
+        load_gpu(gpu),
+        StepOptions(layout=layout, max_num_batched_tokens=2048, max_num_seqs=256),
     )
 
 
@@ -180,8 +181,6 @@ def test_more_ranks_never_hold_more(name: str) -> None:
 def test_one_rank_is_what_it_was() -> None:
     alone = compiled("qwen3-30b-a3b", "h200", Layout())
     placed = compiled("qwen3-30b-a3b", "h200", EP)
-    assert isinstance(alone, RooflineStepCost)
-    assert isinstance(placed, RooflineStepCost)
     shape = StepShape(33, 33_000, 2, 700, 100, 300_000, 35)
     assert alone.price(shape) == placed.price(shape)
     for layout in (Layout(), EP, Layout(enable_sp=True)):
@@ -211,9 +210,8 @@ def test_a_lone_prompt_is_not_split_over_ranks() -> None:
     cost = COSTS["dp4-ep"]
     one = StepShape(0, 0, 1, 1500, 0, causal_pairs(0, 1500), 1)
     two = StepShape(0, 0, 2, 3000, 0, 2 * causal_pairs(0, 1500), 2)
-    assert isinstance(cost, ReplicaStepCost)
-    assert cost.deal(one).shape == one._replace(logits=0)
-    assert cost.deal(two).shape == one._replace(logits=0)
+    assert cost.busiest(one).shape == one._replace(logits=0)
+    assert cost.busiest(two).shape == one._replace(logits=0)
     assert cost.price(one).gpu_ns < cost.price(two).gpu_ns < 1.5 * cost.price(one).gpu_ns
 
 
@@ -221,7 +219,9 @@ def test_a_pipeline_fills_and_drains() -> None:
     """A prompt of m chunks over p stages: (m + p - 1) stage times, the bubble's formula."""
     model, gpu, stages = load_model("llama-3.1-8b"), load_gpu("h200"), 4
     layout = Layout(pipeline_parallel_size=stages)
-    cost = compile_layout_cost(model, gpu, layout, max_num_batched_tokens=1024, max_num_seqs=64)
+    cost = compile_step_cost(
+        model, gpu, StepOptions(layout=layout, max_num_batched_tokens=1024, max_num_seqs=64)
+    )
 
     def chunk_ns(chunks: int, samples: int) -> int:
         tokens = 1024 * chunks
@@ -272,14 +272,14 @@ def test_deepseeks_decode_unit() -> None:
         enable_dbo=True,
         gpus_per_node=8,
     )
-    memory = plan_memory(
+    blocks = DevicePlan(
         load_model("deepseek-v3"),
         load_gpu("h800"),
         layout=layout,
         max_num_batched_tokens=2048,
         max_num_seqs=256,
-    )
-    longest = memory.layout.most_tokens(memory.num_gpu_blocks, memory.block_size)
+    ).blocks
+    longest = blocks.layout.most_tokens(blocks.num_gpu_blocks, blocks.block_size)
     assert longest > 88 * 4989  # they fit
     cost = compiled("deepseek-v3", "h800", layout)
     rates = {}
@@ -316,7 +316,7 @@ def test_a_replica_of_several_ranks(async_scheduling: bool) -> None:
     assert (conditions["data_parallel_size"], conditions["pipeline_parallel_size"]) == (2, 2)
     assert any("data-parallel ranks" in note for note in conditions["notes"])
     assert any("equally popular" in note for note in conditions["notes"])
-    rank_blocks = result.build.memory.num_gpu_blocks
+    rank_blocks = result.build.replica.memory.blocks.num_gpu_blocks
     assert conditions["num_gpu_blocks"] == 2 * (rank_blocks - 1) + 1
     assert result.summary["requests"]["finished"] == 150
     assert result.summary["e2e_accounts_s"]["communication"] > 0

@@ -12,16 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.moe import distinct_experts
 from costmodels.operators.operators import token_operators
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_split import step_seconds
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.prices import step_seconds
 from sim import accounts
 from sim.clock import to_ns
 from sim.errors import ScenarioError
-from sim.protocols import StepCost, StepPrice
+from sim.protocols import StepPrice
 from sim.shape import SUMS, StepShape, causal_pairs
 
 MAX_TOKENS, MAX_SEQS = 4096, 1024
@@ -34,13 +36,15 @@ CASES = [
 
 
 @cache
-def compiled(model: str, gpu: str, ranks: int) -> RooflineStepCost:
+def compiled(model: str, gpu: str, ranks: int) -> StepCost:
     return compile_step_cost(
         load_model(model),
         load_gpu(gpu),
-        tensor_parallel_size=ranks,
-        max_num_batched_tokens=MAX_TOKENS,
-        max_num_seqs=MAX_SEQS,
+        StepOptions(
+            layout=Layout(tensor_parallel_size=ranks),
+            max_num_batched_tokens=MAX_TOKENS,
+            max_num_seqs=MAX_SEQS,
+        ),
     )
 
 
@@ -223,8 +227,12 @@ def test_many_prices_at_once_are_the_prices_one_by_one() -> None:
 def test_decodes_are_padded_to_the_graph() -> None:
     cost = compiled("llama-3.1-8b", "h200", 1)
     # The same graph, so the same time but for attention and logits.
-    assert cost.token_fixed_ns[9] == cost.token_fixed_ns[16] < cost.token_fixed_ns[17]
-    assert cost.token_fixed_ns[513] < cost.token_fixed_ns[600]
+    assert (
+        cost.compiled.token_fixed_ns[9]
+        == cost.compiled.token_fixed_ns[16]
+        < cost.compiled.token_fixed_ns[17]
+    )
+    assert cost.compiled.token_fixed_ns[513] < cost.compiled.token_fixed_ns[600]
 
 
 def test_description_adds_up_and_shows_the_work() -> None:
@@ -243,8 +251,8 @@ def test_description_adds_up_and_shows_the_work() -> None:
 
 
 def test_evidence_covers_every_account() -> None:
-    drafts = (accounts.SPECULATION_DRAFT, accounts.SPECULATION_WASTE)
-    known = tuple(account for account in accounts.GPU_ACCOUNTS if account not in drafts)
+    absent = (accounts.ADAPTERS, accounts.SPECULATION_DRAFT, accounts.SPECULATION_WASTE)
+    known = tuple(account for account in accounts.GPU_ACCOUNTS if account not in absent)
     for case in CASES:
         assert tuple(compiled(*case).evidence()) == known
     h200 = compiled("llama-3.1-8b", "h200", 1)
@@ -314,16 +322,18 @@ def test_ranks_that_do_not_divide(model: str, ranks: int, reason: str) -> None:
 def test_limits_are_checked() -> None:
     model, gpu = load_model("llama-3.1-8b"), load_gpu("h200")
     with pytest.raises(ScenarioError, match="max_num_seqs 10 must be"):
-        compile_step_cost(model, gpu, max_num_batched_tokens=5, max_num_seqs=10)
+        compile_step_cost(model, gpu, StepOptions(max_num_batched_tokens=5, max_num_seqs=10))
     with pytest.raises(ScenarioError, match=f"{MAX_TOKENS + 1} tokens"):
         compiled("llama-3.1-8b", "h200", 1).price(prefill(MAX_TOKENS + 1))
     with pytest.raises(ScenarioError, match="TPU-v5e has no known device-to-device link"):
         compile_step_cost(
             model,
             replace(load_gpu("tpu-v5e"), fabric_bytes_per_s=None),
-            tensor_parallel_size=2,
-            max_num_batched_tokens=64,
-            max_num_seqs=8,
+            StepOptions(
+                layout=Layout(tensor_parallel_size=2),
+                max_num_batched_tokens=64,
+                max_num_seqs=8,
+            ),
         )
 
 

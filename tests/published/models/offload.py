@@ -238,7 +238,7 @@ def _layer(model: ModelSpec) -> _Layer:
     attention = sum(mixer.params(model.hidden_size).attention * count for mixer, count in mixers)
     return _Layer(
         attention_params=attention / layers,
-        ffn_params=(model.linear_params - attention) / layers,
+        ffn_params=(model.params().matrices - attention) / layers,
         state_elements=sum(2 * mixer.kv_size * count for mixer, count in mixers) / layers,
         attention_size=mixers[0][0].q_size,
         heads=mixers[0][0].heads,

@@ -70,7 +70,7 @@ def test_a_host_tier_brings_back_what_device_memory_lost(trace: Path) -> None:
     assert host["hit_fraction"] == host["hit_tokens"] / prompts
     assert host["added_bytes"] == host["held_bytes"] + host["evicted_bytes"] + host["lost_bytes"]
     assert host["peak_bytes"] <= host["capacity_bytes"] == 60 * 2**30
-    block_bytes = over_host.build.memory.block_bytes
+    block_bytes = over_host.build.replica.memory.blocks.block_bytes
     assert host["loaded_bytes"] == host["hit_tokens"] // 16 * block_bytes
     assert over_host.summary["e2e_accounts_s"]["cache_load"] > 0
     frame = over_host.requests
@@ -86,8 +86,8 @@ def test_evidence_of_loads_is_that_of_the_link(trace: Path) -> None:
     labels = {}
     for name, given in (("known", {}), ("given", {"bytes_per_s": 30e9})):
         result = run(trace, {"tiers": {"host": {"capacity_gib": 60, **given}}})
-        assert result.build.cache.load_label is not None
-        labels[name] = result.build.cache.load_label
+        assert result.build.parts[0].cache.load_label is not None
+        labels[name] = result.build.parts[0].cache.load_label
         sources = [s for s in result.summary["sources"] if "kv.tiers.host" in s["what"]]
         assert {s["what"].split()[1].rstrip(",") for s in sources} == {
             "loaded",

@@ -46,7 +46,9 @@ def said(result: RunResult) -> str:
     text = StringIO()
     report = run_report(result.summary)
     print_report(report, Console(file=text, width=10_000))
-    on_page = " ".join(filter(None, [*report.sentences, *warning_texts(result.summary)]))
+    on_page = " ".join(
+        str(one) for one in (*report.sentences, *warning_texts(result.summary)) if one
+    )
     for sentence in on_page.split(". "):
         assert sentence in " ".join(text.getvalue().split())
     return on_page
@@ -116,7 +118,7 @@ def test_balance_and_lost_reuse_of_a_run_that_is_known() -> None:
         np.full(n, 5),
         chains=chains_of(ids, prompts, 8),
     )
-    engine = EngineConfig(block_size=8, num_gpu_blocks=100)
+    engine = EngineConfig(block_size=8, replica_blocks=100)
     log = small_run(table, engine=engine, replicas=2)
     found = reuse(log)
     assert found is not None
@@ -146,7 +148,7 @@ def test_each_part_saturates_where_its_throughput_ends(
     prompt: int, output: int, binds: str
 ) -> None:
     """Far past saturation a P/D fleet serves what the estimate of its tightest part says."""
-    engine = EngineConfig(max_num_seqs=32, num_gpu_blocks=2000, max_num_batched_tokens=512)
+    engine = EngineConfig(running_seq_limit=32, replica_blocks=2000, step_token_limit=512)
     nic = 2e9 if binds == "network" else 1e12
     transfer = replace(TRANSFER, prefill_nic_bytes_per_s=nic, decode_nic_bytes_per_s=nic)
     n = 1500

@@ -291,7 +291,7 @@ def test_a_cache_that_never_fills_hits_what_the_preset_claims(name: str) -> None
     table = generate(spec, 0)
     assert table.chains is not None
     possible = np.minimum(matched_tokens(table.chains), table.prompt_tokens).sum()
-    engine = EngineConfig(max_model_len=10**6, num_gpu_blocks=10**8, async_scheduling=False)
+    engine = EngineConfig(max_model_len=10**6, replica_blocks=10**8, async_scheduling=False)
     log = small_run(table, engine=engine, cost=AffineCost(base_s=1e-3, per_token_s=1e-7)).requests
     hits = np.frombuffer(log.cached_tokens, np.int64).sum()
     assert hits / table.prompt_tokens.sum() == pytest.approx(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.build import memo, step_cost
+from scenarios.build import memo, replica
 from scenarios.build.workload import trace
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
@@ -29,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         monkeypatch.setattr(module, function, call)
 
-    counted(step_cost, "compile_layout_cost", "cost")
+    counted(replica, "compile_layout_cost", "cost")
     counted(trace, "read_recording", "trace")
     monkeypatch.setattr(memo, "_memo", {})
     return counts

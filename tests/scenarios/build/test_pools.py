@@ -35,10 +35,10 @@ def test_a_pool_overrides_what_it_says_and_inherits_the_rest() -> None:
         )
     )
     prefill, decode = (part.pool for part in built.parts)
-    assert [part.gpu.name for part in built.parts] == ["H100-SXM", "H200-SXM"]
-    assert [part.layout.tensor_parallel_size for part in built.parts] == [2, 2]
-    assert prefill.engine.max_num_batched_tokens == decode.engine.max_num_batched_tokens == 4096
-    assert (prefill.engine.max_num_seqs, decode.engine.max_num_seqs) == (1024, 64)
+    assert [part.replica.gpu.name for part in built.parts] == ["H100-SXM", "H200-SXM"]
+    assert [part.replica.layout.tensor_parallel_size for part in built.parts] == [2, 2]
+    assert prefill.engine.step_token_limit == decode.engine.step_token_limit == 4096
+    assert (prefill.engine.running_seq_limit, decode.engine.running_seq_limit) == (1024, 64)
     assert (prefill.replicas, decode.replicas) == (2, 1)
     assert built.transfer is not None
     assert built.transfer.bytes_per_token == 131_072

@@ -15,7 +15,7 @@ from sim.errors import FleetcastError
 from tests.properties.scenarios import small, write
 
 CAPPED = """
-from sim.engine.batch import UNTIL_CHANGE
+from sim.engine.step import UNTIL_CHANGE
 
 
 class Capped:
@@ -25,7 +25,7 @@ class Capped:
         self.most = most
 
     def attach(self, view):
-        assert view.config.max_num_seqs > self.most
+        assert view.config.running_seq_limit > self.most
 
     def __call__(self, view):
         batch = view.new_batch()

@@ -79,7 +79,7 @@ def test_a_crash_costs_its_requests_and_the_time_until_weights_are_loaded() -> N
         pool={"replicas": 2, "router": "least_loaded"},
     )
     outage = result.summary["service"]["outages"][0]
-    weights_s = result.build.memory.weight_bytes / 16e9
+    weights_s = result.build.replica.memory.weight_bytes / 16e9
     assert outage["detected_s"] == 6
     assert outage["up_s"] == pytest.approx(6 + 2 + weights_s)
     assert set(result.log.requests.status) == {Status.FINISHED}

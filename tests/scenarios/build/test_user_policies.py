@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scenarios.files.dump import dump_scenario
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import simulate
 from sim.errors import PolicyError, ScenarioError
@@ -118,3 +119,23 @@ def test_own_priority_scheduler_orders_the_queue(tmp_path: Path) -> None:
     result = simulate(load_scenario(write(tmp_path / "s.yaml", values)))
     done = (result.requests["arrival_s"] + result.requests["e2e_s"]).to_numpy()
     assert (np.diff(done[1:]) < 0).all()  # all but the first came while it ran
+
+
+@pytest.mark.parametrize("is_of_pools", [False, True])
+def test_own_policies_lie_beside_the_scenario(tmp_path: Path, is_of_pools: bool) -> None:
+    """Scheduler, eviction and router, of the scenario or of its pools."""
+    write(
+        tmp_path / "mine.py",
+        "from policies.fcfs import fcfs as scheduler\n"
+        "from policies.routers.round_robin import RoundRobin as Router\n"
+        "def eviction(content): return content.born\n",
+    )
+    of_pool = {"engine": {"scheduler": "mine:scheduler"}, "kv": {"eviction": "mine:eviction"}}
+    values = small() | of_pool | {"pool": {"router": {"name": "mine:Router"}}}
+    if is_of_pools:
+        pools = [{"name": "p", **of_pool, "router": "mine:Router"}]
+        values = small() | {"pools": pools}
+    result = simulate(load_scenario(write(tmp_path / "s.yaml", values)))
+    text = dump_scenario(result.scenario)
+    for name in ("scheduler", "eviction", "Router"):
+        assert f"{tmp_path / 'mine.py'}:{name}" in text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scenarios.calibration.commands import import_facts
 from scenarios.calibration.diff import diff_facts
+from scenarios.calibration.kernels import import_facts
 from scenarios.commands import app
 from sim.errors import ScenarioError
 from tests.calibrate.kernel_lines import GRIDS, made_lines, write_lines

@@ -195,14 +195,10 @@ class _Terminal(io.StringIO):
 def test_progress_is_shown_on_stderr_when_it_is_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scenarios.files.flags import scenario_from_flags
-    from scenarios.run.command import run_simulate
-
     run(*QUICK, "--save", "s.yaml")
-    scenario = scenario_from_flags(Path("s.yaml"), {}, [])
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    run_simulate(scenario, save=None, out=None, as_json=True)
+    app(["simulate", "s.yaml", "--format", "json"], standalone_mode=False)
     assert "simulating" in terminal.getvalue()
     json.loads(capsys.readouterr().out)  # and nothing of it on stdout
 

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 
 from costmodels.hardware.efficiency import load_efficiency
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
 from costmodels.models.spec import quantized
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_table import ridge_points, simple_step, step_accounts, step_rows
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.describe import ridge_points, simple_step
 from scenarios.commands import app
 
 LIMITS: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}
@@ -40,20 +42,22 @@ def run(*arguments: str) -> dict[str, Any]:
         ("kimi-linear-48b-a3b", 2),
     ],
 )
-def cost(request: pytest.FixtureRequest) -> RooflineStepCost:
+def cost(request: pytest.FixtureRequest) -> StepCost:
     name, ranks = request.param
     return compile_step_cost(
-        load_model(name), load_gpu("h200"), tensor_parallel_size=ranks, **LIMITS
+        load_model(name),
+        load_gpu("h200"),
+        StepOptions(layout=Layout(tensor_parallel_size=ranks), **LIMITS),
     )
 
 
 @pytest.mark.parametrize("step", [(64, 2000, 0, 0), (0, 0, 700, 3000), (64, 2000, 512, 100)])
-def test_rows_are_the_step(cost: RooflineStepCost, step: tuple[int, int, int, int]) -> None:
+def test_rows_are_the_step(cost: StepCost, step: tuple[int, int, int, int]) -> None:
     shape = simple_step(*step, clip_tokens=cost.shard.model.clip_tokens)
-    rows = step_rows(cost, shape)
+    rows = cost.describe(shape)
     assert sum(row.seconds for row in rows) * 1e9 == pytest.approx(cost.price(shape).gpu_ns, abs=1)
     assert sum(row.share for row in rows) == pytest.approx(1)
-    assert sum(step_accounts(cost, shape).values()) == pytest.approx(sum(r.seconds for r in rows))
+    assert sum(cost.split_step(shape).values()) == pytest.approx(sum(r.seconds for r in rows))
     for row in rows:
         assert row.accounts
         assert row.constants
@@ -90,14 +94,14 @@ def test_more_work_takes_no_less_and_fewer_bits_move_no_more(
     gpu, model = load_gpu("h100"), load_model(name)
     efficiency = load_efficiency(gpu, generic_only=True)
 
-    def cost_of(kv: str, linear: str | None) -> RooflineStepCost:
+    def cost_of(kv: str, linear: str | None) -> StepCost:
         stored = quantized(model, linear=linear, kv_cache=kv)
-        return compile_step_cost(stored, gpu, efficiency=efficiency, **LIMITS)
+        return compile_step_cost(stored, gpu, StepOptions(efficiency=efficiency, **LIMITS))
 
     def total(
-        cost: RooflineStepCost, seqs: int, context: int, chunk: int = 0, prefix: int = 0
+        cost: StepCost, seqs: int, context: int, chunk: int = 0, prefix: int = 0
     ) -> tuple[float, float]:
-        rows = step_rows(cost, simple_step(seqs, context, chunk, prefix))
+        rows = cost.describe(simple_step(seqs, context, chunk, prefix))
         moved = sum(row.weight_bytes + row.state_bytes + row.activation_bytes for row in rows)
         return sum(row.seconds for row in rows), moved
 
@@ -111,8 +115,8 @@ def test_more_work_takes_no_less_and_fewer_bits_move_no_more(
     assert total(wide, 0, 0, 100 + seqs, context + longer)[1] >= chunk[1]
     narrow = cost_of("fp8", weights)
     for row, other in zip(
-        step_rows(wide, simple_step(seqs, context)),
-        (r for r in step_rows(narrow, simple_step(seqs, context)) if r.name != "quantise"),
+        wide.describe(simple_step(seqs, context)),
+        (r for r in narrow.describe(simple_step(seqs, context)) if r.name != "quantise"),
         strict=True,
     ):
         assert other.weight_bytes <= row.weight_bytes

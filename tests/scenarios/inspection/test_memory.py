@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from costmodels.hardware.gpus import gpu_names, load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import valid_sizes
-from costmodels.memory.device import STATE, WEIGHTS, fill_device
+from costmodels.memory.device import DevicePlan
+from costmodels.memory.entries import STATE, WEIGHTS
 from costmodels.memory.fitting import MAX, ORACLE, PAGED, POW2, reserve
-from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model, model_names
 from costmodels.models.spec import quantized
 from scenarios.commands import app
@@ -44,10 +45,10 @@ def test_every_byte_of_any_model_is_accounted_for(
 ) -> None:
     model = load_model(name)
     ranks = max(size for size in valid_sizes(model, 8) if size <= ranks)
-    plan = fill_device(
+    plan = DevicePlan(
         model,
         load_gpu(gpu),
-        tensor_parallel_size=ranks,
+        layout=Layout(tensor_parallel_size=ranks),
         block_size=block,
         gpu_memory_utilization=utilization,
         **LIMITS,
@@ -69,13 +70,10 @@ def test_every_byte_of_any_model_is_accounted_for(
 @pytest.mark.parametrize(("name", "ranks"), [("llama-3-8b", 1), ("qwen3-30b-a3b", 2)])
 def test_it_is_what_the_engine_plans(name: str, ranks: int) -> None:
     model, gpu = load_model(name), load_gpu("h200")
-    planned = plan_memory(model, gpu, tensor_parallel_size=ranks, **LIMITS)
-    plan = fill_device(model, gpu, tensor_parallel_size=ranks, **LIMITS)
-    assert plan.weight_bytes == planned.weight_bytes
-    assert plan.workspace_bytes == planned.workspace_bytes
-    assert plan.pool_bytes // planned.block_bytes == planned.num_gpu_blocks
+    plan = DevicePlan(model, gpu, layout=Layout(tensor_parallel_size=ranks), **LIMITS)
+    assert plan.pool_bytes // plan.blocks.block_bytes == plan.blocks.num_gpu_blocks
     sequences = reserve(plan, 3000, 500, 8192)[-1].sequences
-    assert sequences == planned.num_gpu_blocks // -(-3500 // 16)
+    assert sequences == plan.blocks.num_gpu_blocks // -(-3500 // 16)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,7 @@ def test_kv_slots_of_the_vllm_paper(name: str, pool_gib: int, slots_in_thousands
 def test_orca_max_batches_seven_requests() -> None:
     """PagedAttention, figure 13: 15.7K slots of OPT-13B, 2,048 a request: 7.00 at once."""
     model = load_model("opt-13b")
-    plan = fill_device(model, load_gpu("a100-40g"), gpu_memory_utilization=1.0, **LIMITS)
+    plan = DevicePlan(model, load_gpu("a100-40g"), gpu_memory_utilization=1.0, **LIMITS)
     rows = {row.scheme: row for row in reserve(plan, 161, 338, 2048)}
     # The paper's 12 GiB pool in place of ours, whose device is smaller by what is not said.
     assert (12 << 30) // rows[MAX].sequence_bytes == 7
@@ -103,7 +101,7 @@ def test_orca_max_batches_seven_requests() -> None:
 def test_windows_and_fixed_states_stop_growing() -> None:
     gpu = load_gpu("h200")
     for name, part in (("gemma-3-27b", "windows"), ("kimi-linear-48b-a3b", "fixed")):
-        plan = fill_device(load_model(name), gpu, **LIMITS)
+        plan = DevicePlan(load_model(name), gpu, **LIMITS)
         sizes = []
         for prompt in (20_000, 40_000):
             per_sequence = plan.paged_bytes(prompt, 0)
@@ -138,7 +136,7 @@ def test_what_runs_out_of_memory_in_qserve_s_table(gpu: str, weights: str) -> No
     missing = []
     for name in MODELS.split():
         model = quantized(load_model(name), linear=weights, kv_cache="auto")
-        plan = fill_device(
+        plan = DevicePlan(
             model,
             load_gpu(gpu),
             gpu_memory_utilization=1.0,

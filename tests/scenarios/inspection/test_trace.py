@@ -20,8 +20,7 @@ from reports.terminal import print_report
 from reports.trace.answer import answer, span, tokens
 from reports.trace.report import arrival_facts, lru_table, trace_report, write_trace_page
 from scenarios.commands import app
-from scenarios.inspection.trace_command import read
-from scenarios.inspection.trace_facts import trace_facts
+from scenarios.inspection.trace_facts import read_trace, trace_facts
 from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable, request_table
 from tests.properties.checkout import SHARED
@@ -312,7 +311,7 @@ def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_conversation_trace_in_words() -> None:
-    facts = trace_facts(read(public("mooncake_conversation.jsonl.gz")), file="mooncake")
+    facts = trace_facts(read_trace(public("mooncake_conversation.jsonl.gz")), file="mooncake")
     assert "12,035 input and 343 output tokens" in answer(facts).sentence
     assert "37.4% of input tokens" in answer(facts).reasons[1]
     at_10m = next(r for r in facts["lru"]["by_capacity"] if r["capacity_tokens"] == 10_000_000)
@@ -341,8 +340,10 @@ def test_public_traces_in_words(name: str, words: str) -> None:
 
 def test_sessions_without_a_common_clock_need_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Recording(table=conversations(), clock="session")
-    monkeypatch.setattr("workloads.readers.detect.read_recording", lambda *a, **k: own)
-    placed = read(Path("x"), trace_format="agentic", sessions_per_h=600, duration_s=1800, seed=1)
+    monkeypatch.setattr("scenarios.inspection.trace_facts.read_recording", lambda *a, **k: own)
+    placed = read_trace(
+        Path("x"), trace_format="agentic", sessions_per_h=600, duration_s=1800, seed=1
+    )
     facts = trace_facts(placed, file="x")
     assert facts["lru"] is not None
     assert facts["arrivals"]["span_s"] < 1800
@@ -367,11 +368,11 @@ def test_client_rates_are_drawn_before_they_are_described() -> None:
     rates = SHARED / "data" / "traces" / "servegen_rates.csv.gz"
     if not rates.exists():
         pytest.skip("ServeGen's client rates (shared/data/traces) are not here")
-    recording = read(rates, subset="deepseek-r1", window_s=(0.0, 1200.0))
+    recording = read_trace(rates, subset="deepseek-r1", window_s=(0.0, 1200.0))
     facts = trace_facts(recording, file=rates.name)
     assert facts["arrivals"]["requests_per_s"] == pytest.approx(16, rel=0.5)
     with pytest.raises(TraceError, match="--subset"):
-        read(rates)
+        read_trace(rates)
     azure = SHARED / "data" / "traces" / "azure_conv_2023.csv.gz"
     with pytest.raises(ScenarioError, match="has no parts to choose"):
-        read(azure, subset="m-large")
+        read_trace(azure, subset="m-large")

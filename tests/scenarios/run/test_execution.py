@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.run.execution.errors import WorkerLostError
-from scenarios.run.execution.spread import check_cluster, spread
+from scenarios.run.execution import WorkerLostError
+from scenarios.run.execution.workers import check_cluster, spread
 from sim.errors import ScenarioError
 from tests.scenarios.run.worker_functions import die_always, die_once, refuse_three, square
 

@@ -10,8 +10,8 @@ import yaml
 
 from scenarios.files.load import parse_scenario
 from scenarios.schema import Scenario
-from scenarios.server_flags.command import read_command
 from scenarios.server_flags.inverse import command_of, commands_of
+from scenarios.server_flags.reading import read_command
 from scenarios.server_flags.table import TABLES, load_table
 
 WORKLOAD = {

@@ -18,8 +18,8 @@ from scenarios.files.load import parse_scenario
 from scenarios.files.schema_yaml import section_of
 from scenarios.schema import Scenario
 from scenarios.server_flags.argv import read_given, read_words
-from scenarios.server_flags.command import Reading, read_command
 from scenarios.server_flags.outcome import Outcome, settle
+from scenarios.server_flags.reading import Reading, read_command
 from scenarios.server_flags.table import TABLES, Flag, load_table
 from sim.errors import ScenarioError
 
@@ -349,7 +349,7 @@ def test_the_report_says_what_became_of_each_flag() -> None:
     reading = read(
         "vllm",
         "VLLM_LOGGING_LEVEL=INFO vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 "
-        "--max-model-len 32k --enable-lora --host 0.0.0.0 --port 80",
+        "--max-model-len 32k --enable-lora --ubatch-size 4 --host 0.0.0.0 --port 80",
         verbose=True,
     )
     lines = [" ".join(line.split()) for line in reading.report.splitlines()]
@@ -357,7 +357,8 @@ def test_the_report_says_what_became_of_each_flag() -> None:
         "Read by the flags of vLLM 0.25.1.",
         "-tp 4 engine.tensor_parallel_size: 4",
         "--max-model-len 32k engine.max_model_len: 32000",
-        "--enable-lora adapters are not priced",
+        "--enable-lora lora.enabled: true",
+        "--ubatch-size 4 only enable_dbo's two micro-batches are modelled",
         "--port where the server listens, and who may ask",
         "VLLM_LOGGING_LEVEL paths, logs and keys",
         "kv.gpu_memory_utilization: 0.92, the default of vLLM 0.25.1",
@@ -371,11 +372,12 @@ def test_the_report_says_what_became_of_each_flag() -> None:
 
 
 def test_the_file_says_where_each_value_comes_from() -> None:
-    text = read("vllm", "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs=64 --enable-lora").text
-    assert text.startswith("# vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 64 --enable-lora\n")
+    command = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 64 --enable-elastic-ep"
+    text = read("vllm", command).text
+    assert text.startswith(f"# {command}\n")
     assert "max_num_seqs: 64" in text
     assert "# --max-num-seqs 64\n" in text
-    assert "# Ignored: --enable-lora, not modelled: adapters are not priced." in text
+    assert "# Ignored: --enable-elastic-ep, not modelled: experts are predicted" in text
 
 
 def test_an_image_of_another_version_is_told() -> None:
@@ -425,6 +427,9 @@ def test_ignoring_takes_any_spelling(name: str) -> None:
         ("vllm", SERVE["sglang"], "fleetcast scenario from-sglang"),
         ("sglang", SERVE["vllm"], "fleetcast scenario from-vllm"),
         ("vllm", f"{SERVE['vllm']} extra", "'extra' belongs to no flag"),
+        ("vllm", f"vllm serve other --model {MODEL}", "'other' belongs to no flag"),
+        ("vllm", f"{SERVE['vllm']} --no-enforce-eager=1", "ignored explicit argument '1'"),
+        ("vllm", f"{SERVE['vllm']} --port=--", "--port needs a value"),
         ("vllm", f"{SERVE['vllm']} --max-num-seqs", "--max-num-seqs needs a value"),
         ("vllm", f"{SERVE['vllm']} --max-num-seqs --port 3", "--max-num-seqs needs a value"),
         ("vllm", f"{SERVE['vllm']} --max-num-seqs many", "must be a whole number, not 'many'"),
@@ -461,6 +466,9 @@ def test_what_cannot_be_read_is_said(engine: str, command: str, message: str) ->
         f"sudo docker run -dit --rm --gpus '\"device=0,1\"' -eA=b -p8000:80 --name x "
         f"--entrypoint vllm vllm/vllm-openai serve {MODEL} --max-num-seqs 7",
         f"docker run --gpus=all ghcr.io/me/mine bash -lc 'vllm serve {MODEL} --max-num-seqs 7'",
+        f"> vllm serve {MODEL} --max-num-seqs 7",
+        f"$\nvllm serve {MODEL} --model={MODEL} --max-num-seqs=7 --async-scheduling true "
+        "--async-scheduling",
     ],
 )
 def test_ways_to_write_a_command(command: str) -> None:

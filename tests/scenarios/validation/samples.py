@@ -98,7 +98,7 @@ _CHUNKS = [
 
 def _point(system: System, point: Mapping[str, Any]) -> dict[str, Any]:
     asked = {name: int(point[name]) for name in PARAMETERS[point["kind"]]}
-    pool = replace(system.pool, cost=system.compile_cost(equal_contexts=True))
+    pool = replace(system.pool, cost=system.replica.plain_cost(equal_contexts=True))
     ms = predict_ms(pool, point["kind"], asked)
     return {**point, "n": 4, "ms_median": ms, "ms_min": ms, "ms_p90": ms, "ms_max": ms}
 

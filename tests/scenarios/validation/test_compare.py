@@ -21,8 +21,12 @@ from scenarios.commands import app
 from scenarios.files.load import load_scenario
 from scenarios.run.result import RunResult
 from scenarios.run.simulate import simulate
-from scenarios.validation.compare import Comparison, compare, read_predicted
-from scenarios.validation.compare_command import read_tolerances
+from scenarios.validation.compare import (
+    Comparison,
+    compare,
+    read_predicted,
+    read_tolerances,
+)
 from sim.errors import ScenarioError
 from tests.calibrate.results.measured_samples import PERCENTILES, Sample, files, vllm_bench
 from tests.properties.checkout import CHECKOUT

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from calibrate.fits.engine_log import RequestRow, StepRows
-from calibrate.fits.holdout import is_held_out, point_parameters
+from calibrate.fits.engine_rows import is_held_out, point_parameters
 from policies.fcfs import fcfs
 from reports.terminal import print_report
 from reports.validation.report import validation_report
@@ -21,7 +21,7 @@ from scenarios.validation.protocol import PlannedStep, predict_ms, run_steps
 from scenarios.validation.runs import settled_s
 from sim.engine.config import EngineConfig
 from sim.errors import TraceError
-from sim.fleet.cluster import PoolConfig
+from sim.fleet.config import PoolConfig
 from sim.shape import StepShape
 from tests.properties.costs import AffineCost
 from tests.properties.engines import small_run
@@ -62,7 +62,7 @@ def test_a_decode_point_is_the_slower_clock_and_a_prefill_point_has_the_launch()
 
 def test_long_prompts_are_cut_to_the_token_budget() -> None:
     pool = small_pool(
-        EngineConfig(max_num_batched_tokens=64, max_num_seqs=8), AffineCost(1e-3, 0.0, 0.0)
+        EngineConfig(step_token_limit=64, running_seq_limit=8), AffineCost(1e-3, 0.0, 0.0)
     )
     assert predict_ms(pool, "prefill", {"P": 200}) == 4
     assert predict_ms(pool, "prefill", {"P": 200, "chunk": 3}) == 1
@@ -100,6 +100,7 @@ def test_stalls_are_early_long_and_alone() -> None:
 
 def turn(group: str, prompt: int, cached: int, arrival: float, finish: float) -> RequestRow:
     return RequestRow(
+        run="r",
         arrival=arrival,
         added=arrival,
         prompt=prompt,

@@ -117,9 +117,13 @@ def _garble(text: str) -> str:
     ("name", "damage", "message"),
     [
         ("x2_info.json", lambda text: text[:-9], "x2_info.json: "),
-        ("x2_info.json", lambda text: "[]", "holds an object"),
-        ("x2_requests.jsonl", _garble, "line 1: prompt is 'x', not a whole number"),
-        ("x2_requests.jsonl", lambda text: text.replace('"first"', '"1st"'), "no field 'first'"),
+        ("x2_info.json", lambda text: "[]", "expected an object"),
+        ("x2_requests.jsonl", _garble, "line 1: field prompt must be a whole number, not 'x'"),
+        (
+            "x2_requests.jsonl",
+            lambda text: text.replace('"first"', '"1st"'),
+            "field first is missing",
+        ),
         ("x2_requests.jsonl", lambda text: text.replace("s0/c0/t0", "first one"), "group is"),
         ("x2_steps.csv", lambda text: text.replace("running", "ran"), "missing columns running"),
         ("x2_steps.csv", lambda text: text.replace("p20,0.", "p20,?0.", 1), "line 2: t_sched is"),

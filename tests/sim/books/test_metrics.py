@@ -84,7 +84,7 @@ def test_gaps_from_steps_equal_gaps_from_tokens(blocks: int) -> None:
         rng.integers(1, 40, 120),
         strict=True,
     )
-    engine = EngineConfig(num_gpu_blocks=blocks, block_size=4, max_model_len=200)
+    engine = EngineConfig(replica_blocks=blocks, block_size=4, max_model_len=200)
     log = small_run(table_of(*rows), engine=engine)
     assert (blocks == 4000) == (not log.requests.recomputes)
     gaps, weights = decode_gaps(log)
@@ -107,7 +107,9 @@ def test_state_is_weighted_by_time() -> None:
 def test_saturation_is_where_the_simulated_throughput_ends() -> None:
     """Far past saturation the run serves what the fluid estimate says, within 10%."""
     rows = [(i * 1e-3, 400, 50) for i in range(4000)]
-    log = small_run(table_of(*rows), engine=EngineConfig(num_gpu_blocks=4000, max_num_seqs=256))
+    log = small_run(
+        table_of(*rows), engine=EngineConfig(replica_blocks=4000, running_seq_limit=256)
+    )
     limit = saturation(log)
     assert limit is not None
     assert limit.load is not None

@@ -39,7 +39,7 @@ def test_accounts_sum_to_the_engines_busy_time(
 
 
 def test_the_gpu_time_of_a_lone_request_is_its_own() -> None:
-    engine = EngineConfig(num_gpu_blocks=100, max_num_batched_tokens=64, max_num_seqs=8)
+    engine = EngineConfig(replica_blocks=100, step_token_limit=64, running_seq_limit=8)
     log = small_run(table_of((0.0, 150, 20)), engine=engine, cost=AffineCost())
     gpu_ns, own_ns = gpu_time_ns(log), time_books(log).e2e_ns[0]
     on_gpu = [i for i, name in enumerate(TIME_ACCOUNTS) if name in GPU_ACCOUNTS]

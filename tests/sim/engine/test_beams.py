@@ -16,11 +16,12 @@ from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.beams import Beams, beams, neutral_tokens
 from sim.books.token_times import token_times_ns
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig, Speculation
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError, TraceError
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet
 from sim.fleet.handover import TransferConfig
 from sim.fleet.service import ClientConfig, ServiceConfig
 from sim.kv.layout import KVLayout, WindowPages
@@ -34,7 +35,7 @@ from tests.properties.tables import searched, table_of, tables
 
 MS = 1_000_000
 STEP = AffineCost(base_s=10e-3, per_token_s=0, per_context_s=0)  # every step takes 10 ms
-SYNC = EngineConfig(async_scheduling=False, block_size=4, num_gpu_blocks=101)
+SYNC = EngineConfig(async_scheduling=False, block_size=4, replica_blocks=101)
 
 
 def column(log: RunLog, name: str) -> list[int]:
@@ -127,14 +128,14 @@ def test_blocks_held(prompt: int, output: int, width: int, tail: float | None, b
     KV."""
     engine, table = replace(SYNC, fast_forward=False), table_of((0, prompt, output))
     log = small_run(searched(table, width, tail), engine=engine, cost=STEP)
-    assert SYNC.num_gpu_blocks - 1 - min(column(log, "free_blocks")) == blocks
+    assert SYNC.replica_blocks - 1 - min(column(log, "free_blocks")) == blocks
 
 
 @settings(deadline=None, max_examples=30)
 @given(table=tables(), cost=COSTS)
 def test_width_1_is_no_beam_search(table: RequestTable, cost: AffineCost) -> None:
     plain = replace(table, beams=None, samples=None)
-    engine = EngineConfig(max_num_seqs=8, block_size=4, num_gpu_blocks=60, max_model_len=220)
+    engine = EngineConfig(running_seq_limit=8, block_size=4, replica_blocks=60, max_model_len=220)
     logs = [small_run(t, engine=engine, cost=cost) for t in (plain, searched(plain, 1))]
     assert outcome(logs[0]) == outcome(logs[1])
 
@@ -153,7 +154,7 @@ def test_a_request_takes_a_place_for_each_hypothesis() -> None:
         return batch.plan()
 
     log = small_run(
-        table, engine=replace(SYNC, max_num_seqs=7), cost=STEP, scheduler=lambda: watching
+        table, engine=replace(SYNC, running_seq_limit=7), cost=STEP, scheduler=lambda: watching
     )
     assert max(seqs) == 7
     assert (np.array(log.requests.admitted_ns) / MS).tolist() == [0, 0, 50, 0]
@@ -162,7 +163,7 @@ def test_a_request_takes_a_place_for_each_hypothesis() -> None:
 def test_preempted_beams_are_computed_again() -> None:
     """Not swapped, as the blocks they share would have to come back together."""
     table = searched(table_of((0, 16, 30), (0, 16, 30)), 4, 9.0)
-    engine = replace(SYNC, num_gpu_blocks=38, preemption_mode="swap", num_cpu_blocks=100)
+    engine = replace(SYNC, replica_blocks=38, preemption_mode="swap", num_cpu_blocks=100)
     engine = replace(engine, enable_prefix_caching=False)
     log = small_run(table, engine=engine, cost=STEP)
     assert list(log.requests.status) == [Status.FINISHED] * 2
@@ -208,8 +209,8 @@ def test_beams_are_not_handed_over() -> None:
 @pytest.mark.parametrize(
     ("engine", "width", "reason"),
     [
-        (replace(SYNC, max_num_seqs=3), 4, "more beams than max_num_seqs"),
-        (replace(SYNC, num_gpu_blocks=30), 4, "its beams are longer than the KV pool"),
+        (replace(SYNC, running_seq_limit=3), 4, "more beams than max_num_seqs"),
+        (replace(SYNC, replica_blocks=30), 4, "its beams are longer than the KV pool"),
         (
             replace(SYNC, shared_prefix_attention="cascade"),
             2,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sim.books.token_times import token_times_ns
-from sim.engine.batch import UNTIL_CHANGE, Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import UNTIL_CHANGE, Plan
 from sim.engine.view import EngineView
 from sim.errors import PolicyError, ScenarioError
 from sim.fleet.cluster import RunLog
@@ -59,7 +59,7 @@ def test_an_arrival_at_a_steps_very_end_counts_before_the_next_plan() -> None:
 
 
 def test_long_prompts_are_chunked_and_decodes_come_first() -> None:
-    engine = EngineConfig(async_scheduling=False, max_num_batched_tokens=64, max_num_seqs=8)
+    engine = EngineConfig(async_scheduling=False, step_token_limit=64, running_seq_limit=8)
     log = small_run(table_of((0, 10, 5), (0.005, 150, 1)), engine=engine, cost=STEP)
     steps = log.steps[0].columns()
     assert steps["prefill_tokens"].tolist() == [10, 63, 63, 24, 0]
@@ -69,13 +69,13 @@ def test_long_prompts_are_chunked_and_decodes_come_first() -> None:
 
 
 def test_simultaneous_arrivals_share_a_step_in_order() -> None:
-    engine = EngineConfig(max_num_batched_tokens=100, max_num_seqs=10)
+    engine = EngineConfig(step_token_limit=100, running_seq_limit=10)
     log = small_run(table_of((0, 60, 1), (0, 60, 1), (0, 60, 1)), engine=engine, cost=STEP)
     assert times_ms(log, "first_token_ns") == [10, 20, 20]
 
 
-def test_max_num_seqs_holds_the_rest_back() -> None:
-    engine = EngineConfig(async_scheduling=False, max_num_seqs=2)
+def test_running_seq_limit_holds_the_rest_back() -> None:
+    engine = EngineConfig(async_scheduling=False, running_seq_limit=2)
     log = small_run(table_of(*[(0, 5, 3)] * 4), engine=engine, cost=STEP)
     assert log.steps[0].column("running").max() == 2
     assert times_ms(log, "first_token_ns") == [10, 10, 40, 40]
@@ -85,7 +85,7 @@ def test_max_num_seqs_holds_the_rest_back() -> None:
 def test_the_newest_is_preempted_and_recomputed(async_scheduling: bool) -> None:
     # 9 usable blocks of 4: both prompts fit, both outputs do not.
     engine = EngineConfig(
-        block_size=4, num_gpu_blocks=10, async_scheduling=async_scheduling, max_model_len=36
+        block_size=4, replica_blocks=10, async_scheduling=async_scheduling, max_model_len=36
     )
     log = small_run(table_of((0, 12, 16), (0.001, 12, 16)), engine=engine, cost=STEP)
     assert list(log.requests.status) == [Status.FINISHED] * 2
@@ -101,7 +101,7 @@ def test_the_newest_is_preempted_and_recomputed(async_scheduling: bool) -> None:
 def test_a_request_that_can_never_fit_is_rejected(
     prompt_tokens: int, output_tokens: int, reason: str
 ) -> None:
-    engine = EngineConfig(block_size=16, num_gpu_blocks=5, max_model_len=100)
+    engine = EngineConfig(block_size=16, replica_blocks=5, max_model_len=100)
     table = table_of((0, prompt_tokens, output_tokens), (0, 10, 2))
     log = small_run(table, engine=engine, cost=STEP)
     assert list(log.requests.status) == [Status.REJECTED, Status.FINISHED]
@@ -109,7 +109,7 @@ def test_a_request_that_can_never_fit_is_rejected(
 
 
 def test_a_request_that_exactly_fits_is_served() -> None:
-    engine = EngineConfig(block_size=16, num_gpu_blocks=5, max_model_len=64)
+    engine = EngineConfig(block_size=16, replica_blocks=5, max_model_len=64)
     log = small_run(table_of((0, 54, 10)), engine=engine, cost=STEP)
     assert list(log.requests.status) == [Status.FINISHED]
 
@@ -133,7 +133,7 @@ def test_an_empty_trace_is_an_empty_run() -> None:
 
 def test_overload_grows_the_queue_and_loses_nobody() -> None:
     table = table_of(*[(0.001 * i, 100, 20) for i in range(200)])
-    log = small_run(table, engine=EngineConfig(max_num_seqs=4), cost=STEP)
+    log = small_run(table, engine=EngineConfig(running_seq_limit=4), cost=STEP)
     assert list(log.requests.status) == [Status.FINISHED] * 200
     waits = np.array(times_ms(log, "admitted_ns")) - np.array(times_ms(log, "arrival_ns"))
     assert waits[-1] > waits[100] > waits[10]
@@ -147,13 +147,13 @@ def test_a_horizon_leaves_requests_unfinished() -> None:
 
 
 def test_priority_goes_first_and_the_least_important_is_preempted() -> None:
-    engine = EngineConfig(async_scheduling=False, max_num_seqs=1)
+    engine = EngineConfig(async_scheduling=False, running_seq_limit=1)
     table = table_of((0, 5, 2), (0.001, 5, 2), (0.002, 5, 2))
     table.priority[:] = [0, 2, 1]
     log = small_run(table, engine=engine, cost=STEP, scheduler="priority")
     assert times_ms(log, "first_token_ns") == [10, 50, 30]
 
-    tight = EngineConfig(block_size=4, num_gpu_blocks=10, max_model_len=36)
+    tight = EngineConfig(block_size=4, replica_blocks=10, max_model_len=36)
     table = table_of((0, 12, 16), (0.001, 12, 16))
     table.priority[:] = [5, 1]
     log = small_run(table, engine=tight, cost=STEP, scheduler="priority")
@@ -222,7 +222,7 @@ def every_other_decode(view: EngineView) -> Plan:
 def test_a_policy_may_leave_decodes_out() -> None:
     log = small_run(
         table_of((0, 7, 6), (0, 9, 6)),
-        engine=EngineConfig(async_scheduling=False, block_size=4, num_gpu_blocks=20),
+        engine=EngineConfig(async_scheduling=False, block_size=4, replica_blocks=20),
         cost=STEP,
         scheduler=lambda: every_other_decode,
     )
@@ -232,7 +232,7 @@ def test_a_policy_may_leave_decodes_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("max_num_seqs", 0), ("block_size", 0), ("max_num_batched_tokens", 16)]
+    ("option", "value"), [("running_seq_limit", 0), ("block_size", 0), ("step_token_limit", 16)]
 )
 def test_options_that_cannot_work_are_refused(option: str, value: int) -> None:
     with pytest.raises(ScenarioError, match=option):
@@ -245,6 +245,6 @@ def test_work_per_request_is_bounded(rate_per_s: float, events: float, plans: fl
     rng = np.random.default_rng(1)
     arrivals = np.cumsum(rng.exponential(1 / rate_per_s, 2000))
     rows = zip(arrivals, rng.integers(100, 2000, 2000), rng.integers(50, 400, 2000), strict=True)
-    log = small_run(table_of(*rows), engine=EngineConfig(num_gpu_blocks=50_000))
+    log = small_run(table_of(*rows), engine=EngineConfig(replica_blocks=50_000))
     assert log.num_events / 2000 < events
     assert log.steps[0].plans / 2000 < plans

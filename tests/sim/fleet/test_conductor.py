@@ -18,7 +18,8 @@ from sim.books.fleet_ledgers import reuse
 from sim.books.ledger import time_books
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, PoolConfig, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet, PoolConfig
 from sim.fleet.service import ServiceConfig
 from sim.protocols import Fetch, ReplicaLoad
 from sim.request import Request, Status
@@ -30,7 +31,7 @@ from tests.properties.service_runs import policy
 from tests.properties.tables import chains_of
 
 ROOMY = EngineConfig(
-    max_num_batched_tokens=512, max_num_seqs=8, max_model_len=800, block_size=8, num_gpu_blocks=300
+    step_token_limit=512, running_seq_limit=8, max_model_len=800, block_size=8, replica_blocks=300
 )
 COST = AffineCost(base_s=1e-3, per_token_s=1e-4, per_context_s=0)
 
@@ -148,7 +149,7 @@ def test_prefixes_spread_and_the_conductor_is_faster_for_it() -> None:
         chains=chains_of(ids, [488] * n, 8),
     )
     network = replace(TRANSFER, bytes_per_token=10_000)
-    engine = replace(ROOMY, num_gpu_blocks=4000)
+    engine = replace(ROOMY, replica_blocks=4000)
     mean_s = {}
     for name in ("conductor", "prefix_affinity", "least_work"):
         pools = (
@@ -173,10 +174,8 @@ def test_decode_load_turns_away_who_would_find_decode_full() -> None:
     rng = np.random.default_rng(1)
     table = request_table(np.cumsum(rng.exponential(0.01, n)), np.full(n, 40), np.full(n, 300))
     logs = {}
-    for limit in (None, 8):
-        admission = None
-        if limit is not None:
-            admission = policy(ADMISSIONS, "decode_load", max_requests=limit, decode_s=0.5)
+    for limit in (n, 8):
+        admission = policy(ADMISSIONS, "decode_load", max_requests=limit, decode_s=0.5)
         pools: tuple[PoolConfig, ...] = (
             pool("prefill", ROOMY, cost=COST, replicas=2),
             pool("decode", ROOMY, cost=COST, replicas=1),
@@ -195,7 +194,7 @@ def test_decode_load_turns_away_who_would_find_decode_full() -> None:
         waited = np.frombuffer(decode.received_ns, np.int64) - first_ns
         return waited[np.frombuffer(log.requests.status, np.int8) == Status.FINISHED]
 
-    assert waits_ns(logs[8]).mean() < 0.1 * waits_ns(logs[None]).mean()
+    assert waits_ns(logs[8]).mean() < 0.1 * waits_ns(logs[n]).mean()
     with pytest.raises(ScenarioError, match="no pool has the role decode"):
         run_cluster(
             table,

@@ -12,7 +12,8 @@ from sim.books.ledger import time_books
 from sim.books.token_times import token_times_ns
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, Role, run_cluster
+from sim.fleet.cluster import run_cluster
+from sim.fleet.config import Fleet, Role
 from sim.fleet.handover import TransferConfig
 from sim.request import Status
 from tests.properties.costs import AffineCost
@@ -27,7 +28,7 @@ from tests.properties.queues import (
 from tests.properties.tables import table_of
 
 SMALL = EngineConfig(
-    max_num_batched_tokens=512, max_num_seqs=8, max_model_len=200, block_size=8, num_gpu_blocks=100
+    step_token_limit=512, running_seq_limit=8, max_model_len=200, block_size=8, replica_blocks=100
 )
 
 
@@ -75,12 +76,12 @@ def test_a_slow_link_hides_nothing_by_pushing() -> None:
 
 def test_a_full_decode_pool_holds_the_prefill_pool_up() -> None:
     """KV that has nowhere to go stays where it was computed: prefill stops when that is full."""
-    tight = replace(SMALL, num_gpu_blocks=27, max_num_seqs=64)
+    tight = replace(SMALL, replica_blocks=27, running_seq_limit=64)
     table = table_of(*[(0.0, 100, 60)] * 8)
     log = run_cluster(table, fleet(tight))
     assert set(log.requests.status) == {Status.FINISHED}
     waits_s = np.frombuffer(log.requests.admitted_ns, np.int64) / 1e9
-    free = run_cluster(table, fleet(replace(tight, num_gpu_blocks=1000)))
+    free = run_cluster(table, fleet(replace(tight, replica_blocks=1000)))
     unhindered_s = np.frombuffer(free.requests.admitted_ns, np.int64) / 1e9
     assert waits_s[-1] > unhindered_s[-1] + 0.3
     books = time_books(log)
@@ -95,7 +96,7 @@ def test_a_request_of_one_token_stays() -> None:
 
 
 def test_a_request_no_decode_engine_can_hold_is_rejected_at_once() -> None:
-    pools = (pool("prefill", SMALL), pool("decode", replace(SMALL, num_gpu_blocks=10)))
+    pools = (pool("prefill", SMALL), pool("decode", replace(SMALL, replica_blocks=10)))
     log = run_cluster(table_of((0.0, 100, 10)), Fleet(pools=pools, transfer=TRANSFER))
     assert log.requests.status[0] == Status.REJECTED
     assert log.requests.reject_reasons[0] == "on decode engines: longer than the KV pool"
@@ -123,7 +124,7 @@ def test_two_stations_in_a_row_are_two_queues() -> None:
     step_s = rho_decode * MEAN_SERVICE_S / rho_prefill / mean_steps
     rows = zip(np.cumsum(gaps_s).tolist(), prompts.tolist(), outputs.tolist(), strict=True)
     # Every prompt waits with its KV where it was computed: that pool must not be a third station.
-    roomy = replace(ONE_AT_A_TIME, num_gpu_blocks=10**9)
+    roomy = replace(ONE_AT_A_TIME, replica_blocks=10**9)
     pools = (
         pool("prefill", roomy, cost=MICROSECOND_PER_TOKEN),
         pool("decode", roomy, cost=AffineCost(base_s=step_s, per_token_s=0, per_context_s=0)),

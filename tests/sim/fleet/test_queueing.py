@@ -18,9 +18,9 @@ from scipy import stats
 from policies import SCHEDULERS
 from scenarios.build.plugins import scheduler_factory
 from sim.clock import Clock
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
 from sim.engine.engine import Engine
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.engine.waiting import SortedQueue
 from sim.fleet.cluster import RunLog
@@ -235,10 +235,10 @@ def test_littles_law_is_exact(scheduler: str, asynchronous: bool, output: str, s
     """From empty to empty, the integral of the number present is the sum of all sojourns."""
     table = busy_table(seed, output)
     config = EngineConfig(
-        max_num_batched_tokens=64,
-        max_num_seqs=8,
+        step_token_limit=64,
+        running_seq_limit=8,
         block_size=8,
-        num_gpu_blocks=60,
+        replica_blocks=60,
         async_scheduling=asynchronous,
     )
     env = Clock(initial_time=0)
@@ -248,7 +248,7 @@ def test_littles_law_is_exact(scheduler: str, asynchronous: bool, output: str, s
         config,
         AffineCost(launch_ns=400_000, launch_delay_ns=300_000, host_ns=50_000),
         policy,
-        KVCache(config.num_gpu_blocks, config.block_size, chains=table.chains),
+        KVCache(config.replica_blocks, config.block_size, chains=table.chains),
         log,
         waiting=None if policy.order is None else SortedQueue(policy.order),
     )

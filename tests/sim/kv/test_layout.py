@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import shard
+from costmodels.memory.device import DevicePlan
 from costmodels.memory.paging import attention_block_tokens, kv_layout, page_bytes
-from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model, model_names
 from sim.engine.config import EngineConfig
 from sim.engine.crossings import Crossings
@@ -92,21 +93,22 @@ def test_pages_of_a_sequence(layout: KVLayout, block_size: int, tokens: int) -> 
 )
 def test_bytes_of_a_pool_balance(name: str, ranks: int, block_size: int) -> None:
     try:
-        memory = plan_memory(
+        plan = DevicePlan(
             load_model(name),
             load_gpu("b300"),
             max_num_batched_tokens=2048,
             max_num_seqs=128,
-            tensor_parallel_size=ranks,
+            layout=Layout(tensor_parallel_size=ranks),
             block_size=block_size,
         )
+        blocks = plan.blocks
     except ScenarioError:
         return
-    parts = memory.weight_bytes + memory.workspace_bytes + memory.kv_cache_bytes
-    assert parts + memory.free_bytes == memory.device_bytes
-    assert memory.kv_cache_bytes == memory.num_gpu_blocks * memory.block_bytes
-    assert memory.block_size % block_size == 0
-    assert memory.num_gpu_blocks > memory.layout.pages(1, memory.block_size)
+    parts = plan.weight_bytes + plan.workspace_bytes + blocks.num_bytes
+    assert parts + blocks.free_bytes == plan.gpu.hbm_bytes
+    assert blocks.num_bytes == blocks.num_gpu_blocks * blocks.block_bytes
+    assert blocks.block_size % block_size == 0
+    assert blocks.num_gpu_blocks > blocks.layout.pages(1, blocks.block_size)
 
 
 def test_a_window_is_all_a_sequence_holds() -> None:
@@ -116,7 +118,7 @@ def test_a_window_is_all_a_sequence_holds() -> None:
     """
     layout = KVLayout(grows=False, windows=(WindowPages(8, 1),))
     engine = EngineConfig(
-        block_size=4, num_gpu_blocks=1 + 6, kv_layout=layout, max_model_len=1 << 20
+        block_size=4, replica_blocks=1 + 6, kv_layout=layout, max_model_len=1 << 20
     )
     log = small_run(table_of((0, 100, 5000), (0, 50, 5000), (0, 10, 9)), engine=engine)
     assert list(log.requests.preemptions) == [0, 0, 0]

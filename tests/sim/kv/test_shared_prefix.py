@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.models.catalog import load_model
-from costmodels.steps.layout_cost import compile_layout_cost
-from costmodels.steps.step_cost import RooflineStepCost, compile_step_cost
-from costmodels.steps.step_split import step_seconds
+from costmodels.steps.compile import StepOptions, compile_step_cost
+from costmodels.steps.cost import StepCost
+from costmodels.steps.prices import step_seconds
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.engine.config import EngineConfig
@@ -39,14 +39,16 @@ CASES = [
 
 
 @cache
-def compiled(model: str, gpu: str, kernel: str) -> RooflineStepCost:
+def compiled(model: str, gpu: str, kernel: str) -> StepCost:
     ranks = 8 if model == "deepseek-v3" else 1
     return compile_step_cost(
         load_model(model),
         load_gpu(gpu),
-        tensor_parallel_size=ranks,
-        shared_prefix_attention=kernel,
-        **LIMITS,
+        StepOptions(
+            layout=Layout(tensor_parallel_size=ranks),
+            shared_prefix_attention=kernel,
+            **LIMITS,
+        ),
     )
 
 
@@ -244,18 +246,22 @@ def test_vllm_cascades_by_its_own_rule() -> None:
 def test_kernels_that_do_not_exist_are_refused(model: str, kernel: str, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         compile_step_cost(
-            load_model(model), load_gpu("h200"), shared_prefix_attention=kernel, **LIMITS
+            load_model(model),
+            load_gpu("h200"),
+            StepOptions(shared_prefix_attention=kernel, **LIMITS),
         )
 
 
 def test_ranks_with_caches_of_their_own_are_refused() -> None:
     with pytest.raises(ScenarioError, match="data-parallel"):
-        compile_layout_cost(
+        compile_step_cost(
             load_model("qwen3-30b-a3b"),
             load_gpu("h200"),
-            Layout(data_parallel_size=2),
-            shared_prefix_attention="tree",
-            **LIMITS,
+            StepOptions(
+                layout=Layout(data_parallel_size=2),
+                shared_prefix_attention="tree",
+                **LIMITS,
+            ),
         )
 
 

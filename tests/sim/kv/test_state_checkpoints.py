@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.gpus import load_gpu
+from costmodels.layouts.layout import Layout
+from costmodels.memory.device import DevicePlan
 from costmodels.memory.paging import check_mamba_cache_mode
-from costmodels.memory.plan import plan_memory
 from costmodels.models.catalog import load_model
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.mamba2 import Mamba2
@@ -21,8 +22,8 @@ from costmodels.models.spec import LayerGroup, quantized
 from scenarios.build.builder import build
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
-from sim.engine.batch import Plan
 from sim.engine.config import EngineConfig
+from sim.engine.step import Plan
 from sim.engine.view import EngineView
 from sim.errors import ScenarioError
 from sim.kv.cached_content import CacheNodes
@@ -49,10 +50,10 @@ def table(rows: list[tuple[float, int, int]], chains: PrefixChains) -> RequestTa
 def engine(**options: Any) -> EngineConfig:
     values: dict[str, Any] = {
         "block_size": 4,
-        "num_gpu_blocks": 200,
+        "replica_blocks": 200,
         "kv_layout": ALIGN,
-        "max_num_batched_tokens": 64,
-        "max_num_seqs": 8,
+        "step_token_limit": 64,
+        "running_seq_limit": 8,
     }
     return EngineConfig(**values | options)
 
@@ -80,7 +81,7 @@ def test_prompts_are_cut_at_the_last_edge() -> None:
     assert chunks([(0, 16, 2)]) == [16]
     assert chunks([(0, 3, 2)]) == [3]
     # A budget of 10 tokens holds two blocks, however many tokens are left over.
-    assert chunks([(0, 23, 2)], max_num_batched_tokens=10) == [8, 8, 4, 3]
+    assert chunks([(0, 23, 2)], step_token_limit=10) == [8, 8, 4, 3]
 
 
 def test_an_equal_prompt_hits_the_last_checkpoint() -> None:
@@ -211,7 +212,7 @@ class Plainly:
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10**6), needed=st.integers(1, 5), pages=st.integers(1, 3))
 def test_windows_are_their_blocks(seed: int, needed: int, pages: int) -> None:
-    die, nodes = random.Random(seed), CacheNodes(LeastRecent(int))
+    die, nodes = random.Random(seed), CacheNodes(LeastRecent())
     window, plain = Windows(nodes, needed, pages), Plainly(needed)
     for _ in range(30):
         node, start = die.randint(0, 2), die.randint(0, 7)
@@ -241,7 +242,7 @@ def covered(window: Windows, one: tuple[int, int]) -> bool:
 
 
 def test_states_are_found_from_the_right() -> None:
-    nodes = CacheNodes(LeastRecent(int))
+    nodes = CacheNodes(LeastRecent())
     states = States(nodes, 3)
     for place in ((1, 2), (1, 4), (2, 1)):
         states.add(*place)
@@ -265,10 +266,11 @@ def test_blocks_of_kimi_k3() -> None:
     model = quantized(load_model("kimi-k3"), kv_cache="fp8")
     limits: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 64}
     gpu = load_gpu("gb300")
-    memory = plan_memory(model, gpu, tensor_parallel_size=8, mamba_cache_mode="align", **limits)
-    assert memory.block_size == 1536
-    assert (memory.layout.fixed_pages, memory.layout.checkpoint_pages) == (3, 3)
-    assert plan_memory(model, gpu, tensor_parallel_size=8, **limits).layout.checkpoint_pages == 0
+    layout = Layout(tensor_parallel_size=8)
+    aligned = DevicePlan(model, gpu, layout=layout, mamba_cache_mode="align", **limits).blocks
+    assert aligned.block_size == 1536
+    assert (aligned.layout.fixed_pages, aligned.layout.checkpoint_pages) == (3, 3)
+    assert DevicePlan(model, gpu, layout=layout, **limits).blocks.layout.checkpoint_pages == 0
 
 
 def test_all_is_for_mamba2_alone() -> None:
@@ -281,7 +283,7 @@ def test_all_is_for_mamba2_alone() -> None:
     model = replace(load_model("llama-3.1-8b"), layers=layers)
     limits: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_num_seqs": 64}
     plain, kept = (
-        plan_memory(model, load_gpu("h200"), mamba_cache_mode=mode, **limits)
+        DevicePlan(model, load_gpu("h200"), mamba_cache_mode=mode, **limits).blocks
         for mode in ("align", "all")
     )
     assert (plain.layout.fixed_pages, plain.layout.checkpoint_pages) == (6, 6)

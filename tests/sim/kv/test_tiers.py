@@ -18,7 +18,8 @@ from sim.books.ledger import time_books
 from sim.engine.config import EngineConfig
 from sim.engine.loading import exposed_ns
 from sim.errors import ScenarioError
-from sim.fleet.cluster import Fleet, RunLog, run_cluster
+from sim.fleet.cluster import RunLog, run_cluster
+from sim.fleet.config import Fleet
 from sim.fleet.service import Fault, FaultConfig, ServiceConfig
 from sim.kv.eviction import CacheConfig
 from sim.kv.layout import KVLayout, WindowPages
@@ -56,11 +57,11 @@ REMOTE = TierConfig(
     survives_crash=True,
 )
 ENGINE = EngineConfig(
-    max_num_batched_tokens=4096,
-    max_num_seqs=8,
+    step_token_limit=4096,
+    running_seq_limit=8,
     max_model_len=4096,
     block_size=16,
-    num_gpu_blocks=65,
+    replica_blocks=65,
     async_scheduling=False,
 )
 SLOW = AffineCost(base_s=1e-3, per_token_s=1e-4, per_context_s=0.0)

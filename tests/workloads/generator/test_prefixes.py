@@ -223,7 +223,7 @@ def test_kinds_share_nothing_and_have_their_parts() -> None:
 def test_a_simulated_cache_without_limit_hits_what_the_chains_say() -> None:
     """One request at a time: all that came before is there, in whole blocks."""
     engine = replace(
-        ONE_AT_A_TIME, block_size=16, num_gpu_blocks=1 << 20, enable_prefix_caching=True
+        ONE_AT_A_TIME, block_size=16, replica_blocks=1 << 20, enable_prefix_caching=True
     )
     kind = replace(
         PLAIN,

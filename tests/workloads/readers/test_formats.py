@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +9,13 @@ import pytest
 
 from sim.errors import TraceError
 from sim.request_table import RequestTable
+from tests.properties.tables import chain_lists
 from tests.workloads.readers import trace_samples as samples
 from tests.workloads.readers.trace_samples import SAMPLES, write_sample
 from workloads.readers import detect
 from workloads.readers.detect import FORMATS, detect_format, read_recording, read_trace
 
 S, MS = 10**9, 10**6
-
-
-def chain_lists(table: RequestTable) -> list[list[int]]:
-    assert table.chains is not None
-    return [table.chains.ids[a:b].tolist() for a, b in pairwise(table.chains.offsets.tolist())]
 
 
 def shared_blocks(table: RequestTable, one: int, other: int) -> int:
@@ -375,7 +370,7 @@ BAD = {
         "",
         "its first request has a time and line 1 has not",
     ),
-    "no list": ("trie", "[16, 20]", "[16]", "line 1: assistant_response_length is .16.; expected"),
+    "no list": ("trie", "[16, 20]", "[16]", "line 1: assistant_response_length has 1 entries"),
     "no delay": ("mooncake-delta", '"delay": 5, ', "", "timestamp is missing|neither a time nor"),
     "no session": ("mooncake-delta", '"session_id": "t", ', "", "line 3: session_id is missing"),
 }

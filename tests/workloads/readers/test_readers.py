@@ -138,15 +138,43 @@ BAD_ROWS = {
     "JSON digits": ("mooncake", "9" * 10_000 + "\n", "line 2: not JSON"),
     "not an object": ("mooncake", "[1, 2]\n", r"found \[1, 2\]; expected an object"),
     "no key": ("mooncake", '{"timestamp": 1}\n', "input_length is missing"),
-    "bool tokens": ("mooncake", mooncake_row(tokens=True), "input_length is True"),
-    "text tokens": ("mooncake", mooncake_row(tokens="600"), "input_length is '600'"),
-    "NaN time": ("mooncake", mooncake_row(float("nan")), "timestamp is nan"),
-    "text time": ("mooncake", mooncake_row("3"), "timestamp is '3'"),
+    "bool tokens": (
+        "mooncake",
+        mooncake_row(tokens=True),
+        "must be a whole number, not True",
+    ),
+    "text tokens": (
+        "mooncake",
+        mooncake_row(tokens="600"),
+        "input_length must be a whole",
+    ),
+    "NaN time": (
+        "mooncake",
+        mooncake_row(float("nan")),
+        "timestamp must be mill.*, not nan",
+    ),
+    "text time": (
+        "mooncake",
+        mooncake_row("3"),
+        "timestamp must be milliseconds from 0 to",
+    ),
     "few ids": ("mooncake", mooncake_row(tokens=1025), "hash_ids is 2 ids; expected a list of 3"),
-    "no list": ("mooncake", mooncake_row(hash_ids="01"), "hash_ids is '01'; expected a list of 2"),
-    "text ids": ("mooncake", mooncake_row(hash_ids=[0, "1"]), "expected whole numbers"),
-    "huge id": ("mooncake", mooncake_row(hash_ids=[0, 2**63]), "expected whole numbers from 0"),
-    "negative id": ("mooncake", mooncake_row(hash_ids=[-1, 2]), "expected whole numbers from 0"),
+    "no list": ("mooncake", mooncake_row(hash_ids="01"), "hash_ids must be a list, not '01'"),
+    "text ids": (
+        "mooncake",
+        mooncake_row(hash_ids=[0, "1"]),
+        r"ids\[1\] must be a whole",
+    ),
+    "huge id": (
+        "mooncake",
+        mooncake_row(hash_ids=[0, 2**63]),
+        r"ids\[1\] must be less than",
+    ),
+    "negative id": (
+        "mooncake",
+        mooncake_row(hash_ids=[-1, 2]),
+        r"ids\[0\] must be greater than",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scenarios.experiments.capacity.samples import Point, Tally
+from scenarios.experiments.capacity.search import Tally, Trial
 from sim.engine.config import EngineConfig
 from sim.request_table import request_table
 from tests.properties.costs import AffineCost
@@ -20,11 +20,11 @@ COARSE = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.25)
 
 _SERVICE_TOKENS = 1_000_000
 _ONE_AT_A_TIME = EngineConfig(
-    max_num_seqs=1,
-    max_num_batched_tokens=1 << 27,
+    running_seq_limit=1,
+    step_token_limit=1 << 27,
     max_model_len=1 << 27,
     block_size=1 << 20,
-    num_gpu_blocks=4096,
+    replica_blocks=4096,
     enable_prefix_caching=False,
     async_scheduling=False,
 )
@@ -48,7 +48,7 @@ def queue(
     warmup: int = 1_000,
     blocks: int = 2,
     sojourns: Callable[[Float, Float], Float] | None = None,
-) -> Callable[[Sequence[Point]], list[Tally]]:
+) -> Callable[[Sequence[Trial]], list[Tally]]:
     """Runs of an M/M/1 queue with a service rate of 1/s; good within ``target_s``."""
     serve = sojourns or lindley
 

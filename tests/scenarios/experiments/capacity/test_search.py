@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from scenarios.experiments.capacity.estimate import crossing, half_width, monotone
-from scenarios.experiments.capacity.samples import Goal, Point, Tally
-from scenarios.experiments.capacity.search import search
+from scenarios.experiments.capacity.search import Goal, Tally, Trial, search
 from tests.scenarios.experiments.capacity.queues import (
     COARSE,
     mm1_capacity,
@@ -104,7 +103,7 @@ def test_no_load_keeps_an_impossible_slo() -> None:
 def cliff(most: float) -> object:
     """Every request is good up to a load, none above."""
 
-    def run(points: Sequence[Point]) -> list[Tally]:
+    def run(points: Sequence[Trial]) -> list[Tally]:
         return [
             Tally(good=(1000, 1000) if level <= most else (0, 0), arrived=(1000, 1000))
             for level, _ in points
@@ -145,10 +144,10 @@ def test_no_limit_is_said_to_be_none() -> None:
 
 def test_replications_are_the_same_for_every_load() -> None:
     """Common random numbers: replication r of any load has the seed of replication r."""
-    asked: list[Point] = []
+    asked: list[Trial] = []
     run = queue(mm1_target_s(0.5, 0.99), seed=0)
 
-    def noted(points: Sequence[Point]) -> list[Tally]:
+    def noted(points: Sequence[Trial]) -> list[Tally]:
         asked.extend(points)
         return run(points)
 

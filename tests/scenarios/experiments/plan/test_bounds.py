@@ -5,24 +5,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.drafting.speculative_cost import SpeculativeStepCost
-from costmodels.steps.step_bounds import StepBounds, step_bounds
+from costmodels.steps.bounds import StepBounds
 from scenarios.build.builder import build
-from scenarios.build.built import Build
+from scenarios.build.pools import Build
 from scenarios.experiments.plan.bounds import find_bounds
-from scenarios.experiments.plan.candidates import Candidate
+from scenarios.experiments.plan.candidates import Asked, Candidate, asked
 from scenarios.experiments.plan.find import judge_of, targeted
 from scenarios.experiments.plan.question import Question, ask
-from scenarios.experiments.plan.read import Asked, asked
 from scenarios.files.load import parse_scenario
-from sim.protocols import StepCost
+from scenarios.run.execution.workers import Workers
 from sim.request_table import PrefixChains, RequestTable
 from sim.shape import StepShape
 
@@ -66,8 +64,7 @@ def built(name: str) -> tuple[Build, StepBounds]:
     if name not in _BUILT:
         values = LAYOUTS[name] | {"workload": _WORKLOAD, "hardware": {"gpu": "H200"}}
         made = build(parse_scenario(values))
-        assert not isinstance(made.cost, SpeculativeStepCost)
-        _BUILT[name] = made, step_bounds(made.cost, made.pool.engine.max_num_batched_tokens)
+        _BUILT[name] = made, made.replica.cost.bounds(made.pool.engine.step_token_limit)
     return _BUILT[name]
 
 
@@ -77,9 +74,9 @@ def built(name: str) -> tuple[Build, StepBounds]:
 def test_no_step_is_cheaper_than_its_bound(name: str, data: st.DataObject) -> None:
     made, bounds = built(name)
     engine = made.pool.engine
-    decodes = data.draw(st.integers(0, min(engine.max_num_seqs - 1, 600)))
+    decodes = data.draw(st.integers(0, min(engine.running_seq_limit - 1, 600)))
     context = decodes * data.draw(st.integers(1, 20_000))
-    room = engine.max_num_batched_tokens - decodes
+    room = engine.step_token_limit - decodes
     least = 0 if decodes else 1
     chunks = data.draw(st.lists(st.integers(1, room // 6), min_size=least, max_size=6))
     start = data.draw(st.integers(0, 4_000))
@@ -94,7 +91,7 @@ def test_no_step_is_cheaper_than_its_bound(name: str, data: st.DataObject) -> No
         logits=decodes + len(chunks),
         clipped=(0,) * (4 * len(engine.clip_tokens)),
     )
-    price_ns = made.cost.price(shape).gpu_ns
+    price_ns = made.replica.cost.price(shape).gpu_ns
     least_ns = bounds.lines @ np.array([1.0, shape.num_tokens])
     least_ns = least_ns.max() + bounds.context_ns * context + bounds.pair_ns * pairs
     assert price_ns >= least_ns
@@ -106,19 +103,18 @@ def test_the_bound_of_full_steps_is_no_empty_promise(name: str) -> None:
     """The bound is most of the price of the largest prefill; otherwise it would not prune
     anything."""
     made, bounds = built(name)
-    tokens = made.pool.engine.max_num_batched_tokens
-    ways = made.layout.data_parallel_size
+    tokens = made.pool.engine.step_token_limit
+    ways = made.replica.layout.data_parallel_size
     pairs = tokens * (tokens // ways + 1) // 2
     shape = StepShape(prefill_seqs=ways, prefill_tokens=tokens, prefill_pairs=pairs, logits=ways)
     least_ns = bounds.least_ns(np.ones(1), np.array([float(tokens)]))[0]
-    assert least_ns + bounds.pair_ns * pairs > 0.6 * made.cost.price(shape).gpu_ns
+    assert least_ns + bounds.pair_ns * pairs > 0.6 * made.replica.cost.price(shape).gpu_ns
 
 
-def test_a_step_cost_of_another_make_rules_nothing_out() -> None:
-    class Mine:
-        throttle = None
-
-    bounds = step_bounds(cast(StepCost, Mine()), 512)
+def test_an_engine_that_speculates_rules_nothing_out() -> None:
+    engine = {"speculative": {"method": "ngram", "num_speculative_tokens": 3}}
+    values = {"model": "llama-3.1-8b", "engine": engine, "workload": _WORKLOAD}
+    bounds = build(parse_scenario(values)).replica.cost.bounds(512)
     assert bounds.prompt_ns(np.array([100.0])) == bounds.decode_ns(np.array([100.0])) == 0
 
 
@@ -131,7 +127,7 @@ def test_a_prompt_takes_no_less_in_chunks_than_its_bound() -> None:
             while start < tokens:
                 n = min(chunk, tokens - start)
                 pairs = n * start + n * (n + 1) // 2
-                total += made.cost.price(
+                total += made.replica.cost.price(
                     StepShape(
                         prefill_seqs=1,
                         prefill_tokens=n,
@@ -182,7 +178,7 @@ def test_simulated_fleets_are_never_better_than_their_bounds(case: str) -> None:
     question_of = plan(layouts=CASES[case], demand={"now": 120})
     every = targeted(question_of)
     question = ask(question_of.plan, every[0])
-    judge = judge_of(question_of.plan, question, jobs=1, looks=False)
+    judge = judge_of(question_of.plan, question, Workers(jobs=1), looks=False)
     for candidate in every:
         bounds = bounds_of(candidate, question)
         assert bounds.refused is None
@@ -265,7 +261,7 @@ def test_prompts_that_are_partly_cached_take_no_less_than_their_bound() -> None:
     question_of = plan(scenario=scenario, demand={"now": 5}, num_requests=50)
     (candidate,) = targeted(question_of)
     question = ask(question_of.plan, candidate)
-    judge = judge_of(question_of.plan, question, jobs=1, looks=False)
+    judge = judge_of(question_of.plan, question, Workers(jobs=1), looks=False)
     met = judge.first(candidate, 1, looks=False).runs[0].met
     bounds = bounds_of(candidate, question)
     assert all(0 < a <= b.value_s for a, b in zip(bounds.least_s, met, strict=True))

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from scenarios.experiments.plan.candidates import Asked, asked
 from scenarios.experiments.plan.find import find_plan, judge_of, targeted
-from scenarios.experiments.plan.outcome import rank_key
 from scenarios.experiments.plan.question import ask
-from scenarios.experiments.plan.read import Asked, asked
 from scenarios.experiments.plan.sampling import sample, space_of
-from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.search import Search, rank_key
+from scenarios.run.execution.workers import Workers
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def read(values: dict[str, Any]) -> Asked:
 
 def searching(question_of: Asked, *, looks: bool = True) -> Search:
     question = ask(question_of.plan, targeted(question_of)[0])
-    judge = judge_of(question_of.plan, question, looks=looks)
+    judge = judge_of(question_of.plan, question, Workers(), looks=looks)
     return Search(plan=question_of.plan, question=question, judge=judge)
 
 
@@ -155,14 +155,14 @@ def test_targets_met_in_a_plan_are_met_again() -> None:
         search.run(targeted(question_of))
         best = search.ranked[0]
         assert best.units is not None
-        runs = search.judge.runs_of(best.candidate.fleet(best.units))
+        runs = search.judge.runs_of(best.candidate.fleet(best.units), name)
         level = search.question.level
         runs([(level, seed) for seed in _NEW_SEEDS])
         again[name] = sum(
             all(
                 met.share >= target.share - 1e-12
                 for met, target in zip(
-                    runs.done[level, seed].met, search.question.targets, strict=True
+                    runs.facts[level, seed].met, search.question.targets, strict=True
                 )
             )
             for seed in _NEW_SEEDS

@@ -13,13 +13,13 @@ import yaml
 from typer.testing import CliRunner
 
 from scenarios.commands import app
+from scenarios.experiments.plan.candidates import Asked, asked, read_plan
 from scenarios.experiments.plan.find import find_plan, judge_of, targeted
 from scenarios.experiments.plan.judge import next_share
-from scenarios.experiments.plan.outcome import rank_key
 from scenarios.experiments.plan.question import ask, runs_for
-from scenarios.experiments.plan.read import Asked, asked, read_plan
-from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.search import Search, rank_key
 from scenarios.files.load import load_scenario
+from scenarios.run.execution.workers import Workers
 from scenarios.run.simulate import simulate
 from sim.errors import ScenarioError
 from tests.properties.checkout import CHECKOUT
@@ -70,7 +70,7 @@ def exhaustive(question_of: Asked) -> Exhaustive:
 
 def searching(question_of: Asked, looks: bool = True) -> Search:
     question = ask(question_of.plan, targeted(question_of)[0])
-    judge = judge_of(question_of.plan, question, jobs=1, looks=looks)
+    judge = judge_of(question_of.plan, question, Workers(jobs=1), looks=looks)
     return Search(plan=question_of.plan, question=question, judge=judge)
 
 

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from reports.plan.answer import sampled_sentences
 from scenarios.commands import app
 from scenarios.experiments.plan.bounds import Bounds
+from scenarios.experiments.plan.candidates import Asked, asked
 from scenarios.experiments.plan.find import find_plan, judge_of, targeted
 from scenarios.experiments.plan.judge import Judge
-from scenarios.experiments.plan.outcome import Outcome, Stage
 from scenarios.experiments.plan.question import ask
-from scenarios.experiments.plan.read import Asked, asked
 from scenarios.experiments.plan.sampling import (
     UNREADABLE,
     Levels,
@@ -27,7 +26,8 @@ from scenarios.experiments.plan.sampling import (
     sample,
     space_of,
 )
-from scenarios.experiments.plan.search import Search
+from scenarios.experiments.plan.search import Outcome, Search, Stage
+from scenarios.run.execution.workers import Workers
 from sim.errors import ScenarioError
 from tests.properties.scenarios import write
 
@@ -67,7 +67,7 @@ def sampled(question_of: Asked, judge: Judge | None = None) -> tuple[Search, Sam
     """A search alone, without a closer look at what it finds."""
     space = space_of(question_of)
     question = ask(question_of.plan, space.start())
-    chosen = judge or judge_of(question_of.plan, question, jobs=1)
+    chosen = judge or judge_of(question_of.plan, question, Workers(jobs=1))
     search = Search(plan=question_of.plan, question=question, judge=chosen)
     return search, sample(space, search)
 
@@ -181,7 +181,7 @@ def test_the_space_holds_just_the_candidates_that_would_be_listed(layouts: list[
 def test_what_fits_is_better_than_what_does_not_and_a_near_miss_than_a_far_one() -> None:
     question_of = plan(**LISTED | {"search": {}})
     every = targeted(question_of)
-    judge = judge_of(question_of.plan, ask(question_of.plan, every[0]), jobs=1)
+    judge = judge_of(question_of.plan, ask(question_of.plan, every[0]), Workers(jobs=1))
 
     def value(stage: Stage, least_s: float = 0.1, units: int = 1) -> float:
         bounds = Bounds(units=units, least_s=(least_s,), refused=None)

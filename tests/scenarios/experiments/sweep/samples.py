@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from scenarios.experiments.sweep.command import run_sweep
+from scenarios.experiments.sweep.run import run_sweep
 
 SCENARIO: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -48,12 +48,5 @@ def deadly_sweep(folder: Path) -> tuple[Path, Path]:
 
 def run(file: Path, out: Path, **options: Any) -> pd.DataFrame:
     """Run a sweep here (or as ``options`` say) and read its table."""
-    defaults: dict[str, Any] = {
-        "jobs": 1,
-        "cluster": None,
-        "keep": False,
-        "retry_failed": False,
-        "as_json": False,
-    }
-    run_sweep(file, out=out, **(defaults | options))
+    run_sweep(file, out=out, **({"jobs": 1} | options))
     return pd.read_parquet(out / "sweep.parquet")

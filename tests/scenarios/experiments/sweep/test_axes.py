@@ -19,7 +19,7 @@ from scenarios.experiments.sweep.axes import (
     num_combinations,
     values_of,
 )
-from scenarios.experiments.sweep.points import make_points
+from scenarios.experiments.sweep.grid import make_grid
 from scenarios.experiments.sweep.sweep_file import read_sweep
 from scenarios.schema.sweep import Span, SweepFile
 from sim.errors import ScenarioError
@@ -154,11 +154,11 @@ def test_constraints_drop_points_and_are_counted(tmp_path: Path) -> None:
         "axes": {"engine.tensor_parallel_size": [1, 2, 4], "pool.replicas": [1, 2, 4]},
         "constraints": ["tensor_parallel_size * replicas <= 4", "replicas != 1"],
     }
-    points = make_points(read_sweep(write_sweep_file(tmp_path, values)))
-    found = [tuple(point.settings.values()) for point in points.points]
+    grid = make_grid(read_sweep(write_sweep_file(tmp_path, values)))
+    found = [tuple(one.cells.values()) for one in grid.combinations]
     assert found == [(1, 2), (1, 4), (2, 2)]
-    assert [point.index for point in points.points] == [0, 1, 2]
-    assert points.left_out == {
+    assert [one.index for one in grid.combinations] == [0, 1, 2]
+    assert grid.left_out == {
         "tensor_parallel_size * replicas <= 4": 3,
         "replicas != 1": 3,
     }
@@ -204,7 +204,7 @@ def test_values_become_cells() -> None:
 def test_what_is_wrong_is_said_where_it_is(tmp_path: Path, fields: Any, words: str) -> None:
     file = write_sweep_file(tmp_path, {"scenario": SCENARIO, **fields})
     with pytest.raises(ScenarioError) as caught:
-        make_points(read_sweep(file))
+        make_grid(read_sweep(file))
     assert words in str(caught.value)
     assert "rates" in str(caught.value)
     assert "Span" not in str(caught.value)
@@ -224,10 +224,11 @@ def test_files_that_a_sweep_names_are_found_beside_it(tmp_path: Path) -> None:
         "axes": {"workload.trace.path": ["one.csv", "two.csv"]},
         "set": {"workload.generator": None, "workload.rate_per_s": None},
     }
-    points = make_points(read_sweep(write_sweep_file(tmp_path, values)))
-    traces = [run.scenario.workload.trace for run in points.runs]
+    grid = make_grid(read_sweep(write_sweep_file(tmp_path, values)))
+    traces = [point.scenario.workload.trace for point in grid.points]
     assert [Path(trace.path) for trace in traces if trace] == [
         tmp_path / "one.csv",
         tmp_path / "two.csv",
     ]
-    assert points.runs[0].key == points.runs[1].key  # the same requests, whatever the file's name
+    first, second = (point.address for point in grid.points)
+    assert first == second  # the same requests, whatever the file's name

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scenarios.experiments.sweep import run as sweep_run
-from scenarios.experiments.sweep.points import make_points
+from scenarios.experiments.sweep.grid import make_grid
 from scenarios.experiments.sweep.results import RESULTS_FILE, Result, Results, row_of
 from scenarios.experiments.sweep.sweep_file import read_sweep
 from scenarios.files.identity import result_address
@@ -268,10 +268,10 @@ def test_a_folder_of_tables_is_part_of_the_address(tmp_path: Path) -> None:
 def test_a_worker_with_other_code_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = make_points(read_sweep(write_sweep_file(tmp_path, RATES)))
+    grid = make_grid(read_sweep(write_sweep_file(tmp_path, RATES)))
     monkeypatch.setattr("scenarios.files.identity.code_address", lambda: "of another version")
     with pytest.raises(ScenarioError, match="another fleetcast"):
-        sweep_run.run_one(points.runs[0], keep=False)
+        sweep_run.run_one(grid.points[0], keep=False)
 
 
 def test_sweep_yaml_of_the_folder_is_the_file(tmp_path: Path) -> None:

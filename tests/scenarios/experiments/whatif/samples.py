@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from scenarios.experiments.whatif import Change, WhatIf, what_if
+from scenarios.experiments.whatif.changes import Change
+from scenarios.experiments.whatif.comparison import WhatIf, what_if
 
 TENSOR_PARALLEL = Change(name="TP 2", settings={"engine.tensor_parallel_size": 2})
 FP8_WEIGHTS = Change(name="fp8 weights", settings={"engine.quantization": "fp8"})

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from scenarios.experiments.points import run_points, seeded_points, simulated
+from scenarios.experiments.whatif.figures import Run, reduce_run
 from scenarios.experiments.whatif.intervals import half_width, num_sections, paired, without_each
-from scenarios.experiments.whatif.runs import Run, reduce_run
 from scenarios.files.load import parse_scenario
-from scenarios.run.replications import with_seed
-from scenarios.run.simulate import run_many, simulate
+from scenarios.run.execution.workers import Workers
+from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 
 Float = NDArray[np.float64]
@@ -174,16 +175,13 @@ def test_intervals_of_scenarios_cover_the_true_difference() -> None:
     true_s = wait_s["fp8"] - wait_s[None] + answers["fp8"][1] - answers[None][1]
 
     def runs(requests: int, seeds: int, with_sections: bool) -> list[list[Run]]:
-        reduce = partial(reduce_run, with_sections=with_sections)
+        run = partial(simulated, reduce=partial(reduce_run, with_sections=with_sections))
+        scenarios = [
+            one_at_a_time(kind, rate_per_s=rate_per_s, requests=requests) for kind in kinds
+        ]
         return [
-            run_many(
-                [
-                    with_seed(one_at_a_time(kind, rate_per_s=rate_per_s, requests=requests), seed)
-                    for seed in range(seeds)
-                ],
-                reduce,
-            )
-            for kind in kinds
+            run_points(seeded_points(scenario, range(seeds), {}), run, Workers(), memo={})
+            for scenario in scenarios
         ]
 
     def ttft_s(run: Run) -> float:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.experiments.whatif import Change, WhatIf
+from scenarios.experiments.whatif.changes import Change
+from scenarios.experiments.whatif.comparison import WhatIf
+from scenarios.experiments.whatif.figures import KEYS, Run, mean_accounts_ns
 from scenarios.experiments.whatif.intervals import num_sections
-from scenarios.experiments.whatif.runs import KEYS, Run, mean_accounts_ns
 from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from sim.accounts import TIME_ACCOUNTS

@@ -1,0 +1,130 @@
+"""Look up what a scenario names: `resolve` is where everything that has a replica begins."""
+
+from __future__ import annotations
+
+from costmodels.engines.calibration import load_constants
+from costmodels.engines.profile import capture_up_to, scale_host
+from costmodels.formats import format_names
+from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
+from costmodels.models import kv_policies
+from costmodels.models.catalog import load_model
+from costmodels.models.quantization import AUTO, method_names, quantize
+from costmodels.models.spec import ModelSpec, in_dtype, quantized
+from scenarios.build import features
+from scenarios.build.layout import layout_of, offload_of
+from scenarios.build.replica import Replica
+from scenarios.schema import Scenario
+from scenarios.schema.memory import KvPolicy
+
+_Methods = tuple[str | None, str | None]
+
+
+def resolve(
+    scenario: Scenario,
+    *,
+    quantization: str | None = None,
+    kv_dtype: str | None = None,
+    model: ModelSpec | None = None,
+) -> Replica:
+    """Look up the model, GPU, layout and engine constants of a scenario of one pool.
+
+    ``quantization`` and ``kv_dtype`` replace the scenario's: any format of ``formats.yaml``, or a
+    method that a scenario may name. ``model`` replaces the one that the scenario names, as it is.
+    Raises `ScenarioError`.
+    """
+    options = scenario.engine
+    gpu = load_gpu(scenario.hardware.gpu)
+    methods: _Methods = (None, None)
+    notes: tuple[str, ...] = ()
+    if model is None:
+        methods = _methods(scenario, quantization, kv_dtype)
+        model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
+    profile, fitted = load_constants(options.profile, gpu)
+    profile = scale_host(profile, options.host_speed_factor)
+    if options.max_cudagraph_capture_size is not None:
+        profile = capture_up_to(profile, options.max_cudagraph_capture_size)
+    tokens, seqs = _batch_limits(scenario, gpu)
+    layout = layout_of(scenario, gpu)
+    return Replica(
+        scenario=scenario,
+        model=model,
+        gpu=gpu,
+        layout=layout,
+        profile=profile,
+        fitted=fitted,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        offload=offload_of(scenario, gpu),
+        methods=methods,
+        notes=notes,
+        added=features.added(scenario, model, gpu, layout, fitted),
+    )
+
+
+def _served(
+    scenario: Scenario, gpu: GpuSpec, methods: _Methods, formats: tuple[str | None, str | None]
+) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return the model as it is served, by quantization methods or in bare formats, and notes."""
+    (method, cache), (linear, kv) = methods, formats
+    model, notes = quantize(
+        in_dtype(load_model(scenario.model), scenario.engine.dtype),
+        gpu,
+        weights=method,
+        cache_dtype=cache or AUTO,
+    )
+    model = quantized(
+        model, linear=None if method else linear, kv_cache=(None if cache else kv) or AUTO
+    )
+    return _with_policy(model, scenario.kv.policy), notes
+
+
+def _methods(scenario: Scenario, quantization: str | None, kv_dtype: str | None) -> _Methods:
+    """Return the methods of matrices and cache; None where an option names a bare format
+    instead."""
+    weights: str | None = scenario.engine.quantization
+    cache: str | None = None if scenario.kv.cache_dtype == AUTO else scenario.kv.cache_dtype
+    formats = set(format_names())
+    if quantization is not None:
+        is_method = quantization in method_names() and quantization not in formats
+        weights = quantization if is_method else None
+    if kv_dtype is not None:
+        is_method = kv_dtype in method_names("cache") and kv_dtype not in formats
+        cache = kv_dtype if is_method else None
+    return weights, cache
+
+
+def _with_policy(model: ModelSpec, policy: KvPolicy | None) -> ModelSpec:
+    """Return ``model`` under a KV policy, or unchanged if the policy is None.
+
+    Raises `ScenarioError` if the model has no layer that the policy applies to.
+    """
+    if policy is None:
+        return model
+    budget_tokens = policy.budget_tokens
+    match policy.kind:
+        case "streaming_llm":
+            sink_tokens = policy.sink_tokens or 4
+            return kv_policies.streaming_llm(model, budget_tokens - sink_tokens, sink_tokens)
+        case "h2o":
+            return kv_policies.h2o(model, budget_tokens)
+        case "snapkv":
+            return kv_policies.snapkv(model, budget_tokens, policy.observation_tokens or 32)
+        case "pyramidkv":
+            return kv_policies.pyramid_kv(model, budget_tokens, policy.observation_tokens or 32)
+        case "quest":
+            return kv_policies.quest(model, budget_tokens, policy.page_tokens or 16)
+
+
+def _batch_limits(scenario: Scenario, gpu: GpuSpec) -> tuple[int, int]:
+    """Return the most tokens and sequences per step, from the scenario or vLLM's API-server
+    defaults.
+
+    The defaults are larger for GPUs of 70 GiB and more, except the A100. Source: vLLM 0.25
+    ``EngineArgs.get_batch_defaults``.
+    """
+    large = gpu.hbm_bytes >= 70 * GIB and not gpu.name.startswith("A100")
+    default_tokens, default_seqs = (8192, 1024) if large else (2048, 256)
+    options = scenario.engine
+    tokens = options.max_num_batched_tokens or default_tokens
+    seqs = options.max_num_seqs or min(default_seqs, tokens)
+    return tokens, seqs

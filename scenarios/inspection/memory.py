@@ -1,0 +1,86 @@
+"""What fills a device, and how many sequences fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodels.memory.device import DevicePlan
+from costmodels.memory.fitting import reserve, smallest_layouts
+from scenarios.build.replica import Replica
+from sim.errors import ScenarioError
+
+_SHORTEST = 1024
+_CONTEXT = 8192
+
+
+def memory_facts(replica: Replica, *, context: int | None, output: int) -> dict[str, Any]:
+    """Return the account of one rank's device, sequences by length, and layouts that hold the
+    model.
+
+    ``context`` is the prompt tokens of a sequence (None: 8,192, or what the model has positions
+    for), ``output`` the tokens it generates. Raises `ScenarioError` for lengths that are not
+    positive, or that exceed the model's positions.
+    """
+    longest = replica.max_model_len
+    if context is None:
+        context = max(1, min(_CONTEXT, longest - output))
+    if context < 1 or output < 1:
+        raise ScenarioError(f"--context {context} and --output {output} must be at least 1 token")
+    if context + output > longest:
+        raise ScenarioError(
+            f"--context {context:,} and --output {output:,} are more than max_model_len "
+            f"{longest:,} of {replica.model.name}"
+        )
+    plan = replica.memory
+    entries = plan.entries(context, output)
+    layouts = smallest_layouts(plan, context, output)
+    return {
+        **replica.facts(),
+        "gpu_memory_utilization": plan.gpu_memory_utilization,
+        "block_size": plan.block_size,
+        "max_model_len": longest,
+        "context": context,
+        "output": output,
+        "device_bytes": replica.gpu.hbm_bytes,
+        "entries": [entry._asdict() for entry in entries],
+        "weight_bytes": plan.weight_bytes,
+        "workspace_bytes": plan.workspace_bytes,
+        "pool_bytes": plan.pool_bytes,
+        "beside_bytes": plan.beside_bytes(context, output),
+        "missing_bytes": plan.missing_bytes,
+        "sequence_bytes": plan.used_bytes(context, output),
+        "fragmentation_bytes_per_sequence": plan.fragmentation_bytes(context, output),
+        "growing_state_bytes_per_token": float(
+            sum(state.endless * count for state, count in plan.rank.states) * plan.state_share
+        ),
+        "fixed_state_bytes_per_sequence": round(
+            sum(state.largest_fixed * count for state, count in plan.rank.states)
+        ),
+        "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
+        "lengths": [_length(plan, size, output, longest) for size in _lengths(context, longest)],
+        "layouts": [layout._asdict() for layout in layouts],
+        "evidence": replica.gpu.source_of("hbm_bytes"),
+    }
+
+
+def _lengths(context: int, longest: int) -> list[int]:
+    """Return prompt lengths by powers of four, and the requested one."""
+    found = {context}
+    length = _SHORTEST
+    while length < longest:
+        found.add(length)
+        length *= 4
+    return sorted(found)
+
+
+def _length(plan: DevicePlan, context: int, output: int, longest: int) -> dict[str, Any]:
+    output = max(1, min(output, longest - context))
+    rows = reserve(plan, context, output, longest)
+    return {
+        "context": context,
+        "output": output,
+        "sequence_bytes": plan.used_bytes(context, output),
+        "sequences": {row.scheme: row.sequences for row in rows},
+        "paged_mean_sequences": rows[-1].mean_sequences,
+        "paged_used": rows[-1].used,
+    }

@@ -1,0 +1,161 @@
+"""`fleetcast scenario from-vllm` and `from-sglang`: read a server's command line into a
+scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodels.models.catalog import load_model
+from costmodels.models.spec import ModelSpec
+from scenarios.build.builder import build
+from scenarios.files.flags import ANY_WORKLOAD, apply_flags
+from scenarios.files.load import apply_override, apply_setting, validate
+from scenarios.files.paths import relocated
+from scenarios.files.yaml_text import Places
+from scenarios.server_flags.argv import Given, read_given, read_words
+from scenarios.server_flags.outcome import Outcome, for_experts, settle
+from scenarios.server_flags.table import Table, load_table
+from scenarios.server_flags.write import refusal, report, scenario_text
+from sim.errors import ScenarioError
+
+_ASSUMED_GPU = "H200"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A command line read as a scenario."""
+
+    text: str
+    """YAML text of the scenario."""
+    report: str
+    """Report on each flag: what it set, or why it has no effect."""
+
+
+def read_command(
+    engine: str,
+    command: Sequence[str],
+    *,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    verbose: bool = False,
+    out: Path | None = None,
+) -> Reading:
+    """Read a command line of ``vllm`` or ``sglang``, given as one text or as a shell's words.
+
+    ``flags`` are options as `scenarios.files.flags` knows them (None: not given), for what the
+    command does not say; they and ``overrides`` win. ``out`` is where the text will be written.
+    Raises `ScenarioError` for commands that cannot be read or would be predicted wrongly.
+    """
+    table = load_table(engine)
+    options = {flag: value for flag, value in flags.items() if value is not None}
+    words = read_words(command, table)
+    given = _with_model(read_given(words.arguments, table), options.pop("--model", None), table)
+    model = _model(given)
+    outcomes = settle(given, words.environment, table, ignored)
+    if model.num_experts:
+        outcomes = [for_experts(outcome) for outcome in outcomes]
+    refused = refusal(outcomes, table)
+    if refused is not None:
+        raise ScenarioError(refused)
+    values, comments, places = _values(outcomes, table)
+    from_command = dict(places)
+    apply_flags(values, places, options)
+    for override in overrides:
+        apply_override(values, places, override)
+    for field in comments:
+        path = tuple(field.split("."))
+        if places.get(path) != from_command[path]:
+            comments[field] = ""  # one of our options has replaced the command's value
+    further = _further(values, places, comments)
+    text = scenario_text(
+        relocated(values, out.parent if out is not None else Path()),
+        comments,
+        outcomes,
+        table,
+        name=str(out or "scenario.yaml"),
+    )
+    told = report(outcomes, table, image=words.image, further=further, verbose=verbose)
+    return Reading(text, told)
+
+
+def _with_model(given: list[Given], name: str | None, table: Table) -> list[Given]:
+    """Return the flags, with the model that an option names instead of the command's.
+
+    Raises `ScenarioError` if neither names a model.
+    """
+    flag = next(f for f in table.flags.values() if f.field == "model")
+    if name is None:
+        if not any(one.flag is flag for one in given):
+            raise ScenarioError("the command names no model; give it with --model")
+        return given
+    others = [one for one in given if one.flag is not flag]
+    return [Given(flag.name, flag, name), *others]
+
+
+def _model(given: Sequence[Given]) -> ModelSpec:
+    name = next(one.value for one in given if one.flag is not None and one.flag.field == "model")
+    try:
+        return load_model(name)
+    except ScenarioError as error:
+        about, _, others = str(error).partition("; known:")
+        where = "; `fleetcast list models` has all names" if others else ""
+        raise ScenarioError(
+            f"{about}{where}\ngive the path of the model's config.json, or the name of one of the "
+            "same shape: --model PATH_OR_NAME"
+        ) from None
+
+
+def _values(
+    outcomes: Sequence[Outcome], table: Table
+) -> tuple[dict[str, Any], dict[str, str], Places]:
+    """Return the nested scenario values that the flags set, a comment on each, and their places."""
+    values: dict[str, Any] = {}
+    comments: dict[str, str] = {}
+    places: Places = {(): "command"}
+
+    def put(field: str, value: Any, comment: str, where: str) -> None:
+        apply_setting(values, places, field, value, where)
+        comments[field] = comment
+
+    put("hardware.gpu", _ASSUMED_GPU, "assumed: the command does not say", "command")
+    put("engine.profile", table.profile, "", "command")
+    for field, value in table.defaults.items():
+        put(field, value, f"the default of {table.engine} {table.version}", "command")
+    for outcome in outcomes:
+        for field, value in outcome.settings.items():
+            comment = "" if field == "model" else outcome.shown
+            if field == next(iter(outcome.settings)) and outcome.because:
+                comment += f"; {outcome.because}"
+            put(field, value, comment, f"command, {outcome.shown}")
+    return values, comments, places
+
+
+def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]) -> list[str]:
+    """Return further lines of the report: what was assumed or is missing, and whether it can run.
+
+    Raises `ScenarioError` for values that make no scenario.
+    """
+    lines = []
+    for field, comment in comments.items():
+        section, _, name = field.partition(".")
+        if comment.startswith(("assumed", "the default")):
+            lines.append(f"{field}: {values[section][name]}, {comment}")
+    complete = "workload" in values
+    scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
+    try:
+        blocks = build(scenario).replica.memory.blocks
+        lines.append(
+            f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
+        )
+    except ScenarioError as error:
+        lines.append(f"As it stands it cannot run: {error}")
+    if not complete:
+        lines.append(
+            "No workload: the file has some commented out; or give --trace, --preset, or "
+            "--input-tokens and --output-tokens with --rate or --concurrency."
+        )
+    return lines

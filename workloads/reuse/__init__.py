@@ -1,1 +1,0 @@
-"""Hits of prefix caches of every size, computed in one pass."""
