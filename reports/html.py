@@ -32,6 +32,8 @@ _HERE = Path(__file__).parent
 _MOST_ON_A_PHONE = 3
 """Most columns of a table that a phone shows as a table, or one less if a column holds notes; the
 rows of others become cards."""
+_MOST_ON_A_DESK = 9
+"""Most columns of a table that have their full distance; the columns of others stand closer."""
 _CLASSES = {"text": "", "number": "n", "note": "over", "evidence": "tags", "bar": "bars"}
 _UNITS = {
     "ns": 1e-9,
@@ -87,6 +89,19 @@ def write_page(report: Report, path: Path) -> Path:
     return path
 
 
+def save_page(report: Report, path: Path) -> Path:
+    """Write the page of a report to the path that ``--out`` gives, in a folder that exists, and
+    return the path.
+
+    Raises `ScenarioError` if the file cannot be written.
+    """
+    try:
+        path.write_text(render_page(report), encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"--out {path}: {error.strerror}") from None
+    return path
+
+
 def render_page(report: Report) -> str:
     """Return the page of a report as HTML text."""
     text = (
@@ -128,7 +143,7 @@ def _environment() -> Environment:
         "heads_of": _heads,
         "groups_of": _groups,
         "rows_of": _rows,
-        "is_wide": _is_wide,
+        "classes_of": _classes_of,
         "drawn": lambda figure: draw(figure),
         "on_page": lambda blocks: shown(blocks, "page"),
         "cell": cell,
@@ -144,11 +159,13 @@ def draw(figure: Figure) -> list[svg.Plot]:
     return [plot._replace(svg=Markup(plot.svg)) for plot in plots if plot is not None]
 
 
-def _is_wide(table: Table) -> bool:
-    """Return whether a table has too many columns for a phone."""
+def _classes_of(table: Table) -> str:
+    """Return the classes of a table that has too many columns for a phone, or for a desk."""
     columns = [table.columns[place] for place in columns_on(table, "page")]
     has_notes = any(column.kind == "note" for column in columns)
-    return len(columns) > _MOST_ON_A_PHONE - has_notes
+    most = _MOST_ON_A_PHONE - has_notes
+    limits = {"cards": most, "dense": _MOST_ON_A_DESK}
+    return " ".join(name for name, limit in limits.items() if len(columns) > limit)
 
 
 def _heads(table: Table) -> list[_Head]:

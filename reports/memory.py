@@ -1,37 +1,43 @@
-"""Terminal text of ``fleetcast memory``."""
+"""The report of a device's memory: what fills it, and how many sequences fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from reports.document import Column, Report, Section, Table, Text, numbers
 from reports.numbers import byte_size, gpus_text, percent
-from reports.terminal import Screen
+from sim import __version__
 
 _GROUPS = ("weights", "state", "workspace", "links", "unused")
 
 
-def print_memory(facts: Mapping[str, Any], screen: Screen | None = None) -> None:
-    """Print the facts returned by ``scenarios.memory_command``."""
-    screen = screen or Screen()
-    screen.say(_answer(facts), "bold")
-    _device(screen, facts)
-    _beside(screen, facts)
-    if not facts["missing_bytes"]:
-        _schemes(screen, facts)
-        _lengths(screen, facts)
-    if facts["missing_bytes"] or not facts["schemes"][-1]["sequences"]:
-        _layouts(screen, facts)
-    screen.say("")
-    for note in facts["notes"]:
-        screen.say(f"{note}.", "dim")
+def memory_report(facts: Mapping[str, Any]) -> Report:
+    """Return the report of the facts that ``fleetcast memory --format json`` prints."""
+    fits = not facts["missing_bytes"]
+    return Report(
+        eyebrow="Device memory",
+        heading=f"{facts['model']} on {gpus_text(facts)}",
+        headline=_answer(facts),
+        sections=[
+            _device(facts),
+            _beside(facts),
+            *([_schemes(facts), _lengths(facts)] if fits else []),
+            *([] if fits and facts["schemes"][-1]["sequences"] else [_layouts(facts)]),
+        ],
+        closing=[*(f"{note}." for note in facts["notes"]), _conditions(facts)],
+        version=__version__,
+        pipe_width=None,
+    )
+
+
+def _conditions(facts: Mapping[str, Any]) -> str:
     source = facts["evidence"]
-    screen.say(
+    return (
         f"{facts['model']} on {gpus_text(facts)} · weights "
         f"{facts['weights']} · KV {facts['kv_dtype']} · "
         f"{facts['engine']}, gpu_memory_utilization {facts['gpu_memory_utilization']:g}, blocks of "
-        f"{facts['block_size']} · device memory: {source['label']}, {source['source']}",
-        "dim",
+        f"{facts['block_size']} · device memory: {source['label']}, {source['source']}"
     )
 
 
@@ -55,8 +61,7 @@ def _answer(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _device(screen: Screen, facts: Mapping[str, Any]) -> None:
-    screen.heading("What fills the device (one rank)")
+def _device(facts: Mapping[str, Any]) -> Section:
     total = facts["device_bytes"]
     entries = [entry for entry in facts["entries"] if entry["num_bytes"]]
     rows = [
@@ -71,32 +76,36 @@ def _device(screen: Screen, facts: Mapping[str, Any]) -> None:
         for entry in entries
         if entry["group"] == group
     ]
-    rows.append(["device", "", "", byte_size(total), "100%"])
-    screen.table(["", "what", "format", "bytes", "share"], rows, left=("what", "format"))
     state = f"{facts['growing_state_bytes_per_token']:,.6g} bytes a token"
     if facts["fixed_state_bytes_per_sequence"]:
         fixed = byte_size(facts["fixed_state_bytes_per_sequence"])
         state += f", and up to {fixed} a sequence that does not grow"
     wasted = byte_size(facts["fragmentation_bytes_per_sequence"])
-    screen.say(
-        f"State on this rank: {state}. Blocks of a sequence hold {wasted} beyond its tokens, mean "
-        "over lengths.",
-        "dim",
+    return Section(
+        "device",
+        "What fills the device (one rank)",
+        [
+            Table(
+                [Column(""), Column("What"), Column("Format"), *numbers("Bytes", "Share")],
+                rows,
+                total=["device", "", "", byte_size(total), "100%"],
+            ),
+            Text(
+                f"State on this rank: {state}. Blocks of a sequence hold {wasted} beyond its "
+                "tokens, mean over lengths.",
+                "note",
+            ),
+        ],
     )
 
 
-def _beside(screen: Screen, facts: Mapping[str, Any]) -> None:
-    if not facts["beside_bytes"]:
-        return
-    screen.heading("Beside the device, streamed every step")
+def _beside(facts: Mapping[str, Any]) -> Section:
     rows = [[what, byte_size(size)] for what, size in facts["beside_bytes"].items()]
-    screen.table(["", "bytes"], rows)
+    table = Table([Column(""), *numbers("Bytes")], rows)
+    return Section("beside", "Beside the device, streamed every step", [table])
 
 
-def _schemes(screen: Screen, facts: Mapping[str, Any]) -> None:
-    screen.heading(
-        f"How memory is set aside: {facts['context']:,} prompt + {facts['output']:,} output tokens"
-    )
+def _schemes(facts: Mapping[str, Any]) -> Section:
     rows = [
         [
             row["scheme"],
@@ -110,41 +119,47 @@ def _schemes(screen: Screen, facts: Mapping[str, Any]) -> None:
         ]
         for row in facts["schemes"]
     ]
-    screen.table(
-        ["", "slots", "bytes", "fit", "mean", "used", "later", "wasted"],
-        rows,
-    )
-    screen.say(
-        "fit: sequences that can all reach their end; mean: with answers at all stages. Shares are "
-        "of what is set aside, mean over an answer. Orca Max sets aside max_model_len "
-        f"{facts['max_model_len']:,}, Pow2 rounds the output up to a power of two, Oracle knows "
-        "it; paged takes a block when it is needed. wasted: contiguous memory never filled, "
-        "and room in blocks beyond their tokens.",
-        "dim",
+    headings = ("Slots", "Bytes", "Fit", "Mean", "Used", "Later", "Wasted")
+    return Section(
+        "schemes",
+        f"How memory is set aside: {facts['context']:,} prompt + {facts['output']:,} output tokens",
+        [
+            Table([Column(""), *numbers(*headings)], rows),
+            Text(
+                "fit: sequences that can all reach their end; mean: with answers at all stages. "
+                "Shares are of what is set aside, mean over an answer. Orca Max sets aside "
+                f"max_model_len {facts['max_model_len']:,}, Pow2 rounds the output up to a power "
+                "of two, Oracle knows it; paged takes a block when it is needed. wasted: "
+                "contiguous memory never filled, and room in blocks beyond their tokens.",
+                "note",
+            ),
+        ],
     )
 
 
-def _lengths(screen: Screen, facts: Mapping[str, Any]) -> None:
-    screen.heading("Sequences that fit, by length")
+def _lengths(facts: Mapping[str, Any]) -> Section:
     schemes = [row["scheme"] for row in facts["schemes"]]
-    rows = []
-    for row in facts["lengths"]:
-        counts = [f"{row['sequences'][scheme]:,}" for scheme in schemes]
-        rows.append(
-            [
-                f"{row['context']:,} + {row['output']:,}",
-                byte_size(row["sequence_bytes"]),
-                *counts,
-                f"{row['paged_mean_sequences']:,}",
-                percent(row["paged_used"]),
-            ]
-        )
-    short = [scheme.removeprefix("Orca ") for scheme in schemes]
-    screen.table(["length", "state", *short, "mean", "used"], rows)
+    rows = [
+        [
+            f"{row['context']:,} + {row['output']:,}",
+            byte_size(row["sequence_bytes"]),
+            *(f"{row['sequences'][scheme]:,}" for scheme in schemes),
+            f"{row['paged_mean_sequences']:,}",
+            percent(row["paged_used"]),
+        ]
+        for row in facts["lengths"]
+    ]
+    short = (scheme.removeprefix("Orca ") for scheme in schemes)
+    columns = [
+        Column("Length"),
+        *numbers("State"),
+        *(Column(name, "number", terminal=name) for name in short),
+        *numbers("Mean", "Used"),
+    ]
+    return Section("lengths", "Sequences that fit, by length", [Table(columns, rows)])
 
 
-def _layouts(screen: Screen, facts: Mapping[str, Any]) -> None:
-    screen.heading(f"What fits on {facts['gpu']}")
+def _layouts(facts: Mapping[str, Any]) -> Section:
     rows = [
         [
             layout["weights"],
@@ -153,4 +168,5 @@ def _layouts(screen: Screen, facts: Mapping[str, Any]) -> None:
         ]
         for layout in facts["layouts"]
     ]
-    screen.table(["weights", "smallest TP", "sequences"], rows)
+    table = Table([Column("Weights"), *numbers("Smallest TP", "Sequences")], rows)
+    return Section("layouts", f"What fits on {facts['gpu']}", [table])

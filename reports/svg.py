@@ -76,9 +76,6 @@ _STYLE: Any = {
 }
 
 
-WIDTH_IN = 8.0
-
-
 class Plot(NamedTuple):
     """A rendered figure for a page: its name, title, SVG text and caption."""
 
@@ -104,7 +101,13 @@ class Sheet(NamedTuple):
     def drawing(self, height_in: float) -> Iterator[Figure]:
         """Yield an empty figure in the reports' style. It must be drawn and rendered inside the
         context."""
-        with drawing(self.width_in, height_in) as figure:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        with matplotlib.rc_context(_STYLE):
+            figure = Figure(figsize=(self.width_in, height_in), layout="constrained")
+            FigureCanvasAgg(figure)
             yield figure
 
     def panels(self, figure: Figure, count: int, **options: Any) -> list[Axes]:
@@ -118,24 +121,10 @@ class Sheet(NamedTuple):
         return Plot(name, title, text, caption)
 
 
-WIDE, NARROW = Sheet("", WIDTH_IN, False), Sheet("-narrow", 3.4, True)
+WIDE, NARROW = Sheet("", 8.0, False), Sheet("-narrow", 3.4, True)
 
 
-@contextmanager
-def drawing(width_in: float, height_in: float) -> Iterator[Figure]:
-    """Yield an empty figure in the reports' style. It must be drawn and rendered inside the
-    context."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(width_in, height_in), layout="constrained")
-        FigureCanvasAgg(figure)
-        yield figure
-
-
-def render(figure: Figure, name: str, alt: str, title: str = "") -> str:
+def render(figure: Figure, name: str, alt: str, title: str) -> str:
     """Render a figure as one ``<svg>`` element for inclusion in a page.
 
     ``name`` makes its ids unique in the page and its output repeatable; ``alt`` is the text
@@ -157,22 +146,16 @@ def render(figure: Figure, name: str, alt: str, title: str = "") -> str:
     text = _own_ids(text, name)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = text.replace("<svg", f'<svg role="img" {_labels(name, alt, title)}', 1)
-    if title:
-        words = f'<title id="{name}-title">{escape(title)}</title>'
-        words += f'<desc id="{name}-desc">{escape(alt)}</desc>'
-        text = re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + words, text, count=1)
+    labels = f'role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
+    text = text.replace("<svg", f"<svg {labels}", 1)
+    words = f'<title id="{name}-title">{escape(title)}</title>'
+    words += f'<desc id="{name}-desc">{escape(alt)}</desc>'
+    text = re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + words, text, count=1)
     # Use the page's font family at these sizes.
     text = text.replace(" font-family: 'DejaVu Sans';", "")
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var({variable}, {color})")
     return re.sub(r"\s*\n\s*", "\n", text).strip()
-
-
-def _labels(name: str, alt: str, title: str) -> str:
-    if not title:
-        return f'aria-label="{escape(alt)}"'
-    return f'aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
 
 
 def duration_axis(axes: Axes, low_s: float, high_s: float, *, vertical: bool = False) -> None:

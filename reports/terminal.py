@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 100
 BAR_WIDTH = 28
-TONES = {"good": "green", "fair": "yellow", "poor": "red", "": ""}
-"""Text style of an error, by how good the error is."""
+
 
 _STYLES: dict[Tone, str] = {
     "good": "green",
@@ -48,6 +47,8 @@ _HEADLINE: dict[Tone, str] = {"good": "bold green", "bad": "bold red"}
 
 _LEAST_WORDS = 10
 """Least width of a column of words; with less room, they go below the table."""
+_GAP = 3
+"""Characters between two columns."""
 _LEAST_BAR = 8
 """Least width of a bar in characters; a shorter one is not readable."""
 
@@ -124,49 +125,6 @@ class Screen:
             line, highlight=False, markup=False, no_wrap=True, overflow="ignore", crop=False
         )
 
-    def table(
-        self,
-        headers: Sequence[str],
-        rows: Sequence[Sequence[str | RichText]],
-        shares: Sequence[float] = (),
-        *,
-        left: Sequence[str] = (),
-        wraps: Sequence[str] = (),
-    ) -> None:
-        """Write a table with a line under its headers. Rows may be shorter than the headers.
-
-        Columns hold numbers, except the first and those whose header is in ``left``. Only columns
-        whose header is in ``wraps`` may take several lines per row. ``shares`` follow as bars if
-        they fit.
-        """
-        left = (headers[0], *left)
-        cells = [[self.text(c) if isinstance(c, str) else c for c in row] for row in rows]
-        if shares:
-            plain = self._ruled(headers, cells, left, wraps)
-            width = self.width - self._console.measure(plain).maximum - 3
-            if width >= _LEAST_BAR:
-                headers, left = (*headers, ""), (*left, "")
-                for row, share in zip(cells, shares, strict=True):
-                    row.append(self.bar(share, min(width, BAR_WIDTH)))
-        self.show(self._ruled(headers, cells, left, wraps))
-
-    def fact_list(self, rows: Sequence[tuple[str, str, str]]) -> None:
-        """Write rows of a label, a value, and a dimmed note."""
-        table = self.grid("left", "right", "left")
-        for label, value, note in rows:
-            table.add_row(self.text(label), self.text(value), self.text(note, "dim"))
-        self.show(table)
-
-    def warnings(self, texts: Sequence[str]) -> None:
-        """Write the warnings below a heading of their own, or nothing if there are none."""
-        if not texts:
-            return
-        self.heading("Mind")
-        table = self.grid("left", "left")
-        for text in texts:
-            table.add_row(self.text("!", "bold yellow"), self.text(text, "yellow"))
-        self.show(table)
-
     def grid(self, *sides: str, gap: int = 1, wraps: bool = True) -> RichTable:
         """Return a table without lines, with ``gap`` blanks between columns. At most the last
         column wraps."""
@@ -176,31 +134,6 @@ class Screen:
         for position, side in enumerate(sides):
             may_wrap = wraps and position == len(sides) - 1
             table.add_column(justify="right" if side == "right" else "left", no_wrap=not may_wrap)
-        return table
-
-    def _ruled(
-        self,
-        headers: Sequence[str],
-        cells: Sequence[Sequence[RichText]],
-        left: Sequence[str],
-        wraps: Sequence[str],
-    ) -> RichTable:
-        from rich import box
-        from rich.table import Table as RichTable
-
-        table = RichTable(
-            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", padding=(0, 1)
-        )
-        for header in headers:
-            is_number, may_wrap = header not in left, header in wraps
-            table.add_column(
-                header,
-                justify="right" if is_number else "left",
-                no_wrap=not may_wrap,
-                overflow="fold" if is_number and may_wrap else "ellipsis",
-            )
-        for row in cells:
-            table.add_row(*row)
         return table
 
 
@@ -220,9 +153,9 @@ def print_report(report: Report, console: Console | None = None) -> None:
         screen.say(sentence)
     for section in sections_on(report, "terminal"):
         heading = section.heading if section.terminal is None else section.terminal
-        if heading:
-            screen.heading(heading)
         blocks = [block for block in section.blocks if _fits(screen, block)]
+        if heading and blocks:
+            screen.heading(heading)
         for place, block in enumerate(blocks):
             _print_title(screen, block, is_first=place == 0 and bool(heading))
             _print_block(screen, block)
@@ -303,7 +236,7 @@ def _print_table(screen: Screen, table: Table) -> None:
     below: list[list[Cell]] = []
     if columns[-1].below and screen.width - _width(columns[:-1], rows) < _LEAST_WORDS:
         columns, below = columns[:-1], rows
-    while _width(columns, rows) > screen.width and any(column.drop for column in columns):
+    while _width(columns, rows) - _GAP > screen.width and any(column.drop for column in columns):
         rank = min(column.drop for column in columns if column.drop)
         kept = [place for place, column in enumerate(columns) if column.drop != rank]
         columns = [columns[place] for place in kept]
@@ -364,25 +297,25 @@ def _heading(column: Column) -> str:
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> int:
-    """Return the characters of a table's longest line, were no cell broken."""
+    """Return the characters of a table's longest line and a gap, were no cell broken."""
     widths = [
         max(len(_heading(column)), *(len(row[place].text) for row in rows))
         for place, column in enumerate(columns)
     ]
-    return sum(widths) + 3 * len(widths)
+    return sum(widths) + _GAP * len(widths)
 
 
 def _print_unheaded(
     screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
 ) -> None:
     sides = ["right" if column.kind == "number" else "left" for column in columns]
-    grid = screen.grid(*sides, gap=2, wraps=False)
+    grid = screen.grid(*sides, gap=2, wraps=columns[-1].wraps)
     for row in rows:
         grid.add_row(
             *(
                 screen.bar(one.share or 0.0)
                 if column.kind == "bar"
-                else screen.text(one.text, _STYLES[one.tone])
+                else screen.text(one.text, "dim" if column.kind == "note" else _STYLES[one.tone])
                 for column, one in zip(columns, row, strict=True)
             )
         )

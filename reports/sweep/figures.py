@@ -9,6 +9,7 @@ import numpy as np
 
 from reports import svg
 from reports.numbers import is_number, target
+from reports.svg import Plot, Sheet
 from reports.sweep.facts import axis_keys, half_widths, kept_points, over_others, same
 from reports.sweep.folder import Content
 from reports.sweep.heatmap import draw_heatmap
@@ -31,19 +32,24 @@ if TYPE_CHECKING:
 _WIDE = 30
 """Ratio of the largest to the least value from which a scale is logarithmic."""
 _MOST_TICKS = 8
+_MOST_LETTERS = 30
+"""Most letters of the names below a narrow panel that stand upright."""
 
 
-def scale_x(axes: Axes, content: Content, key: str, cells: list[Any]) -> None:
+def scale_x(axes: Axes, content: Content, key: str, cells: list[Any], sheet: Sheet) -> None:
     """Place numbers by value (on a logarithmic scale if they span far) and names side by side."""
     axes.set_xlabel(axis_title(key, axis_keys(content), unit=True))
     if not all(is_number(cell) for cell in cells):
-        axes.set_xticks(range(len(cells)), [axis_value(cell)[:22] for cell in cells])
+        names = [axis_value(cell)[:22] for cell in cells]
+        is_long = sheet.is_narrow and sum(map(len, names)) > _MOST_LETTERS
+        turned: Any = {"rotation": 30, "ha": "right"} if is_long else {}
+        axes.set_xticks(range(len(cells)), names, **turned)
         axes.set_xlim(-0.4, len(cells) - 0.6)
         return
     known = sorted({float(cell) for cell in cells})
     if len(known) > 2 and known[0] > 0 and known[-1] / known[0] >= _WIDE:
         svg.log_axis(axes, known[0] / 1.1, known[-1] * 1.1, lambda value: f"{value:,.6g}")
-    elif len(known) <= _MOST_TICKS:
+    elif len(known) <= (_MOST_TICKS // 2 if sheet.is_narrow else _MOST_TICKS):
         axes.set_xticks(known, [axis_value(value) for value in known])
 
 
@@ -94,33 +100,41 @@ class _Look(NamedTuple):
     label: str
 
 
-def draw_plots(
-    content: Content, table: pd.DataFrame, points: pd.DataFrame, specs: list[PlotSpec]
-) -> list[svg.Plot]:
-    """Draw each figure that has data, in order."""
-    drawn = []
-    for index, spec in enumerate(specs):
-        make = draw_heatmap if spec.kind == "heatmap" else draw_lines
-        plot = make(content, table, points, spec, f"sweep-{index}")
-        if plot is not None:
-            drawn.append(plot)
-    return drawn
+def draw(
+    content: Content,
+    table: pd.DataFrame,
+    points: pd.DataFrame,
+    spec: PlotSpec,
+    name: str,
+    sheet: Sheet,
+) -> Plot | None:
+    """Draw a figure; None if it has no data."""
+    if spec.kind == "heatmap":
+        return draw_heatmap(content, points, spec, name, sheet)
+    return draw_lines(content, table, points, spec, name, sheet)
 
 
 def draw_lines(
-    content: Content, table: pd.DataFrame, points: pd.DataFrame, spec: PlotSpec, name: str
-) -> svg.Plot | None:
+    content: Content,
+    table: pd.DataFrame,
+    points: pd.DataFrame,
+    spec: PlotSpec,
+    name: str,
+    sheet: Sheet,
+) -> Plot | None:
     """Draw one panel per figure or per value of the facet, with one line per value of ``by``."""
     panels = [panel for panel in panels_of(points, spec) if panel[2][panel[0]].notna().any()]
     if not panels:
         return None
     keys = axis_keys(content)
-    rows_of_panels, columns = -(-len(panels) // _A_ROW), min(_A_ROW, len(panels))
-    with svg.drawing(svg.WIDTH_IN, 0.5 + 2.5 * rows_of_panels) as figure:
+    columns = 1 if sheet.is_narrow else min(_A_ROW, len(panels))
+    rows_of_panels = -(-len(panels) // columns)
+    with sheet.drawing(0.5 + 2.5 * rows_of_panels) as figure:
         grid = figure.subplots(rows_of_panels, columns, squeeze=False).ravel()
         figure.set_layout_engine("constrained", wspace=0.06, hspace=0.08)
         for axes, (column, value, rows) in zip(grid, panels, strict=False):
             _draw_panel(axes, content, table, rows, spec, column)
+            scale_x(axes, content, spec.x, list(dict.fromkeys(rows[spec.x])), sheet)
             # Panels of one figure are compared, so they share one scale.
             values = points[column].dropna().to_numpy(float)
             scale_y(axes, content, column, values, money_scale(content, column, points[column]))
@@ -130,10 +144,11 @@ def draw_lines(
             axes.set_axis_off()
         handles, labels = grid[0].get_legend_handles_labels()
         if len(labels) > 1:
-            title, columns = axis_title(str(spec.by), keys), min(len(labels), 6)
+            title = axis_title(str(spec.by), keys)
+            columns = min(len(labels), 2 if sheet.is_narrow else 6)
             figure.legend(handles, labels, title=title, loc="outside lower left", ncols=columns)
-        text = svg.render(figure, name, _alt(content, points, spec))
-    return svg.Plot(name, plot_title(content, spec), text, _caption(content, points, spec))
+        texts = plot_title(content, spec), _alt(content, points, spec)
+        return sheet.plot(figure, name, *texts, _caption(content, points, spec))
 
 
 def _draw_panel(
@@ -168,7 +183,6 @@ def _draw_panel(
             spread = half.reindex(kept.index).fillna(0.0).to_numpy(float) * factor
             xs, ys = _places(kept[spec.x], places), kept[column].to_numpy(float) * factor
             axes.errorbar(xs, ys, spread, color=look.color, fmt="none", capsize=2, lw=0.9)
-    scale_x(axes, content, spec.x, list(dict.fromkeys(points[spec.x])))
 
 
 def _draw_points(
@@ -227,7 +241,7 @@ def _caption(content: Content, points: pd.DataFrame, spec: PlotSpec) -> str:
 
 
 def _alt(content: Content, points: pd.DataFrame, spec: PlotSpec) -> str:
-    said = [f"{plot_title(content, spec)}."]
+    said = []
     for column in spec.figures:
         known = points[column].dropna()
         if len(known):

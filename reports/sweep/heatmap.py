@@ -8,6 +8,7 @@ import numpy as np
 
 from reports import svg
 from reports.numbers import significant, whole_percent
+from reports.svg import Plot, Sheet
 from reports.sweep.facts import axis_keys, kept_points, over_others
 from reports.sweep.folder import Content
 from reports.sweep.plots import PlotSpec, is_decided, others_text, panels_of, plot_title
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 130
 """Most cells in which numbers are still readable."""
+_MOST_ACROSS = 8
+"""Most columns of a narrow sheet in which numbers are still readable."""
+_MOST_LETTERS = 30
+"""Most letters of the names below a narrow map that stand upright."""
 # Not svg.INK and PAPER, which a dark page inverts: cells keep their colors.
 _DARK, _LIGHT = "#1f2328", "#fdfdfd"
 _SHADES = ("#d9e8f5", "#a3cbe3", "#5fa3d0", "#2474b3", "#084a87")
@@ -34,8 +39,8 @@ _PALE = 0.28
 
 
 def draw_heatmap(
-    content: Content, table: pd.DataFrame, points: pd.DataFrame, spec: PlotSpec, name: str
-) -> svg.Plot | None:
+    content: Content, points: pd.DataFrame, spec: PlotSpec, name: str, sheet: Sheet
+) -> Plot | None:
     """Draw ``x`` across and ``by`` upwards, one panel per value of the facet; darker is better."""
     if spec.by is None:
         return None
@@ -46,17 +51,22 @@ def draw_heatmap(
     scale = scale_of(content, column, points[column])
     rows = len(_ordered(points[spec.by]))
     height = 0.4 + (0.75 + 0.3 * max(rows, 2)) * len(panels)
-    with svg.drawing(svg.WIDTH_IN, min(height, 11)) as figure:
+    with sheet.drawing(min(height, 11)) as figure:
         grid = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (_, value, chosen) in zip(grid, panels, strict=True):
-            _draw_cells(axes, content, points, chosen, spec, scale)
+            _draw_cells(axes, content, points, chosen, spec, scale, sheet)
             if value is not None:
                 axes.set_title(f"{axis_title(str(spec.facet), keys)} {value}")
         grid[-1].set_xlabel(axis_title(spec.x, keys, unit=True))
         figure.supylabel(axis_title(spec.by, keys, unit=True), fontsize=9)
         ends = [_cell_text(content, column, v, scale) for v in points[column].agg(["min", "max"])]
         alt = f"{plot_title(content, spec)}: from {ends[0]} to {ends[1]} {scale.unit}."
-        text = svg.render(figure, name, alt)
+        caption = _caption(content, points, spec, scale)
+        return sheet.plot(figure, name, plot_title(content, spec), alt, caption)
+
+
+def _caption(content: Content, points: pd.DataFrame, spec: PlotSpec, scale: Scale) -> str:
+    column = spec.figures[0]
     unit = f" ({scale.unit})" if scale.unit and scale.unit != "fraction" else ""
     better = {"lower": "darker is lower, and better", "higher": "darker is higher, and better"}
     words = better.get(better_of(content, column) or "", "darker is higher")
@@ -65,8 +75,7 @@ def draw_heatmap(
         caption += f" Pale: no point there keeps {content['choice']['require']}."
     if points[column].isna().any() or len(points) < content["points"]:
         caption += " An empty cell has no point that ran to its end."
-    caption = f"{caption} {others_text(content, points, spec)}".strip()
-    return svg.Plot(name, plot_title(content, spec), text, caption)
+    return f"{caption} {others_text(content, points, spec)}".strip()
 
 
 def _draw_cells(
@@ -76,6 +85,7 @@ def _draw_cells(
     rows: pd.DataFrame,
     spec: PlotSpec,
     scale: Scale,
+    sheet: Sheet,
 ) -> None:
     from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.patches import Rectangle
@@ -92,6 +102,8 @@ def _draw_cells(
     shades = _SHADES[::-1] if better_of(content, column) == "lower" else _SHADES
     colors = LinearSegmentedColormap.from_list("cells", shades)
     shows_numbers = len(xs) * len(ys) <= _MOST_NUMBERS
+    if sheet.is_narrow:
+        shows_numbers &= len(xs) <= _MOST_ACROSS
     cells = list(over_others(content, rows, column, [spec.x, by]).itertuples(index=False))
     if is_decided(content, column):  # where some points meet the requirement, the best of those
         cells += list(over_others(content, kept, column, [spec.x, by]).itertuples(index=False))
@@ -116,8 +128,10 @@ def _draw_cells(
             )
     axes.set_xlim(0, len(xs))
     axes.set_ylim(0, len(ys))
-    axes.set_xticks(np.arange(len(xs)) + 0.5, [x[:14] for x in xs])
-    axes.set_yticks(np.arange(len(ys)) + 0.5, [y[:28] for y in ys])
+    is_close = sheet.is_narrow and sum(map(len, xs)) > _MOST_LETTERS
+    turned: Any = {"rotation": 45, "ha": "right"} if is_close else {}
+    axes.set_xticks(np.arange(len(xs)) + 0.5, [x[:14] for x in xs], **turned)
+    axes.set_yticks(np.arange(len(ys)) + 0.5, [y[: 14 if sheet.is_narrow else 28] for y in ys])
     axes.grid(visible=False)
 
 

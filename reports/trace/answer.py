@@ -39,7 +39,8 @@ def _plain(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else significant(value)
 
 
-Facts = dict[str, Any]
+Content = dict[str, Any]
+"""What ``fleetcast trace inspect --format json`` prints."""
 
 # Bounds on the CV of gaps within 5 minutes; a Poisson process has 1. Traces of services have 1.0 to
 # 1.2 (chat), 2 and more (a few bursty clients) and 13 (on and off); the bounds between them are our
@@ -57,30 +58,30 @@ class Answer(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def answer(facts: Facts) -> Answer:
+def answer(content: Content) -> Answer:
     """Describe rate and lengths first, then arrivals, prefix cache hits, and sessions."""
-    prompt, output = facts["prompt_tokens"], facts["output_tokens"]
+    prompt, output = content["prompt_tokens"], content["output_tokens"]
     lengths = (
         f"{significant(prompt['mean'])} input and {significant(output['mean'])} output tokens on "
         f"average (p99 {prompt['p99']:,.0f} and {output['p99']:,.0f})"
     )
-    arrivals = facts["arrivals"]
+    arrivals = content["arrivals"]
     if arrivals is None:
-        count = f"{facts['num_requests']:,} {_plural(facts['num_requests'], 'request')}"
-        head = f"{count} of {lengths}; {_no_rate(facts)}"
+        count = f"{content['num_requests']:,} {_plural(content['num_requests'], 'request')}"
+        head = f"{count} of {lengths}; {_no_rate(content)}"
     else:
-        rate = f"{significant(arrivals['requests_per_s'])} {facts['arrivals_of']}/s"
+        rate = f"{significant(arrivals['requests_per_s'])} {content['arrivals_of']}/s"
         head = f"{rate} over {span(arrivals['span_s'])}: {lengths}"
-    reasons = [_burstiness(facts), _reuse_sentence(facts), _session_sentence(facts)]
+    reasons = [_burstiness(content), _reuse_sentence(content), _session_sentence(content)]
     return Answer(f"{head}.", tuple(reason for reason in reasons if reason))
 
 
-def capacity_for(facts: Facts, share: float) -> dict[str, Any] | None:
-    """Return the least capacity that reaches a share of the possible hits, as listed in the facts.
+def capacity_for(content: Content, share: float) -> dict[str, Any] | None:
+    """Return the least listed capacity that reaches a share of the possible hits.
 
     None if it is not known, or if the longest request would not fit.
     """
-    lru = facts["lru"]
+    lru = content["lru"]
     rows = lru["for_share"] if lru else ()
     return next(
         (
@@ -97,16 +98,16 @@ def _plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-def _no_rate(facts: Facts) -> str:
-    if facts["clock"] == "session":
+def _no_rate(content: Content) -> str:
+    if content["clock"] == "session":
         return "each session has a clock of its own, so there is no rate"
-    if facts["clock"] == "none":
+    if content["clock"] == "none":
         return "they have no times, so there is no rate"
     return "they arrive all at once, so there is no rate"
 
 
-def _burstiness(facts: Facts) -> str:
-    found = facts["arrivals"]
+def _burstiness(content: Content) -> str:
+    found = content["arrivals"]
     if found is None:
         return ""
     cv, where = found["interarrival_cv_300s_p50"], "within 5 minutes"
@@ -122,7 +123,7 @@ def _burstiness(facts: Facts) -> str:
             f"the variance of counts per {_WINDOW_WORDS[window_s]} is {significant(idc)} times "
             "that of a Poisson process"
         )
-    if facts["ticks_spread"]:
+    if content["ticks_spread"]:
         said = "Its clock ticks in coarse steps, so bursts within a tick are not known"
         return f"{said}; {counts}." if counts else f"{said}."
     if not is_number(cv):
@@ -139,25 +140,25 @@ def _burstiness(facts: Facts) -> str:
     return f"{said}, {'but the rate drifts' if drifting else 'at a steady rate'}: {counts}."
 
 
-def _reuse_sentence(facts: Facts) -> str:
-    if facts["reuse"] is None:
+def _reuse_sentence(content: Content) -> str:
+    if content["reuse"] is None:
         return "It has no prefix ids, so what a prefix cache would find is not known."
-    possible = facts["reuse"]["prefix_hit_fraction"]
+    possible = content["reuse"]["prefix_hit_fraction"]
     if not possible:
         return "No request repeats the beginning of an earlier one: a prefix cache finds nothing."
     said = f"{percent(possible)} of input tokens repeat an earlier prompt's beginning"
-    half, most = capacity_for(facts, 0.5), capacity_for(facts, 0.9)
+    half, most = capacity_for(content, 0.5), capacity_for(content, 0.9)
     if most is None:
         return f"{said}."
     room = f"{tokens(most['capacity_tokens'])} tokens"
-    if facts["kv_cache"]:
-        room += f" ({gib(most)} for {facts['kv_cache']['model'].rpartition('/')[2]})"
+    if content["kv_cache"]:
+        room += f" ({gib(most)} for {content['kv_cache']['model'].rpartition('/')[2]})"
     said = f"{said}: an LRU cache finds 90% of that with room for {room}"
     return f"{said}, half of it with {tokens(half['capacity_tokens'])}." if half else f"{said}."
 
 
-def _session_sentence(facts: Facts) -> str:
-    found = facts["sessions"]
+def _session_sentence(content: Content) -> str:
+    found = content["sessions"]
     if found is None or found["single_turn_fraction"] == 1:
         return ""
     said = (

@@ -8,9 +8,8 @@ import numpy as np
 
 from reports import svg
 from reports.numbers import duration, percent, significant
-from reports.trace.answer import capacity_for, span, tokens
-from reports.trace.facts import Facts
-from reports.trace.length_figures import input_against_output, length_distributions
+from reports.svg import Plot, Sheet
+from reports.trace.answer import Content, capacity_for, span, tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,21 +17,8 @@ if TYPE_CHECKING:
 _DASHES = (0, (4, 3))
 
 
-def draw_trace(facts: Facts) -> dict[str, svg.Plot]:
-    """Draw every figure that has data, by name, in the order of the page."""
-    series = facts["series"]
-    plots = (
-        _arrivals_over_time(series.get("arrivals"), facts["arrivals_of"]),
-        _gaps(series.get("gaps")),
-        length_distributions(series),
-        input_against_output(series.get("joint")),
-        _hits_by_capacity(facts),
-        _reuse_over_time(series, facts["reuse"]),
-    )
-    return {plot.name: plot for plot in plots if plot is not None}
-
-
-def _arrivals_over_time(series: dict[str, Any] | None, what: str) -> svg.Plot | None:
+def arrivals_over_time(series: dict[str, Any] | None, what: str, sheet: Sheet) -> Plot | None:
+    """Draw the arrival rate in equal windows, with the range of a steady Poisson process."""
     if series is None:
         return None
     window_s, counts = series["window_s"], np.array(series["counts"], float)
@@ -40,7 +26,7 @@ def _arrivals_over_time(series: dict[str, Any] | None, what: str) -> svg.Plot | 
     rate, mean = counts / window_s, float(counts.mean()) / window_s
     scatter = 1.96 * np.sqrt(counts.mean()) / window_s
     outside = float(np.mean(np.abs(rate - mean) > scatter))
-    with svg.drawing(svg.WIDTH_IN, 2.3) as figure:
+    with sheet.drawing(2.3) as figure:
         axes = figure.subplots()
         edges = np.arange(len(counts) + 1) * window_s / unit_s
         low = max(mean - scatter, 0)
@@ -56,16 +42,16 @@ def _arrivals_over_time(series: dict[str, Any] | None, what: str) -> svg.Plot | 
             f"{significant(float(rate.min()))}/s, highest {significant(float(rate.max()))}/s; "
             f"{percent(outside)} of windows lie outside what a steady Poisson process gives."
         )
-        text = svg.render(figure, "arrivals-over-time", alt)
-    caption = (
-        f"{what.capitalize()} per second in windows of {span(window_s)}, and their mean. Grey: "
-        f"where 95% of windows would lie if arrivals were a Poisson process at a steady rate; "
-        f"{percent(outside)} lie outside."
-    )
-    return svg.Plot("arrivals-over-time", "Arrivals over time", text, caption)
+        caption = (
+            f"{what.capitalize()} per second in windows of {span(window_s)}, and their mean. Grey: "
+            f"where 95% of windows would lie if arrivals were a Poisson process at a steady rate; "
+            f"{percent(outside)} lie outside."
+        )
+        return sheet.plot(figure, "arrivals-over-time", "Arrivals over time", alt, caption)
 
 
-def _gaps(series: dict[str, Any] | None) -> svg.Plot | None:
+def gaps(series: dict[str, Any] | None, sheet: Sheet) -> Plot | None:
+    """Draw the distribution of gaps between arrivals beside an exponential one."""
     if series is None:
         return None
     gap_s, share = np.array(series["gap_s"]), np.array(series["share"])
@@ -73,7 +59,7 @@ def _gaps(series: dict[str, Any] | None) -> svg.Plot | None:
     is_positive = gap_s > 0
     if not is_positive.any():
         return None
-    with svg.drawing(svg.WIDTH_IN, 2.5) as figure:
+    with sheet.drawing(2.5) as figure:
         axes = figure.subplots()
         # The shortest few in a hundred would stretch the axis over empty space.
         low_s = max(float(gap_s[is_positive][0]), _at(series, "gap_s", 0.01), mean_s / 1e4)
@@ -91,22 +77,22 @@ def _gaps(series: dict[str, Any] | None) -> svg.Plot | None:
             f"exponential distribution of the same mean, {duration(mean_s)}, has half within "
             f"{duration(mean_s * np.log(2))}."
         )
-        text = svg.render(figure, "gap-distribution", alt)
-    caption = (
-        f"Share of gaps at or below a length; mean {duration(mean_s)}. Dashed: the exponential "
-        "distribution of a Poisson process. Logarithmic scale."
-    )
-    return svg.Plot("gap-distribution", "Gaps between arrivals", text, caption)
+        caption = (
+            f"Share of gaps at or below a length; mean {duration(mean_s)}. Dashed: the exponential "
+            "distribution of a Poisson process. Logarithmic scale."
+        )
+        return sheet.plot(figure, "gap-distribution", "Gaps between arrivals", alt, caption)
 
 
-def _hits_by_capacity(facts: Facts) -> svg.Plot | None:
-    series = facts["series"].get("lru")
+def hits_by_capacity(content: Content, sheet: Sheet) -> Plot | None:
+    """Draw the share of input tokens that an LRU cache finds, by its capacity."""
+    series = content["series"].get("lru")
     if series is None:
         return None
     capacity, hits = np.array(series["capacity_tokens"]), np.array(series["hit_fraction"])
-    possible = facts["reuse"]["prefix_hit_fraction"]
+    possible = content["reuse"]["prefix_hit_fraction"]
     said = []
-    with svg.drawing(svg.WIDTH_IN, 3.0) as figure:
+    with sheet.drawing(3.0) as figure:
         axes = figure.subplots()
         axes.axhline(possible, color=svg.MUTED, lw=1.1, ls=_DASHES)
         axes.step(capacity, hits, where="post", color=svg.BLUE, lw=1.8)
@@ -122,15 +108,17 @@ def _hits_by_capacity(facts: Facts) -> svg.Plot | None:
             color=svg.MUTED,
         )
         for share in (0.5, 0.9):
-            row = capacity_for(facts, share)
+            row = capacity_for(content, share)
             if row is None:
                 continue
             at = (row["capacity_tokens"], share * possible)
             axes.plot(*at, "o", ms=5, color=svg.BLUE)
             # The space to the left of a rising curve is free, unless the axis begins there.
-            is_far_left = np.log(at[0] / capacity[0]) < 0.4 * np.log(capacity[-1] / capacity[0])
+            far = 0.6 if sheet.is_narrow else 0.4
+            is_far_left = np.log(at[0] / capacity[0]) < far * np.log(capacity[-1] / capacity[0])
+            unit = "" if sheet.is_narrow else " tokens"
             axes.annotate(
-                f"{share:.0%} of it: {tokens(row['capacity_tokens'])} tokens",
+                f"{share:.0%} of it: {tokens(row['capacity_tokens'])}{unit}",
                 at,
                 xytext=(8, -12) if is_far_left else (-8, 2),
                 textcoords="offset points",
@@ -140,35 +128,36 @@ def _hits_by_capacity(facts: Facts) -> svg.Plot | None:
             said.append(f"{share:.0%} of it at {tokens(row['capacity_tokens'])} tokens")
         axes.set_xlabel("capacity of the cache (tokens)")
         axes.set_ylabel("hits (share of input tokens)")
-        kv_cache = facts["kv_cache"]
+        kv_cache = content["kv_cache"]
         if kv_cache:
             _gib_axis(axes, kv_cache["bytes_per_token"])
         alt = (
             f"Hit share of an LRU prefix cache by its capacity. A cache without limit finds "
             f"{percent(possible)} of input tokens; {', '.join(said)}."
         )
-        text = svg.render(figure, "hits-by-capacity", alt)
-    caption = (
-        "Share of input tokens found in one LRU cache that serves all requests, exact at every "
-        f"capacity, in blocks of {facts['reuse']['prefix_block_tokens']} tokens; a prompt is in it "
-        "as soon as it arrives. Logarithmic scale."
-    )
-    if kv_cache:
-        caption += (
-            f" Above: the size of that KV cache for {kv_cache['model']} ({kv_cache['dtype']})."
+        caption = (
+            "Share of input tokens found in one LRU cache that serves all requests, exact at every "
+            f"capacity, in blocks of {content['reuse']['prefix_block_tokens']} tokens; a prompt is "
+            "in it as soon as it arrives. Logarithmic scale."
         )
-    return svg.Plot("hits-by-capacity", "Prefix hits by cache capacity", text, caption)
+        if kv_cache:
+            caption += (
+                f" Above: the size of that KV cache for {kv_cache['model']} ({kv_cache['dtype']})."
+            )
+        return sheet.plot(figure, "hits-by-capacity", "Prefix hits by cache capacity", alt, caption)
 
 
-def _reuse_over_time(series: dict[str, Any], reuse: dict[str, Any] | None) -> svg.Plot | None:
+def reuse_over_time(content: Content, sheet: Sheet) -> Plot | None:
+    """Draw the distinct tokens used over time, and the time to the next use of a block."""
+    series, reuse = content["series"], content["reuse"]
     used = series.get("working_set")
     if used is None or reuse is None:
         return None
     time_s, used_tokens = np.array(used["time_s"]), np.array(used["tokens"])
     again = series["reuse_time"]
     unit, unit_s = svg.time_unit(float(time_s[-1]))
-    with svg.drawing(svg.WIDTH_IN, 2.7) as figure:
-        left, right = figure.subplots(1, 2)
+    with sheet.drawing(4.8 if sheet.is_narrow else 2.7) as figure:
+        left, right = sheet.panels(figure, 2)
         figure.set_layout_engine("constrained", wspace=0.06)
         left.plot(time_s / unit_s, used_tokens, color=svg.BLUE)
         left.set_xlim(0, time_s[-1] / unit_s)
@@ -189,24 +178,24 @@ def _reuse_over_time(series: dict[str, Any], reuse: dict[str, Any] | None) -> sv
             middle_s, late_s = (reuse[f"reuse_time_s_{q}"] for q in ("p50", "p90"))
             right.plot([middle_s, late_s], [0.5, 0.9], "o", ms=4, color=svg.BLUE)
             right.set_title("Time to the next use")
-            right.set_title(
-                f"p50 {duration(middle_s)}, p90 {duration(late_s)}",
-                loc="right",
-                fontsize=8.5,
-                fontweight="normal",
-            )
+            percentiles = f"p50 {duration(middle_s)}, p90 {duration(late_s)}"
+            if sheet.is_narrow:
+                at = {"xytext": (-4, 4), "textcoords": "offset points", "xycoords": "axes fraction"}
+                style: dict[str, Any] = {"ha": "right", "fontsize": 8.5, **at}
+                right.annotate(percentiles, (1, 0), **style)
+            else:
+                right.set_title(percentiles, loc="right", fontsize=8.5, fontweight="normal")
             alt += (
                 f" A block is used again within {duration(middle_s)} in half of all cases, within "
                 f"{duration(late_s)} in 90%."
             )
         _share_axis(right, "share of re-uses")
         right.set_xlabel("time since the last use")
-        text = svg.render(figure, "reuse-over-time", alt)
-    caption = (
-        "Left: distinct tokens in the prefix blocks used so far. Right: of all uses of a block "
-        "seen before, the share that follows its last use within a time; logarithmic scale."
-    )
-    return svg.Plot("reuse-over-time", "Working set and re-use", text, caption)
+        caption = (
+            "Left: distinct tokens in the prefix blocks used so far. Right: of all uses of a block "
+            "seen before, the share that follows its last use within a time; logarithmic scale."
+        )
+        return sheet.plot(figure, "reuse-over-time", "Working set and re-use", alt, caption)
 
 
 def _gib_axis(axes: Axes, bytes_per_token: int) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from reports import svg
 from reports.numbers import percent
+from reports.svg import Plot, Sheet
 from reports.trace.answer import tokens
 
 if TYPE_CHECKING:
@@ -19,27 +20,29 @@ _PANELS = (("prompt_tokens", "Input"), ("output_tokens", "Output"))
 _LEVELS = 6
 
 
-def length_distributions(series: dict[str, Any]) -> svg.Plot | None:
+def length_distributions(series: dict[str, Any], sheet: Sheet) -> Plot | None:
     """Draw histograms of input and output tokens on a logarithmic axis."""
     panels = [(label, series[name]) for name, label in _PANELS if series.get(name)]
     if not panels:
         return None
     said = []
-    with svg.drawing(svg.WIDTH_IN, 2.6) as figure:
+    height = 0.4 + 2.1 * len(panels) if sheet.is_narrow else 2.6
+    with sheet.drawing(height) as figure:
         figure.set_layout_engine("constrained", wspace=0.06)
-        all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        all_axes = sheet.panels(figure, len(panels))
         for axes, (label, found) in zip(all_axes, panels, strict=True):
             said.append(_draw_histogram(axes, label, found))
         all_axes[0].set_ylabel("share of requests in a bin")
-        text = svg.render(figure, "length-distributions", " ".join(said))
-    caption = (
-        "Requests by tokens, in bins of equal width on a logarithmic scale (of a whole number at "
-        "least); a spike is many requests of nearly one length."
-    )
-    zeros = sum(found["zeros"] for _, found in panels)
-    if zeros:
-        caption += f" {zeros:,} requests without output are not shown."
-    return svg.Plot("length-distributions", "Input and output lengths", text, caption)
+        caption = (
+            "Requests by tokens, in bins of equal width on a logarithmic scale (of a whole number "
+            "at least); a spike is many requests of nearly one length."
+        )
+        zeros = sum(found["zeros"] for _, found in panels)
+        if zeros:
+            caption += f" {zeros:,} requests without output are not shown."
+        return sheet.plot(
+            figure, "length-distributions", "Input and output lengths", " ".join(said), caption
+        )
 
 
 def _draw_histogram(axes: Axes, label: str, found: dict[str, Any]) -> str:
@@ -64,7 +67,7 @@ def _between(edges: NDArray[np.float64], index: int) -> str:
     return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
 
 
-def input_against_output(series: dict[str, Any] | None) -> svg.Plot | None:
+def input_against_output(series: dict[str, Any] | None, sheet: Sheet) -> Plot | None:
     """Draw the density of requests over input and output tokens; darker means more."""
     if series is None:
         return None
@@ -73,7 +76,7 @@ def input_against_output(series: dict[str, Any] | None) -> svg.Plot | None:
     # Levels in equal steps of the logarithm of the count, so that a tail is visible beside a peak.
     bounds = np.unique(np.ceil(np.geomspace(1, counts.max() + 1, _LEVELS + 1)).astype(int))
     levels = list(pairwise(bounds.tolist()))
-    with svg.drawing(svg.WIDTH_IN, 3.6) as figure:
+    with sheet.drawing(4.2 if sheet.is_narrow else 3.6) as figure:
         axes = figure.subplots()
         axes.grid(False)
         handles = []
@@ -85,11 +88,11 @@ def input_against_output(series: dict[str, Any] | None) -> svg.Plot | None:
         svg.log_axis(axes, max(y_edges[0], 0.5), y_edges[-1], tokens, vertical=True)
         axes.set_xlabel("input tokens")
         axes.set_ylabel("output tokens")
-        axes.legend(
+        figure.legend(
             handles=handles[::-1],
             title="requests in a cell",
-            loc="upper left",
-            bbox_to_anchor=(1.0, 1.0),
+            loc="outside lower left" if sheet.is_narrow else "outside right upper",
+            ncols=2 if sheet.is_narrow else 1,
             handlelength=1.2,
             alignment="left",
             title_fontsize=8.5,
@@ -100,9 +103,8 @@ def input_against_output(series: dict[str, Any] | None) -> svg.Plot | None:
             f"{counts.sum():,}: input {_between(x_edges, int(at[0]))}, output "
             f"{_between(y_edges, int(at[1]))} tokens."
         )
-        text = svg.render(figure, "input-against-output", alt)
-    caption = "Requests by input and output tokens; cells of equal size on logarithmic scales."
-    return svg.Plot("input-against-output", "Input against output", text, caption)
+        caption = "Requests by input and output tokens; cells of equal size on logarithmic scales."
+        return sheet.plot(figure, "input-against-output", "Input against output", alt, caption)
 
 
 def _draw_cells(

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports import svg
-from reports.numbers import LATENCY_LABELS, is_number, percent
+from reports.numbers import LATENCY_LABELS, duration, is_number, percent
 from reports.series import distribution
-from reports.validation.facts import PERCENTILES, Content, run_names
+from reports.svg import Plot, Sheet
+from reports.validation.errors import PERCENTILES, Content, run_names
 from sim.books.metrics import LATENCIES
 
 if TYPE_CHECKING:
@@ -21,25 +22,16 @@ _BAND = 0.1  # drawn around the diagonal
 _SHARES = ([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
 
 
-def draw_validation(content: Content, latencies: pd.DataFrame) -> dict[str, svg.Plot]:
-    """Draw every figure that has data, by name, in the order of the page."""
-    plots = (
-        percentile_errors(content),
-        latency_distributions(content, latencies),
-        steps_scatter(content),
-    )
-    return {plot.name: plot for plot in plots if plot is not None}
-
-
-def percentile_errors(content: Content) -> svg.Plot | None:
+def percentile_errors(content: Content, sheet: Sheet) -> Plot | None:
     """Draw the errors of p50, p90 and p99 of each latency, one row per run; None without serving
     runs."""
     runs = run_names(content)
     if not runs:
         return None
     said = []
-    with svg.drawing(svg.WIDTH_IN, 0.95 + 0.27 * len(runs)) as figure:
-        panels = figure.subplots(1, len(LATENCIES), sharey=True)
+    height = 0.95 + 0.27 * len(runs)
+    with sheet.drawing(3 * height - 0.8 if sheet.is_narrow else height) as figure:
+        panels = sheet.panels(figure, len(LATENCIES), sharey=True)
         figure.set_layout_engine("constrained", wspace=0.05)
         for axes, metric in zip(panels, LATENCIES, strict=True):
             errors = [_errors(content, run, metric) for run in runs]
@@ -51,62 +43,68 @@ def percentile_errors(content: Content) -> svg.Plot | None:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=len(PERCENTILES))
         alt = f"Errors of latency percentiles of {len(runs)} runs. {' '.join(said)}"
-        text = svg.render(figure, "percentile-errors", alt)
-    caption = (
-        "Predicted less measured, relative to measured; left of the line is predicted too fast. "
-        "Shaded: within 10%, what two runs of the real engine differ by at p99."
-    )
-    return svg.Plot("percentile-errors", "Errors of the latency percentiles", text, caption)
+        caption = (
+            "Predicted less measured, relative to measured; left of the line is predicted too "
+            "fast. Shaded: within 10%, what two runs of the real engine differ by at p99."
+        )
+        title = "Errors of the latency percentiles"
+        return sheet.plot(figure, "percentile-errors", title, alt, caption)
 
 
-def latency_distributions(content: Content, latencies: pd.DataFrame) -> svg.Plot | None:
+def latency_distributions(content: Content, latencies: pd.DataFrame, sheet: Sheet) -> Plot | None:
     """Draw the share of requests within a latency, predicted and measured, one row per run."""
     runs = [run for run in run_names(content) if (latencies["run"] == run).any()]
     if not runs:
         return None
-    with svg.drawing(svg.WIDTH_IN, 0.45 + 1.5 * len(runs)) as figure:
-        grid = figure.subplots(len(runs), len(LATENCIES), sharey=True, squeeze=False)
-        for row, run in zip(grid, runs, strict=True):
-            of_run = latencies[latencies["run"] == run]
-            for axes, metric in zip(row, LATENCIES, strict=True):
-                _draw_pair(axes, of_run[of_run["metric"] == metric])
-                axes.set_title(f"{run}  {LATENCY_LABELS[metric]}")
-        handles, labels = grid[0][0].get_legend_handles_labels()
+    columns = 1 if sheet.is_narrow else len(LATENCIES)
+    rows = len(runs) * len(LATENCIES) // columns
+    with sheet.drawing(0.45 + 1.5 * rows) as figure:
+        panels = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+        said = []
+        pairs = ((run, metric) for run in runs for metric in LATENCIES)
+        for axes, (run, metric) in zip(panels, pairs, strict=True):
+            chosen = (latencies["run"] == run) & (latencies["metric"] == metric)
+            said += _draw_pair(axes, f"{run}  {LATENCY_LABELS[metric]}", latencies[chosen])
+        handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=2)
-        alt = f"Cumulative distributions of TTFT, TPOT and E2E of {', '.join(runs)}."
-        text = svg.render(figure, "validation-distributions", alt)
-    caption = (
-        "Share of requests at or below a latency, as measured on the real engine and as predicted "
-        "from the arrivals alone. Logarithmic scale."
-    )
-    name = "validation-distributions"
-    return svg.Plot(name, "Latency distributions, predicted and measured", text, caption)
+        alt = f"Distributions of latencies by their medians. {' '.join(said)}"
+        caption = (
+            "Share of requests at or below a latency, as measured on the real engine and as "
+            "predicted from the arrivals alone. Logarithmic scale."
+        )
+        title = "Latency distributions, predicted and measured"
+        return sheet.plot(figure, "validation-distributions", title, alt, caption)
 
 
-def steps_scatter(content: Content) -> svg.Plot | None:
+def steps_scatter(content: Content, sheet: Sheet) -> Plot | None:
     """Draw predicted against measured time of each controlled step, one panel per kind."""
     points = content["step_points"]
     if not points:
         return None
     kinds = list(dict.fromkeys(point["kind"] for point in points))
     keys = list(dict.fromkeys(point["key"] for point in points))
-    columns = min(3, len(kinds))
+    columns = 1 if sheet.is_narrow else min(3, len(kinds))
     rows = -(-len(kinds) // columns)
-    with svg.drawing(svg.WIDTH_IN, 0.35 + 2.75 * rows) as figure:
+    said = []
+    with sheet.drawing(0.35 + 2.75 * rows) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, kind in zip(panels, kinds, strict=False):
-            _draw_kind(axes, kind, [p for p in points if p["kind"] == kind], keys)
+            said.append(_draw_kind(axes, kind, [p for p in points if p["kind"] == kind], keys))
         for axes in panels[len(kinds) :]:
             axes.set_axis_off()
-        figure.legend(handles=_scatter_legend(keys), loc="outside upper right", ncols=len(keys) + 2)
-        alt = f"Predicted against measured time of {len(points)} controlled steps."
-        text = svg.render(figure, "steps-scatter", alt)
-    caption = (
-        "Each point is one batch composition run alone on the engine. On the diagonal the "
-        "prediction is exact; shaded, within 10%. Hollow: the half of the points set aside to "
-        "judge a fit. Logarithmic scales."
-    )
-    return svg.Plot("steps-scatter", "Controlled steps, predicted against measured", text, caption)
+        many = 2 if sheet.is_narrow else len(keys) + 2
+        figure.legend(handles=_scatter_legend(keys), loc="outside upper right", ncols=many)
+        alt = (
+            f"Predicted against measured time of {len(points)} controlled steps, errors by kind: "
+            f"{', '.join(said)}."
+        )
+        caption = (
+            "Each point is one batch composition run alone on the engine. On the diagonal the "
+            "prediction is exact; shaded, within 10%. Hollow: the half of the points set aside to "
+            "judge a fit. Logarithmic scales."
+        )
+        title = "Controlled steps, predicted against measured"
+        return sheet.plot(figure, "steps-scatter", title, alt, caption)
 
 
 def _errors(content: Content, run: str, metric: str) -> dict[str, float]:
@@ -141,12 +139,13 @@ def _draw_errors(axes: Axes, metric: str, errors: list[dict[str, float]]) -> Non
     axes.set_title(LATENCY_LABELS[metric])
 
 
-def _draw_pair(axes: Axes, sample: pd.DataFrame) -> None:
+def _draw_pair(axes: Axes, title: str, sample: pd.DataFrame) -> list[str]:
+    """Draw what was measured and what was predicted, and return what it shows."""
     sides = {side: svg.positive(sample[side].to_numpy(float)) for side in ("measured", "predicted")}
     shown = np.concatenate(list(sides.values()))
     if not len(shown):
         axes.set_axis_off()
-        return
+        return []
     styles = {"measured": (svg.INK, 1.1, (0, (4, 2))), "predicted": (svg.BLUE, 1.7, "-")}
     for side, values_s in sides.items():
         x_s, share = distribution(values_s, 120)
@@ -156,9 +155,12 @@ def _draw_pair(axes: Axes, sample: pd.DataFrame) -> None:
     svg.duration_axis(axes, float(low_s), float(high_s))
     axes.set_ylim(0, 1.04)
     axes.set_yticks(*_SHARES)
+    axes.set_title(title)
+    middle = (f"{side} {duration(np.median(values))}" for side, values in sides.items())
+    return [f"{title}: {', '.join(middle)}."]
 
 
-def _draw_kind(axes: Axes, kind: str, points: list[dict[str, Any]], keys: list[str]) -> None:
+def _draw_kind(axes: Axes, kind: str, points: list[dict[str, Any]], keys: list[str]) -> str:
     times_s = _column(points, "measured_ms") / 1e3, _column(points, "predicted_ms") / 1e3
     low_s, high_s = min(map(np.min, times_s)), max(map(np.max, times_s))
     svg.duration_axis(axes, float(low_s), float(high_s))
@@ -185,6 +187,7 @@ def _draw_kind(axes: Axes, kind: str, points: list[dict[str, Any]], keys: list[s
     axes.set_title(f"median {percent(median)}", loc="right", fontsize=8.5, fontweight="normal")
     axes.set_xlabel("measured")
     axes.set_ylabel("predicted")
+    return f"{kind} {percent(median)}"
 
 
 def _scatter_legend(keys: list[str]) -> list[Any]:

@@ -69,9 +69,10 @@ def _print_import(facts: dict[str, Any], output_format: str) -> None:
     if output_format == "json":
         print_json(facts)
         return
-    from reports.calibration.text import print_import
+    from reports.calibration.report import import_report
+    from reports.terminal import print_report
 
-    print_import(facts)
+    print_report(import_report(facts))
 
 
 @calibrate_app.command("run")
@@ -108,15 +109,16 @@ def calibrate_show(
 
     facts = surface_facts(load_named(calibration, gpu), calibration)
     if out is not None:
-        from reports.calibration.page import write_calibration_page
+        from reports.calibration.report import write_calibration_page
 
         write_calibration_page(facts, out)
     if output_format == "json":
         print_json(facts)
         return
-    from reports.calibration.text import print_calibration
+    from reports.calibration.report import calibration_report
+    from reports.terminal import print_report
 
-    print_calibration(facts)
+    print_report(calibration_report(facts))
     if out is not None:
         print(f"page in {out}")
 
@@ -130,7 +132,8 @@ def calibrate_diff(
     output_format: OutputFormat = "text",
 ) -> None:
     """Compare two calibrations of one GPU where both have times: left over right."""
-    from reports.calibration.diff import print_diff, write_diff_page
+    from reports.calibration.diff import diff_report, write_diff_page
+    from reports.terminal import print_report
     from scenarios.calibration.diff import diff_facts
 
     facts = diff_facts(left, right, gpu)
@@ -139,6 +142,6 @@ def calibrate_diff(
     if output_format == "json":
         print_json(facts)
         return
-    print_diff(facts)
+    print_report(diff_report(facts))
     if out is not None:
         print(f"page in {out}")

@@ -54,9 +54,10 @@ def compare(
     if output_format == "json":
         print_json(comparison.content())
     else:
-        from reports.validation.text import print_accuracy
+        from reports.terminal import print_report
+        from reports.validation.comparison import comparison_report
 
-        print_accuracy(comparison.content())
+        print_report(comparison_report(comparison.content()))
     for line in beyond:
         typer.echo(line, err=True)
     if beyond:

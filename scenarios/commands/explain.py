@@ -55,15 +55,16 @@ def explain(
     )
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.explain.page import write_roofline_page
+        from reports.explain.report import write_explain_page
 
-        write_roofline_page(facts, out)
+        write_explain_page(facts, out)
     if output_format == "json":
         print_json(facts)
     else:
-        from reports.explain.text import print_step
+        from reports.explain.report import explain_report
+        from reports.terminal import print_report
 
-        print_step(facts)
+        print_report(explain_report(facts))
         if out is not None:
             print(f"page in {out}")
     if open_page and out is not None:

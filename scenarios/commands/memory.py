@@ -46,6 +46,7 @@ def memory(
     if output_format == "json":
         print_json(facts)
         return
-    from reports.memory import print_memory
+    from reports.memory import memory_report
+    from reports.terminal import print_report
 
-    print_memory(facts)
+    print_report(memory_report(facts))

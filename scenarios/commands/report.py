@@ -26,7 +26,7 @@ def report(
     from reports.plan.report import write_plan_page
     from reports.run.report import write_run_page
     from reports.sweep.folder import is_sweep
-    from reports.sweep.page import write_sweep_page
+    from reports.sweep.report import write_sweep_page
     from reports.whatif.report import write_whatif_page
 
     if plot and not is_sweep(folder):

@@ -61,15 +61,16 @@ def sweep(
             )
     except Terminated:
         raise typer.Exit(EXIT_TERMINATED) from None
-    from reports.sweep.page import write_sweep_page
+    from reports.sweep.report import write_sweep_page
 
     page = write_sweep_page(swept.folder)
     if output_format == "json":
         print_json(swept.content)
     else:
-        from reports.sweep.text import print_sweep
+        from reports.sweep.report import sweep_report
+        from reports.terminal import print_report
 
-        print_sweep(swept.content, swept.table)
+        print_report(sweep_report(swept.content, swept.table))
         print(f"\ntable in {swept.folder / 'sweep.parquet'}, page in {page}")
     if open_page:
         open_in_browser(page)

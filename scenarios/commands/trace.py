@@ -83,15 +83,16 @@ def inspect_trace(
     page = None
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None or open_page:
-        from reports.trace.page import write_trace_page
+        from reports.trace.report import write_trace_page
 
         page = write_trace_page(facts, out or Path(f"{file.name.partition('.')[0]}.html"))
     if output_format == "json":
         print_json(facts)
     else:
-        from reports.trace.text import print_trace
+        from reports.terminal import print_report
+        from reports.trace.report import trace_report
 
-        print_trace(facts)
+        print_report(trace_report(facts))
         if page is not None:
             print(f"page in {page}")
     if open_page and page is not None:

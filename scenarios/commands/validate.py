@@ -57,16 +57,17 @@ def validate(
     )
     # before printing, because a reader that closes the pipe (``| head``) ends the run
     if out is not None:
-        from reports.validation.page import write_validation_page
+        from reports.validation.report import write_validation_page
 
         found.write(out)
         page = write_validation_page(out)
     if output_format == "json":
         print_json(found.content)
     else:
-        from reports.validation.text import print_validation
+        from reports.terminal import print_report
+        from reports.validation.report import validation_report
 
-        print_validation(found.content)
+        print_report(validation_report(found.content))
         if out is not None:
             print(f"\nresults in {out}, page in {page}")
 

@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from reports.run.report import write_run_page
+from scenarios.calibration.kernels import import_facts
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
 from scenarios.run.simulate import simulate
+from tests.calibrate.kernel_lines import GRIDS, made_lines, write_lines
 from tests.properties.scenarios import azure_trace
 from tests.reports.html_page import Page, check_figures
 from tests.reports.sample import write_sample as write_report_sample
+from tests.scenarios.experiments.sweep.samples import SCENARIO, write_sweep_file
 from tests.scenarios.validation.samples import write_sample as write_validation_sample
 
 BROWSER = next(
@@ -65,6 +68,48 @@ def page_of_a_trace(folder: Path) -> Path:
     return page_of_a_command("trace.html", "trace", "inspect", str(trace))(folder)
 
 
+def page_of_a_sweep(folder: Path) -> Path:
+    axes = {"workload.rate_per_s": [4, 16, 60], "engine.max_num_seqs": [2, 8, 64]}
+    gpus = {"hardware.gpu": ["H200", "H100"]}
+    values = {"scenario": SCENARIO, "axes": axes | gpus, "require": "attainment >= 0.9"}
+    folder.mkdir(exist_ok=True)
+    file = write_sweep_file(folder, values)
+    return page_of_a_command("sweep.html", "sweep", str(file), "--jobs", "1")(folder)
+
+
+def page_of_a_step(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    page, of_model = folder / "step.html", ("--model", "deepseek-v3", "--gpu", "H200", "--tp", "8")
+    command = ["explain", *of_model, "--decode-seqs", "32", "--prefill-tokens", "1000"]
+    app([*command, "--out", str(page)], standalone_mode=False)
+    return page
+
+
+def calibrations(folder: Path) -> list[Path]:
+    """Write two calibrations of made timings; return their folders."""
+    found = []
+    for name, scale in (("a", 1.0), ("b", 0.8)):
+        made = folder / name
+        made.mkdir(parents=True)
+        lines = write_lines(made / "lines.jsonl", made_lines(*GRIDS, scale=scale))
+        import_facts([lines], out=made, gpu=None)
+        found.append(made)
+    return found
+
+
+def page_of_a_calibration(folder: Path) -> Path:
+    first, page = str(calibrations(folder)[0]), folder / "calibration.html"
+    app(["calibrate", "show", first, "--out", str(page)], standalone_mode=False)
+    return page
+
+
+def page_of_two_calibrations(folder: Path) -> Path:
+    page = folder / "diff.html"
+    both = map(str, calibrations(folder))
+    app(["calibrate", "diff", *both, "--out", str(page)], standalone_mode=False)
+    return page
+
+
 # Every kind of page fleetcast writes, and how to come by one.
 PAGES: dict[str, Callable[[Path], Path]] = {
     "run": page_of_a_run(),
@@ -92,6 +137,10 @@ PAGES: dict[str, Callable[[Path], Path]] = {
         "0.2",
         "--no-model-error",
     ),
+    "sweep": page_of_a_sweep,
+    "step": page_of_a_step,
+    "calibration": page_of_a_calibration,
+    "two calibrations": page_of_two_calibrations,
 }
 
 # Lays the page into frames of each width and reports what only a layout can tell.

@@ -85,10 +85,12 @@ def test_calibrations_with_nothing_in_common_are_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("family", GRIDS)
 def test_every_family_has_a_figure(family: str, tmp_path: Path) -> None:
-    from reports.calibration.figures import table_plot
+    from reports.calibration.figures import table_figure
+    from reports.svg import NARROW, WIDE
     from scenarios.calibration.contents import load_named, surface_facts
 
     facts = surface_facts(load_named(str(imported(tmp_path / "a", family)), None), "a")
-    plot = table_plot(facts, facts["tables"][0], 0)
-    assert plot is not None
-    assert "<svg" in plot.svg
+    for sheet in (WIDE, NARROW):
+        plot = table_figure(facts["tables"][0], 0, sheet)
+        assert plot is not None
+        assert "<svg" in plot.svg

@@ -15,7 +15,8 @@ from typer.testing import CliRunner, Result
 
 from calibrate.results.detect import read_measured
 from calibrate.results.run import LATENCIES
-from reports.validation.text import print_accuracy
+from reports.terminal import print_report
+from reports.validation.comparison import comparison_report
 from scenarios.commands import app
 from scenarios.files.load import load_scenario
 from scenarios.run.result import RunResult
@@ -220,7 +221,7 @@ def test_text_output_in_unicode_and_ascii(folder: Path, measured: Path) -> None:
     raw = io.BytesIO()
     screen = Console(file=io.TextIOWrapper(raw, "ascii", write_through=True), width=70)
     content["warnings"] = ["a [bold]warning[/bold] \N{EN DASH} of µs"]
-    print_accuracy(content, screen)
+    print_report(comparison_report(content), screen)
     assert "! a [bold]warning[/bold] - of us" in raw.getvalue().decode("ascii")
 
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from calibrate.fits.engine_log import RequestRow, StepRows
 from calibrate.fits.engine_rows import is_held_out, point_parameters
 from policies.fcfs import fcfs
-from reports.validation.text import print_validation
+from reports.terminal import print_report
+from reports.validation.report import validation_report
 from scenarios.build.plugins import load_attribute
 from scenarios.validation.conversations import conversation_chains, system_tokens, turns_after
 from scenarios.validation.protocol import PlannedStep, predict_ms, run_steps
@@ -142,6 +143,6 @@ def test_the_text_is_ascii_where_it_must_be() -> None:
         "warnings": ["m1: a GPU called µ\N{EN DASH}1 [bold]"],
     }
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    print_validation(content, Console(file=stream, width=80))
+    print_report(validation_report(content), Console(file=stream, width=80))
     stream.seek(0)
     assert "! m1: a GPU called u-1 [bold]" in stream.read()

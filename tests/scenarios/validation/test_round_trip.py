@@ -212,7 +212,7 @@ def test_the_command_prints_and_writes(sample: Path, tmp_path: Path) -> None:
     for words in ("Controlled steps", "x1:p20", "x2:mt", "KV blocks", "vLLM 0.25.1"):
         assert words in text.output
     page = (tmp_path / "out" / "validation.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<figure") == 3
     assert "x2:mt" in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("https://www.w3.org", "")
     written = json.loads((tmp_path / "out" / "accuracy.json").read_text())
