@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.hardware.efficiency import load_efficiency
@@ -95,6 +95,7 @@ SHAPES = st.builds(
 COSTS = {rank: cost_of(rank) for rank in (8, 128)}
 
 
+@settings(deadline=None)
 @given(shape=SHAPES, rank=st.sampled_from(list(COSTS)))
 def test_prices_rows_and_accounts_agree(shape: StepShape, rank: int) -> None:
     cost = COSTS[rank]
