@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.models.spec import ModelSpec
@@ -23,13 +22,7 @@ class FeatureModule(Protocol):
     """The functions of a feature; each looks whether the scenario asks for it."""
 
     def added(
-        self,
-        scenario: Scenario,
-        model: ModelSpec,
-        gpu: GpuSpec,
-        layout: Layout,
-        fitted: Efficiency,
-        /,
+        self, scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout, /
     ) -> Added | None:
         """Return what the feature adds to a replica. Raises `ScenarioError` for a replica in which
         it is not modeled."""
@@ -48,11 +41,9 @@ class FeatureModule(Protocol):
 FEATURES: tuple[FeatureModule, ...] = (lora,)
 
 
-def added(
-    scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout, fitted: Efficiency
-) -> tuple[Added, ...]:
+def added(scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout) -> tuple[Added, ...]:
     """Return what each feature that the scenario asks for adds to a replica."""
-    found = (feature.added(scenario, model, gpu, layout, fitted) for feature in FEATURES)
+    found = (feature.added(scenario, model, gpu, layout) for feature in FEATURES)
     return tuple(one for one in found if one is not None)
 
 

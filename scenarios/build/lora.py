@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.links import host_link
 from costmodels.layouts.layout import Layout
@@ -16,7 +15,7 @@ from costmodels.layouts.shard import shard
 from costmodels.memory.entries import WORKSPACE, MemoryEntry
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.adapters import adapted_matrices, adapter_bytes
-from costmodels.steps.adapters import adapter_kernels
+from costmodels.steps.adapters import adapter_kernels, copy_s
 from scenarios.build.replica import Added
 from scenarios.schema import Scenario
 from sim.accounts import ADAPTERS
@@ -28,15 +27,11 @@ from sim.fleet.cluster import RunLog
 from sim.request_table import RequestTable
 from workloads.chains import copy_chains
 
-_COPY_S = 10e-6
-"""Host time to copy one matrix into its slot and to clear what is left of it. Assumed."""
 _STREAM = 0x10AA  # keeps these draws apart from others of the seed
 _MIB = 1 << 20
 
 
-def added(
-    scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout, fitted: Efficiency
-) -> Added | None:
+def added(scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout) -> Added | None:
     """Return what adapters add to a replica; None without them."""
     lora = scenario.lora
     if not lora.enabled:
@@ -53,7 +48,7 @@ def added(
     return Added(
         name="lora",
         memory=(MemoryEntry(WORKSPACE, what, model.dtype, slots),),
-        terms=(adapter_kernels(rank, gpu, fitted, lora.max_lora_rank),),
+        terms=(adapter_kernels(rank, gpu, lora.max_lora_rank),),
         in_engine=partial(_in_engine, config),
         notes=(
             f"an adapter is {adapter_bytes(rank, _own_rank(scenario)) / _MIB:,.0f} MiB on a GPU; "
@@ -81,13 +76,13 @@ def _config(scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout) 
     )
     own = shard(model, layout)
     pairs = sum(matrix.calls * matrix.parts for matrix in adapted_matrices(own))
-    copy_s = adapter_bytes(own, rank) / link.to_device_bytes_per_s + 2 * pairs * _COPY_S
+    copied_s = adapter_bytes(own, rank) / link.to_device_bytes_per_s + 2 * pairs * copy_s()
     whole = adapter_bytes(shard(model, Layout()), rank)
     return AdapterConfig(
         num_adapters=lora.adapters,
         max_loras=lora.max_loras,
         max_cpu_loras=lora.max_cpu_loras or lora.max_loras,
-        copy_ns=to_ns(copy_s),
+        copy_ns=to_ns(copied_s),
         read_ns=to_ns(whole / link.disk_read_bytes_per_s),
     )
 

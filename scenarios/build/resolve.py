@@ -57,7 +57,7 @@ def resolve(
         offload=offload_of(scenario, gpu),
         methods=methods,
         notes=notes,
-        added=features.added(scenario, model, gpu, layout, fitted),
+        added=features.added(scenario, model, gpu, layout),
     )
 
 
