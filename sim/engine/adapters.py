@@ -48,7 +48,7 @@ class Adapters:
     wait for a slot."""
 
     num_running = 0
-    wants_blocks = False
+    wants_blocks = in_transit = False
     holding: Iterable[Request] = ()
 
     def __init__(self, config: AdapterConfig, adapter: Int64) -> None:
@@ -80,9 +80,6 @@ class Adapters:
     def num_waiting(self) -> int:
         """Number of requests that wait for a slot."""
         return len(self.aside)
-
-    def __bool__(self) -> bool:
-        return bool(self.aside)
 
     def drop(self, request: Request) -> bool:
         """Drop a cancelled request; returns False if it is not here."""
@@ -133,14 +130,19 @@ class Adapters:
     def _with_sums(self, shape: StepShape, plan: Plan) -> StepShape:
         """Add the sums over the step's sequences with an adapter."""
         group, adapter = self._view.decode_group, self._adapter
-        left_out = set(plan.held_back)
-        decoding = [r for r in group.members if plan.decodes and r not in left_out]
+        decoding, prefilling = self._computing(plan)
         with_one = sum(r.width for r in decoding if adapter[r.index] != BASE_MODEL)
         tokens = sum(chunk for r, chunk in plan.prefills if adapter[r.index] != BASE_MODEL)
         of_decodes = self._used_by(decoding)
-        of_prefills = self._used_by(request for request, _ in plan.prefills) - of_decodes
+        of_prefills = self._used_by(prefilling) - of_decodes
         sums = (len(of_decodes), with_one * group.tokens_per_seq, len(of_prefills), tokens)
         return shape._replace(adapters=AdapterSums(*sums))
+
+    def _computing(self, plan: Plan) -> tuple[list[Request], list[Request]]:
+        """Return the requests that decode in a step, and those that prefill."""
+        left_out = set(plan.held_back)
+        members = self._view.decode_group.members if plan.decodes else ()
+        return [r for r in members if r not in left_out], [r for r, _ in plan.prefills]
 
     def _must_load(self) -> bool:
         """Whether a step of all that decodes has to load an adapter first. If not, its adapters are
@@ -153,9 +155,8 @@ class Adapters:
 
     def _load_ns(self, plan: Plan, start_ns: int, gpu_ns: int, log: StepLog) -> int:
         """Bring the step's adapters into their slots; return how long that takes."""
-        used = self._used_by(request for request, _ in plan.prefills)
-        if plan.decodes:
-            used |= self._used_by(set(self._view.decode_group.members) - set(plan.held_back))
+        decoding, prefilling = self._computing(plan)
+        used = self._used_by((*decoding, *prefilling))
         missing = sorted(used.difference(self._in_slots))
         wait_ns = 0
         for adapter in missing:

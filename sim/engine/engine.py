@@ -252,12 +252,7 @@ class Engine:
         update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
         batch = InFlight(end_ns, update_ns, self.steps.num_rows)
         self._gpu_free_ns = end_ns
-        state = (
-            view.num_running,
-            len(view.waiting) + view.num_aside,
-            view.kv.free_blocks,
-            plan.preempted,
-        )
+        state = (view.num_running, view.num_waiting, view.kv.free_blocks, plan.preempted)
         self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
         self.lifecycle.commit(plan, batch)
         if plan.prefills:
@@ -279,10 +274,10 @@ class Engine:
         """Sleep until KV that is being transferred arrives or leaves; it holds the missing
         blocks. Raises PolicyError if there is none: the run would never end."""
         view = self.view
-        if not any(view.hooks.places):
+        if not any(place.in_transit for place in view.hooks.places):
             raise PolicyError(
                 f"at {to_s(view.now_ns):.6f} s the scheduler planned nothing although "
-                f"{len(view.running)} requests run, {len(view.waiting)} wait and no step is "
+                f"{len(view.running)} requests run, {view.num_waiting} wait and no step is "
                 "in flight; the run would never end"
             )
         self._in_flight.clear()

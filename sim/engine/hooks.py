@@ -43,8 +43,9 @@ class Place(Protocol):
         """Requests here that hold KV blocks which other requests may share."""
         ...
 
-    def __bool__(self) -> bool:
-        """Whether anything is here, or on its way to or from here."""
+    @property
+    def in_transit(self) -> bool:
+        """Whether KV is on its way to or from here. Its end wakes the engine."""
         ...
 
     def drop(self, request: Request, /) -> bool:

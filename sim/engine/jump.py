@@ -120,7 +120,7 @@ class Jumping:
         if before is not None and before.finishing:
             leaving = Alarm(env, self._replica).ring(times.plan_ns(1) - view.now_ns)
             leaving.callbacks.append(lambda _: self._lifecycle.end(before, env.now_ns))
-        state = (view.num_running, len(view.waiting) + view.num_aside, view.kv.free_blocks)
+        state = (view.num_running, view.num_waiting, view.kv.free_blocks)
         alarm = Alarm(env, self._replica).ring(times.plan_ns(steps) - view.now_ns)
         self.current = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
         return self.current

@@ -277,7 +277,9 @@ class Lifecycle:
     def is_empty(self) -> bool:
         """Whether no request is here, and none is on its way to or from here."""
         view = self.view
-        return not (self.inbox or view.waiting or view.running or any(view.hooks.places))
+        if self.inbox or view.num_waiting or view.running:
+            return False
+        return not any(place.in_transit for place in view.hooks.places)
 
     def publish_load(self) -> None:
         """Publish the engine's load to the subscriber."""

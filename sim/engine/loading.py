@@ -74,7 +74,9 @@ class LoadingKV:
         """Requests whose prefix is being loaded; they hold its blocks."""
         return (*self._under_way, *self._ready)
 
-    def __bool__(self) -> bool:
+    @property
+    def in_transit(self) -> bool:
+        """Whether a prefix is being loaded, or is complete and not taken in yet."""
         return bool(self._under_way or self._ready)
 
     def _begin(self, request: Request, hit: Hit) -> bool:

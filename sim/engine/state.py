@@ -56,6 +56,11 @@ class EngineState:
         """Number of running sequences: each request counts once per hypothesis."""
         return len(self.running) + self.num_beams
 
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait, in the queue or set aside."""
+        return len(self.waiting) + self.num_aside
+
     def move_to_running(self, request: Request) -> None:
         """Move a request from waiting to running; called by `BatchBuilder.admit`."""
         self.waiting.remove(request)

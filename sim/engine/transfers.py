@@ -44,7 +44,9 @@ class SendingKV:
         hooks.prefilled.append(self._prefilled)
         hooks.read.append(self._read)
 
-    def __bool__(self) -> bool:
+    @property
+    def in_transit(self) -> bool:
+        """Whether KV is being sent on, or waits for it."""
         return bool(self._handed_over)
 
     def let_go(self, request: Request) -> None:
@@ -135,7 +137,9 @@ class ArrivingKV:
         """Whether a request waits for blocks."""
         return bool(self._waiting)
 
-    def __bool__(self) -> bool:
+    @property
+    def in_transit(self) -> bool:
+        """Whether KV is expected, or has arrived and is not decoded yet."""
         return bool(self._waiting or self._receiving or self._ready)
 
     def expect(self, request: Request) -> None:
@@ -170,7 +174,7 @@ class ArrivingKV:
 
         The condition for blocks is that of admission: the whole known sequence must fit.
         """
-        if not self:
+        if not self.in_transit:
             return False
         kv, config = self._view.kv, self._view.config
         kv.new_step()
@@ -224,7 +228,9 @@ class FetchedPrefixes:
         """Number of requests whose prefix is on its way."""
         return len(self._fetching)
 
-    def __bool__(self) -> bool:
+    @property
+    def in_transit(self) -> bool:
+        """Whether prefixes are being fetched, from peers or by them."""
         return bool(self._fetching or self._pinned_for_peers)
 
     def await_prefix(self, request: Request, give_up: Callable[[], None], now_ns: int) -> None:

@@ -7,22 +7,31 @@ from functools import partial
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from sim.engine.adapters import BASE_MODEL, COLUMN, AdapterConfig, Adapters
 from sim.engine.config import EngineConfig
-from sim.fleet.cluster import RunLog
+from sim.engine.step import Plan
+from sim.engine.view import EngineView
+from sim.errors import PolicyError
+from sim.fleet.cluster import RunLog, run_cluster
 from sim.fleet.config import Fleet
 from sim.request_table import RequestTable
 from tests.equivalence.runs import check_audited_jumps, check_jumps
 from tests.properties.conservation import MAKERS
 from tests.properties.costs import COSTS, AffineCost
-from tests.properties.engines import ENGINES, small_pool
+from tests.properties.engines import ENGINES, HARD, small_pool
 from tests.properties.fleet_checks import check_fleet_run
 from tests.properties.service_runs import MS, fleets
 from tests.properties.speculating import SPECULATING
-from tests.properties.tables import tables
+from tests.properties.tables import table_of, tables
 
+THOROUGH = settings(
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 CONFIGS = st.builds(
     lambda num_adapters, max_loras, more, copy_ns, read_ns: AdapterConfig(
         num_adapters=num_adapters,
@@ -59,12 +68,7 @@ def check_slots(config: AdapterConfig, log: RunLog) -> None:
         assert (steps.column("prefill_adapter_tokens") <= steps.column("prefill_tokens")).all()
 
 
-@settings(
-    deadline=None,
-    max_examples=120,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@settings(THOROUGH, max_examples=120)
 @given(
     table=tables(),
     engine=ENGINES | SPECULATING,
@@ -94,12 +98,7 @@ def test_adapters_conserve_everything_and_jump_as_they_step(
     )
 
 
-@settings(
-    deadline=None,
-    max_examples=60,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@settings(THOROUGH, max_examples=60)
 @given(
     table=tables(),
     fleet=fleets(ENGINES),
@@ -118,3 +117,21 @@ def test_whatever_fails_adapters_balance_and_jumps_change_nothing(
     log = check_jumps(with_adapters(table, config, seed), fleet, until_ns=until_ns)
     check_slots(config, log)
     check_fleet_run(log, to_its_end=until_ns is None)
+
+
+def test_a_scheduler_that_stops_is_named_though_requests_wait_for_a_slot() -> None:
+    """Nothing would wake the engine, unlike KV that is on its way."""
+
+    class Stopping:
+        def __call__(self, view: EngineView) -> Plan:
+            batch = view.new_batch()
+            if not view.running:
+                batch.add_running()
+                batch.admit_waiting()
+            return batch.plan()
+
+    config = AdapterConfig(num_adapters=2, max_loras=1, max_cpu_loras=2, copy_ns=0, read_ns=0)
+    table = replace(table_of((0, 10, 5), (0, 10, 5)), extras={COLUMN: np.array([0, 1])})
+    pool = small_pool(HARD, scheduler=Stopping)
+    with pytest.raises(PolicyError, match="1 requests run, 1 wait"):
+        run_cluster(table, replace(pool, make_features=(partial(feature, config),)))
