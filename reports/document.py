@@ -290,6 +290,11 @@ WEAKER = (
 )
 
 
+def conditions_section(rows: Sequence[Fact], method: str) -> Section:
+    """Return the page's section on what was run, and how the answer was found."""
+    return Section("conditions", "Conditions", [Facts(rows), Text(method, "note")], on="page")
+
+
 def warning_section(texts: Sequence[str | Cell], on: Where = "both") -> Section:
     """Return the section of warnings."""
     return Section("warnings", "Mind", [Warnings(texts)], on=on)

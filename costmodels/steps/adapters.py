@@ -76,12 +76,11 @@ class AdapterKernels:
 
     def beside_ns(self, shape: StepShape, kernels_ns: int) -> int:
         """Return the time of a step's adapter kernels."""
-        sums = AdapterSums(*shape.adapters)
-        tokens = sums.decode_adapter_tokens + sums.prefill_adapter_tokens
+        adapters, tokens = _totals(shape)
         if not tokens:
             return 0
         regime = self.small if shape.num_tokens < self.small_tokens else self.large
-        return regime.ns(sums.decode_adapters + sums.prefill_adapters, tokens)
+        return regime.ns(adapters, tokens)
 
     def beside_s(self, columns: Mapping[str, Array], kernels_s: Array) -> dict[str, Array]:
         """Return the seconds of the adapter kernels of ``n`` steps."""
@@ -99,11 +98,9 @@ class AdapterKernels:
 
     def rows(self, shape: StepShape, kernels_ns: int) -> list[StepRow]:
         """Return one row with all of a step's adapter kernels; none without adapters."""
-        sums = AdapterSums(*shape.adapters)
-        tokens = sums.decode_adapter_tokens + sums.prefill_adapter_tokens
+        adapters, tokens = _totals(shape)
         if not tokens:
             return []
-        adapters = sums.decode_adapters + sums.prefill_adapters
         row = StepRow(
             "lora",
             self.calls,
@@ -132,6 +129,12 @@ class AdapterKernels:
     def slower(self, factor: float) -> AdapterKernels:
         """Return a copy with all times multiplied by ``factor``."""
         return slowed(self, factor, "small", "large")
+
+
+def _totals(shape: StepShape) -> tuple[int, int]:
+    """Return the adapters of a step, and the new tokens that use one."""
+    decoding, at_decodes, prefilling, at_prefills = AdapterSums(*shape.adapters)
+    return decoding + prefilling, at_decodes + at_prefills
 
 
 def adapter_kernels(shard: RankShard, gpu: GpuSpec, rank: int) -> AdapterKernels:

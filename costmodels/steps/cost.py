@@ -108,7 +108,7 @@ class StepCost:
     prices: StepPrices
     """Prices of a rank's operators, from which everything else is derived."""
     compiled: CompiledPrices
-    """The same in integers."""
+    """Integer tables of ``prices``, from which engines are given a step's time in ns."""
     throttle: PowerThrottle | None
     graph_sizes: tuple[int, ...]
     terms: tuple[StepTerm, ...] = ()

@@ -29,6 +29,7 @@ from reports.document import (
     Table,
     Text,
     Tile,
+    conditions_section,
     evidence_section,
     numbers,
     scenario_section,
@@ -90,12 +91,7 @@ def capacity_report(content: Content, scenario_yaml: str = "") -> Report:
             _curve(content),
             _binding(content),
             warning_section([sentence(warning["text"]) for warning in content["warnings"]]),
-            Section(
-                "conditions",
-                "Conditions",
-                [Facts(_conditions(content)), Text(content["method"], "note")],
-                on="page",
-            ),
+            conditions_section(_conditions(content), content["method"]),
             evidence_section(list(content["evidence"].items()), content["sources"]),
             scenario_section(
                 "Scenario",

@@ -12,7 +12,6 @@ from reports.document import (
     Cell,
     Column,
     Fact,
-    Facts,
     Figure,
     Report,
     Row,
@@ -21,6 +20,7 @@ from reports.document import (
     Text,
     Tile,
     Warnings,
+    conditions_section,
     numbers,
     scenario_section,
 )
@@ -312,7 +312,7 @@ def _conditions(content: Content, table: pd.DataFrame) -> Section:
         "Every figure of every run is in sweep.parquet, beside this page: a row a run, a column an "
         "axis and a figure."
     )
-    return Section("conditions", "Conditions", [Facts(rows), Text(said, "note")], on="page")
+    return conditions_section(rows, said)
 
 
 def _axis_text(axis: dict[str, Any], table: pd.DataFrame) -> str:

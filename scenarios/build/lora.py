@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.links import host_link
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import shard
+from costmodels.layouts.shard import RankShard, shard
 from costmodels.memory.entries import WORKSPACE, MemoryEntry
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.adapters import adapted_matrices, adapter_bytes
@@ -43,7 +43,7 @@ def added(scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout) ->
         )
     rank = shard(model, layout)
     slots = lora.max_loras * adapter_bytes(rank, lora.max_lora_rank)
-    config = _config(scenario, model, gpu, layout)
+    config = _config(scenario, rank, gpu)
     what = f"LoRA slots: {lora.max_loras} of rank {lora.max_lora_rank}"
     return Added(
         name="lora",
@@ -63,7 +63,7 @@ def _own_rank(scenario: Scenario) -> int:
     return scenario.lora.rank or scenario.lora.max_lora_rank
 
 
-def _config(scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout) -> AdapterConfig:
+def _config(scenario: Scenario, own: RankShard, gpu: GpuSpec) -> AdapterConfig:
     """Return the engine's limits, and how long an adapter takes to move.
 
     Each GPU copies its own part; every process reads the whole file.
@@ -74,10 +74,9 @@ def _config(scenario: Scenario, model: ModelSpec, gpu: GpuSpec, layout: Layout) 
         bytes_per_s=hardware.host_link_bytes_per_s,
         disk_read_bytes_per_s=hardware.disk_read_bytes_per_s,
     )
-    own = shard(model, layout)
     pairs = sum(matrix.calls * matrix.parts for matrix in adapted_matrices(own))
     copied_s = adapter_bytes(own, rank) / link.to_device_bytes_per_s + 2 * pairs * copy_s()
-    whole = adapter_bytes(shard(model, Layout()), rank)
+    whole = adapter_bytes(shard(own.model, Layout()), rank)
     return AdapterConfig(
         num_adapters=lora.adapters,
         max_loras=lora.max_loras,
