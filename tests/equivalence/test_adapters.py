@@ -120,7 +120,7 @@ def test_whatever_fails_adapters_balance_and_jumps_change_nothing(
 
 
 def test_a_scheduler_that_stops_is_named_though_requests_wait_for_a_slot() -> None:
-    """Nothing would wake the engine, unlike KV that is on its way."""
+    """Unlike KV on its way, a request that waits for a slot never wakes its engine."""
 
     class Stopping:
         def __call__(self, view: EngineView) -> Plan:
