@@ -9,13 +9,19 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
+from costmodels.engines.expert_kernels import ExpertKernel
 from costmodels.formats import load_format
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.kernel_curves import core_instructions_per_s
 from costmodels.hardware.links import exchange_seconds
-from costmodels.hardware.roofline import OperatorSeconds, operator_seconds, streamed_share
+from costmodels.hardware.roofline import (
+    OperatorSeconds,
+    operator_seconds,
+    peak_of,
+    streamed_share,
+)
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import Mixer
@@ -62,6 +68,9 @@ class KernelTimes:
     shared_prefix_attention: str = "none"
     """The kernel that reads shared prefixes once (`costmodels.operators.shared_prefix`), or
     ``none``."""
+    experts: ExpertKernel | None = None
+    """The kernel of routed experts; None, or one without rates: the constants of a grouped GEMM
+    serve."""
     between_passes_s: float = 0.0
     """GPU seconds per step of the engine's own work, counted with the sampler; see
     `costmodels.engines.profile.EngineProfile`."""
@@ -78,6 +87,8 @@ class KernelTimes:
         efficiency = self._constants(self._family(operator))
         if operator.exchange is not None:
             by_roofline = exchange_seconds(operator, self.gpu, efficiency)
+        elif operator.kind == "grouped_gemm" and self.has_expert_rates:
+            by_roofline = self._price_experts(operator)
         else:
             ranks = self.shard.tensor_parallel_size
             tiled = _tile_by_tile(operator, efficiency)
@@ -85,12 +96,30 @@ class KernelTimes:
             by_roofline = replace(by_roofline, operator=operator)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
         if found is None:
+            if operator.kind == "grouped_gemm" and self.has_expert_rates:
+                return by_roofline
             return self._unpacked(operator, by_roofline, efficiency)
         hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
         seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
         around_s = self.between_passes_s if operator.kind == "sampling" else 0.0
         fixed_s = np.where(operator.rows > 0, around_s, 0.0)
         return replace(by_roofline, work_s=seconds, fixed_s=fixed_s)
+
+    @property
+    def has_expert_rates(self) -> bool:
+        """Whether routed experts are priced by the rates of their own kernel."""
+        return self.experts is not None and self.experts.rates is not None
+
+    def _price_experts(self, operator: Operator) -> OperatorSeconds:
+        assert self.experts is not None
+        parts = self.experts.parts(operator, self.gpu, peak_of(operator, self.gpu))
+        calls, called = operator.calls, operator.rows > 0
+        return OperatorSeconds(
+            operator=operator,
+            work_s=np.where(called, calls * parts.work_s, 0.0),
+            fixed_s=np.where(called, calls * operator.launches * parts.fixed_s, 0.0),
+            compute_bound=parts.compute_s > parts.weights_s,
+        )
 
     def _unpacked(
         self, operator: Operator, priced: OperatorSeconds, efficiency: Efficiency

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
+from costmodels.engines.expert_kernels import ExpertKernel, expert_kernel
 from costmodels.engines.profile import EngineProfile, load_profile
 from costmodels.hardware.efficiency import Efficiency, load_efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import shard
+from costmodels.layouts.shard import RankShard, shard
 from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.spec import ModelSpec
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.operators.sources import OperatorSources
+from costmodels.operators.sources import DATASHEET, OperatorSources
 from costmodels.steps.combined import StepTerm
 from costmodels.steps.compiled import compile_prices
 from costmodels.steps.context import context_exchanges
@@ -112,9 +113,11 @@ def _kernel_times(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> Kerne
     profile = options.profile or load_profile()
     # Fitted small kernels include the engine's own time between passes, measured ones do not.
     is_measured = tables is not None and tables.lookups.get("elementwise")
+    rank = shard(model, options.layout)
     return KernelTimes(
-        shard=shard(model, options.layout),
+        shard=rank,
         gpu=gpu,
+        experts=_experts(rank, gpu, options, profile),
         efficiency=backend.efficiency if backend else _efficiency(gpu, options),
         tables=tables,
         # A backend's constants take precedence over those of all families.
@@ -123,6 +126,20 @@ def _kernel_times(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> Kerne
         shared_prefix_attention=options.shared_prefix_attention,
         between_passes_s=profile.between_passes_s if is_measured else 0.0,
     )
+
+
+def _experts(
+    rank: RankShard, gpu: GpuSpec, options: StepOptions, profile: EngineProfile
+) -> ExpertKernel | None:
+    """Return the kernel of routed experts, without rates where other constants were asked for."""
+    kernel = expert_kernel(rank, gpu, profile)
+    if kernel is None:
+        return None
+    families = options.operators.families if options.operators else ()
+    asked = any(one.family == "grouped_gemm" and one.source == DATASHEET for one in families)
+    # Constants that were fitted to a user's own runs hold the kernel that ran there.
+    is_built_in = _efficiency(gpu, options).name == load_efficiency(gpu).name
+    return replace(kernel, rates=None) if asked or not is_built_in else kernel
 
 
 def _efficiency(gpu: GpuSpec, options: StepOptions) -> Efficiency:
