@@ -166,7 +166,7 @@ def _rule(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Mapping[str
     whole = shard.layout.enable_expert_parallel
     for rule in read_data(_FILE)["choice"]:
         fits = weights in rule["weights"] and here in rule.get("architectures", [here])
-        if fits and rule.get("whole_experts", whole) == whole and _covers(rule, profile):
+        if fits and rule.get("whole_experts", whole) == whole and covers(rule, profile):
             found: Mapping[str, Any] = rule
             return found
     return None
@@ -182,12 +182,12 @@ def _configuration(
     if width in shapes.get(experts, []):
         return "triton_block_tuned" if weights == "fp8_block" else "triton_tuned"
     for rule in read_data(_FILE)["default_configurations"]:
-        if weights in rule.get("weights", [weights]) and _covers(rule, profile):
+        if weights in rule.get("weights", [weights]) and covers(rule, profile):
             return str(rule["kernel"])
     raise ValueError("expert_kernels.yaml: the last default configuration covers everything")
 
 
-def _covers(rule: Mapping[str, Any], profile: EngineProfile) -> bool:
+def covers(rule: Mapping[str, Any], profile: EngineProfile) -> bool:
     """Return whether a rule holds for the engine's version."""
     version = version_key(profile.version)
     since, before = rule.get("since"), rule.get("before")

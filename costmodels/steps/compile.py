@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
-from costmodels.engines.expert_kernels import ExpertKernel, expert_kernel
+from costmodels.engines.attention_kernels import attention_kernels
+from costmodels.engines.expert_kernels import expert_kernel
 from costmodels.engines.profile import EngineProfile, load_profile
 from costmodels.hardware.efficiency import Efficiency, load_efficiency
 from costmodels.hardware.gpus import GpuSpec
@@ -15,6 +16,7 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard, shard
 from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.spec import ModelSpec
+from costmodels.operators.chosen_kernels import ChosenKernels
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.sources import DATASHEET, OperatorSources
 from costmodels.steps.combined import StepTerm
@@ -24,6 +26,7 @@ from costmodels.steps.cost import StepCost
 from costmodels.steps.prices import price_operators
 from costmodels.steps.replica import replica_of
 from costmodels.steps.streaming import streaming
+from costmodels.tables.families import ATTENTION
 from sim.errors import ScenarioError
 
 
@@ -117,7 +120,7 @@ def _kernel_times(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> Kerne
     return KernelTimes(
         shard=rank,
         gpu=gpu,
-        experts=_experts(rank, gpu, options, profile),
+        chosen=_chosen(rank, gpu, options, profile),
         efficiency=backend.efficiency if backend else _efficiency(gpu, options),
         tables=tables,
         # A backend's constants take precedence over those of all families.
@@ -128,18 +131,21 @@ def _kernel_times(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> Kerne
     )
 
 
-def _experts(
+def _chosen(
     rank: RankShard, gpu: GpuSpec, options: StepOptions, profile: EngineProfile
-) -> ExpertKernel | None:
-    """Return the kernel of routed experts, without rates where other constants were asked for."""
+) -> ChosenKernels:
+    """Return the kernels that the engine chooses; experts without rates where other constants were
+    asked for."""
     kernel = expert_kernel(rank, gpu, profile)
-    if kernel is None:
-        return None
     families = options.operators.families if options.operators else ()
-    asked = any(one.family == "grouped_gemm" and one.source == DATASHEET for one in families)
-    # Constants that were fitted to a user's own runs hold the kernel that ran there.
+    asked = {one.family for one in families if one.source == DATASHEET}
+    # Constants that were fitted to a user's own runs hold the kernels that ran there.
     is_built_in = _efficiency(gpu, options).name == load_efficiency(gpu).name
-    return replace(kernel, rates=None) if asked or not is_built_in else kernel
+    if kernel is not None and (not is_built_in or "grouped_gemm" in asked):
+        kernel = replace(kernel, rates=None)
+    named = options.backend is not None or not is_built_in or bool(asked.intersection(ATTENTION))
+    attention = {} if named else attention_kernels(rank, gpu, profile)
+    return ChosenKernels(attention=attention, experts=kernel)
 
 
 def _efficiency(gpu: GpuSpec, options: StepOptions) -> Efficiency:
