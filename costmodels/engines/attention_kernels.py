@@ -1,7 +1,7 @@
 """The kernel of each kind of attention, as the engine chooses it, where the constants fit another.
 
-`attention_kernels.yaml` has the rules. Most kernels are those that the constants of a GPU were fitted
-to; a few compute more than a model asks for: rows or heads of tiles that stay empty.
+`attention_kernels.yaml` has the rules. Most kernels are those that the constants of a GPU were
+fitted to; a few compute more than a model asks for: rows or heads of tiles that stay empty.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from costmodels.models.layers.dsa import Dsa
 from costmodels.models.layers.gqa import Gqa, OverGqa
 from costmodels.models.layers.mla import SERVED_FP8
 from costmodels.models.layers.parts import Mixer
+from sim.evidence import Source
 
 _FILE = "engines/attention_kernels.yaml"
 
@@ -42,6 +43,19 @@ class AttentionKernel:
     label: str = ""
     """Evidence label of what differs from the constants; empty if nothing does."""
     source: str = ""
+
+    def sources(self) -> list[Source]:
+        """Return what differs from the constants, with its label and source."""
+        values = {
+            "mixed_tile_rows": self.mixed_tile_rows or None,
+            "prefill_flop_per_s": self.prefill_flop_per_s,
+            "decode_flop_per_s": self.decode_flop_per_s,
+        }
+        return [
+            Source(what=f"{self.name} {name}", value=value, label=self.label, source=self.source)
+            for name, value in values.items()
+            if value is not None
+        ]
 
 
 def attention_kernels(

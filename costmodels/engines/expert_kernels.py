@@ -1,7 +1,7 @@
 """The kernel that multiplies routed experts: chosen by the engine's own rules, priced by its tiles.
 
-A grouped GEMM fills each expert's rows up to whole tiles, so that its rate falls with the rows of an
-expert; how far depends on the kernel. `expert_kernels.yaml` has the rules and the rates.
+A grouped GEMM fills each expert's rows up to whole tiles, so that its rate falls with the rows of
+an expert; how far depends on the kernel. `expert_kernels.yaml` has the rules and the rates.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def streamed_share(operator: Operator) -> float:
 
 
 def peak_of(operator: Operator, gpu: GpuSpec) -> float:
-    """Return the compute peak that an operator runs at. Raises `ScenarioError` if the GPU has none."""
+    """Return the compute peak of an operator. Raises `ScenarioError` if the GPU has none."""
     peak: float | None = getattr(gpu, operator.peak)
     if peak is None and operator.kind == "attention":
         # Scores of a 4-bit indexer are computed in the next wider format that the device has.

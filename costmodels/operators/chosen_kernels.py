@@ -1,4 +1,4 @@
-"""The kernels that an engine chooses for a rank, where they are not those of the fitted constants."""
+"""The kernels that an engine chooses for a rank, where fitted constants are of other ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from costmodels.hardware.roofline import OperatorSeconds, peak_of
 from costmodels.models.layers.parts import Mixer
 from costmodels.operators.operators import term_operator
 from costmodels.work import Operator
-from sim.evidence import Evidence
+from sim.evidence import Evidence, Source, weakest
 from sim.shape import Clip
 
 
@@ -31,9 +31,36 @@ class ChosenKernels:
     def prices(self, operator: Operator) -> bool:
         """Return whether the rates of a chosen kernel price an operator."""
         experts = self.experts
-        return (
-            operator.kind == "grouped_gemm" and experts is not None and experts.rates is not None
-        )
+        return operator.kind == "grouped_gemm" and experts is not None and experts.rates is not None
+
+    @property
+    def attention_names(self) -> str:
+        """The kernels of attention, joined by ``+`` if kinds of layers differ."""
+        return "+".join(dict.fromkeys(one.name for one in self.attention.values()))
+
+    def name_of(self, operator: Operator) -> str:
+        """Return the kernel of an operator; empty if its rule is not known."""
+        if operator.kind == "attention":
+            return self.attention_names
+        if operator.kind == "grouped_gemm" and self.experts is not None:
+            return self.experts.name
+        return ""
+
+    def sources(self) -> list[Source]:
+        """Return the rates of the kernels, with their labels and sources."""
+        found = [] if self.experts is None else self.experts.sources()
+        for kernel in self.attention.values():
+            found += kernel.sources()
+        return found
+
+    def label(self, family: str) -> str | None:
+        """Return the weakest label of the rates of ``experts`` or ``attention``; None without
+        any."""
+        labels = [kernel.label for kernel in self.attention.values() if kernel.label]
+        if family == "experts":
+            rates = None if self.experts is None else self.experts.rates
+            labels = [] if rates is None else [rates.label]
+        return weakest(labels) if labels else None
 
     def price(self, operator: Operator, gpu: GpuSpec) -> OperatorSeconds:
         """Price a grouped GEMM by the kernel of routed experts, which must have rates."""
@@ -55,12 +82,14 @@ class ChosenKernels:
     def prefill_constants(self, mixer: Mixer, constants: Efficiency, gpu: GpuSpec) -> Efficiency:
         """Return the constants of a layer's prompts."""
         kernel = self.attention.get(mixer)
-        return _at_rate(kernel, constants, gpu, kernel and kernel.prefill_flop_per_s)
+        rate = None if kernel is None else kernel.prefill_flop_per_s
+        return _at_rate(kernel, constants, gpu, rate)
 
     def decode_constants(self, mixer: Mixer, constants: Efficiency, gpu: GpuSpec) -> Efficiency:
         """Return the constants of a layer's decodes."""
         kernel = self.attention.get(mixer)
-        return _at_rate(kernel, constants, gpu, kernel and kernel.decode_flop_per_s)
+        rate = None if kernel is None else kernel.decode_flop_per_s
+        return _at_rate(kernel, constants, gpu, rate)
 
     def mixed_s(
         self,

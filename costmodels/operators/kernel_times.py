@@ -18,7 +18,6 @@ from costmodels.hardware.links import exchange_seconds
 from costmodels.hardware.roofline import (
     OperatorSeconds,
     operator_seconds,
-    peak_of,
     streamed_share,
 )
 from costmodels.layouts.shard import RankShard

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.engines.attention_backends import AttentionBackend, attention_backend
+from costmodels.engines.expert_kernels import expert_kernel
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
 from costmodels.memory.device import DevicePlan
 from costmodels.memory.entries import MemoryEntry
 from costmodels.memory.streaming import Offload
@@ -134,6 +136,18 @@ class Replica:
                     f"{one.source}: its tables are of the kernels that the engine chose"
                 )
         return Kernels(operators, attention_backend(name, gpu, model, operators.efficiency))
+
+    @cached_property
+    def kernel_notes(self) -> tuple[str, ...]:
+        """Notes on kernels that the engine chooses although faster ones exist."""
+        kernel = expert_kernel(shard(self.model, self.layout), self.gpu, self.profile)
+        if kernel is None or not kernel.is_untuned:
+            return ()
+        return (
+            f"untuned experts: vLLM ships no configuration of its Triton kernel for {kernel.shape} "
+            f"on {self.gpu.name} and runs its default one ({kernel.name}), as its log says; "
+            "vLLM's benchmark_moe.py --tune makes one",
+        )
 
     @cached_property
     def _kernels_key(self) -> str:

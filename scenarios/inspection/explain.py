@@ -49,7 +49,7 @@ def explain_facts(
     return {
         "fleetcast_version": __version__,
         **replica.facts(),
-        "notes": [*replica.notes, *_left_out(replica)],
+        "notes": [*replica.notes, *replica.kernel_notes, *_left_out(replica)],
         "step": {
             "decode_seqs": decode_seqs,
             "context": context,
@@ -171,6 +171,10 @@ def _constants(
         share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
         if "an element" in str(source["what"]):
             share = sum(row.share for row in rows if row.name == "decode_attention")
+        found.append({"constant": source["what"], "share": share, **source})
+    for source in cost.kernels.chosen.sources():
+        kernel = str(source["what"]).partition(" ")[0]
+        share = sum(row.share for row in rows if kernel in row.kernel.split("+"))
         found.append({"constant": source["what"], "share": share, **source})
     backend = cost.kernels.backend
     if backend is not None:

@@ -60,7 +60,9 @@ def _line(row: Scored) -> str:
 
 
 def _print_groups(rows: Sequence[Scored]) -> None:
-    groups = {name: [r for r in rows if r.group == name] for name in sorted({r.group for r in rows})}
+    groups = {
+        name: [r for r in rows if r.group == name] for name in sorted({r.group for r in rows})
+    }
     groups["H200 and A100"] = [row for row in rows if is_trusted(row)]
     print(f"\n{'':16}{'points':>7}{'median %':>10}{'within 35':>11}{'bias %':>8}{'TPOT %':>8}")
     for name, of_group in groups.items():
