@@ -398,7 +398,9 @@ def compile_prices(
         seq_tokens=attention.seq_tokens,
         tokens_per_seq=prices.tokens_per_seq,
         largest_graph=largest_graph,
-        full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
+        full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0)
+        if profile.full_graphs
+        else _host_ns(other_delay_s, profile.piecewise_launch_s(model), 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
         piecewise_ns=_host_ns(other_delay_s, profile.piecewise_launch_s(model), tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),

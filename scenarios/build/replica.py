@@ -207,6 +207,12 @@ class Replica:
         return replace(options, operators=self.kernels.operators, backend=self.kernels.backend)
 
     @property
+    def async_scheduling(self) -> bool:
+        """Whether the next step is planned before the last one is read."""
+        asked = self.scenario.engine.async_scheduling
+        return self.profile.async_scheduling if asked is None else asked
+
+    @property
     def max_model_len(self) -> int:
         """The longest sequence that a request may have, in tokens, if the pool holds it."""
         return self.scenario.engine.max_model_len or self.model.max_position_embeddings

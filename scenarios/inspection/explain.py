@@ -44,7 +44,7 @@ def explain_facts(
     gpu_s = sum(row.seconds for row in rows)
     formats = precision_rows(cost.kernels, cost.graph_sizes, of_rank.num_tokens)
     replica_s = cost.price(shape).gpu_ns / 1e9
-    is_async = replica.scenario.engine.async_scheduling
+    is_async = replica.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
         "fleetcast_version": __version__,

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.engines.profile import padded_sizes
-from costmodels.engines.profile import load_profile
+from costmodels.engines.profile import load_profile, padded_sizes
 from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
