@@ -173,9 +173,9 @@ def _rates(row: Mapping[str, Any], gpu: GpuSpec) -> Rates:
 
 
 def _rule(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Mapping[str, Any] | None:
-    if profile.engine != "vLLM":
-        return None
     weights, here = shard.local.precision.experts, architecture(gpu)
+    if profile.engine != "vLLM" or here is None:
+        return None
     whole = shard.layout.enable_expert_parallel
     for rule in read_data(_FILE)["choice"]:
         fits = weights in rule["weights"] and here in rule.get("architectures", [here])
