@@ -115,10 +115,10 @@ class EngineOptions(Section):
     num_redundant_experts: Annotated[Whole, Field(ge=0, le=100_000)] = Field(
         0, description="copies beside the experts of each layer (enable_eplb)"
     )
-    expert_skew: Annotated[Number, Field(ge=0, le=10)] = Field(
-        0.0,
-        description="Zipf exponent of how popular experts are; 0: equally, which leaves the "
-        "imbalance of chance",
+    expert_skew: Annotated[Number, Field(ge=0, le=10)] | None = Field(
+        None,
+        description="Zipf exponent of how popular experts are, where ranks hold whole ones; 0: "
+        "equally, which leaves the imbalance of chance; None: what is published of a trained model",
     )
     expert_loads: tuple[Annotated[Number, Field(ge=0)], ...] | None = Field(
         None, description="relative load of each expert of a layer, in place of expert_skew"
