@@ -45,7 +45,7 @@ def test_choice(model: str, gpu: str, name: str) -> None:
 
 
 def cost(gpu: str, model: str = "llama-3.1-8b", **options: Any) -> StepCost:
-    limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}
     return compile_step_cost(load_model(model), load_gpu(gpu), StepOptions(**limits, **options))
 
 
@@ -112,7 +112,7 @@ def test_a_short_prompt_of_sparse_attention_is_not_cheaper_a_token() -> None:
         "profile": load_profile("vllm-0.13"),
     }
     model = quantized(load_model("deepseek-v3.2"), kv_cache="fp8_ds_mla")
-    limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 64}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 64}
     found = compile_step_cost(model, load_gpu("h200"), StepOptions(**limits, **options))
 
     def attention_s(shape: StepShape) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,14 +103,13 @@ def test_unknown_rates_leave_the_constants() -> None:
 
 def test_an_untuned_configuration_is_slower() -> None:
     chunk = chunk_shape(0, 2048)
-    prices = {}
+    shares = {}
     for name in ("qwen3-235b-a22b", "glm-4.5-air"):
         found = kernel(name, "a100", ranks=8, profile="vllm-0.11")
-        prices[found.is_untuned] = found.rates
-    assert prices[True] is not None
-    assert prices[False] is not None
-    assert prices[True].compute < prices[False].compute
-    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
+        assert found.rates is not None
+        shares[found.is_untuned] = found.rates.compute
+    assert shares[True] < shares[False]
+    limits: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
     layout = Layout(tensor_parallel_size=4)
     model, gpu = load_model("glm-4.5-air"), load_gpu("a100")
     times = [
@@ -123,7 +123,7 @@ def test_an_untuned_configuration_is_slower() -> None:
 
 def test_a_newer_gpu_is_never_slower() -> None:
     """Marlin's rates are of SMs: a card with more of them, or faster memory, is not slower."""
-    limits = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 4096, "max_num_seqs": 256}
     model = load_model("gpt-oss-20b")
     for shape in (chunk_shape(0, 2048, model.clips), decode_shape(64, 1000, model.clips)):
         times = [
@@ -140,7 +140,7 @@ def test_marlin_fills_matrices_up() -> None:
     found = kernel("gpt-oss-120b", "a100")
     assert found.filled == pytest.approx(3072 * 2944 / 2880**2)
     model, _ = quantize(load_model("gpt-oss-120b"), load_gpu("a100"), weights=None)
-    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
+    limits: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 256}
     plans = {
         name: DevicePlan(model, load_gpu(name), **limits).weight_bytes for name in ("a100", "h200")
     }
