@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
-from costmodels.formats import load_format
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
 from costmodels.hardware.gpus import GpuSpec
@@ -18,7 +17,7 @@ from costmodels.hardware.links import exchange_seconds
 from costmodels.hardware.roofline import (
     OperatorSeconds,
     operator_seconds,
-    streamed_share,
+    tile_by_tile,
 )
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.gqa import Gqa
@@ -89,7 +88,7 @@ class KernelTimes:
             by_roofline = self.chosen.price(operator, self.gpu)
         else:
             ranks = self.shard.tensor_parallel_size
-            tiled = _tile_by_tile(operator, efficiency)
+            tiled = tile_by_tile(operator, efficiency)
             by_roofline = operator_seconds(tiled, self.gpu, efficiency, ranks)
             by_roofline = replace(by_roofline, operator=operator)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
@@ -411,25 +410,6 @@ class KernelTimes:
             self.gpu.num_sms,
             self._work_price("decode_attention"),
         )
-
-
-def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
-    """Return a GEMM as priced for a kernel that takes a tile of rows at once and restarts for the
-    next.
-
-    Within one tile it streams its narrow weights at their full advantage; if it restarts, each tile
-    pays for filling and draining as a 16-bit one does (0.60 to 0.73 of a 16-bit GEMM from 256 rows
-    on, vLLM PR 2497).
-    """
-    most = load_format(operator.weights).kernel_rows
-    if most is None:
-        return operator
-    tiles = np.ceil(operator.rows / most)
-    half_rows = efficiency.gemm_half_rows
-    refill = (most + half_rows) / (most + half_rows * streamed_share(operator))
-    whole = refill * tiles * most / np.maximum(operator.rows, 1.0)
-    again = np.where(operator.rows > most, whole, 1.0)
-    return replace(operator, rows=np.minimum(operator.rows, most), flops=again * operator.flops)
 
 
 def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) -> DecodeCurves:
