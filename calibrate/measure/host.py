@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from statistics import median
 from typing import NamedTuple
 
@@ -39,6 +40,15 @@ def probe_host(seconds: float, *, device: str) -> list[HostRound]:
         rounds.append(HostRound(median(_python_s() for _ in range(_REPEATS)), launch_s))
         time.sleep(max(0.0, min(next_s, end_s) - time.perf_counter()))
     return rounds
+
+
+def has_cuda() -> bool:
+    """Return whether torch is installed and finds a GPU."""
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _python_s() -> float:

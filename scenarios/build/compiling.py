@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodels.engines.compile_stalls import CompileStalls, compile_stalls
 from costmodels.layouts.shard import shard
+from scenarios.build.host import host_factor
 from scenarios.build.replica import Replica
 from sim.accounts import LAUNCH_AND_HOST
 from sim.clock import to_ns
@@ -28,7 +29,7 @@ def features(replica: Replica) -> list[Callable[[RequestTable], Feature]]:
     config = CompileConfig(
         graph_tokens=_graph_tokens(replica),
         bucket_tokens=stalls.bucket_tokens,
-        compile_ns=to_ns(stalls.stall_s * replica.scenario.engine.host_speed_factor),
+        compile_ns=to_ns(stalls.stall_s * host_factor(replica.scenario.engine)),
         is_kept=replica.scenario.startup.kernel_cache == "kept",
     )
     return [lambda table: Compiling(config)]

@@ -6,12 +6,11 @@ import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from calibrate.measure.host import HostRound, probe_host
+from calibrate.measure.host import HostRound, has_cuda, probe_host
 from calibrate.measure.machine import cpu_name
 from costmodels.engines.hosts import Host, named_hosts, probed_host, save_host
 from sim.errors import ScenarioError
@@ -25,7 +24,7 @@ def host_facts(seconds: float, *, device: str, out: Path | None) -> dict[str, An
 
     Raises `ScenarioError` without the device, or if the file cannot be written.
     """
-    if device == "cuda" and not _has_cuda():
+    if device == "cuda" and not has_cuda():
         raise ScenarioError(
             "launches need torch and a CUDA GPU; --device cpu measures Python alone"
         )
@@ -72,11 +71,3 @@ def _facts(host: Host) -> dict[str, Any]:
         "label": host.evidence.label,
         "factor": host.factor,
     }
-
-
-def _has_cuda() -> bool:
-    if find_spec("torch") is None:
-        return False
-    import torch
-
-    return bool(torch.cuda.is_available())
