@@ -6,7 +6,7 @@ it launches the first step of that bucket; nothing is planned or read meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sim.accounts import LAUNCH_AND_HOST
@@ -31,11 +31,12 @@ class CompileConfig:
 
 
 class Compiling:
-    """The buckets of step sizes that have a kernel, none at first."""
+    """The buckets of step sizes that have a kernel."""
 
-    def __init__(self, config: CompileConfig) -> None:
+    def __init__(self, config: CompileConfig, *, met: Iterable[int] = ()) -> None:
+        """``met`` are step sizes, in tokens, whose kernels are there at first."""
         self._config = config
-        self._met: set[int] = set()
+        self._met = {self._bucket(tokens) for tokens in met}
 
     def start(self, view: EngineView, wake: Callable[[], None]) -> None:
         """Take part in a new process of the engine."""
@@ -45,9 +46,11 @@ class Compiling:
         view.hooks.must_step.append(self._decodes_lack_kernel)
         view.hooks.host_ns.append(self._compile_ns)
 
+    def _bucket(self, tokens: int) -> int:
+        return -(-tokens // self._config.bucket_tokens)
+
     def _lacks_kernel(self, tokens: int) -> bool:
-        config = self._config
-        return tokens > config.graph_tokens and -(-tokens // config.bucket_tokens) not in self._met
+        return tokens > self._config.graph_tokens and self._bucket(tokens) not in self._met
 
     def _decodes_lack_kernel(self) -> bool:
         """Whether a step of all that decodes has to compile first."""
@@ -58,7 +61,7 @@ class Compiling:
         tokens = plan.shape.num_tokens
         if not self._lacks_kernel(tokens):
             return 0
-        self._met.add(-(-tokens // self._config.bucket_tokens))
+        self._met.add(self._bucket(tokens))
         # It is the host's time already; the log counts the stalls.
         log.add_wait(LAUNCH_AND_HOST, 1, self._config.compile_ns)
         return self._config.compile_ns
