@@ -11,6 +11,7 @@ from costmodels.models.catalog import load_model
 from costmodels.models.quantization import AUTO, method_names, quantize
 from costmodels.models.spec import ModelSpec, in_dtype, quantized
 from scenarios.build import features
+from scenarios.build.host import host_factor, host_notes
 from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
 from scenarios.schema import Scenario
@@ -42,7 +43,7 @@ def resolve(
         if methods[1] is None and kv_dtype is None:
             methods = (methods[0], _default_cache(scenario, profile))
         model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
-    profile = scale_host(profile, options.host_speed_factor)
+    profile = scale_host(profile, host_factor(options))
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = _batch_limits(scenario, gpu)
@@ -58,7 +59,7 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=notes,
+        notes=(*notes, *host_notes(options)),
         added=features.added(scenario, model, gpu, layout),
     )
 
