@@ -25,6 +25,9 @@ class CompileStalls:
     stall_s: float
     """Seconds that the host compiles for one bucket."""
     evidence: Evidence
+    load_s: float
+    """Seconds that the host takes to load one bucket's kernel from disk."""
+    load_evidence: Evidence
 
 
 def compile_stalls(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> CompileStalls | None:
@@ -39,4 +42,6 @@ def compile_stalls(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Co
         bucket_tokens=row["bucket_tokens"],
         stall_s=row["stall_s"],
         evidence=Evidence(label=row["label"], source=row["source"]),
+        load_s=row["load_s"],
+        load_evidence=Evidence(label=row["load_label"], source=row["load_source"]),
     )

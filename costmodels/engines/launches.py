@@ -72,6 +72,8 @@ def _compiled(model: ModelSpec, group: LayerGroup, experts: str, ranks: int) -> 
         layer = layer.plus(_of(data["mixers"][group.mixer.kind]))
         if not model.precision.matrix(model.precision.attention)[1].peak.startswith("bf16"):
             layer = layer.plus(_of(data["converted"]))
+        if model.precision.kv == "fp8":
+            layer = layer.plus(_of(data["fp8_cache"]))
     if group.ffn is not None:
         chosen = data["experts"].get(experts) if isinstance(group.ffn, Moe) else None
         layer = layer.plus(_of(chosen or data["ffns"][group.ffn.kind]))

@@ -26,10 +26,11 @@ def features(replica: Replica) -> list[Callable[[RequestTable], Feature]]:
     stalls = _stalls(replica)
     if stalls is None:
         return []
+    stall_s = stalls.load_s if _is_on_disk(replica) else stalls.stall_s
     config = CompileConfig(
         graph_tokens=_graph_tokens(replica),
         bucket_tokens=stalls.bucket_tokens,
-        compile_ns=to_ns(stalls.stall_s * host_factor(replica.scenario.engine)),
+        compile_ns=to_ns(stall_s * host_factor(replica.scenario.engine)),
         is_kept=replica.scenario.startup.kernel_cache == "kept",
     )
     return [lambda table: Compiling(config)]
@@ -47,11 +48,18 @@ def notes(replica: Replica) -> list[str]:
         ]
     width, most = stalls.bucket_tokens, replica.max_num_batched_tokens
     buckets = max(-(-most // width) - _graph_tokens(replica) // width, 0)
+    does, stall_s, label = "compiles", stalls.stall_s, stalls.evidence.label
+    if _is_on_disk(replica):
+        does, stall_s, label = "loads from disk", stalls.load_s, stalls.load_evidence.label
     return [
-        f"a fresh replica compiles the {stalls.what}: {stalls.stall_s:.2g} s "
-        f"({stalls.evidence.label}) at the first step of each {width} tokens beyond the CUDA "
+        f"a fresh replica {does} the {stalls.what}: {stall_s:.2g} s "
+        f"({label}) at the first step of each {width} tokens beyond the CUDA "
         f"graphs, {buckets:,} times until all are there"
     ]
+
+
+def _is_on_disk(replica: Replica) -> bool:
+    return replica.scenario.startup.kernel_cache == "disk"
 
 
 def _stalls(replica: Replica) -> CompileStalls | None:

@@ -94,11 +94,12 @@ class Startup(Section):
         None, description="weights to each GPU; None: the disk behind it (hardware.*)"
     )
     provision_s: Wait = Field(120.0, description="until one more machine is there")
-    kernel_cache: Literal["full", "kept", "lost"] = Field(
+    kernel_cache: Literal["full", "disk", "kept", "lost"] = Field(
         "full",
         description="kernels that the engine compiles when a step's size first needs them: full, "
-        "all are there; kept, none at first, and what is compiled stays on the machine; lost, none "
-        "after any start, as in a container without a volume",
+        "all are there; disk, compiled before, but a process loads each first; kept, none at first, "
+        "and what is compiled stays on the machine; lost, none after any start, as in a container "
+        "without a volume",
     )
 
 
