@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +41,21 @@ def test_a_probe_finds_how_long_python_takes() -> None:
 
 def test_rounds_are_spread_over_the_time_given() -> None:
     assert 2 <= len(probe_host(1.5, device="cpu")) <= 3
+
+
+def test_launches_are_timed_on_an_idle_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for torch: what is timed are launches alone, after the GPU has caught up."""
+    calls: list[str] = []
+    tensor = SimpleNamespace(add_=lambda value: calls.append("launch"))
+    fake = SimpleNamespace(
+        cuda=SimpleNamespace(synchronize=lambda: calls.append("wait")),
+        zeros=lambda size, device: tensor,
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    (one,) = probe_host(0.01, device="cuda")
+    assert calls == 7 * ["wait", *(1000 * ["launch"])]
+    assert one.launch_s is not None
+    assert 1e-9 < one.launch_s < 1e-4
 
 
 def test_a_host_is_the_median_of_its_rounds() -> None:
