@@ -90,9 +90,13 @@ class EngineProfile:
     fitted to whole steps include it in their fixed times."""
     graph_sizes: tuple[int, ...]
     """Token counts with a captured graph, ascending; smaller batches are padded up."""
+    graph_limit_by_type: Mapping[str, int]
+    """The largest captured count of types of models that have their own."""
     runtime_bytes: int
     dense_sampler_bytes_per_logit: int
     moe_sampler_bytes_per_logit: int
+    dense_runner_types: tuple[str, ...]
+    """Types of models with experts that the runner of dense ones serves."""
     host_evidence: Evidence
     graph_evidence: Evidence
     memory_evidence: Evidence
@@ -115,6 +119,15 @@ class EngineProfile:
         """Return the mean launch time of a step of ``model`` beyond the largest graph; the options
         are those of `costmodels.engines.launches.eager_launches`."""
         return self.full_graph_launch_s + self.launches_s(eager_launches(model, experts, ranks))
+
+    def sampler_bytes_per_logit(self, model: ModelSpec) -> int:
+        """Return the bytes a logit of the start-up profile's sampling, by the runner that serves
+        ``model``."""
+        is_hybrid = any(state.fixed and not state.endless for state, _ in model.states)
+        is_old = is_hybrid or (
+            model.num_moe_layers and model.model_type not in self.dense_runner_types
+        )
+        return self.moe_sampler_bytes_per_logit if is_old else self.dense_sampler_bytes_per_logit
 
     def graphs_for(self, max_num_seqs: int) -> tuple[int, ...]:
         """Return the sizes captured with this ``max_num_seqs``: none above twice that."""
@@ -169,6 +182,7 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         version=row["version"],
         **row["defaults"],
         graph_sizes=_graph_sizes(**{k: row["graphs"][k] for k in _GRAPH_KEYS}),
+        graph_limit_by_type=row["graphs"]["limit_by_type"],
         host_evidence=_evidence(row["host"]),
         graph_evidence=_evidence(row["graphs"]),
         kernels=row["kernels"]["names"],
@@ -180,6 +194,7 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         eager_spread=tuple(spreads["eager_spread"]),
         eager_moe_spread=tuple(spreads["eager_moe_spread"]),
         **row["memory"]["constants"],
+        dense_runner_types=tuple(row["memory"]["dense_runner_types"]),
     )
 
 

@@ -44,8 +44,11 @@ def resolve(
             methods = (methods[0], _default_cache(scenario, profile))
         model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
     profile = scale_host(profile, host_factor(options))
-    if options.max_cudagraph_capture_size is not None:
-        profile = capture_up_to(profile, options.max_cudagraph_capture_size)
+    captured = options.max_cudagraph_capture_size or profile.graph_limit_by_type.get(
+        model.model_type
+    )
+    if captured is not None:
+        profile = capture_up_to(profile, captured)
     tokens, seqs = _batch_limits(scenario, gpu)
     layout = layout_of(scenario, gpu)
     return Replica(

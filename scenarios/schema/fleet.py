@@ -97,9 +97,9 @@ class Startup(Section):
     kernel_cache: Literal["full", "disk", "kept", "lost"] = Field(
         "full",
         description="kernels that the engine compiles when a step's size first needs them: full, "
-        "all are there; disk, compiled before, but a process loads each first; kept, none at first, "
-        "and what is compiled stays on the machine; lost, none after any start, as in a container "
-        "without a volume",
+        "all are there; disk, compiled before, but each process loads them; kept, none at "
+        "first, and what is compiled stays on the machine; lost, none after any start, as in a "
+        "container without a volume",
     )
 
 

@@ -41,9 +41,11 @@ def routing_spread(recording: Recording, replica: Replica) -> float | None:
     None if the weights are not random, the model has no experts, there are no decode points, or
     they look like routing over most experts. Raises `ScenarioError` for a damaged info file.
     """
+    if replica.model.experts is None or not recording.info.get("engine_args"):
+        return None
     fields = Fields(recording.info, str(recording.info_path))
     arguments = fields.child("engine_args")
-    if replica.model.experts is None or arguments.first("load_format") != "dummy":
+    if arguments.first("load_format") != "dummy":
         return None
     points = [row for row in fields.children("e1") if row.first("kind") == "decode"]
     if not points:

@@ -127,6 +127,7 @@ def _kv_cache_lines(fields: Fields) -> list[str]:
 _DRAFT_METHODS = {"eagle": "eagle", "eagle3": "eagle", "ngram": "ngram", "mtp": "mtp"}
 """A scenario's method by the engine's name of it."""
 _DEFAULT_PROFILE = "vllm-0.25"
+_LARGEST_ASKED_BLOCK = 256
 _DEFAULT_UTILIZATION = 0.92
 
 
@@ -233,7 +234,7 @@ def _replica(
                 "speculative": _speculative(fields),
             },
             "kv": {
-                "block_size": fields.count("block_size"),
+                "block_size": _asked_block_size(fields),
                 "gpu_memory_utilization": fields.read(NUMBER, "gpu_memory_utilization")
                 or _DEFAULT_UTILIZATION,
                 "tiers": _tiers(fields),
@@ -286,6 +287,12 @@ def _tiers(fields: Fields) -> dict[str, Any] | None:
     """Return the scenario's tiers of recorded KV offloading; None without any."""
     size_gib = fields.read(NUMBER, "kv_offloading_size") or 0.0
     return {"host": {"capacity_gib": size_gib}, "load": "always"} if size_gib else None
+
+
+def _asked_block_size(fields: Fields) -> int:
+    """Return the tokens of a block before a hybrid's was made as large as its states."""
+    recorded = fields.count("block_size")
+    return recorded if recorded <= _LARGEST_ASKED_BLOCK else 16
 
 
 def _gpu_name(fields: Fields) -> str:
