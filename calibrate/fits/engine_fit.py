@@ -64,7 +64,7 @@ def fit_host(
                 relative.append(usual / usual.mean())
         if len(relative) > 1:
             terms[spread] = _spread(np.concatenate(relative))
-    return replace(start, **terms, **_launch_terms(means, start))
+    return replace(start, **terms | _launch_terms(means, start))
 
 
 def _usual(launches_s: Float64) -> Float64:
@@ -76,9 +76,7 @@ def _usual(launches_s: Float64) -> Float64:
     )
 
 
-def _launch_terms(
-    means: Sequence[tuple[Launches, float]], start: EngineProfile
-) -> dict[str, float]:
+def _launch_terms(means: Sequence[tuple[Launches, float]], start: EngineProfile) -> dict[str, Any]:
     """Return the times of each kind of launch that explain mean launches of steps, in seconds.
 
     Relative errors are least, and so are the terms' distances from ``start``, which decide what the
