@@ -356,7 +356,10 @@ class KernelTimes:
         if self.backend and self.backend.decode:
             constants = self.backend.decode
         by_roofline = self._work_price(family, constants)
-        return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
+        heads = _query_heads(mixer)
+        return lambda operator: max(
+            by_roofline(operator), self._cache_instructions_s(operator, heads)
+        )
 
     @property
     def cores_bind_decode(self) -> bool:
@@ -369,19 +372,22 @@ class KernelTimes:
             price = self._work_price(decode_family(mixer))
             for term in mixer.attention(local.precision).decode:
                 operator = term_operator(term, count, one, one)
-                if self._cache_instructions_s(operator) > price(operator):
+                heads = _query_heads(mixer)
+                if self._cache_instructions_s(operator, heads) > price(operator):
                     return True
         return False
 
-    def _cache_instructions_s(self, operator: Operator) -> float:
-        """Return the seconds to unpack a narrow cache for each query head, while the tensor
-        cores run."""
+    def _cache_instructions_s(self, operator: Operator, heads_per_kv: float) -> float:
+        """Return the seconds to unpack a narrow cache while the tensor cores run: for each of the
+        ``heads_per_kv`` query heads, or once for all."""
         path = cache_path(self.shard.local.precision.kv)
         rate = core_instructions_per_s(self.gpu)
         if path is None or rate is None or operator.name != "attention":
             return 0.0
         # Two FLOPs per element and query head.
         elements = operator.calls * float(operator.flops[0]) / 2
+        if path.shares_unpacking:
+            elements /= heads_per_kv
         return path.kv_instructions * elements / rate
 
     def _work_price(
@@ -441,3 +447,9 @@ def _share_label(labels: Labels) -> str:
 def _fitted(labels: Labels) -> str:
     """Return the label of rates that stand for many batches: ``fitted`` at best."""
     return weakest((_share_label(labels), "fitted"))
+
+
+def _query_heads(mixer: Mixer) -> float:
+    """Return the query heads that share a head of keys and values."""
+    heads = getattr(mixer, "heads", mixer.kv_heads)
+    return float(heads / mixer.kv_heads)
