@@ -53,9 +53,9 @@ def test_clients_wait_for_their_answers() -> None:
     engine = FakeEngine(fixed_s=0.05, step_s=0.001)
     with running(engine) as url:
         one = observer_of(url)._send(Phase(name="a", concurrency=2, lengths=((20, 1),) * 6))
-    answers = sorted(one.answers, key=lambda answer: answer.sent_s)
-    for first, third in zip(answers, answers[2:], strict=False):
-        assert third.sent_s >= first.last_s
+    for answer in one.answers:
+        before = [other for other in one.answers if other.sent_s < answer.sent_s < other.last_s]
+        assert len(before) <= 1
 
 
 def test_observations_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_observations_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_errors_name_the_server() -> None:
-    with pytest.raises(ServerError, match="127.0.0.1:9"):
+    with pytest.raises(ServerError, match=r"127\.0\.0\.1:9"):
         Server(url="http://127.0.0.1:9", model="tiny").check()
     with pytest.raises(ServerError, match="is not a URL"):
         Server(url="localhost:8000", model="tiny").check()
