@@ -204,6 +204,11 @@ class EngineOptions(Section):
         description="recompute a preempted request's KV cache, or move it to the host and back",
     )
     async_scheduling: bool = Field(True, description="plan a step before the last one is read")
+    api_server_count: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(
+        None,
+        description="processes that receive, tokenize, detokenize and send, an engine: what a "
+        "client sees beside the engine core; None: they take no time",
+    )
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="multiplies all host times"
     )
