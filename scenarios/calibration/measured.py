@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.engines.calibration import save_calibration
 from scenarios.calibration.engine import fit_recordings
 from scenarios.validation.validate import Validation, validate
+from sim import __version__
 
 _SERVING = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("tpot", "p99"))
 
@@ -28,6 +29,7 @@ def fit_measured(folder: Path, key: str, out: Path, *, machine: str, base: str) 
     digest = save_calibration(fitted, out)
     after = validate(folder, only=[key], skip=["conformance"], profile=str(out))
     return {
+        "fleetcast_version": __version__,
         "profile": fitted.profile.name,
         "gpu": fitted.gpu,
         "path": str(out),

@@ -1,5 +1,4 @@
-"""A small OpenAI-compatible server with a known law of latencies: an engine that is priced as
-fleetcast prices one, in real time, behind an API server with known costs."""
+"""A small OpenAI-compatible server with a known law of latencies."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 
 class FakeEngine:
@@ -33,12 +32,37 @@ class FakeEngine:
         self.num_running = 0
         self.bodies: list[dict[str, Any]] = []
         self.takes_token_ids = True
-        self.lock = threading.Lock()
-        self.gpu = threading.Lock()
+        self._counting = threading.Lock()
+        self._gpu = threading.Lock()
+
+    def answer(self, body: dict[str, Any], tokens: int) -> Iterator[None]:
+        """Yield once for each token of the answer, when it is there."""
+        self.bodies.append(body)
+        with self._counting:
+            self.num_running += 1
+        time.sleep(self.fixed_s)
+        with self._gpu:  # prompts are computed one after another
+            time.sleep(tokens * self.prefill_s_per_token)
+        yield
+        for _ in range(body["max_tokens"] - 1):
+            time.sleep(self.step_s + self.step_s_per_seq * self.num_running)
+            yield
+        with self._counting:
+            self.num_running -= 1
+
+
+class Answers(Protocol):
+    """What a stand-in serves."""
+
+    takes_token_ids: bool
+
+    def answer(self, body: dict[str, Any], tokens: int) -> Iterator[None]:
+        """Yield once for each token of the answer, when it is there."""
+        ...
 
 
 @contextmanager
-def running(engine: FakeEngine) -> Iterator[str]:
+def running(engine: Answers) -> Iterator[str]:
     """Serve ``engine`` on a free port; the value is the URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -52,7 +76,6 @@ def running(engine: FakeEngine) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            engine.bodies.append(body)
             prompt = body["prompt"]
             if not engine.takes_token_ids and not isinstance(prompt, str):
                 self._plain(400, {"error": {"message": "prompt must be text"}})
@@ -62,17 +85,8 @@ def running(engine: FakeEngine) -> Iterator[str]:
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            with engine.lock:
-                engine.num_running += 1
-            time.sleep(engine.fixed_s)
-            with engine.gpu:  # prompts are computed one after another
-                time.sleep(tokens * engine.prefill_s_per_token)
-            for token in range(body["max_tokens"]):
-                if token:
-                    time.sleep(engine.step_s + engine.step_s_per_seq * engine.num_running)
+            for _ in engine.answer(body, tokens):
                 self._event({"choices": [{"text": "", "index": 0}]})
-            with engine.lock:
-                engine.num_running -= 1
             usage = {"prompt_tokens": tokens, "completion_tokens": body["max_tokens"]}
             self._event({"choices": [], "usage": usage})
             self._chunk(b"data: [DONE]\n\n")
