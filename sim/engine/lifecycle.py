@@ -56,12 +56,13 @@ class Lifecycle:
             self._log.rejected(request, now_ns, reason)
             self._on_leave(request)
             return False
+        api_server = self.view.api_server
+        if api_server is None:
+            self.inbox.append(request)
+        else:
+            api_server.receive(request)
         self._count_prompt(request)
-        if self.view.api_server is not None:
-            self.view.api_server.receive(request)
-            return False
-        self.inbox.append(request)
-        return True
+        return api_server is None
 
     def await_prompt(self, request: Request, now_ns: int) -> None:
         """Note the arrival of a request that will join the inbox later; a place holds it."""
