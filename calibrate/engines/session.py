@@ -9,6 +9,7 @@ from typing import Any
 
 from calibrate.engines.driver import CoreDriver
 from calibrate.engines.grid import grid_points
+from calibrate.engines.host import probe_host
 from calibrate.engines.recording import RecordingFiles
 from calibrate.engines.serving import poisson_arrivals, saturation_per_s, serve
 from calibrate.engines.steps import measure_point, warm_up
@@ -39,6 +40,7 @@ def measure_engine(
         return budget_s - (time.perf_counter() - start_s)
 
     files = RecordingFiles(folder, key, info)
+    files.info["host"].append(probe_host("start"))
     say("warming up")
     warm_up(driver)
     driver.restart_clock()
@@ -65,4 +67,5 @@ def measure_engine(
         say(f"serving {rate} requests/s for {window_s:g} s")
         requests = serve(driver, run, poisson_arrivals(rate, window_s, longest, seed=rate))
         files.add_run(run, requests, driver.take_steps())
+    files.info["host"].append(probe_host("end"))
     files.save_info()

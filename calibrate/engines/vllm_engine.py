@@ -51,7 +51,7 @@ def start_vllm(
     load_s = time.perf_counter() - start_s
     shown = {name: _text(value) for name, value in given.items() if name != "model"}
     described = {
-        "model_name": model,
+        "model_name": Path(model).stem if model.endswith(".json") else model,
         "hf_config": _hf_config(config, folder),
         "engine_args": shown,
         "vllm": vllm.__version__,
@@ -185,7 +185,7 @@ def _fill_kv_cache(core: Any) -> int:
     """
     import torch
 
-    worker = core.model_executor.driver_worker
+    worker = getattr(core.model_executor, "driver_worker", None)  # there is none of several ranks
     runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
     left, seen = list(getattr(runner, "kv_caches", [])), set()
     while left:

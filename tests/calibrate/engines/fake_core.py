@@ -88,7 +88,7 @@ class FakeCore:
         return (FakeRequest(request_id, len(prompt), output_tokens),)
 
     def add_request(self, request: FakeRequest) -> None:
-        """Take a request."""
+        """Put a request at the end of the queue."""
         self._waiting.append(request)
 
     def reset_prefix_cache(self) -> None:
