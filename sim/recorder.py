@@ -250,6 +250,8 @@ class DecodeLog(Residence):
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
         self.rounds = requests.rounds
+        self.api_arrival_ns, self.api_first_ns = requests.api_arrival_ns, requests.api_first_ns
+        self.api_answer_ns = requests.api_answer_ns
         self.reserved_ns = _column(n)
         """When the request was given its blocks."""
         self.received_ns = _column(n)

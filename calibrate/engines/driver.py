@@ -20,6 +20,7 @@ MakeRequest = Callable[[str, list[int], int], Any]
 
 _FIRST_TOKEN_ID = 100  # below are special tokens
 _LAST_TOKEN_IDS = 1000
+_FULLEST = 0.97  # share of the KV blocks that a point may take
 
 
 @dataclass(slots=True)
@@ -152,7 +153,7 @@ class CoreDriver:
         """Return whether sequences of these lengths fit together, each growing by
         ``spare_tokens``."""
         needed = sum(self._blocks_of(tokens + spare_tokens) for tokens in held_tokens)
-        return needed <= 0.97 * self._pool.num_gpu_blocks
+        return needed <= int(_FULLEST * self._pool.num_gpu_blocks)
 
     def _blocks_of(self, tokens: int) -> int:
         needed = 0

@@ -71,7 +71,8 @@ def _largest(points: list[dict[str, Any]], kind: str, size: str) -> tuple[int, f
 def poisson_arrivals(rate_per_s: float, window_s: float, longest: int, seed: int) -> list[Served]:
     """Draw arrivals, lognormal prompts and outputs, of at most ``longest`` tokens together."""
     draws = random.Random(seed)
-    requests, arrival_s = [], 0.0
+    requests: list[Served] = []
+    arrival_s = 0.0
     while True:
         arrival_s += draws.expovariate(rate_per_s)
         if arrival_s > window_s:

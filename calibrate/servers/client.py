@@ -138,10 +138,11 @@ class Server:
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        if parts.scheme not in kinds or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ServerError(f"{self.url!r} is not a URL such as http://localhost:8000")
-        return kinds[parts.scheme](parts.hostname, parts.port, timeout=self.timeout_s)
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=self.timeout_s)
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout_s)
 
     def _path(self, path: str) -> str:
         return urlsplit(self.url).path.rstrip("/").removesuffix("/v1") + path

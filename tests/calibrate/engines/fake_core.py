@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from costmodels.steps.cost import StepCost
+from costmodels.steps.cost import PoolCost
 from sim.shape import StepShape
 
 BLOCK_SIZE = 16
@@ -40,7 +40,7 @@ class FakeRequest:
 class FakeCore:
     """A synchronous engine: chunked prefill, first come first served, blocks without limit."""
 
-    def __init__(self, cost: StepCost, *, token_budget: int = 8192, max_seqs: int = 1024) -> None:
+    def __init__(self, cost: PoolCost, *, token_budget: int = 8192, max_seqs: int = 1024) -> None:
         self.now_s = 0.0
         self.batch_queue = None
         self._cost = cost
