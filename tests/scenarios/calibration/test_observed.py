@@ -98,8 +98,9 @@ def test_a_server_over_http_is_predicted_better_where_nothing_was_fitted(tmp_pat
     with running(engine) as url, engine.working():
         observer = Observer(Server(url=url, model="tiny"), 128_256, seed=0, say=say)
         phases = (
-            Phase(name="prompt_1024", concurrency=1, lengths=((1024, 1),) * 6),
-            Phase(name="prompt_2048", concurrency=1, lengths=((2048, 1),) * 6, held_out=True),
+            Phase(name="prompt_512", concurrency=1, lengths=((512, 1),) * 4),
+            Phase(name="prompt_4096", concurrency=1, lengths=((4096, 1),) * 4),
+            Phase(name="prompt_2048", concurrency=1, lengths=((2048, 1),) * 4, held_out=True),
             Phase(name="batch_4", concurrency=4, lengths=((256, 40),) * 8),
             Phase(name="batch_8", concurrency=8, lengths=((256, 40),) * 16, held_out=True),
         )
