@@ -20,7 +20,7 @@ def fitted_report(facts: Mapping[str, Any]) -> Report:
         [_row(row) for row in facts["errors"]],
     )
     use = f"--set engine.profile={facts['path']}"
-    if constants:
+    if facts["api_server"]:
         use += " --set engine.api_server_count=1"
     return Report(
         eyebrow="Calibration",

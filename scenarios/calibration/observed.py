@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from calibrate.servers.observe import Observed
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import Calibration, load_api_server, save_calibration
-from costmodels.engines.profile import scale_host
 from policies import ROUTERS, SCHEDULERS
 from scenarios.build.engine import check_fit, engine_config
 from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.build.replica import Replica
 from scenarios.build.resolve import resolve
+from scenarios.calibration.factors import FROM_OUTSIDE, fit_factors
 from scenarios.schema import Scenario
 from sim import __version__
 from sim.arrays import Float64
@@ -36,28 +36,8 @@ _FEWEST = 8
 """Least number of answers for a percentile other than the median."""
 
 
-class _Constant(NamedTuple):
-    """A factor on constants that a server's answers show."""
-
-    name: str
-    spread: float
-    """Standard deviation of its natural logarithm before anything was observed."""
-    farthest: float
-    """Largest factor, either way."""
-
-
-_FITTED = (
-    _Constant("host times", 0.4, 5.0),
-    _Constant("compute of prompts", 0.3, 3.0),
-    _Constant("bandwidth of decodes", 0.3, 3.0),
-    _Constant("fixed times of kernels", 0.4, 4.0),
-    _Constant("API server, a request", 0.8, 20.0),
-    _Constant("API server, a prompt token", 0.8, 10.0),
-    _Constant("API server, a part", 0.8, 10.0),
-)
-_COMPUTE = ("gemm_compute", "fp8_compute", "grouped_compute", "attention_compute")
-_MEMORY = ("gemm_memory", "grouped_memory", "attention_memory")
-_FIXED = ("gemm_fixed_s", "grouped_fixed_s", "attention_fixed_s", "elementwise_fixed_s")
+_API_SPREAD, _API_FARTHEST = 0.8, 20.0
+_API = ("API server, a request", "API server, a prompt token", "API server, a part")
 
 
 def fit_observation(
@@ -93,6 +73,7 @@ def fit_observation(
         "profile": known.profile.name,
         "gpu": known.gpu.name,
         "path": str(out),
+        "api_server": True,
         "hash": digest,
         "fitted_to": f"{len(fitted_to)} of {len(found)} phases",
         "constants": _constants(factors, changed.api_server),
@@ -115,56 +96,37 @@ def _replica(scenario: Scenario) -> Replica:
 
 
 def _fit(known: Replica, found: Sequence[Observed]) -> Float64:
-    """Return the factors that bring simulated latencies closest to the observed ones.
-
-    What was observed and what is known beforehand are weighed by how sure each is, so that a
-    constant that no phase shows stays where it is.
-    """
-    from scipy.optimize import least_squares
-
+    """Return the factors of the engine's constants, then those of the API server's."""
     measured = [_measured(one) for one in found]
-    spreads = np.array([constant.spread for constant in _FITTED])
-    farthest = np.log([constant.farthest for constant in _FITTED])
 
-    def residuals(shifted: Float64) -> Float64:
-        point = shifted - 1
-        replica = _changed(known, np.exp(point))
-        parts = [point / spreads]
+    def errors(factors: Float64) -> Float64:
+        replica = _changed(known, factors)
+        parts = []
         for one, statistics in zip(found, measured, strict=True):
             predicted = _predicted(replica, one)
             for name in statistics:
-                error = np.log(predicted[name] / statistics[name])
-                parts.append(np.array([error / _SURE[name[:4]]]))
-        return np.concatenate(parts)
+                parts.append(np.log(predicted[name] / statistics[name]) / _SURE[name[:4]])
+        return np.array(parts)
 
-    # Steps of differences are relative: around 1 they are of one size.
-    best = least_squares(
-        residuals,
-        np.ones(len(_FITTED)),
-        bounds=(1 - farthest, 1 + farthest),
-        loss="soft_l1",
-        diff_step=0.02,
-        max_nfev=40,
+    return fit_factors(
+        [*(factor.spread for factor in FROM_OUTSIDE), *[_API_SPREAD] * len(_API)],
+        [*(factor.farthest for factor in FROM_OUTSIDE), *[_API_FARTHEST] * len(_API)],
+        errors,
     )
-    factors: Float64 = np.exp(best.x - 1)
-    return factors
 
 
 def _changed(known: Replica, factors: Float64) -> Replica:
-    """Return the replica with its constants multiplied; no share of a peak exceeds it."""
-    host, compute, memory, fixed, request, prompt_token, part = factors.tolist()
-    assert known.api_server is not None
-    shares = dict.fromkeys(_COMPUTE, (compute, 1.0)) | dict.fromkeys(_MEMORY, (memory, 1.0))
-    changes = {
-        name: min(getattr(known.fitted, name) * factor, max(most, getattr(known.fitted, name)))
-        for name, (factor, most) in shares.items()
-    }
-    changes |= {name: getattr(known.fitted, name) * fixed for name in _FIXED}
+    """Return the replica with its constants multiplied."""
+    *of_engine, request, prompt_token, part = factors.tolist()
+    profile, efficiency = known.profile, known.fitted
+    for factor, value in zip(FROM_OUTSIDE, of_engine, strict=True):
+        profile, efficiency = factor.on(profile, efficiency, value)
     costs = known.api_server
+    assert costs is not None
     return replace(
         known,
-        profile=scale_host(known.profile, host),
-        fitted=replace(known.fitted, **changes),
+        profile=profile,
+        fitted=efficiency,
         api_server=replace(
             costs,
             request_s=costs.request_s * request,
@@ -256,9 +218,10 @@ def _rows(
 
 def _constants(factors: Float64, costs: ApiServerCosts) -> list[dict[str, Any]]:
     """Return each factor, and what it makes of the API server's costs."""
+    names = [*(factor.name for factor in FROM_OUTSIDE), *_API]
     values = (costs.request_s, costs.prompt_token_s, costs.part_s)
-    shown = [""] * (len(_FITTED) - len(values)) + [f"{1e6 * value:.3g} us" for value in values]
+    shown = [""] * len(FROM_OUTSIDE) + [f"{1e6 * value:.3g} us" for value in values]
     return [
-        {"what": constant.name, "factor": factor, "value": value}
-        for constant, factor, value in zip(_FITTED, factors.tolist(), shown, strict=True)
+        {"what": name, "factor": factor, "value": value}
+        for name, factor, value in zip(names, factors.tolist(), shown, strict=True)
     ]
