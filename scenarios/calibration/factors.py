@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,9 @@ class Factor:
     ) -> tuple[EngineProfile, Efficiency]:
         """Return the constants with those of this factor multiplied by ``value``."""
         terms = {term: getattr(profile, term) * value for term in self.host}
-        constants = {name: _scaled(name, getattr(efficiency, name), value) for name in self.device}
+        constants: dict[str, Any] = {
+            name: _scaled(name, getattr(efficiency, name), value) for name in self.device
+        }
         return replace(profile, **terms), replace(efficiency, **constants)
 
 
