@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,14 @@ class EngineProfile:
     name: str
     engine: str
     version: str
+    async_scheduling: bool
+    """Whether the next step is planned before the last one is read, unless a server is told
+    otherwise."""
+    full_graphs: bool
+    """Whether steps of decodes alone replay one graph, rather than one between attention calls."""
+    sparse_latent_cache: str
+    """Format of the cache of sparse latent attention where none is asked for; ``auto``: the
+    model's."""
     schedule_base_s: float
     schedule_per_running_s: float
     update_base_s: float
@@ -139,12 +148,13 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
     name."""
     rows = read_data("engines/engine_profile.yaml")["profiles"]
     canonical = find_name("engine profile", name, _spellings())
-    row = rows[canonical]
+    row = _whole(rows, canonical)
     spreads = row["host"]["spreads"]
     return EngineProfile(
         name=canonical,
         engine=row["engine"],
         version=row["version"],
+        **row["defaults"],
         graph_sizes=_graph_sizes(**{k: row["graphs"][k] for k in _GRAPH_KEYS}),
         host_evidence=_evidence(row["host"]),
         graph_evidence=_evidence(row["graphs"]),
@@ -158,6 +168,20 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         eager_moe_spread=tuple(spreads["eager_moe_spread"]),
         **row["memory"]["constants"],
     )
+
+
+def _whole(rows: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a profile's content, over that of the profile it extends."""
+    row = rows[name]
+    return _over(_whole(rows, row["extends"]), row) if "extends" in row else dict(row)
+
+
+def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(base)
+    for key, value in changes.items():
+        inner = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = _over(found[key], value) if inner else value
+    return found
 
 
 def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:

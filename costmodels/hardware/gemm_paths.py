@@ -135,7 +135,7 @@ def unpack_seconds(operator: Operator, gpu: GpuSpec) -> tuple[Array, Array] | No
     instructions = path.weight_instructions * elements * np.ceil(operator.rows / _TILE_ROWS)
     if path.sum_group:
         instructions = instructions + _SUM_INSTRUCTIONS / 2 * operator.flops / path.sum_group
-    inner = operator.matrix[0] if operator.matrix else 0
+    inner = operator.matrix[0] if operator.matrix and operator.kind == "gemm" else 0
     transform = path.row_flops * operator.rows * inner**1.5 / gpu.bf16_flop_per_s
     return instructions / rate, transform
 

@@ -77,7 +77,7 @@ def operator_seconds(
 
 def _sides(operator: Operator, gpu: GpuSpec, efficiency: Efficiency) -> tuple[Array, float, float]:
     """Return one call's compute seconds, the memory efficiency, and a kernel's fixed seconds."""
-    peak = _peak(operator, gpu)
+    peak = peak_of(operator, gpu)
     rows = np.maximum(operator.rows, 1e-9)
     e = efficiency
     if operator.kind == "gemm":
@@ -121,7 +121,8 @@ def streamed_share(operator: Operator) -> float:
     return load_format(operator.weights).bits / _PEAK_BITS.get(operator.peak, 16)
 
 
-def _peak(operator: Operator, gpu: GpuSpec) -> float:
+def peak_of(operator: Operator, gpu: GpuSpec) -> float:
+    """Return the compute peak of an operator. Raises `ScenarioError` if the GPU has none."""
     peak: float | None = getattr(gpu, operator.peak)
     if peak is None and operator.kind == "attention":
         # Scores of a 4-bit indexer are computed in the next wider format that the device has.

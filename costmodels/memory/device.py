@@ -11,7 +11,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
+from costmodels.engines.expert_kernels import expert_kernel
 from costmodels.engines.profile import EngineProfile, load_profile
+from costmodels.formats import Params
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.draft_layout import draft_weight_bytes
 from costmodels.layouts.layout import Layout
@@ -141,11 +143,23 @@ class DevicePlan:
     @cached_property
     def weights(self) -> tuple[MemoryEntry, ...]:
         """The weights on the device, by class of matrix, and a drafter's."""
-        found = weight_entries(self._target, self.away)
+        found = (*weight_entries(self._target, self.away), *self._filling)
         if self.drafter is None or self.drafter.draft is None:
             return found
         added, precision = self.draft_weight_bytes, self.drafter.draft.precision
         return (*found, MemoryEntry(WEIGHTS, "drafter", precision.linear, added))
+
+    @property
+    def _filling(self) -> tuple[MemoryEntry, ...]:
+        """What the kernel of routed experts fills up their matrices with."""
+        kernel = expert_kernel(self._target, self.gpu, self.profile)
+        if kernel is None or kernel.filled == 1:
+            return ()
+        local = self._target.local
+        experts = local.precision.weight_bytes(Params(experts=local.params().experts))
+        more = int(experts * self._target.stage_share * Fraction(kernel.filled - 1))
+        what = f"experts filled up for {kernel.name}"
+        return (MemoryEntry(WEIGHTS, what, local.precision.experts, more),)
 
     @cached_property
     def workspace(self) -> tuple[MemoryEntry, ...]:

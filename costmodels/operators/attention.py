@@ -6,7 +6,7 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -142,6 +142,8 @@ class AttentionRates:
     """Query tokens that a chunk computes beyond its own, in its half-empty last query tile."""
     seq_tokens: int
     """Tokens that a decoding sequence reads beyond its context (`Efficiency.decode_seq_tokens`)."""
+    mixed_token_s: Mapping[Cap, float] = field(default_factory=dict)
+    """Compute seconds per token of decodes' clipped contexts, in steps with prompts alone."""
     shared: SharedPrefixRates | None = None
     """Prefixes that sequences share and a kernel reads once; None: each sequence reads its own."""
 
@@ -204,6 +206,9 @@ class AttentionRates:
         chunk, sums = self.chunk, self.prefill_sums(columns)
         seqs, tokens, whole = sums.seqs, sums.tokens, sums.prefix[None]
         compute_s = chunk.token_s * tokens + chunk.prefix_s * whole + chunk.chunk_s * seqs
+        reach = self.decode_sums(columns).clipped
+        for cap, token_s in self.mixed_token_s.items():
+            compute_s = compute_s + np.where(tokens > 0, token_s * reach[cap], 0.0)
         memory_s = chunk.seq_s * seqs + chunk.token_read_s * tokens
         memory_s = memory_s + chunk.pair_read_s * sums.pairs[None]
         for cap, pairs in sums.pairs.items():

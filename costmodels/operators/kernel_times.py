@@ -15,7 +15,11 @@ from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.kernel_curves import core_instructions_per_s
 from costmodels.hardware.links import exchange_seconds
-from costmodels.hardware.roofline import OperatorSeconds, operator_seconds, streamed_share
+from costmodels.hardware.roofline import (
+    OperatorSeconds,
+    operator_seconds,
+    streamed_share,
+)
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import Mixer
@@ -25,6 +29,7 @@ from costmodels.operators.attention import (
     imbalance_table,
     summed_curves,
 )
+from costmodels.operators.chosen_kernels import ChosenKernels
 from costmodels.operators.context_rates import (
     Cap,
     ChunkRates,
@@ -62,6 +67,8 @@ class KernelTimes:
     shared_prefix_attention: str = "none"
     """The kernel that reads shared prefixes once (`costmodels.operators.shared_prefix`), or
     ``none``."""
+    chosen: ChosenKernels = field(default_factory=ChosenKernels)
+    """Kernels that the engine chooses and that are not those of the constants."""
     between_passes_s: float = 0.0
     """GPU seconds per step of the engine's own work, counted with the sampler; see
     `costmodels.engines.profile.EngineProfile`."""
@@ -78,6 +85,8 @@ class KernelTimes:
         efficiency = self._constants(self._family(operator))
         if operator.exchange is not None:
             by_roofline = exchange_seconds(operator, self.gpu, efficiency)
+        elif self.chosen.prices(operator):
+            by_roofline = self.chosen.price(operator, self.gpu)
         else:
             ranks = self.shard.tensor_parallel_size
             tiled = _tile_by_tile(operator, efficiency)
@@ -85,6 +94,8 @@ class KernelTimes:
             by_roofline = replace(by_roofline, operator=operator)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
         if found is None:
+            if self.chosen.prices(operator):
+                return by_roofline
             return self._unpacked(operator, by_roofline, efficiency)
         hot = 1.0 if found.is_cool else 1 + self.efficiency.throttle_slowdown
         seconds = np.where(by_roofline.compute_bound, found.seconds / hot, found.seconds)
@@ -155,6 +166,7 @@ class KernelTimes:
             tile_tokens=prefill.attention_query_tile_tokens / 2,
             seq_tokens=decode.decode_seq_tokens,
             shared=self._shared_rates(decode, curves),
+            mixed_token_s=self._mixed_rates(),
         )
 
     def mixer_tables(self, mixer: Mixer) -> MixerTables | None:
@@ -225,8 +237,9 @@ class KernelTimes:
                     found[of_table] = found.get(of_table, 0.0) + token_s
                 seqs_s = seqs_s + count * fit.seqs_s
                 continue
-            price = self._decode_price(decode_family(mixer))
-            rates = decode_rates(self.shard, price, ((mixer, count),), queries)
+            price = self._decode_price(mixer)
+            served = self.chosen.served(mixer)
+            rates = decode_rates(self.shard, price, ((served, count),), queries)
             for cap, seconds in rates.token_s.items():
                 found[cap] = found.get(cap, 0.0) + seconds * imbalance
             scores = self._scores_of(mixer, count)
@@ -239,7 +252,7 @@ class KernelTimes:
     def _computed_s(self, mixer: Mixer, count: int, queries: int) -> float:
         """Return the compute seconds per context token of ``count`` layers, from the terms of
         whole contexts."""
-        price = self._decode_price(decode_family(mixer))
+        price = self._decode_price(mixer)
         flops = [
             replace(term, bytes=0.0)
             for term in mixer.attention(self.shard.local.precision).decode
@@ -296,8 +309,8 @@ class KernelTimes:
                 chunk_s += weight * fit.chunk_s
                 prefix_s += weight * fit.prefix_s
                 continue
-            price = self._work_price(prefill_family(mixer))
-            rates = chunk_rates(self.shard, price, ((mixer, count),))
+            served = self.chosen.served(mixer)
+            rates = chunk_rates(self.shard, self._prefill_price(mixer), ((served, count),))
             for sums, more in ((pair_s, rates.pair_s), (read_s, rates.read_s)):
                 for cap, seconds in more.items():
                     sums[cap] = sums.get(cap, 0.0) + seconds
@@ -320,11 +333,30 @@ class KernelTimes:
             short=short,
         )
 
-    def _decode_price(self, family: TableKind) -> Callable[[Operator], float]:
+    def _prefill_price(self, mixer: Mixer) -> Callable[[Operator], float]:
+        family = prefill_family(mixer)
+        constants = self.chosen.prefill_constants(mixer, self._constants(family), self.gpu)
+        return self._work_price(family, constants)
+
+    def _mixed_rates(self) -> dict[Cap, float]:
+        """Return the compute seconds per context token that decodes add to steps with prompts."""
+        found: dict[Cap, float] = {}
+        local = self.shard.local
+        for mixer, count in local.mixers:
+            price = self._prefill_price(mixer)
+            more = self.chosen.mixed_s(mixer, count, local.precision, price)
+            for cap, seconds in more.items():
+                found[cap] = found.get(cap, 0.0) + seconds
+        return found
+
+    def _decode_price(self, mixer: Mixer) -> Callable[[Operator], float]:
         """Return the price of decode work: the slower of the roofline and cores that unpack a
         narrow cache."""
-        of_backend = self.backend.decode if self.backend else None
-        by_roofline = self._work_price(family, of_backend)
+        family = decode_family(mixer)
+        constants = self.chosen.decode_constants(mixer, self._constants(family), self.gpu)
+        if self.backend and self.backend.decode:
+            constants = self.backend.decode
+        by_roofline = self._work_price(family, constants)
         return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
 
     @property

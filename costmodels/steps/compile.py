@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
+from costmodels.engines.attention_kernels import attention_kernels
+from costmodels.engines.expert_kernels import expert_kernel
 from costmodels.engines.profile import EngineProfile, load_profile
 from costmodels.hardware.efficiency import Efficiency, load_efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
-from costmodels.layouts.shard import shard
+from costmodels.layouts.shard import RankShard, shard
 from costmodels.memory.streaming import Offload, rank_offload
 from costmodels.models.spec import ModelSpec
+from costmodels.operators.chosen_kernels import ChosenKernels
 from costmodels.operators.kernel_times import KernelTimes
-from costmodels.operators.sources import OperatorSources
+from costmodels.operators.sources import DATASHEET, OperatorSources
 from costmodels.steps.combined import StepTerm
 from costmodels.steps.compiled import compile_prices
 from costmodels.steps.context import context_exchanges
@@ -23,6 +26,7 @@ from costmodels.steps.cost import StepCost
 from costmodels.steps.prices import price_operators
 from costmodels.steps.replica import replica_of
 from costmodels.steps.streaming import streaming
+from costmodels.tables.families import ATTENTION
 from sim.errors import ScenarioError
 
 
@@ -112,9 +116,11 @@ def _kernel_times(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> Kerne
     profile = options.profile or load_profile()
     # Fitted small kernels include the engine's own time between passes, measured ones do not.
     is_measured = tables is not None and tables.lookups.get("elementwise")
+    rank = shard(model, options.layout)
     return KernelTimes(
-        shard=shard(model, options.layout),
+        shard=rank,
         gpu=gpu,
+        chosen=_chosen(rank, gpu, options, profile),
         efficiency=backend.efficiency if backend else _efficiency(gpu, options),
         tables=tables,
         # A backend's constants take precedence over those of all families.
@@ -123,6 +129,23 @@ def _kernel_times(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> Kerne
         shared_prefix_attention=options.shared_prefix_attention,
         between_passes_s=profile.between_passes_s if is_measured else 0.0,
     )
+
+
+def _chosen(
+    rank: RankShard, gpu: GpuSpec, options: StepOptions, profile: EngineProfile
+) -> ChosenKernels:
+    """Return the kernels that the engine chooses; experts without rates where other constants were
+    asked for."""
+    kernel = expert_kernel(rank, gpu, profile)
+    families = options.operators.families if options.operators else ()
+    asked = {one.family for one in families if one.source == DATASHEET}
+    # Constants that were fitted to a user's own runs hold the kernels that ran there.
+    is_built_in = _efficiency(gpu, options).name == load_efficiency(gpu).name
+    if kernel is not None and (not is_built_in or "grouped_gemm" in asked):
+        kernel = replace(kernel, rates=None)
+    named = options.backend is not None or not is_built_in or bool(asked.intersection(ATTENTION))
+    attention = {} if named else attention_kernels(rank, gpu, profile)
+    return ChosenKernels(attention=attention, experts=kernel)
 
 
 def _efficiency(gpu: GpuSpec, options: StepOptions) -> Efficiency:

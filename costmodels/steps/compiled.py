@@ -38,6 +38,7 @@ _GPU_TIMES = (
     "prefill_prefix_fixed_ns",
     "prefill_token_fixed_ns",
     "prefill_pair_read_fixed_ns",
+    "mixed_token_fixed_ns",
     "curves",
     "clips",
     "shared",
@@ -69,6 +70,8 @@ class CompiledPrices:
     prefill_prefix_fixed_ns: int
     prefill_token_fixed_ns: int
     prefill_pair_read_fixed_ns: int
+    mixed_token_fixed_ns: int
+    """Compute price per token of decodes' whole contexts in a step with prompts."""
     curves: CurvePrices | None
     """Decode attention priced from measured tables; None: it is linear in the contexts."""
     clips: ClipPrices | None
@@ -130,12 +133,14 @@ class CompiledPrices:
             return StepPrice(fixed_ns >> FRACTION_BITS, *host)
         kv_tokens = prefix + prefilled
         attention_ns = pairs * self.prefill_pair_fixed_ns + kv_tokens * self.prefill_tile_fixed_ns
+        attention_ns += (context + self.seq_tokens * decodes) * self.mixed_token_fixed_ns
         attention_ns += prefix * self.prefill_prefix_fixed_ns
         memory_ns = kv_tokens * self.prefill_token_fixed_ns
         memory_ns += pairs * self.prefill_pair_read_fixed_ns
         if self.clips is not None:
             more_ns = self.clips.of_chunks(chunks, prefilled, clipped, prefix, pairs)
             attention_ns, memory_ns = attention_ns + more_ns[0], memory_ns + more_ns[1]
+            attention_ns += self.clips.of_mixed(decodes, clipped)
         compute_ns = self.token_compute_ns[tokens] + (attention_ns >> FRACTION_BITS)
         if memory_ns > attention_ns:
             compute_ns, attention_ns = self.token_compute_ns[tokens], memory_ns
@@ -253,6 +258,10 @@ class ClipPrices:
     beyond its clipped contexts."""
     decode_token: list[list[int]]
     """Price per token of clipped context, by cap and number of decoding sequences."""
+    mixed_token: list[int]
+    """Compute price per token of decodes' clipped contexts in a step with prompts, by cap; the
+    next: per decoding sequence."""
+    mixed_seq: int
     chunk_pair: list[int]
     chunk_tile: list[int]
     """Price per KV token in a clipped context or a chunk, for its share in the last query tiles."""
@@ -272,6 +281,11 @@ class ClipPrices:
         for tokens, rates in zip(clipped[::4], self.decode_token, strict=True):
             total += tokens * rates[decodes]
         return total
+
+    def of_mixed(self, decodes: int, clipped: tuple[int, ...]) -> int:
+        """Return the compute price of a step's decodes beside prompts."""
+        tokens = zip(clipped[::4], self.mixed_token, strict=True)
+        return decodes * self.mixed_seq + sum(count * price for count, price in tokens)
 
     def growth(self, decodes: int, clipped: tuple[int, ...]) -> int:
         """Return how much more the decodes of the next step cost."""
@@ -322,7 +336,11 @@ def clip_prices(rates: AttentionRates) -> ClipPrices | None:
     decode_token_s = [rates.decode_token_s.get(cap, np.zeros(len(seqs))) for cap in caps]
     layers = (seconds * clip_layers(cap) for cap, seconds in zip(caps, decode_token_s, strict=True))
     decode_seqs_s = rates.decode_seqs_s + seqs * rates.seq_tokens * sum(layers)
+    mixed_s = [rates.mixed_token_s.get(cap, 0.0) for cap in caps]
+    of_seq_s = sum(clip_layers(cap) * more_s for cap, more_s in zip(caps, mixed_s, strict=True))
     return ClipPrices(
+        mixed_token=[to_fixed_ns(more_s) for more_s in mixed_s],
+        mixed_seq=to_fixed_ns(rates.seq_tokens * of_seq_s),
         decode_seqs=_table(decode_seqs_s),
         decode_token=[_table(by_seqs) for by_seqs in decode_token_s],
         chunk_pair=[to_fixed_ns(chunk.pair_s.get(cap, 0.0)) for cap in caps],
@@ -365,6 +383,7 @@ def compile_prices(
         prefill_prefix_fixed_ns=to_fixed_ns(chunk.prefix_s),
         prefill_token_fixed_ns=to_fixed_ns(chunk.read_s.get(None, 0.0)),
         prefill_pair_read_fixed_ns=to_fixed_ns(chunk.pair_read_s),
+        mixed_token_fixed_ns=to_fixed_ns(attention.mixed_token_s.get(None, 0.0)),
         curves=curve_prices(attention.curves, to_fixed_ns),
         clips=clip_prices(attention),
         shared=attention.shared,
@@ -379,7 +398,9 @@ def compile_prices(
         seq_tokens=attention.seq_tokens,
         tokens_per_seq=prices.tokens_per_seq,
         largest_graph=largest_graph,
-        full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0),
+        full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0)
+        if profile.full_graphs
+        else _host_ns(other_delay_s, profile.piecewise_launch_s(model), 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
         piecewise_ns=_host_ns(other_delay_s, profile.piecewise_launch_s(model), tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),

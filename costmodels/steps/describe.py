@@ -93,7 +93,10 @@ class StepRow(NamedTuple):
     """Accounts that its time is posted to, the largest part first."""
     evidence: str = ""
     constants: tuple[str, ...] = ()
-    """Constants of `Efficiency` that its seconds depend on; empty if a measured table serves it."""
+    """Constants of `Efficiency` that its seconds depend on; empty if a measured table or the rates
+    of its kernel serve it."""
+    kernel: str = ""
+    """The kernel that the engine chooses, where its rule is known."""
 
 
 class RowLabels(NamedTuple):
@@ -132,7 +135,11 @@ def _kernel_row(one: OperatorPrices, labels: RowLabels) -> StepRow:
     constants = () if table else _CONSTANTS.get((operator.kind, row.bound), ())
     if operator.peak != BF16_PEAK:
         constants = tuple(_NARROW.get(name, name) for name in constants)
-    return row._replace(evidence=table or row.evidence, constants=constants)
+    chosen = labels.kernels.chosen
+    if not table and chosen.prices(operator):
+        constants = ()
+    row = row._replace(evidence=table or row.evidence, constants=constants)
+    return row._replace(kernel="" if table else chosen.name_of(operator))
 
 
 def work_row(kernel: OperatorSeconds) -> StepRow:
@@ -213,6 +220,7 @@ def _summed(one: OperatorPrices, operators: list[Operator], labels: RowLabels) -
             state_bytes=sum(row.state_bytes for row in rows),
             seconds=float(one.total_s[0]),
             peak=BF16_PEAK,
+            kernel=labels.kernels.chosen.attention_names,
         )
         yield posted_row(summed, first_step(one.by_account), labels.by_account)
 

@@ -79,12 +79,25 @@ def account_evidence(kernels: KernelTimes) -> dict[str, str]:
             ("elementwise_memory", "sampling_bytes_per_logit"), "hbm_bytes_per_s"
         ),
     }
+    for account, chosen in _chosen_labels(kernels):
+        labels[account] = weakest((labels[account], chosen))
     for account, path in _unpacked(kernels):
         labels[account] = weakest((labels[account], path.label))
     if kernels.backend is not None:
         for account in kernels.backend.accounts:
             labels[account] = weakest((labels[account], kernels.backend.label))
     return labels | _table_labels(kernels, labels)
+
+
+def _chosen_labels(kernels: KernelTimes) -> list[tuple[str, str]]:
+    """Return the labels of rates of kernels that the engine chooses, by account."""
+    experts, attention = kernels.chosen.label("experts"), kernels.chosen.label("attention")
+    found = []
+    if experts is not None:
+        found += [(accounts.PREFILL_COMPUTE, experts), (accounts.DECODE_WEIGHT_READS, experts)]
+    if attention is not None:
+        found.append((accounts.PREFILL_COMPUTE, attention))
+    return found
 
 
 def _unpacked(kernels: KernelTimes) -> list[tuple[str, PrecisionPath]]:
@@ -234,6 +247,7 @@ def step_sources(kernels: KernelTimes, profile: EngineProfile) -> list[Source]:
         *(kernels.tables.sources() if kernels.tables else ()),
         *kernels.efficiency.sources(),
         *(kernels.backend.sources() if kernels.backend else ()),
+        *kernels.chosen.sources(),
         *profile.sources(),
     ]
 

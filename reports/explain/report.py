@@ -46,7 +46,7 @@ def write_explain_page(facts: Mapping[str, Any], path: Path) -> Path:
 
 def explain_report(facts: Mapping[str, Any]) -> Report:
     """Return the report of the facts that ``fleetcast explain --format json`` prints."""
-    figure = Figure(partial(roofline, facts), _by_evidence(facts))
+    figure = Figure(partial(roofline, facts), _by(facts, "evidence"))
     return Report(
         eyebrow="One engine step, explained",
         heading=step_text(facts),
@@ -125,12 +125,13 @@ def _tiles(facts: Mapping[str, Any]) -> list[Tile]:
     ]
 
 
-def _by_evidence(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of the operators that carry each evidence label."""
+def _by(facts: Mapping[str, Any], column: str) -> dict[str, str]:
+    """Return the operators' names by what a column says of them, where it says anything."""
     found: dict[str, list[str]] = {}
     for row in facts["operators"]:
-        found.setdefault(row["evidence"], []).append(row["name"])
-    return {label: ", ".join(names) for label, names in found.items()}
+        if row[column]:
+            found.setdefault(row[column], []).append(row["name"])
+    return {value: ", ".join(names) for value, names in found.items()}
 
 
 def _operators(facts: Mapping[str, Any]) -> Section:
@@ -138,6 +139,7 @@ def _operators(facts: Mapping[str, Any]) -> Section:
     name = [Column("Operator", terminal="")]
     times = numbers("Calls", "Time", "Share")
     words = [
+        Column("Kernel", "note", on="page"),
         Column("Bound by", on="page"),
         Column("Bound by", on="terminal"),
         Column("Accounts", "note", on="page"),
@@ -148,14 +150,14 @@ def _operators(facts: Mapping[str, Any]) -> Section:
     wide = Table(
         [*name, *times, *amounts, *words, *evidence],
         [[*_times(row), *_amounts(row), *_words(row), row["evidence"]] for row in rows],
-        total=[*_times(total), *_amounts(total), *[""] * 5],
+        total=[*_times(total), *_amounts(total), *[""] * 6],
         on="terminal",
         widths=(_WIDE, ANY_WIDTH[1]),
     )
     narrow = Table(
         [*name, *times, *words, Column("Evidence", "evidence", on="page")],
         [[*_times(row), *_words(row), row["evidence"]] for row in rows],
-        total=[*_times(total), *[""] * 5],
+        total=[*_times(total), *[""] * 6],
         widths=(0, _WIDE - 1),
     )
     narrow_amounts = Table(
@@ -166,7 +168,8 @@ def _operators(facts: Mapping[str, Any]) -> Section:
         total=["all", *_amounts(total)],
         widths=(0, _WIDE - 1),
     )
-    labels = (f"{label}: {names}." for label, names in _by_evidence(facts).items())
+    labels = (f"{label}: {names}." for label, names in _by(facts, "evidence").items())
+    kernels = "; ".join(f"{names} on {kernel}" for kernel, names in _by(facts, "kernel").items())
     ridge = ", ".join(
         f"{PEAK_NAMES[peak]} {value:,.0f}" for peak, value in facts["ridge_flops_per_byte"].items()
     )
@@ -178,6 +181,7 @@ def _operators(facts: Mapping[str, Any]) -> Section:
             narrow,
             narrow_amounts,
             *(Text(text, "note", "terminal", (0, _WIDE - 1)) for text in labels),
+            *([Text(f"Kernels: {kernels}.", "note", "terminal")] if kernels else []),
             Text("All calls of an operator together.", "note", on="page"),
             Text(
                 "Bytes are of device memory, in decimal units (comm.: over the links). Compute and "
@@ -195,11 +199,12 @@ def _times(row: Mapping[str, Any]) -> list[str]:
 
 
 def _words(row: Mapping[str, Any]) -> list[str]:
-    """Return what bounds an operator and its accounts, each for the page and the terminal."""
+    """Return an operator's kernel, then what bounds it and its accounts, each for the page and the
+    terminal."""
     accounts = [_account(name) for name in row["accounts"]]
     bound = row["bound"]
     unit = f"compute ({PEAK_NAMES[row['peak']]})" if bound == "compute" else bound
-    return [unit, bound, ", ".join(accounts), next(iter(accounts), "")]
+    return [row["kernel"], unit, bound, ", ".join(accounts), next(iter(accounts), "")]
 
 
 def _amounts(row: Mapping[str, Any]) -> list[str]:

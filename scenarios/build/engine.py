@@ -40,9 +40,8 @@ def engine_config(replica: Replica) -> EngineConfig:
         long_prefill_token_threshold=_longest_chunk(replica),
         shared_prefix_attention=options.shared_prefix_attention,
         enable_prefix_caching=prefix_caching,
-        async_scheduling=options.async_scheduling
-        if speculation is None
-        else speculation.async_scheduling,
+        async_scheduling=replica.async_scheduling
+        and (speculation is None or speculation.async_scheduling),
         speculation=None if speculation is None else speculation.speculation,
         api_server=_api_server(replica),
         seed=replica.scenario.seed,

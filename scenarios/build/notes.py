@@ -63,6 +63,7 @@ def pool_notes(replica: Replica, engine: EngineConfig, cache: Cache) -> tuple[st
         *_layout_notes(replica.layout),
         *_offload_notes(replica),
         *replica.kernels.operators.notes,
+        *replica.kernel_notes,
         *(() if speculation is None else speculation.notes),
         *_graph_notes(replica),
         *_api_server_notes(replica),

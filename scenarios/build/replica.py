@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 from costmodels.drafting.speculative_build import compile_speculative_cost
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.attention_backends import AttentionBackend, attention_backend
+from costmodels.engines.expert_kernels import expert_kernel
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
+from costmodels.layouts.shard import shard
 from costmodels.memory.device import DevicePlan
 from costmodels.memory.entries import MemoryEntry
 from costmodels.memory.streaming import Offload
@@ -139,6 +141,18 @@ class Replica:
         return Kernels(operators, attention_backend(name, gpu, model, operators.efficiency))
 
     @cached_property
+    def kernel_notes(self) -> tuple[str, ...]:
+        """Notes on kernels that the engine chooses although faster ones exist."""
+        kernel = expert_kernel(shard(self.model, self.layout), self.gpu, self.profile)
+        if kernel is None or not kernel.is_untuned:
+            return ()
+        return (
+            f"untuned experts: vLLM ships no configuration of its Triton kernel for {kernel.shape} "
+            f"on {self.gpu.name} and runs its default one ({kernel.name}), as its log says; "
+            "vLLM's benchmark_moe.py --tune makes one",
+        )
+
+    @cached_property
     def _kernels_key(self) -> str:
         options, kernels = self.scenario.engine, dict(self.profile.kernels)
         named = (with_contents(options.operators), options.attention_backend)
@@ -194,6 +208,12 @@ class Replica:
 
     def _with_kernels(self, options: StepOptions) -> StepOptions:
         return replace(options, operators=self.kernels.operators, backend=self.kernels.backend)
+
+    @property
+    def async_scheduling(self) -> bool:
+        """Whether the next step is planned before the last one is read."""
+        asked = self.scenario.engine.async_scheduling
+        return self.profile.async_scheduling if asked is None else asked
 
     @property
     def max_model_len(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
-from costmodels.engines.profile import capture_up_to, scale_host
+from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
 from costmodels.formats import format_names
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
@@ -37,10 +37,12 @@ def resolve(
     gpu = load_gpu(scenario.hardware.gpu)
     methods: _Methods = (None, None)
     notes: tuple[str, ...] = ()
+    profile, fitted = load_constants(options.profile, gpu)
     if model is None:
         methods = _methods(scenario, quantization, kv_dtype)
+        if methods[1] is None and kv_dtype is None:
+            methods = (methods[0], _default_cache(scenario, profile))
         model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
-    profile, fitted = load_constants(options.profile, gpu)
     profile = scale_host(profile, options.host_speed_factor)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
@@ -99,6 +101,14 @@ def _methods(scenario: Scenario, quantization: str | None, kv_dtype: str | None)
         is_method = kv_dtype in method_names("cache") and kv_dtype not in formats
         cache = kv_dtype if is_method else None
     return weights, cache
+
+
+def _default_cache(scenario: Scenario, profile: EngineProfile) -> str | None:
+    """Return the cache that the engine's version gives the model's attention; None: the model's."""
+    if profile.sparse_latent_cache == AUTO:
+        return None
+    kinds = {mixer.kind for mixer, _ in load_model(scenario.model).mixers}
+    return profile.sparse_latent_cache if "dsa" in kinds else None
 
 
 def _with_policy(model: ModelSpec, policy: KvPolicy | None) -> ModelSpec:

@@ -140,7 +140,7 @@ def speculation_of(scenario: Scenario, target: ModelSpec) -> SpeculationPlan | N
             lookahead=drafter.has_state,
         ),
         acceptance=_evidence(options),
-        async_scheduling=scenario.engine.async_scheduling and facts.async_scheduling,
+        async_scheduling=scenario.engine.async_scheduling is not False and facts.async_scheduling,
         notes=_notes(scenario, options, target),
     )
 
@@ -281,7 +281,7 @@ def _notes(scenario: Scenario, options: Speculative, target: ModelSpec) -> tuple
         notes.append(f"acceptance rates are {facts.evidence.label}: {facts.evidence.source}")
     if options.method == "medusa" and options.tree is None:
         notes.append("medusa drafts the tree of the likeliest nodes by its acceptance rates")
-    if scenario.engine.async_scheduling and not facts.async_scheduling:
+    if scenario.engine.async_scheduling is not False and not facts.async_scheduling:
         notes.append(
             f"async scheduling is off: the engine cannot plan ahead of {options.method} drafts"
         )

@@ -44,12 +44,12 @@ def explain_facts(
     gpu_s = sum(row.seconds for row in rows)
     formats = precision_rows(cost.kernels, cost.graph_sizes, of_rank.num_tokens)
     replica_s = cost.price(shape).gpu_ns / 1e9
-    is_async = replica.scenario.engine.async_scheduling
+    is_async = replica.async_scheduling
     step_s = step_seconds(cost, shape, async_scheduling=is_async)
     return {
         "fleetcast_version": __version__,
         **replica.facts(),
-        "notes": [*replica.notes, *_left_out(replica)],
+        "notes": [*replica.notes, *replica.kernel_notes, *_left_out(replica)],
         "step": {
             "decode_seqs": decode_seqs,
             "context": context,
@@ -171,6 +171,10 @@ def _constants(
         share = unpacked_s / max(sum(row.seconds for row in rows), 1e-12)
         if "an element" in str(source["what"]):
             share = sum(row.share for row in rows if row.name == "decode_attention")
+        found.append({"constant": source["what"], "share": share, **source})
+    for source in cost.kernels.chosen.sources():
+        kernel = str(source["what"]).partition(" ")[0]
+        share = sum(row.share for row in rows if kernel in row.kernel.split("+"))
         found.append({"constant": source["what"], "share": share, **source})
     backend = cost.kernels.backend
     if backend is not None:

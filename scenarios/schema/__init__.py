@@ -203,7 +203,9 @@ class EngineOptions(Section):
         "recompute",
         description="recompute a preempted request's KV cache, or move it to the host and back",
     )
-    async_scheduling: bool = Field(True, description="plan a step before the last one is read")
+    async_scheduling: bool | None = Field(
+        None, description="plan a step before the last one is read; None: as the profile's version"
+    )
     api_server_count: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(
         None,
         description="processes that receive, tokenize, detokenize and send, an engine: what a "

@@ -174,7 +174,7 @@ def read_system(
             **_conditions(fields, replica, engine),
             "operators": operators if isinstance(operators, str) else dict(operators),
         },
-        warnings=tuple(warnings),
+        warnings=(*warnings, *replica.kernel_notes),
     )
 
 

@@ -34,6 +34,13 @@ class Dsa:
     topk: int
     index_heads: int = 0
     index_dim: int = 128
+    query_heads: int = 0
+    """Heads that the sparse kernel computes, the rank's filled up; 0: as many as it has."""
+    computes_all: bool = False
+    """Whether the sparse kernel computes ``topk`` tokens for every query, however short its
+    context is."""
+    dense_prompts: bool = True
+    """Whether prompts of at most ``topk`` tokens are computed as dense attention."""
 
     @property
     def kv_heads(self) -> int:
@@ -58,6 +65,12 @@ class Dsa:
         ones."""
         latent_bytes = float(self._latent_bytes(precision))
         sparse = self.mla.absorbed(latent_bytes, self.topk)
+        if self.query_heads:
+            filled = self.query_heads / self.mla.heads
+            sparse = replace(sparse, flops=sparse.flops * filled)
+        of_all = self.topk * sparse.flops if self.computes_all else 0.0
+        if self.computes_all:
+            sparse = replace(sparse, flops=0.0)
         index = ContextTerm(
             flops=2.0 * self.index_heads * self.index_dim,
             bytes=float(self._key_bytes(precision)),
@@ -68,14 +81,15 @@ class Dsa:
         # The queries of a chunk choose different tokens: together they read the whole prefix.
         reads = ContextTerm(bytes=latent_bytes)
         dense = self.mla.expanded(latent_bytes)
+        short = ShortChunks(
+            longest_tokens=self.topk, prefill=(dense,), prefix_flops=self.mla.prefix_flops
+        )
         return AttentionWork(
             decode=(sparse, *indexer),
+            decode_seq_flops=of_all,
             prefill=(replace(sparse, bytes=0.0), reads, *indexer),
-            short=ShortChunks(
-                longest_tokens=self.topk,
-                prefill=(dense,),
-                prefix_flops=self.mla.prefix_flops,
-            ),
+            prefill_token_flops=of_all,
+            short=short if self.dense_prompts else None,
         )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:

@@ -90,6 +90,7 @@ class Moe:
                 activation_bytes=float(inner * multiplied.moved_bytes + outer * elem) * routed,
                 peak=multiplied.peak,
                 weights=stored.name,
+                matrix=(inner, outer),
             )
 
         if self.placement is None:
