@@ -209,14 +209,18 @@ def _takes_noise(part: Any) -> bool:
 
 
 def device_line() -> str:
-    """Return the device as nvidia-smi describes it, or what prevents that."""
+    """Return the device as nvidia-smi describes it, or its name alone where that is missing."""
     query = "name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit"
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    except OSError as error:
-        return f"unknown: {error}"
-    return found.strip().splitlines()[0] if found.strip() else "unknown"
+    except OSError:
+        found = ""
+    if found.strip():
+        return found.strip().splitlines()[0]
+    import torch
+
+    return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else "no GPU"
 
 
 def _text(value: Any) -> str:
