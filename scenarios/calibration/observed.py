@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -191,29 +191,26 @@ def _errors(replica: Replica, found: Sequence[Observed]) -> dict[tuple[str, str]
 def _rows(
     before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]
 ) -> list[dict[str, Any]]:
-    """Return mean errors by statistic: of each kind of phase, then of all."""
-
-    def row(what: str, name: str, chosen: Callable[[str], bool]) -> dict[str, Any] | None:
-        places = [place for place in before if place[1] == name and chosen(place[0])]
-        if not places:
-            return None
-        return {
-            "what": what,
-            "statistic": name.upper().replace("P", "p").replace("TpOT", "TPOT"),
-            "count": len(places),
-            "before": float(np.mean([before[place] for place in places])),
-            "after": float(np.mean([after[place] for place in places])),
-        }
-
-    kinds = dict.fromkeys(phase.partition("_")[0] for phase, _ in before)
-    names = dict.fromkeys(name for _, name in before)
-    rows = [
-        row(f"{kind} phases", name, lambda phase, kind=kind: phase.startswith(f"{kind}_"))  # type: ignore[misc]
-        for kind in kinds
-        for name in names
-    ]
-    rows += [row("all", name, lambda phase: True) for name in names]
-    return [one for one in rows if one is not None]
+    """Return mean errors by kind of phase and statistic, then those of all phases."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for place in before:
+        phase, statistic = place
+        groups.setdefault((f"{phase.partition('_')[0]} phases", statistic), []).append(place)
+    for place in before:
+        groups.setdefault(("all", place[1]), []).append(place)
+    rows = []
+    for (what, statistic), places in groups.items():
+        metric, percentile = statistic.split()
+        rows.append(
+            {
+                "what": what,
+                "statistic": f"{metric.upper()} {percentile}",
+                "count": len(places),
+                "before": float(np.mean([before[place] for place in places])),
+                "after": float(np.mean([after[place] for place in places])),
+            }
+        )
+    return rows
 
 
 def _constants(factors: Float64, costs: ApiServerCosts) -> list[dict[str, Any]]:
