@@ -211,6 +211,11 @@ class EngineOptions(Section):
         description="the machine beside the GPUs: a name of hosts.yaml (bare-metal, ...) or a file "
         "of `fleetcast calibrate host` (.yaml); None: that of the profile",
     )
+    api_server_count: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(
+        None,
+        description="processes that receive, tokenize, detokenize and send, an engine: what a "
+        "client sees beside the engine core; None: they take no time",
+    )
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="multiplies all host times, beside what `host` does"
     )
