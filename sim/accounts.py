@@ -1,5 +1,6 @@
 """The time accounts: every nanosecond of a request's life is posted to exactly one of them."""
 
+API_SERVER = "api_server"
 ADMISSION_QUEUE = "admission_queue"
 SCHEDULING_WAIT = "scheduling_wait"
 CACHE_LOAD = "cache_load"
@@ -38,6 +39,7 @@ GPU_ACCOUNTS = (
 
 # Every account of a request's end-to-end time, in the order in which a request meets them.
 TIME_ACCOUNTS = (
+    API_SERVER,
     ADMISSION_QUEUE,
     SCHEDULING_WAIT,
     CACHE_LOAD,

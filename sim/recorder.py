@@ -126,6 +126,12 @@ class RequestLog(Residence):
         """Time of the last attempt, for requests sent more than once."""
         self.attempts: dict[int, int] = {}
         """Number of attempts, the first included, for requests sent more than once."""
+        self.api_arrival_ns: dict[int, int] = {}
+        """Time a request was with the API server before the engine got it."""
+        self.api_first_ns: dict[int, int] = {}
+        """Time its first token was with the API server."""
+        self.api_answer_ns: dict[int, int] = {}
+        """Time its last token was with the API server."""
         self.load_ns: dict[int, int] = {}
         """Time a request waited for KV from lower tiers before it was admitted."""
         self.tier_tokens: dict[int, dict[int, int]] = {}
@@ -212,6 +218,8 @@ class RequestLog(Residence):
         for column in columns:
             column[index] = UNSET
         self.cached_tokens[index] = 0
+        for of_some in (self.api_arrival_ns, self.api_first_ns, self.api_answer_ns):
+            of_some.pop(index, None)
         self.load_ns.pop(index, None)
         self.tier_tokens.pop(index, None)
         self.fetched.pop(index, None)
@@ -242,6 +250,8 @@ class DecodeLog(Residence):
         self.first_token_ns = requests.first_token_ns
         self.finished, self.rejected = requests.finished, requests.rejected
         self.rounds = requests.rounds
+        self.api_arrival_ns, self.api_first_ns = requests.api_arrival_ns, requests.api_first_ns
+        self.api_answer_ns = requests.api_answer_ns
         self.reserved_ns = _column(n)
         """When the request was given its blocks."""
         self.received_ns = _column(n)

@@ -14,6 +14,12 @@ from typing import Any
 
 import yaml
 
+from costmodels.engines.api_server import (
+    API_COSTS,
+    ApiServerCosts,
+    api_server_costs,
+    built_in_api_server,
+)
 from costmodels.engines.profile import HOST_TERMS, SPREADS, EngineProfile, load_profile
 from costmodels.hardware.efficiency import Efficiency, FittedRange, load_efficiency
 from costmodels.hardware.gpus import GpuSpec
@@ -34,6 +40,7 @@ _KEYS = (
     "spreads",
     "efficiency",
 )
+_API_SERVER = "api_server"
 _CONSTANTS = tuple(
     f.name for f in fields(Efficiency) if f.name not in ("name", "fitted_range", "evidence")
 )
@@ -51,6 +58,8 @@ class Calibration:
     date: str
     inputs: dict[str, str]
     """File name -> sha256 of its bytes."""
+    api_server: ApiServerCosts | None = None
+    """What was fitted of the API server; None: nothing."""
     errors: dict[str, float]
     """Median absolute relative error of a step on the GPU, by run."""
 
@@ -71,6 +80,9 @@ def save_calibration(calibration: Calibration, path: Path) -> str:
         "spreads": {name: [_rounded(v) for v in getattr(profile, name)] for name in SPREADS},
         "efficiency": {name: _rounded(getattr(efficiency, name)) for name in _CONSTANTS},
     }
+    if calibration.api_server is not None:
+        costs = calibration.api_server
+        content[_API_SERVER] = {name: _rounded(getattr(costs, name)) for name in API_COSTS}
     content["hash"] = content_hash(content)
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return str(content["hash"])
@@ -84,6 +96,19 @@ def load_constants(name: str, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:
     if name.endswith((".yaml", ".yml")):
         return load_calibration(Path(name), gpu)
     return load_profile(name), load_efficiency(gpu)
+
+
+def load_api_server(name: str) -> ApiServerCosts:
+    """Return the API server's costs of a built-in profile, or of a calibration file that
+    `load_constants` has read; those of its base where it has none."""
+    if not name.endswith((".yaml", ".yml")):
+        return built_in_api_server(name)
+    path = Path(name)
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if content.get(_API_SERVER) is None:
+        return built_in_api_server(content["profile"])
+    known = Evidence(label="fitted", source=f"{path.name} ({content['date']})")
+    return api_server_costs(content[_API_SERVER], known)
 
 
 def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficiency]:

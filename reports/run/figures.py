@@ -200,6 +200,7 @@ _DARK = ("#0a6ead", "#6b53a4", "#0b7f7a", "#8a5a3c", "#a3213b")
 _BLUE, _VIOLET, _TEAL, _BROWN, _CRIMSON = _DARK
 # The same in both themes, unlike the lines of other figures, because the hues must stay distinct.
 ACCOUNT_COLORS = {
+    "api_server": "#5b7083",
     "admission_queue": svg.ORANGE,
     "scheduling_wait": svg.SAND,
     "cache_load": _VIOLET,

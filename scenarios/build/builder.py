@@ -32,7 +32,21 @@ def build(scenario: Scenario) -> Build:
         prices=scenario.prices,
     )
     whole.fleet.check_roles()
+    _check_api_server(whole)
     return whole
+
+
+def _check_api_server(whole: Build) -> None:
+    """Raise `ScenarioError` for what an API server is not modeled together with."""
+    if all(part.replica.api_server is None for part in whole.parts):
+        return
+    if whole.service is not None:
+        reason = "admission, clients' patience, faults or an autoscaler"
+    elif any(part.pool.role != "mixed" for part in whole.parts):
+        reason = "pools that only prefill or only decode"
+    else:
+        return
+    raise ScenarioError(f"engine.api_server_count is not modelled with {reason}: leave it out")
 
 
 def _build_pool(scenario: Scenario, name: str, role: Role) -> PoolBuild:

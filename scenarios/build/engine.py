@@ -7,7 +7,8 @@ from typing import Any
 from costmodels.hardware.gpus import GIB
 from costmodels.memory.paging import is_recurrent
 from scenarios.build.replica import Replica
-from sim.engine.config import EngineConfig, why_no_beams
+from sim.clock import to_ns
+from sim.engine.config import ApiServerConfig, EngineConfig, why_no_beams
 from sim.errors import ScenarioError
 from sim.fleet.config import PoolConfig
 from sim.kv.layout import PLAIN
@@ -42,8 +43,21 @@ def engine_config(replica: Replica) -> EngineConfig:
         async_scheduling=replica.async_scheduling
         and (speculation is None or speculation.async_scheduling),
         speculation=None if speculation is None else speculation.speculation,
+        api_server=_api_server(replica),
         seed=replica.scenario.seed,
         **_swapping(replica),
+    )
+
+
+def _api_server(replica: Replica) -> ApiServerConfig | None:
+    costs, count = replica.api_server, replica.scenario.engine.api_server_count
+    if costs is None or count is None:
+        return None
+    return ApiServerConfig(
+        request_ns=costs.request_s * 1e9,
+        prompt_token_ns=costs.prompt_token_s * 1e9,
+        part_ns=to_ns(costs.part_s),
+        servers=count,
     )
 
 

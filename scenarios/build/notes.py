@@ -18,6 +18,17 @@ from sim.fleet.handover import TransferConfig
 from sim.kv.layout import PLAIN
 
 
+def _api_server_notes(replica: Replica) -> list[str]:
+    costs = replica.api_server
+    if costs is None:
+        return []
+    return [
+        f"figures are a client's: a process of the API server takes {1e3 * costs.request_s:.2g} ms "
+        f"a request, {1e6 * costs.prompt_token_s:.2g} us a prompt token and "
+        f"{1e6 * costs.part_s:.2g} us for each part of an answer ({costs.evidence.label})"
+    ]
+
+
 def build_notes(
     scenario: Scenario, parts: Sequence[PoolBuild], transfer: TransferConfig | None
 ) -> tuple[str, ...]:
@@ -55,6 +66,7 @@ def pool_notes(replica: Replica, engine: EngineConfig, cache: Cache) -> tuple[st
         *replica.kernel_notes,
         *(() if speculation is None else speculation.notes),
         *_graph_notes(replica),
+        *_api_server_notes(replica),
         *(note for one in replica.added for note in one.notes),
     )
 

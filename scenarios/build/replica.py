@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from costmodels.drafting.speculative_build import compile_speculative_cost
+from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.attention_backends import AttentionBackend, attention_backend
 from costmodels.engines.expert_kernels import expert_kernel
 from costmodels.engines.profile import EngineProfile
@@ -72,6 +73,8 @@ class Replica:
     profile: EngineProfile
     fitted: Efficiency
     """The profile's fitted constants."""
+    api_server: ApiServerCosts | None = None
+    """What stands between clients and the engine; None: nothing that takes time."""
     max_num_batched_tokens: int
     """Most tokens per step of one rank and micro-batch."""
     max_num_seqs: int

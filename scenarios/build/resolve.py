@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from costmodels.engines.calibration import load_constants
+from costmodels.engines.api_server import ApiServerCosts
+from costmodels.engines.calibration import load_api_server, load_constants
 from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
 from costmodels.formats import format_names
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
@@ -13,7 +14,7 @@ from costmodels.models.spec import ModelSpec, in_dtype, quantized
 from scenarios.build import features
 from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
-from scenarios.schema import Scenario
+from scenarios.schema import EngineOptions, Scenario
 from scenarios.schema.memory import KvPolicy
 
 _Methods = tuple[str | None, str | None]
@@ -54,6 +55,7 @@ def resolve(
         layout=layout,
         profile=profile,
         fitted=fitted,
+        api_server=_api_server(options),
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
@@ -61,6 +63,12 @@ def resolve(
         notes=notes,
         added=features.added(scenario, model, gpu, layout),
     )
+
+
+def _api_server(options: EngineOptions) -> ApiServerCosts | None:
+    if options.api_server_count is None:
+        return None
+    return load_api_server(options.profile).scaled(options.host_speed_factor)
 
 
 def _served(

@@ -25,7 +25,7 @@ from scenarios.run.fleet_sections import fleet_facts, service_facts
 from scenarios.run.warnings import warnings_for
 from scenarios.schema import Scenario
 from sim import __version__
-from sim.accounts import CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
+from sim.accounts import API_SERVER, CACHE_LOAD, KV_TRANSFER, PREFILL_COMPUTE, TIME_ACCOUNTS
 from sim.books.ledger import TimeBooks, waits_only
 from sim.books.metrics import RequestMetrics
 from sim.books.run_accounts import gpu_time_ns
@@ -167,6 +167,8 @@ def _sources(build: Build) -> list[Source]:
     """Return the sources of all pools' costs, each source once."""
     found = [source for part in build.parts for source in part.replica.cost.sources()]
     found += [source for part in build.parts for source in part.cache.sources]
+    servers = (part.replica.api_server for part in build.parts)
+    found += [source for costs in servers if costs is not None for source in costs.sources()]
     return list({tuple(source.items()): source for source in found}.values())
 
 
@@ -179,6 +181,7 @@ def engine_conditions(engine: EngineConfig) -> dict[str, Any]:
         "max_num_batched_tokens": engine.step_token_limit,
         "max_num_seqs": engine.running_seq_limit,
         "max_model_len": engine.max_model_len,
+        **({} if engine.api_server is None else {"api_server_count": engine.api_server.servers}),
         "block_size": engine.block_size,
         "num_gpu_blocks": engine.replica_blocks,
         "enable_prefix_caching": engine.enable_prefix_caching,
@@ -257,6 +260,9 @@ def _evidence_shares(
         for account in accounts
     }
     labels[KV_TRANSFER] = "datasheet"  # the network's bandwidth
+    for part in build.parts:
+        if part.replica.api_server is not None:
+            labels[API_SERVER] = part.replica.api_server.evidence.label
     loads = [label for part in build.parts if (label := part.cache.load_label) is not None]
     if loads:
         labels[CACHE_LOAD] = weakest(loads)

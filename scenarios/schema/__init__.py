@@ -206,6 +206,11 @@ class EngineOptions(Section):
     async_scheduling: bool | None = Field(
         None, description="plan a step before the last one is read; None: as the profile's version"
     )
+    api_server_count: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(
+        None,
+        description="processes that receive, tokenize, detokenize and send, an engine: what a "
+        "client sees beside the engine core; None: they take no time",
+    )
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="multiplies all host times"
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sim.accounts import (
     ADMISSION_QUEUE,
+    API_SERVER,
     CACHE_LOAD,
     FAILURE_REWORK,
     KV_TRANSFER,
@@ -63,6 +64,8 @@ def time_books(log: RunLog) -> TimeBooks:
         ends_here = ~requests.handed_over[chosen]
         rows["last_row"] = np.where(ends_here, rows["last_row"], rows["first_token_row"])
         rows["sent_ns"] = _sent_ns(requests.sent_ns, rows["arrival_ns"], chosen)
+        for name in ("api_arrival_ns", "api_first_ns", "api_answer_ns"):
+            rows[name] = _of_some(getattr(requests, name), chosen)
         rows["load_ns"] = _of_some(requests.load_ns, chosen)
         fetch_ns = {index: took_ns for index, (took_ns, _) in requests.fetched.items()}
         rows["fetch_ns"] = _of_some(fetch_ns, chosen)
@@ -202,13 +205,15 @@ def _post(
     _enter(ttft, steps, first)
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
     ttft[:, COLUMN[KV_TRANSFER]] += rows["fetch_ns"]
-    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"] - rows["fetch_ns"]
+    before_ns = rows["fetch_ns"] + rows["api_arrival_ns"]
+    ttft[:, COLUMN[SCHEDULING_WAIT]] += rows["seen_ns"] - rows["sent_ns"] - before_ns
+    ttft[:, COLUMN[API_SERVER]] += rows["api_arrival_ns"]
     queued_ns = steps.column("plan_ns")[first] - rows["seen_ns"]
     ttft[:, COLUMN[ADMISSION_QUEUE]] += queued_ns - rows["load_ns"]
     ttft[:, COLUMN[CACHE_LOAD]] += rows["load_ns"]
     after += ttft
-    _leave(ttft, steps, first_token)
-    _leave(after, steps, last)
+    _leave(ttft, steps, first_token, rows["api_first_ns"])
+    _leave(after, steps, last, rows["api_answer_ns"])
     return ttft, after
 
 
@@ -235,10 +240,11 @@ def _enter(
     posted[:, COLUMN[SCHEDULING_WAIT]] += np.maximum(gpu_free_ns - plan_ns, 0)
 
 
-def _leave(posted: Int64, steps: StepLog, row: Int64) -> None:
-    """Post the time to read the outputs of the last run."""
+def _leave(posted: Int64, steps: StepLog, row: Int64, sent_ns: Int64 | int = 0) -> None:
+    """Post the time to read the outputs of the last run, and to send them to their clients."""
     read_ns = steps.row_visible_ns()[row] - steps.column("gpu_end_ns")[row]
-    posted[:, COLUMN[LAUNCH_AND_HOST]] += read_ns
+    posted[:, COLUMN[LAUNCH_AND_HOST]] += read_ns - sent_ns
+    posted[:, COLUMN[API_SERVER]] += sent_ns
 
 
 def waits_only(account: str) -> bool:

@@ -66,6 +66,23 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServerConfig:
+    """What each process of an API server works, in nanoseconds (`sim.engine.api_server`)."""
+
+    request_ns: float
+    """On a request, whatever its length."""
+    prompt_token_ns: float
+    part_ns: int
+    """On one sequence's tokens of one step."""
+    servers: int = 1
+    """Processes; requests are dealt to them in turn, and the parts of a step evenly."""
+
+    def __post_init__(self) -> None:
+        if min(self.request_ns, self.prompt_token_ns, self.part_ns) < 0 or self.servers < 1:
+            raise ScenarioError("an API server's costs are at least 0, and there is at least one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Options of a replica's engine, named as vLLM names them.
 
@@ -105,6 +122,9 @@ class EngineConfig:
     """How tokens are drafted and accepted; None: a decode step gives one token per sequence."""
     fast_forward: bool = True
     """Jump over runs of equal steps. Off: every step is planned, with the same results."""
+    api_server: ApiServerConfig | None = None
+    """What stands between clients and the engine; None: requests reach it, and answers leave it,
+    at once."""
     seed: int = 0
     """Seed of the host's varying launch times."""
 

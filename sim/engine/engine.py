@@ -16,6 +16,7 @@ import simpy
 
 from sim.clock import Alarm, Clock, to_s
 from sim.draws import uniform
+from sim.engine.api_server import ApiServer
 from sim.engine.batch import standing_plan
 from sim.engine.config import EngineConfig
 from sim.engine.features import own_features
@@ -59,6 +60,9 @@ class Engine:
         self._requests = request_log
         self.lifecycle = Lifecycle(request_log, on_leave, replica)
         self._features = own_features(config, kv)
+        if config.api_server is not None:
+            api = ApiServer(env, config.api_server, self.lifecycle, request_log, on_leave)
+            self._features.append(api)
         self._depth = 2 if config.async_scheduling else 1
         self.is_up = True
         self._gpu_free_ns = 0
@@ -251,6 +255,8 @@ class Engine:
         )
         update_ns = self._cost.update_ns(shape.decode_seqs + shape.prefill_seqs)
         batch = InFlight(end_ns, update_ns, self.steps.num_rows)
+        if view.api_server is not None:
+            batch.parts = shape.logits - shape.draft_tokens
         self._gpu_free_ns = end_ns
         state = (view.num_running, view.num_waiting, view.kv.free_blocks, plan.preempted)
         self.steps.append(1, now_ns, end_ns, gpu_ns, shape, *state)
@@ -308,6 +314,9 @@ class Engine:
         self._plan_stands = plan.repeat >= UNTIL_CHANGE and plan.until_ns is None
         steps = self.jumping.end(self.steps)
         batch = InFlight(times.gpu_end_ns(steps), update_ns, self.steps.num_rows - 1)
+        if self.view.api_server is not None:
+            batch.parts = plan.shape.logits - plan.shape.draft_tokens
+            batch.sent_ns = self.view.api_server.sent_ns  # read already, if it was not overlapped
         self._gpu_free_ns = batch.gpu_end_ns
         self.lifecycle.leave_group(group.advance(steps), batch)
         if before is None:
@@ -325,6 +334,9 @@ class Engine:
         visible_ns = max(host_free_ns, batch.gpu_end_ns) + batch.update_ns
         yield Alarm(self._env, self.replica).ring(visible_ns - self._env.now_ns)
         if not batch.is_empty:
-            self.steps.add_visible([visible_ns])
+            api_server, sent_ns = self.view.api_server, visible_ns
+            if api_server is not None:
+                batch.sent_ns = sent_ns = api_server.send(batch.parts, visible_ns)
+            self.steps.add_visible([sent_ns])
             self.lifecycle.read_first_tokens(batch, visible_ns)
             self.lifecycle.end(batch, visible_ns)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.clock import Alarm, Clock
+from sim.engine.api_server import ApiServer
 from sim.engine.decode_group import DecodeGroup
 from sim.engine.hooks import any_of
 from sim.engine.lifecycle import Lifecycle
@@ -46,6 +47,7 @@ class Jump:
     """Number of steps of the run, as far as is known."""
     leaving: Alarm | None
     """Ends the requests that the step before finishes, if there are any."""
+    api_server: ApiServer | None
     taken_steps: int = 1
     """Steps whose KV blocks are taken already; the plan took those of the first step."""
 
@@ -91,7 +93,16 @@ class Jump:
         busy_ns = self.run.gpu_cumulative_ns[steps - 1]
         shape = group.run_shape(self.shape, steps)
         log.append(steps, plan_ns, end_ns, busy_ns, shape, *self.state, 0)
-        log.add_visible(self.times.visible_ns(num_visible))
+        log.add_visible(self._sent_ns(self.times.visible_ns(num_visible)))
+
+    def _sent_ns(self, visible_ns: list[int]) -> list[int]:
+        """Return when clients have what was read at these times; without an API server, then."""
+        if self.api_server is None or not visible_ns:
+            return visible_ns
+        parts = self.shape.logits - self.shape.draft_tokens
+        if self.before is None:
+            return self.api_server.send_run(parts, visible_ns)
+        return [self.before.sent_ns, *self.api_server.send_run(parts, visible_ns[1:])]
 
 
 class Jumping:
@@ -117,12 +128,17 @@ class Jumping:
         """
         env, view = self._env, self._view
         leaving: Alarm | None = None
+        if before is not None and view.api_server is not None:
+            # it is read at the second plan, whatever arrives
+            before.sent_ns = view.api_server.send(before.parts, times.plan_ns(1))
         if before is not None and before.finishing:
             leaving = Alarm(env, self._replica).ring(times.plan_ns(1) - view.now_ns)
             leaving.callbacks.append(lambda _: self._lifecycle.end(before, env.now_ns))
         state = (view.num_running, view.num_waiting, view.kv.free_blocks)
         alarm = Alarm(env, self._replica).ring(times.plan_ns(steps) - view.now_ns)
-        self.current = Jump(plan.shape, run, times, before, state, alarm, steps, leaving)
+        self.current = Jump(
+            plan.shape, run, times, before, state, alarm, steps, leaving, view.api_server
+        )
         return self.current
 
     def end(self, log: StepLog) -> int:

@@ -47,8 +47,8 @@ class Lifecycle:
         self._cancelled: list[Request] = []
 
     def submit(self, request: Request, now_ns: int) -> bool:
-        """Take an arriving request for the next scheduler call. Returns False if it was
-        rejected."""
+        """Take an arriving request. Returns whether the next scheduler call sees it: False if it
+        was rejected, or has to pass an API server first."""
         self._note_arrival(request, now_ns)
         reason = refusal(request, self.view)
         if reason:
@@ -56,9 +56,13 @@ class Lifecycle:
             self._log.rejected(request, now_ns, reason)
             self._on_leave(request)
             return False
-        self.inbox.append(request)
+        api_server = self.view.api_server
+        if api_server is None:
+            self.inbox.append(request)
+        else:
+            api_server.receive(request)
         self._count_prompt(request)
-        return True
+        return api_server is None
 
     def await_prompt(self, request: Request, now_ns: int) -> None:
         """Note the arrival of a request that will join the inbox later; a place holds it."""
@@ -233,9 +237,15 @@ class Lifecycle:
 
     def read_first_tokens(self, batch: InFlight, visible_ns: int) -> None:
         """Record the first tokens among the outputs of a step that is visible now."""
+        late_ns = 0
+        if self.view.api_server is not None:
+            late_ns = batch.sent_ns - visible_ns
+            visible_ns = batch.sent_ns
         for request in batch.first_tokens:
             if not request.cancelled:
                 self._log.first_token_ns[request.index] = visible_ns
+                if late_ns:
+                    self._log.api_first_ns[request.index] = late_ns
 
     def end(self, batch: InFlight, now_ns: int) -> None:
         """End the requests whose last token is among the outputs of a step that is visible now."""
@@ -263,6 +273,10 @@ class Lifecycle:
             if request.samples.num_open or request.samples.cancelled:
                 self.publish_load()
                 return
+        if view.api_server is not None:
+            self.publish_load()
+            view.api_server.answered(request, row)
+            return
         self._log.finished(request, now_ns, row)
         self.publish_load()
         self._on_leave(request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sim.clock import to_s
 from sim.engine.config import EngineConfig
 from sim.engine.decode_group import DecodeGroup
@@ -10,6 +12,9 @@ from sim.engine.speculative_group import SpeculativeGroup
 from sim.engine.waiting import WaitingQueue
 from sim.kv.pool import KVCache
 from sim.request import Request, Status
+
+if TYPE_CHECKING:
+    from sim.engine.api_server import ApiServer
 
 
 class EngineState:
@@ -29,6 +34,8 @@ class EngineState:
         self.decode_group = _decode_group(config)
         self.hooks = Hooks()
         """What the engine's optional features do, by moment."""
+        self.api_server: ApiServer | None = None
+        """What stands between clients and the engine, if anything does."""
         self.aligns_chunks = config.aligns_chunks
         self.num_aside = 0
         """Requests that a feature holds outside the queue, and that wait like those in it."""

@@ -36,5 +36,9 @@ class InFlight:
     update_ns: int
     row: int
     is_empty: bool = False
+    parts: int = 0
+    """Sequences that get tokens, if an API server sends them on."""
+    sent_ns: int = 0
+    """When its tokens are with their clients, once that is known; only with an API server."""
     first_tokens: list[Request] = field(default_factory=list)
     finishing: list[Request] = field(default_factory=list)

@@ -32,6 +32,8 @@ _BY_ACCOUNT = {
     "communication": "A smaller tensor_parallel_size with more replicas exchanges less",
     "launch_and_host": "The host holds the GPU back: a faster host, or async_scheduling where it "
     "is off, would help before a faster GPU does",
+    "api_server": "The API server is short of time: a higher engine.api_server_count shares its "
+    "work",
     "kv_transfer": "KV is waited for on its way to the decode engines: faster links, pushing it "
     "while it is computed, or prefill and decode in one pool take that away",
     "preemption_recompute": "The KV cache overflows: more of it (gpu_memory_utilization, "
@@ -97,6 +99,7 @@ _MOST = 0.5  # share of the misses
 
 # How a request waits or works in each account, for a sentence about one metric.
 _PHRASES = {
+    "api_server": "the API server receives requests and sends answers",
     "admission_queue": "requests wait for a place in the batch",
     "scheduling_wait": "requests wait for the step in flight",
     "cache_load": "prefixes are loaded from the cache",

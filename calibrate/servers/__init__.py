@@ -1,0 +1,1 @@
+"""Running servers with an OpenAI-compatible API: a designed load, sent and timed from outside."""
