@@ -202,7 +202,7 @@ def _configuration(
 
 def covers(rule: Mapping[str, Any], profile: EngineProfile) -> bool:
     """Return whether a rule holds for the engine's version."""
-    version = version_key(profile.version)
+    version = version_key(profile.kernel_rules)
     since, before = rule.get("since"), rule.get("before")
     return (since is None or version >= version_key(since)) and (
         before is None or version < version_key(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
-from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
+from costmodels.engines.profile import EngineProfile, capture_up_to, in_cudagraph_mode, scale_host
 from costmodels.formats import format_names
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
@@ -44,6 +44,8 @@ def resolve(
             methods = (methods[0], _default_cache(scenario, profile))
         model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
     profile = scale_host(profile, options.host_speed_factor)
+    if options.cudagraph_mode is not None:
+        profile = in_cudagraph_mode(profile, options.cudagraph_mode)
     if options.max_cudagraph_capture_size is not None:
         profile = capture_up_to(profile, options.max_cudagraph_capture_size)
     tokens, seqs = _batch_limits(scenario, gpu)
