@@ -122,8 +122,7 @@ def _minimax(point: SiliconPoint, is_blackwell: bool) -> tuple[Options, Options]
 
 def _sglang(point: SiliconPoint) -> tuple[Options, Options]:
     """dsr1_*.sh, glm5_*.sh and qwen3.5_*.sh; other rows have the defaults of server_args.py."""
-    is_large = point.gpu not in ("H100-SXM",)
-    chunk, seqs, share, cache = (8192 if is_large else 8192), 1024, 0.86, {}
+    chunk, seqs, share, cache = 8192, 1024, 0.86, {}
     if point.is_inference_x:
         is_hopper = point.gpu == "H200-SXM"
         match point.model.rpartition("/")[2]:

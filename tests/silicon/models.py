@@ -26,7 +26,7 @@ REQUESTS_PER_SLOT = 10
 """Both clients send 10 requests for each concurrent one, all counted; warm-up is apart."""
 INFERENCE_X = (0.8, 1.0)
 """InferenceX draws each length evenly from this range of the one asked for."""
-OTHERS = (0.9, 1.1)
+OTHERS = (1.0, 1.0)
 """Others ask for equal lengths. A simulated client without jitter would keep requests that start
 together in step for ever; a real one does not, so their output lengths are spread evenly here."""
 
