@@ -122,25 +122,32 @@ def _minimax(point: SiliconPoint, is_blackwell: bool) -> tuple[Options, Options]
 
 def _sglang(point: SiliconPoint) -> tuple[Options, Options]:
     """dsr1_*.sh, glm5_*.sh and qwen3.5_*.sh; other rows have the defaults of server_args.py."""
-    chunk, seqs, share, cache = 8192, 1024, 0.86, {}
+    chunk, seqs, share, cache, interval = 8192, 1024, 0.86, {}, 1
     if point.is_inference_x:
         is_hopper = point.gpu == "H200-SXM"
         match point.model.rpartition("/")[2]:
             case "DeepSeek-R1" | "DeepSeek-V3":
                 chunk = 16384 if point.precision == "fp4" else 32768
                 seqs, share = (512, 0.82) if is_hopper else (256, 0.85)
+                share = 0.95 if point.precision == "fp8" and point.tp == 4 else share
                 cache = {} if is_hopper else FP8_CACHE
+                interval = 1 if is_hopper else 30 if point.concurrency >= 16 else 10
             case "GLM-5":
                 chunk = 8192 if is_hopper else 32768
                 seqs, share = 1024 if is_hopper else point.concurrency, 0.85
                 cache = {} if is_hopper else FP8_CACHE
             case "Qwen3.5-397B-A17B":
                 chunk = 32768 if point.precision == "bf16" else 16384
-                seqs, share = 128, 0.82
+                seqs, share = max(128, point.concurrency), 0.82
+                interval = 1 if is_hopper else 30 if point.concurrency >= 16 else 10
                 cache = {} if point.precision == "bf16" else FP8_CACHE
     engine = {
         "profile": PROFILES["sglang"],
-        "scheduler": {"name": "sglang", "chunked_prefill_size": chunk},
+        "scheduler": {
+            "name": "sglang",
+            "chunked_prefill_size": chunk,
+            "scheduler_recv_interval": interval,
+        },
         "max_num_batched_tokens": max(chunk, seqs),
         "max_num_seqs": seqs,
     }

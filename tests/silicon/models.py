@@ -26,9 +26,10 @@ REQUESTS_PER_SLOT = 10
 """Both clients send 10 requests for each concurrent one, all counted; warm-up is apart."""
 INFERENCE_X = (0.8, 1.0)
 """InferenceX draws each length evenly from this range of the one asked for."""
-OTHERS = (1.0, 1.0)
-"""Others ask for equal lengths. A simulated client without jitter would keep requests that start
-together in step for ever; a real one does not, so their output lengths are spread evenly here."""
+SPREAD, IN_STEP = (0.9, 1.1), (1.0, 1.0)
+"""Others ask for equal lengths. Requests that start together then end together, and a real client
+sends the next ones one by one: an engine that mixes prompts with decodes pulls them apart, and
+output lengths are spread evenly here; one whose prompts go first brings them together again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def scenario(
             "hardware": {"gpu": point.gpu},
             "engine": engine | dict(options["engine"]),
             "kv": dict(options["kv"]),
-            "workload": _workload(point, folder) | {"max_concurrency": point.concurrency},
+            "workload": _workload(point, folder),
             "bands": False,
         }
     )
@@ -64,16 +65,17 @@ def scenario(
 
 def _workload(point: SiliconPoint, folder: Path) -> dict[str, Any]:
     count = REQUESTS_PER_SLOT * point.concurrency
-    spread = INFERENCE_X if point.is_inference_x else OTHERS
+    in_step = point.backend == "sglang" and not point.is_dynamo
+    others = IN_STEP if in_step else SPREAD
     draw = np.random.default_rng(0)
-    outputs = _drawn(draw, point.osl, spread, count)
-    prompts = _drawn(draw, point.isl, spread if point.is_inference_x else (1.0, 1.0), count)
+    outputs = _drawn(draw, point.osl, INFERENCE_X if point.is_inference_x else others, count)
+    prompts = _drawn(draw, point.isl, INFERENCE_X if point.is_inference_x else IN_STEP, count)
     path = folder / "lengths.csv"
     rows = "".join(
         f"0,{prompt},{output}\n" for prompt, output in zip(prompts, outputs, strict=True)
     )
     path.write_text("t_s,input_tokens,output_tokens\n" + rows, encoding="utf-8")
-    return {"trace": {"path": str(path)}}
+    return {"trace": {"path": str(path)}, "max_concurrency": point.concurrency}
 
 
 def _drawn(
