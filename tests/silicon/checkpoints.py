@@ -6,6 +6,7 @@ method of quantization stands for the others.
 
 from __future__ import annotations
 
+import json
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -36,6 +37,24 @@ _ID = {
 _METHODS = {"fp8_block": "fp8_per_block", "fp8": "fp8", "nvfp4": "modelopt_fp4"}
 
 
+_MXFP4_IN_MXFP8 = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "experts": {
+            "weights": {"num_bits": 4, "type": "float", "group_size": 32},
+            "input_activations": {"num_bits": 8, "type": "float", "group_size": 32},
+        }
+    },
+    "ignore": ["model.layers.*.self_attn", "model.embed_tokens", "lm_head"],
+}
+
+
+def _is_in_mxfp8(point: SiliconPoint) -> bool:
+    """InferenceX's scripts for gpt-oss on Blackwell ask for 8-bit activations: vLLM with
+    VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8, TensorRT-LLM with its own experts."""
+    return point.model == "openai/gpt-oss-120b" and point.gpu.startswith("B")
+
+
 def checkpoint_id(point: SiliconPoint) -> str:
     """The id in the package that has the point's shapes."""
     return _ID.get((point.model, point.precision), point.model)
@@ -50,6 +69,8 @@ def model_in(point: SiliconPoint, folder: Path) -> tuple[str, str | None]:
     file = model_config(name)
     path = folder / "config.json"
     text = file.read_text(encoding="utf-8")
+    if _is_in_mxfp8(point):
+        text = json.dumps(json.loads(text) | {"quantization_config": _MXFP4_IN_MXFP8})
     path.write_text(text, encoding="utf-8")
     beside = _beside(file)
     if beside.is_file():
