@@ -218,8 +218,13 @@ class EngineOptions(Section):
         description="processes that receive, tokenize, detokenize and send, an engine: what a "
         "client sees beside the engine core; None: they take no time",
     )
+    host: str | None = Field(
+        None,
+        description="the machine beside the GPUs: a name of hosts.yaml (bare-metal, ...) or a file "
+        "of `fleetcast calibrate host` (.yaml); None: that of the profile",
+    )
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
-        1.0, description="multiplies all host times"
+        1.0, description="multiplies all host times, beside what `host` does"
     )
 
 

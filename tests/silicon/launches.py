@@ -66,7 +66,7 @@ def _whole_on(point: SiliconPoint) -> int:
 def launch_options(point: SiliconPoint) -> dict[str, Options]:
     """The options of ``engine`` and ``kv``."""
     engine, cache = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[point.backend](point)
-    own = {"api_server_count": 1, **parallel_options(point)}
+    own = {"api_server_count": 1, "host": "bare-metal", **parallel_options(point)}
     return {
         "engine": own | dict(engine),
         "kv": {"enable_prefix_caching": False, **cache},
