@@ -135,7 +135,7 @@ def _sparse(
         mixer,
         query_heads=-(-heads // multiple) * multiple,
         computes_all=on_decode_kernel,
-        dense_prompts=version_key(profile.version) >= since,
+        dense_prompts=version_key(profile.kernel_rules) >= since,
     )
     decode = _rate("decode", gpu)
     prefill = decode if on_decode_kernel else _rate("prefill", gpu)

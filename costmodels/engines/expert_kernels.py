@@ -15,6 +15,7 @@ import numpy as np
 from costmodels.datafile import read_data
 from costmodels.engines.attention_backends import architecture
 from costmodels.engines.profile import EngineProfile
+from costmodels.formats import load_format
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.moe import Moe
@@ -33,6 +34,8 @@ class Rates(NamedTuple):
     weights: float
     """Bytes per second of weights; ``activations``: of inputs and outputs."""
     activations: float
+    expert_s: float
+    """Seconds to begin each expert that has rows."""
     fixed_s: float
     label: str
     source: str
@@ -94,10 +97,11 @@ class ExpertKernel:
         tile = self._tile_rows(routed)
         whole = np.maximum(tile, rows + tile / 2) / rows
         from_memory = gpu.hbm_bytes_per_s * float(read_data(_FILE)["memory_share"])
+        hit = operator.weight_bytes / (inner * outer * load_format(operator.weights).moved_bytes)
         filled, weights = self.filled, min(self.rates.weights, from_memory)
         return GemmParts(
             compute_s=operator.flops * whole * filled / (peak * self.rates.compute),
-            weights_s=operator.weight_bytes * filled / weights,
+            weights_s=operator.weight_bytes * filled / weights + hit * self.rates.expert_s,
             activations_s=operator.activation_bytes / self.rates.activations,
             fixed_s=self.rates.fixed_s,
         )
@@ -164,7 +168,7 @@ def expert_kernel(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Exp
 
 def _rates(row: Mapping[str, Any], gpu: GpuSpec) -> Rates:
     """Return a row's rates; those of SMs go with their number, where it is known."""
-    values = dict(row)
+    values = {"expert_s": 0.0, **row}
     there, here = load_gpu(values.pop("device")).num_sms, gpu.num_sms
     share = here / there if here and there else 1.0
     for name in ("weights", "activations"):
@@ -173,12 +177,14 @@ def _rates(row: Mapping[str, Any], gpu: GpuSpec) -> Rates:
 
 
 def _rule(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Mapping[str, Any] | None:
-    weights, here = shard.local.precision.experts, architecture(gpu)
-    if profile.engine != "vLLM" or here is None:
+    precision, here = shard.local.precision, architecture(gpu)
+    weights, multiplied = precision.experts, precision.matrix(precision.experts)[1].name
+    if not profile.kernel_rules or here is None:
         return None
     whole = shard.layout.enable_expert_parallel
     for rule in read_data(_FILE)["choice"]:
         fits = weights in rule["weights"] and here in rule.get("architectures", [here])
+        fits = fits and rule.get("activations", multiplied) == multiplied
         if fits and rule.get("whole_experts", whole) == whole and covers(rule, profile):
             found: Mapping[str, Any] = rule
             return found
@@ -202,7 +208,7 @@ def _configuration(
 
 def covers(rule: Mapping[str, Any], profile: EngineProfile) -> bool:
     """Return whether a rule holds for the engine's version."""
-    version = version_key(profile.version)
+    version = version_key(profile.kernel_rules)
     since, before = rule.get("since"), rule.get("before")
     return (since is None or version >= version_key(since)) and (
         before is None or version < version_key(before)

@@ -53,6 +53,8 @@ class EngineProfile:
     otherwise."""
     full_graphs: bool
     """Whether steps of decodes alone replay one graph, rather than one between attention calls."""
+    piecewise_graphs: bool
+    """Whether steps with prefill replay graphs between attention calls, where they fit one."""
     sparse_latent_cache: str
     """Format of the cache of sparse latent attention where none is asked for; ``auto``: the
     model's."""
@@ -83,6 +85,9 @@ class EngineProfile:
     experts."""
     eager_spread: tuple[float, ...]
     eager_moe_spread: tuple[float, ...]
+    kernel_rules: str
+    """The version of vLLM by whose rules kernels are chosen: its own, or of another engine the one
+    whose choice is nearest."""
     kernels: Mapping[TableKind, str]
     """The kernel that the engine runs, by kind of operator, where several are measured."""
     between_passes_s: float
@@ -185,6 +190,7 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         graph_limit_by_type=row["graphs"]["limit_by_type"],
         host_evidence=_evidence(row["host"]),
         graph_evidence=_evidence(row["graphs"]),
+        kernel_rules=row["kernels"].get("rules", row["version"]),
         kernels=row["kernels"]["names"],
         kernel_evidence=_evidence(row["kernels"]),
         **row["kernels"]["constants"],
@@ -221,6 +227,15 @@ def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
         raise ScenarioError(f"host_speed_factor must be a number from 0 up, not {factor!r}")
     scaled = {term: getattr(profile, term) * factor for term in HOST_TERMS}
     return replace(profile, **scaled)
+
+
+def in_cudagraph_mode(profile: EngineProfile, mode: str) -> EngineProfile:
+    """Return the engine with graphs as vLLM's ``cudagraph_mode`` has them."""
+    return replace(
+        profile,
+        full_graphs=mode.startswith("FULL"),
+        piecewise_graphs=mode.endswith("PIECEWISE"),
+    )
 
 
 def capture_up_to(profile: EngineProfile, tokens: int) -> EngineProfile:

@@ -386,6 +386,9 @@ def compile_prices(
     pair_s = chunk.pair_s.get(None, 0.0)
     eager_launch_s = profile.eager_launch_s(model, experts, ranks)
     other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
+    eager_spread = profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread
+    # Steps of decodes replay pieces where there are no full graphs.
+    piecewise_s = profile.piecewise_launch_s(model) if profile.piecewise_graphs else eager_launch_s
     return CompiledPrices(
         token_fixed_ns=_table(prices.token_seconds()),
         token_compute_ns=whole_ns(prices.compute_seconds()),
@@ -413,14 +416,14 @@ def compile_prices(
         largest_graph=largest_graph,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0)
         if profile.full_graphs
-        else _host_ns(other_delay_s, profile.piecewise_launch_s(model), 0.0),
+        else _host_ns(other_delay_s, piecewise_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
-        piecewise_ns=_host_ns(other_delay_s, profile.piecewise_launch_s(model), tail_s),
+        piecewise_ns=_host_ns(other_delay_s, piecewise_s, tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
         beside_launch_ns=to_ns(profile.launches_s(decodes_beside(model))),
         context_launch_ns=to_ns(profile.launches_s(contexts_gathered(model))),
-        piecewise_spread=profile.piecewise_spread,
-        eager_spread=profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread,
+        piecewise_spread=profile.piecewise_spread if profile.piecewise_graphs else eager_spread,
+        eager_spread=eager_spread,
     )
 
 

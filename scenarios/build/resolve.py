@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
-from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
+from costmodels.engines.profile import EngineProfile, capture_up_to, in_cudagraph_mode, scale_host
 from costmodels.formats import format_names
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
@@ -45,6 +45,8 @@ def resolve(
             methods = (methods[0], _default_cache(scenario, profile))
         model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
     profile = scale_host(profile, host_factor(options))
+    if options.cudagraph_mode is not None:
+        profile = in_cudagraph_mode(profile, options.cudagraph_mode)
     captured = options.max_cudagraph_capture_size or profile.graph_limit_by_type.get(
         model.model_type
     )
@@ -72,7 +74,7 @@ def resolve(
 def _api_server(options: EngineOptions) -> ApiServerCosts | None:
     if options.api_server_count is None:
         return None
-    return load_api_server(options.profile).scaled(options.host_speed_factor)
+    return load_api_server(options.profile).scaled(host_factor(options))
 
 
 def _served(

@@ -182,6 +182,13 @@ class EngineOptions(Section):
     max_cudagraph_capture_size: Tokens | None = Field(
         None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
     )
+    cudagraph_mode: (
+        Literal["FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "PIECEWISE", "NONE"] | None
+    ) = Field(
+        None,
+        description="which steps replay CUDA graphs: one for steps of decodes alone (FULL), "
+        "pieces between attention calls for others (PIECEWISE); None: as the profile's engine",
+    )
     long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
         0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
