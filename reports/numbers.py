@@ -79,11 +79,15 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:,.{decimals}f}"
 
 
-def band_text(half_width: object) -> str:
-    """Write a relative half-width as ``±5%``, or as "" if it is missing or not positive."""
-    if not is_number(half_width) or half_width <= 0:
+def band_text(band: object) -> str:
+    """Write a relative band as ``-5% +12%``, or as ``±5%`` if its ends are equal; "" without
+    one."""
+    if not isinstance(band, list) or len(band) != 2 or not all(map(is_number, band)):
         return ""
-    return f"±{max(half_width, 0.01):.0%}"
+    low, high = (max(abs(end), 0.01) for end in band)
+    if f"{low:.0%}" == f"{high:.0%}":
+        return f"±{high:.0%}"
+    return f"\N{MINUS SIGN}{low:.0%} +{high:.0%}"
 
 
 def interval_text(value: object, interval: object) -> str:
@@ -234,7 +238,7 @@ def spread_note(summary: dict[str, Any]) -> str:
     count = (summary.get("replications") or {}).get("count")
     said = []
     if any(band_text(figure.get("band")) for figure in figures):
-        said.append("the 90% band, of model and engine")
+        said.append("the 90% band, from forecasts of this kind that were measured")
     if is_number(count):
         said.append(f"the 95% interval of the mean of {count:,.0f} replications")
     return f"± is {', then '.join(said)}" if said else ""

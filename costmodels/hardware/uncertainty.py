@@ -1,29 +1,59 @@
-"""Uncertainty of a prediction: relative standard deviations of its inputs, by evidence label."""
+"""Uncertainty of a prediction: bands of outcomes, and errors of its inputs, by evidence label."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from costmodels.datafile import read_data
 
 NORMAL_90 = 1.645
 """Half-width of a 90% band in standard deviations, for a normal error."""
-_OF_THE_MIDDLE = ("mean", "p50", "value")
+_ANY = "any"
+_RATES = ("throughput", "_per_gpu", "goodput", "attainment", "availability")
+_LIKE = {"itl": "tpot", "queue": "ttft"}
+"""Metrics without measured outcomes, and the one whose errors they have."""
+
+
+class Band(NamedTuple):
+    """A 90% band around a prediction, as relative changes to the measured value."""
+
+    low: float
+    """At most 0."""
+    high: float
+    """At least 0."""
+
+    @property
+    def half_width(self) -> float:
+        """Half of the distance between its ends."""
+        return (self.high - self.low) / 2
+
+
+def outcome_band(label: str, metric: str, regime: str) -> Band | None:
+    """Return how far measured values lay from predictions whose weakest evidence has this label.
+
+    ``regime`` is light, busy, saturated, or closed. Where too few families were measured, all
+    regimes of the label serve, then all labels. None for metrics that say nothing of speed.
+    """
+    if metric.endswith(_RATES):
+        metric = "request_throughput"
+    metric = _LIKE.get(metric, metric)
+    known = read_data("hardware/outcomes.yaml")
+    for name in dict.fromkeys((label, _ANY)):
+        cells: Mapping[str, Any] = known.get(name, {}).get(metric, {})
+        cell = cells.get(regime) or cells.get(_ANY)
+        if cell is not None:
+            return Band(cell["low"], cell["high"])
+    return None
 
 
 def step_time_error(label: str) -> float:
-    """Return the error of a run's GPU times, whose weakest evidence has this label."""
+    """Return the error of a run's GPU times, whose weakest evidence has this label, as a relative
+    standard deviation."""
     return float(read_data("hardware/uncertainty.yaml")["step_time"][label])
 
 
 def host_time_error(label: str) -> float:
-    """Return the error of a run's host times, whose weakest evidence has this label."""
+    """Return the error of a run's host times, whose weakest evidence has this label, as a relative
+    standard deviation."""
     return float(read_data("hardware/uncertainty.yaml")["host_time"][label])
-
-
-def repeat_error(metric: str, statistic: str) -> float:
-    """Return the spread between runs of the real engine with equal arrivals; metrics never
-    repeated use E2E's."""
-    repeats = read_data("hardware/uncertainty.yaml")["repeat"]
-    if metric.endswith(("throughput", "_per_gpu", "goodput", "attainment", "availability")):
-        metric = "request_throughput"
-    row = repeats.get(metric, repeats["e2e"])
-    return float(row["p50" if statistic in _OF_THE_MIDDLE else "tail"])

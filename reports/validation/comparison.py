@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from reports.document import Cell, Column, Report, Row, Section, Table, Text, warning_section
-from reports.numbers import LATENCY_LABELS, THROUGHPUT_LABELS, duration, humanised, number, percent
+from reports.numbers import (
+    LATENCY_LABELS,
+    THROUGHPUT_LABELS,
+    band_text,
+    duration,
+    humanised,
+    number,
+)
 from reports.validation.errors import error_cell
 from sim import __version__
 
@@ -81,7 +88,7 @@ def _quantity(value: float, unit: str) -> str:
 def _band(figure: dict[str, Any]) -> str:
     if figure["band"] is None:
         return ""
-    return f"±{percent(figure['band'])}{'' if figure['in_band'] else ' *'}"
+    return f"{band_text(figure['band'])}{'' if figure['in_band'] else ' *'}"
 
 
 def _label(name: str) -> str:

@@ -128,14 +128,28 @@ def _tier(
         name=name,
         capacity_blocks=capacity,
         block_bytes=block_bytes,
-        read_bytes_per_s=float(str(read["value"])) * gpus,
-        write_bytes_per_s=None if write is None else float(str(write["value"])) * gpus,
+        read_bytes_per_s=_in_pieces(read, tier, replica, block_bytes / block_gpus) * gpus,
+        write_bytes_per_s=None
+        if write is None
+        else _in_pieces(write, tier, replica, block_bytes / block_gpus) * gpus,
         latency_ns=to_ns(tier.latency_s),
         is_shared=isinstance(tier, RemoteTier),
         pool_bytes_per_s=math.inf if of_pool is None else of_pool,
         survives_crash=not isinstance(tier, HostTier),
     )
     return config, [source for source in (read, write, latency) if source is not None]
+
+
+def _in_pieces(
+    rate: Source, tier: HostTier | SsdTier | RemoteTier, replica: Replica, block_bytes: float
+) -> float:
+    """Return a bandwidth with the time to start the copies of a GPU's ``block_bytes``, one a
+    layer."""
+    bytes_per_s = float(str(rate["value"]))
+    if not isinstance(tier, HostTier):
+        return bytes_per_s
+    started_s = tier.copy_s * replica.model.num_layers
+    return block_bytes / (block_bytes / bytes_per_s + started_s)
 
 
 def _bandwidths(

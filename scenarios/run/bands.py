@@ -1,80 +1,70 @@
-"""Error bands: rerun with the GPU, then the host, slower by as much as their times may be off."""
+"""Error bands of a run's figures: how far others of their evidence, metric and regime lay from what
+was measured."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from costmodels.hardware.uncertainty import (
-    NORMAL_90,
-    host_time_error,
-    repeat_error,
-    step_time_error,
-)
-from costmodels.steps.cost import PoolCost
-from scenarios.build.pools import Build
-from scenarios.run.figures import Figure, run_figures
-from sim.books.metrics import RequestMetrics
-from sim.fleet.cluster import RunLog
-from sim.fleet.config import Fleet
+from costmodels.hardware.uncertainty import Band, outcome_band
 
-Slower = Callable[[Callable[[PoolCost], PoolCost]], RunLog]
-"""A function that runs again with changed step costs."""
-Values = Mapping[tuple[str, str], float | None]
-"""Figures of a run by metric and statistic; None where there is no number."""
-
-
-def error_bands(
-    values: Values, label: str, slower: Slower, values_of: Callable[[RunLog], Values]
-) -> dict[tuple[str, str], float]:
-    """Return the relative half-width of the 90% band of each figure that has one.
-
-    Three errors are taken as independent: a common factor on all GPU times, a common factor on all
-    host times, and the real engine's difference from itself from run to run. The first two are
-    carried through by simulating twice more, so that a queue near saturation widens its own band.
-    ``label`` is the weakest evidence that counts in the run.
-    """
-    others = [
-        values_of(slower(lambda cost: cost.slower(gpu=1 + step_time_error(label)))),
-        values_of(slower(_slower_host)),
-    ]
-    bands = {}
-    for name, value in values.items():
-        if not value:
-            continue
-        squares = repeat_error(*name) ** 2
-        for other in others:
-            changed = other.get(name)
-            squares += 0.0 if changed is None else (changed / value - 1) ** 2
-        bands[name] = NORMAL_90 * math.sqrt(squares)
-    return bands
+BUSY, SATURATED = 0.5, 0.9
+"""Shares of the saturation rate from which a run is busy, and saturated."""
+_WIDE = 0.3
+"""Half-width of a band from which an answer says what to measure."""
+_KERNELS = "the GPU's kernels: fleetcast calibrate run"
+_ENGINE = "your engine: fleetcast calibrate vllm --model NAME, or calibrate observe --url URL"
+_SERVER = "your server: fleetcast calibrate observe --url URL --model NAME"
+_REMEDIES = {
+    "assumed": _KERNELS,
+    "datasheet": _KERNELS,
+    "reported": _ENGINE,
+    "extrapolated": _ENGINE,
+    "fitted": _SERVER,
+    "measured": _SERVER,
+}
 
 
-def _slower_host(cost: PoolCost) -> PoolCost:
-    return cost.slower(host=1 + host_time_error(cost.profile.host_evidence.label))
+def regime_of(load: float | None, *, is_closed: bool) -> str:
+    """Return the regime of a run: closed for a fixed number of requests in flight; else by the
+    offered load over the saturation rate, saturated where that is not known."""
+    if is_closed:
+        return "closed"
+    if load is None:
+        return "saturated"
+    return "light" if load < BUSY else "busy" if load < SATURATED else "saturated"
 
 
-def add_bands(
-    summary: dict[str, Any],
-    build: Build,
-    measure: Callable[[RunLog], RequestMetrics],
-    run: Callable[[Fleet], RunLog],
-) -> None:
-    """Give every figure of a summary its ``band``; None where there is none."""
+def bands_of(
+    values: Mapping[tuple[str, str], float | None], label: str, regime: str
+) -> dict[tuple[str, str], Band]:
+    """Return the band of each figure, by metric and statistic, that has a value and one."""
+    found = {}
+    for (metric, statistic), value in values.items():
+        band = outcome_band(label, metric, regime) if value else None
+        if band is not None:
+            found[metric, statistic] = band
+    return found
+
+
+def add_bands(summary: dict[str, Any], *, is_closed: bool) -> None:
+    """Give every figure of a summary its ``band``, a pair of relative changes; None where there is
+    none. Where they are wide, a note says what would narrow them."""
     figures = summary["figures"]
     label = next((figure["evidence"] for figure in figures if figure["evidence"]), None)
     if label is None:
         return
-
-    def values(figures: list[Figure]) -> Values:
-        return {(f["name"], f["statistic"]): f["value"] for f in figures}
-
-    def values_of(log: RunLog) -> Values:
-        return values(run_figures(log, measure(log), build))
-
-    bands = error_bands(
-        values(figures), label, lambda change: run(build.with_costs(change)), values_of
-    )
+    load = (summary.get("saturation") or {}).get("load")
+    regime = regime_of(load, is_closed=is_closed)
+    values = {(figure["name"], figure["statistic"]): figure["value"] for figure in figures}
+    bands = bands_of(values, label, regime)
     for figure in figures:
-        figure["band"] = bands.get((figure["name"], figure["statistic"]))
+        band = bands.get((figure["name"], figure["statistic"]))
+        figure["band"] = None if band is None else list(band)
+    widest = max(bands.values(), key=lambda band: band.half_width, default=None)
+    if widest is not None and widest.half_width > _WIDE:
+        summary["conditions"].setdefault("notes", []).append(
+            f"forecasts with {label} evidence, {regime} load, were {-widest.low:.0%} too high to "
+            f"{widest.high:.0%} too low in nine of ten cases; to narrow that, measure "
+            f"{_REMEDIES[label]}"
+        )

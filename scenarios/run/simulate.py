@@ -60,9 +60,7 @@ def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -
     books = time_books(log)
     summary = summarize(scenario, built, log, metrics, books, wall_s)
     if len(table) <= _BANDS_UP_TO if scenario.bands is None else scenario.bands:
-        add_bands(
-            summary, built, measure, lambda fleet: run_cluster(table, fleet, until_ns=until_ns)
-        )
+        add_bands(summary, is_closed=scenario.workload.max_concurrency is not None)
     return RunResult(
         scenario=scenario,
         build=built,

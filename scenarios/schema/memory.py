@@ -109,6 +109,11 @@ class HostTier(_Tier):
         None, description="towards a GPU; None: its host link (hardware.host_link_bytes_per_s)"
     )
     latency_s: Latency = Field(1e-5, description="added to each load and write")
+    copy_s: Latency = Field(
+        0.0,
+        description="to start each copy of one layer's part of a block, beside its bytes; about "
+        "5e-6 in vLLM's own offloading",
+    )
 
 
 class SsdTier(_Tier):

@@ -23,8 +23,8 @@ class AccuracyFigure:
     measured: float
     count: int
     """Requests or steps that the statistic is over."""
-    band: float | None = None
-    """Half-width of the 90% band around the prediction, relative to it; None where unknown."""
+    band: tuple[float, float] | None = None
+    """The 90% band around the prediction, as relative changes of it; None where unknown."""
 
     @property
     def error(self) -> float:
@@ -38,7 +38,8 @@ class AccuracyFigure:
         """Whether the measured value lies in the band; None without one."""
         if self.band is None:
             return None
-        return abs(self.measured - self.predicted) <= self.band * abs(self.predicted)
+        low, high = self.band
+        return low <= self.measured / self.predicted - 1 <= high
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row of ``figures`` in the JSON output; an infinite error is null."""

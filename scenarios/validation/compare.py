@@ -38,7 +38,7 @@ class Prediction(NamedTuple):
     """A predicted value in seconds or per second, and its relative 90% band if there is one."""
 
     value: float
-    band: float | None
+    band: tuple[float, float] | None
 
 
 class Predicted:
@@ -71,7 +71,8 @@ class Predicted:
         if figure is None or not is_number(figure.get("value")):
             return None
         band = figure.get("band")
-        return Prediction(figure["value"], band if is_number(band) else None)
+        is_pair = isinstance(band, list) and len(band) == 2 and all(map(is_number, band))
+        return Prediction(figure["value"], (band[0], band[1]) if is_pair else None)
 
     def like(
         self, metric: str, statistic: str, run: MeasuredRun, measured: Measured

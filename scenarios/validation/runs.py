@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.fits.engine_log import RequestRow, StepRows
-from scenarios.run.bands import error_bands
+from scenarios.run.bands import BUSY, SATURATED, bands_of
 from scenarios.validation.accuracy import AccuracyFigure
 from scenarios.validation.conversations import are_conversations, conversation_chains, turns_after
 from scenarios.validation.system import System
@@ -89,7 +89,6 @@ _Pair = tuple[float | None, float | None]  # predicted, measured
 _Compared = tuple[str, str, str, _Pair, int]
 
 _STATISTICS = ("mean", "p50", "p90", "p99")
-_BUSY, _SATURATED = 0.5, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ def score_run(
     from_s = settled_s(steps, system.pool.engine.step_token_limit)
     scored = np.array([row.arrival >= from_s for row in rows])
     load, saturation_per_s = _load(log, metrics)
-    regime = "light" if load < _BUSY else "busy" if load < _SATURATED else "saturated"
+    regime = "light" if load < BUSY else "busy" if load < SATURATED else "saturated"
 
     def compared(log: RunLog, samples_s: _Samples, metrics: RequestMetrics) -> list[_Compared]:
         return [
@@ -128,21 +127,10 @@ def score_run(
             *_state_pairs(log, steps, from_s),
         ]
 
-    def predicted(pairs: list[_Compared]) -> dict[tuple[str, str], float | None]:
-        return {(metric, statistic): pair[0] for metric, _, statistic, pair, _ in pairs}
-
-    def predicted_of(log: RunLog) -> dict[tuple[str, str], float | None]:
-        metrics = request_metrics(log, Slo())
-        return predicted(compared(log, _samples(metrics, rows, scored), metrics))
-
     samples_s = _samples(metrics, rows, scored)
     pairs = compared(log, samples_s, metrics)
-    bands = error_bands(
-        predicted(pairs),
-        weakest(system.replica.cost.evidence().values()),
-        lambda change: run_cluster(table, replace(stepped, cost=change(system.replica.cost))),
-        predicted_of,
-    )
+    values = {(metric, statistic): pair[0] for metric, _, statistic, pair, _ in pairs}
+    bands = bands_of(values, weakest(system.replica.cost.evidence().values()), regime)
     figures = [
         replace(figure, band=bands.get((metric, statistic)))
         for metric, unit, statistic, pair, count in pairs

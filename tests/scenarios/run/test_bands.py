@@ -1,4 +1,4 @@
-"""Error bands: derived from three errors, and wider if a queue multiplies them."""
+"""Error bands: those of forecasts with the same evidence, metric and regime that were measured."""
 
 from __future__ import annotations
 
@@ -6,64 +6,73 @@ from typing import Any
 
 import pytest
 
-from costmodels.hardware.uncertainty import (
-    NORMAL_90,
-    host_time_error,
-    repeat_error,
-    step_time_error,
-)
+from costmodels.hardware.uncertainty import host_time_error, outcome_band, step_time_error
+from reports.numbers import band_text
 from scenarios.files.load import parse_scenario
+from scenarios.run.bands import regime_of
 from scenarios.run.simulate import simulate
 
 CHAT = {"arrivals": "poisson", "input_tokens": {"fixed": 1000}, "output_tokens": {"fixed": 100}}
-LONG = {"arrivals": "poisson", "input_tokens": {"fixed": 4000}, "output_tokens": {"fixed": 4}}
 
 
-def bands(
-    rate_per_s: float, generator: dict[str, Any] = CHAT, **more: Any
-) -> dict[tuple[str, str], float | None]:
-    scenario = {
-        "model": "llama-3.1-8b",
-        "workload": {"generator": generator, "rate_per_s": rate_per_s, "num_requests": 600},
-        **more,
-    }
-    figures = simulate(parse_scenario(scenario)).summary["figures"]
-    return {(f["name"], f["statistic"]): f.get("band") for f in figures}
+def summary(rate_per_s: float, **more: Any) -> dict[str, Any]:
+    workload = {"generator": CHAT, "rate_per_s": rate_per_s, "num_requests": 600}
+    return simulate(parse_scenario({"model": "llama-3.1-8b", "workload": workload, **more})).summary
 
 
-def test_a_latency_carries_step_and_repeat_errors() -> None:
-    found = bands(2.0)
-    tpot = found["tpot", "p50"]
-    assert tpot is not None
-    # At light load a decode is the GPU's time, and a common error of it is one of TPOT.
-    alone = NORMAL_90 * (step_time_error("fitted") ** 2 + repeat_error("tpot", "p50") ** 2) ** 0.5
-    assert tpot == pytest.approx(alone, rel=0.1)
-    throughput = found["request_throughput", "value"]
-    assert throughput is not None
-    assert throughput < 0.01
-    assert found["preemptions", "value"] is None  # there were none: nothing to be relative to
+def bands(found: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    return {(f["name"], f["statistic"]): f.get("band") for f in found["figures"]}
 
 
-def test_bands_widen_towards_saturation() -> None:
-    light, full = bands(1.0, LONG), bands(10.0, LONG)
-    for statistic in ("mean", "p50"):
-        few, many = light["ttft", statistic], full["ttft", statistic]
-        assert few is not None
-        assert many is not None
-        assert many > 2 * few
+def test_a_figure_carries_the_band_of_its_metric_and_regime() -> None:
+    found = bands(summary(2.0))
+    for metric in ("ttft", "tpot", "request_throughput"):
+        expected = outcome_band("fitted", metric, "light")
+        assert expected is not None
+        statistic = "value" if metric == "request_throughput" else "p50"
+        assert found[metric, statistic] == list(expected)
+        assert expected.low <= 0 <= expected.high
+    assert found["preemptions", "value"] is None
 
 
-def test_weaker_evidence_widens_them() -> None:
-    fitted = bands(2.0)["tpot", "p50"]
-    datasheet = bands(2.0, hardware={"gpu": "A100"})["tpot", "p50"]
-    assert fitted is not None
-    assert datasheet is not None
-    assert datasheet > 3 * fitted
+def test_regimes_follow_the_distance_to_saturation() -> None:
+    assert regime_of(0.3, is_closed=False) == "light"
+    assert regime_of(0.7, is_closed=False) == "busy"
+    assert regime_of(1.4, is_closed=False) == regime_of(None, is_closed=False) == "saturated"
+    assert regime_of(0.3, is_closed=True) == "closed"
+
+
+def test_weaker_evidence_widens_them_and_says_what_to_measure() -> None:
+    fitted, weaker = summary(2.0), summary(2.0, hardware={"gpu": "A100"})
+    few, many = (bands(found)["tpot", "p50"] for found in (fitted, weaker))
+    assert many[1] - many[0] > few[1] - few[0]
+    notes = " ".join(weaker["conditions"]["notes"])
+    assert "fleetcast calibrate" in notes
+    assert "fleetcast calibrate" not in " ".join(fitted["conditions"]["notes"])
+
+
+def test_errors_of_inputs_grow_with_weaker_evidence() -> None:
     labels = ["measured", "fitted", "extrapolated", "datasheet", "reported", "assumed"]
     for error in (step_time_error, host_time_error):
         values = [error(label) for label in labels]
         assert values == sorted(values)
 
 
+def test_metrics_without_outcomes_have_those_of_what_they_follow() -> None:
+    assert outcome_band("fitted", "itl", "light") == outcome_band("fitted", "tpot", "light")
+    assert outcome_band("fitted", "goodput", "busy") == outcome_band(
+        "fitted", "request_throughput", "busy"
+    )
+    assert outcome_band("fitted", "preemptions", "light") is None
+
+
+@pytest.mark.parametrize(
+    ("band", "text"),
+    [([-0.05, 0.05], "±5%"), ([-0.05, 0.12], "\N{MINUS SIGN}5% +12%"), (None, ""), ([0.1], "")],
+)
+def test_bands_are_written_with_both_ends(band: object, text: str) -> None:
+    assert band_text(band) == text
+
+
 def test_they_can_be_left_out() -> None:
-    assert set(bands(2.0, bands=False).values()) == {None}
+    assert set(bands(summary(2.0, bands=False)).values()) == {None}
